@@ -12,7 +12,7 @@ import pytest
 from tolariad.cli.errors import Exit
 from tolariad.cli.tolaria import tolaria
 from tolariad.cli.tolariad import tolariad
-from tolariad.control.limits import Limits
+from tolariad.control.connection import Limits
 from tolariad.control.methods import description
 from tolariad.control.wire import INTERFACE
 from tolariad.core.run.slice import Phase
@@ -62,7 +62,7 @@ def test_exit_codes_phases_and_methods_are_on_the_page():
 
 def test_every_word_that_why_knows_is_on_the_page_and_in_its_help():
     """The page names every topic of `tolaria why`."""
-    words = [*TOPICS, "lr", "phase"]
+    words = [*TOPICS, "phase"]
     row = next(line for line in PAGE.splitlines() if line.startswith("| `tolaria why"))
     help_ = dict(ALL)["tolaria why"].help
 
@@ -74,7 +74,7 @@ def test_the_bounds_on_the_page_are_those_of_the_server():
     """The page's numbers are those of the code."""
     limits = Limits()
     said = (
-        f"{limits.message_bytes >> 20} MiB; {limits.calls} calls",
+        f"at most {limits.message_bytes >> 20} MiB; a connection with {2 * limits.message_bytes >> 20} MiB",
         f"{limits.connections} connections, {limits.connections_a_user} of one user",
         f"{limits.changes_per_s:g} orders",
         f"{limits.changes_burst} at once",

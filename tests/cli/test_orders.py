@@ -9,7 +9,7 @@ import threading
 import pytest
 
 from tests.control.fakes import Recorder, Served
-from tolariad.control.limits import Limits
+from tolariad.control.connection import Limits
 from tolariad.control.peer import Operators
 from tolariad.control.place import publish
 from tolariad.core.checkpoints import words as ck
@@ -230,6 +230,15 @@ def test_a_raw_call_prints_what_was_answered(tolaria, live_run):
     assert tolaria("call", "Fly", "--dir", folder).code == 2
     assert tolaria("call", "Status", "[1]", "--dir", folder).code == 2
     assert tolaria("call", "Status", "{", "--dir", folder).code == 2
+
+
+@pytest.mark.parametrize(("parameters", "said"), [("{", "not valid JSON"), ("[1]", "must be a JSON object")])
+def test_bad_json_is_said_before_the_run_is_looked_for(tolaria, parameters, said):
+    """No run is live here: the mistake in the command comes first."""
+    answer = tolaria("call", "Status", parameters)
+
+    assert (answer.code, said in answer.err) == (2, True)
+    assert tolaria("call", "Status", "{}").code == 3
 
 
 def test_extend_says_the_new_end(tolaria, live_run):

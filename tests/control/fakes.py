@@ -12,14 +12,13 @@ import msgspec
 import uvloop
 
 import journal
-from tolariad.control.budgets import BudgetTable, budget_table
-from tolariad.control.limits import Limits
+from tolariad.control.connection import Limits
+from tolariad.control.methods import Change
 from tolariad.control.peer import Operators, operators
 from tolariad.control.place import bind
-from tolariad.control.port import Change
-from tolariad.control.rates import RateTable, rate_table
 from tolariad.control.server import ControlServer
 from tolariad.control.status import Heartbeat, LiveFacts, RunStatus, run_status
+from tolariad.control.tables import BudgetTable, RateTable, budget_table, rate_table
 from tolariad.core.base import Actor, Event
 from tolariad.core.checkpoints import words as ck
 from tolariad.core.control import words as cv

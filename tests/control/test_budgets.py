@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tolariad.control.budgets import budget_table
+from tolariad.control.tables import budget_table
 from tolariad.core.checkpoints.words import (
     CheckpointBegun,
     CheckpointCommitted,

@@ -18,7 +18,7 @@ from tests.control.clients import messages, raw
 from tests.control.fakes import Recorder, Served
 from tests.extremes import extremes_of
 from tolariad.control import methods, order_methods
-from tolariad.control.limits import Limits
+from tolariad.control.connection import Limits
 from tolariad.control.wire import END, INTERFACE, SERVICE, CallError, read_call
 from tolariad.core.control.words import Pause
 from tolariad.core.state import RunState, fold

@@ -10,7 +10,7 @@ import varlink
 from tests.control.clients import call, foreign, messages, raw
 from tests.control.fakes import Served
 from tolariad.control.client import Client, ControlError
-from tolariad.control.limits import Limits
+from tolariad.control.connection import Limits
 from tolariad.control.methods import description
 from tolariad.control.peer import Operators
 from tolariad.control.wire import INTERFACE, SERVICE

@@ -28,7 +28,7 @@ def facts(recorder, **more):
 
 def test_a_dead_run_has_no_pid_no_speed_and_no_ages(recorder):
     """Facts that only a daemon has are absent; the rest comes from the fold."""
-    shown = run_status(recorder.state, "/r", None, segment=3)
+    shown = run_status(recorder.state, "/r", LiveFacts(segment=3))
 
     assert (shown.live, shown.pid, shown.steps_per_s, shown.eta_s) == (False, None, None, None)
     assert shown.checkpoint.age_s is None
@@ -88,7 +88,7 @@ def test_a_failed_run_says_why(recorder):
     """`last_error` is the event's."""
     recorder.record(RunFailed(kind=FailureKind.TRAINER, why="five deaths"))
 
-    assert run_status(recorder.state, "/r", None).last_error == "five deaths"
+    assert run_status(recorder.state, "/r", LiveFacts()).last_error == "five deaths"
 
 
 def test_the_heartbeat_is_the_pages(recorder):
@@ -102,26 +102,26 @@ def test_the_heartbeat_is_the_pages(recorder):
 def test_every_number_that_may_be_wild_has_its_word(recorder):
     """A loss that is infinite is null with a word."""
     recorder.step(loss=-math.inf)
-    shown = run_status(recorder.state, "/r", None)
+    shown = run_status(recorder.state, "/r", LiveFacts())
 
     assert (shown.loss, shown.loss_state) == (None, "neg_inf")
 
 
 def test_the_empty_state_can_be_shown():
     """A journal without a single event."""
-    shown = run_status(RunState(), "/r", None)
+    shown = run_status(RunState(), "/r", LiveFacts())
 
     assert (shown.phase, shown.step, shown.checkpoint, shown.trainer) == ("starting", 0, None, None)
 
 
 def test_a_disk_that_is_low_is_shown_with_what_is_wanted(recorder):
     """A full disk pauses the run; the status shows the reason until there is space."""
-    assert run_status(recorder.state, "/r", None).disk_low is None
+    assert run_status(recorder.state, "/r", LiveFacts()).disk_low is None
     recorder.record(DiskLow(free=1000, floor=30_000))
-    shown = run_status(recorder.state, "/r", None)
+    shown = run_status(recorder.state, "/r", LiveFacts())
     lines = list(status_lines(msgspec.to_builtins(shown)))
     recorder.record(DiskRecovered(free=90_000, floor=30_000))
-    after = run_status(recorder.state, "/r", None)
+    after = run_status(recorder.state, "/r", LiveFacts())
 
     assert shown.disk_low == "the journal's disk is low: 1,000 bytes were free, 30,000 are needed"
     assert [line.split()[0] for line in lines if "1,000 bytes were free" in line] == ["disk"]
@@ -131,25 +131,25 @@ def test_a_disk_that_is_low_is_shown_with_what_is_wanted(recorder):
 
 def test_a_checkpoint_that_did_not_come_to_be_is_shown_until_one_does(recorder):
     """The status gives the reason, so that the newest checkpoint is not taken for the last one that was due."""
-    assert run_status(recorder.state, "/r", None).checkpoint.given_up is None
+    assert run_status(recorder.state, "/r", LiveFacts()).checkpoint.given_up is None
     recorder.take(CommandReceived(command=cv.Checkpoint(), actor=Actor()))
     opened = recorder.state.checkpoints.open[-1].id
     recorder.report(ck.CheckpointFailedReport(id=opened, why="cannot be written to /r: No space left on device"))
-    shown = run_status(recorder.state, "/r", None)
+    shown = run_status(recorder.state, "/r", LiveFacts())
     (line,) = [one for one in status_lines(msgspec.to_builtins(shown)) if one.split()[0] == "checkpoint"]
     recorder.take(CommandReceived(command=cv.Checkpoint(), actor=Actor()))
     recorder.write_checkpoint()
 
     assert shown.checkpoint.given_up == "cannot be written to /r: No space left on device"
     assert line.endswith("given up: cannot be written to /r: No space left on device")
-    assert run_status(recorder.state, "/r", None).checkpoint.given_up is None
+    assert run_status(recorder.state, "/r", LiveFacts()).checkpoint.given_up is None
 
 
 def test_where_no_checkpoint_can_be_used_what_became_of_them_is_shown(recorder):
     """It does not say "none yet", nor that a start continues. With a usable checkpoint none of this is shown."""
 
     def shown():
-        status = run_status(recorder.state, "/r", None)
+        status = run_status(recorder.state, "/r", LiveFacts())
         (line,) = [one for one in status_lines(msgspec.to_builtins(status)) if one.split()[0] == "checkpoint"]
         return status.checkpoint_none, line.removeprefix("  checkpoint  ")
 
@@ -173,14 +173,14 @@ def test_where_no_checkpoint_can_be_used_what_became_of_them_is_shown(recorder):
     assert kept == ("1 rejected, 1 in quarantine", "none is usable: 1 rejected, 1 in quarantine")
     assert gone == ("1 in quarantine, 1 removed", "none is usable: 1 in quarantine, 1 removed")
     assert failed == f"{gone[0]}; the last one was given up: disk full"
-    assert "  checkpoint  none yet" in status_lines(msgspec.to_builtins(run_status(unborn, "/r", None)))
+    assert "  checkpoint  none yet" in status_lines(msgspec.to_builtins(run_status(unborn, "/r", LiveFacts())))
 
 
 def test_a_share_of_memory_that_is_exceeded_is_shown_until_it_is_kept(recorder):
     """With its part, what it holds, its limit, and since when."""
     assert run_status(recorder.state, "/r", facts(recorder)).memory is None
     recorder.record(MemoryPressed(budget="memory_model", percent=55.0, limit=40.0))
-    shown = run_status(recorder.state, "/r", None).memory
+    shown = run_status(recorder.state, "/r", LiveFacts()).memory
 
     assert (shown.budget, shown.percent, shown.limit, shown.age_s) == ("memory_model", 55.0, 40.0, None)
     assert shown.since.endswith("Z")
@@ -197,7 +197,7 @@ def test_conservative_mode_is_shown_with_since_and_why(recorder):
     for _ in range(3):
         recorder.step()
     live = run_status(recorder.state, "/r", facts(recorder)).conservative
-    dead = run_status(recorder.state, "/r", None).conservative
+    dead = run_status(recorder.state, "/r", LiveFacts()).conservative
 
     assert (live.why, live.since, live.healthy_epochs) == ("open breaker: lr", rfc3339(begun), 0)
     assert live.age_s == pytest.approx((recorder.now.wall - begun) / 1e9)

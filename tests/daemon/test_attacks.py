@@ -18,7 +18,7 @@ from click.testing import CliRunner
 from tests.control.clients import call, messages
 from tests.daemon.harness import CallFailed, DaemonProcess, of_type
 from tolariad.cli.tolaria import tolaria
-from tolariad.control.limits import Limits
+from tolariad.control.connection import Limits
 from tolariad.core.control.words import NoteAdded
 
 CLIENTS = Limits().connections_a_user

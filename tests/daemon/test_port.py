@@ -26,7 +26,7 @@ def a_status(beat_age_s: float | None = None) -> RunStatus:
         progress=Progress(step=12, epoch=2, loss=0.25, metrics={"accuracy": 0.5}),
         trainer=Trainer(incarnation=1, alive=True, pid=1),
     )
-    beat = None if beat_age_s is None else Heartbeat(step=12, age_s=beat_age_s, activity="step")
+    beat = Heartbeat() if beat_age_s is None else Heartbeat(step=12, age_s=beat_age_s, activity="step")
     return run_status(state, str(Path("run")), LiveFacts(pid=1, wall_ns=0, mono_ns=0, heartbeat=beat))
 
 

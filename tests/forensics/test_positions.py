@@ -39,6 +39,7 @@ def test_counted_places_are_numbers(text, place):
         ("07:00", NOW.replace(hour=7, minute=0, second=0, microsecond=0)),
         ("07:00:30", NOW.replace(hour=7, minute=0, second=30, microsecond=0)),
         ("2026-11-20", NOW.replace(day=20, hour=0, minute=0, second=0, microsecond=0)),
+        ("2026-11-20 07", NOW.replace(day=20, hour=7, minute=0, second=0, microsecond=0)),
         ("2026-11-20 07:00", NOW.replace(day=20, hour=7, minute=0, second=0, microsecond=0)),
         ("2026-11-20T07:00:01.5", NOW.replace(day=20, hour=7, minute=0, second=1, microsecond=500_000)),
         ("2026-11-20T07:00:01.000001Z", datetime(2026, 11, 20, 7, 0, 1, 1, tzinfo=UTC)),

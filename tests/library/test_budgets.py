@@ -7,7 +7,7 @@ from torch.utils.data import DataLoader
 from journal import Reader
 from tests.library.test_library import CONFIG, data, network
 from tolariad import Tolaria
-from tolariad.control.budgets import budget_table
+from tolariad.control.tables import budget_table
 from tolariad.core.health.budget_words import BudgetExceeded, BudgetsMeasured
 from tolariad.core.rollback.words import RollbackBegun
 from tolariad.core.vocabulary import decode_event

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
 import click
@@ -10,24 +11,25 @@ import msgspec
 from journal.reader import Reader
 from tolariad.cli import output, runs
 from tolariad.cli.errors import Exit
-from tolariad.cli.events import line, place
+from tolariad.cli.events import line, position, read_position
 from tolariad.core.plain import plain, plain_event
 from tolariad.forensics.moment import seq_at, state_at
 from tolariad.forensics.positions import BadPosition, JournalPosition
-from tolariad.forensics.why import Answer, Link
+from tolariad.forensics.why import Answer
 from tolariad.forensics.why import why as explain
 from tolariad.forensics.words import block, safe
 
 
 @click.command()
 @click.argument("run")
-@click.option("--at", help="At this point: a sequence number, step:N, epoch:N or a time. Default: now.")
+@click.option(
+    "--at", callback=read_position, help="At this point: a sequence number, step:N, epoch:N or a time. Default: now."
+)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-def state(run: str, at: str | None, as_json: bool) -> int:
+def state(run: str, at: JournalPosition | None, as_json: bool) -> int:
     """Show the state of RUN, now or at any point of its history."""
-    wanted = place(at)
     with Reader(runs.journal_folder(run)) as reader:
-        replayed = state_at(reader, seq_at(reader, wanted) if wanted else None)
+        replayed = state_at(reader, seq_at(reader, at) if at else None)
     shown: dict[str, Any] = plain(msgspec.to_builtins(replayed.state, builtin_types=(bytes,)))
     if as_json:
         output.put_json({**shown, "unknown_events": replayed.unknown})
@@ -42,18 +44,21 @@ def state(run: str, at: str | None, as_json: bool) -> int:
 @click.command()
 @click.argument("run")
 @click.argument("topic")
-@click.option("--at", help="Search up to here: a sequence number, step:N, epoch:N or a time. Default: now.")
+@click.option(
+    "--at",
+    callback=read_position,
+    help="Search up to here: a sequence number, step:N, epoch:N or a time. Default: now.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-def why(run: str, topic: str, at: str | None, as_json: bool) -> int:
+def why(run: str, topic: str, at: JournalPosition | None, as_json: bool) -> int:
     """Show the causes of an event of RUN, and its consequences.
 
     TOPIC selects the event: seq:N, step:N, a checkpoint's id, an event type, or one of these words: pause, resume,
-    stop, end, death, hang, failure, freeze, checkpoint, rejected, rerun, completion, rollback, spike, skip, lr, violation,
-    conservative, memory, phase. If several events fit, the newest is shown.
+    stop, end, death, hang, failure, freeze, checkpoint, rejected, rerun, completion, rollback, spike, skip, lr,
+    violation, conservative, memory, phase. If several events fit, the newest is shown.
     """
-    until = place(at)
     with Reader(runs.journal_folder(run)) as reader:
-        until_seq = seq_at(reader, until) if until else None
+        until_seq = seq_at(reader, at) if at else None
         answer = explain(reader, topic, position=_as_position(topic), until_seq=until_seq)
     if as_json:
         output.put_json(_json(answer))
@@ -64,23 +69,17 @@ def why(run: str, topic: str, at: str | None, as_json: bool) -> int:
 
 def _as_position(topic: str) -> JournalPosition | None:
     """Return the position that `topic` names (`seq:N`, `step:N`, a time), or None if it is a word."""
-    if ":" not in topic and not topic.isdecimal():
-        return None
-    try:
-        return place(topic)
-    except BadPosition:
-        return None
+    with contextlib.suppress(BadPosition):
+        return position(topic) if ":" in topic or topic.isdecimal() else None
+    return None
 
 
 def _json(answer: Answer) -> dict[str, Any]:
-    def shown(link: Link) -> dict[str, Any]:
-        return plain_event(link.seq, link.fields)
-
     return {
         "topic": answer.topic,
-        "event": shown(answer.event),
-        "causes": [shown(link) for link in answer.causes],
-        "consequences": [shown(link) for link in answer.consequences],
+        "event": plain_event(answer.event.seq, answer.event.fields),
+        "causes": [plain_event(link.seq, link.fields) for link in answer.causes],
+        "consequences": [plain_event(link.seq, link.fields) for link in answer.consequences],
         "searched_all": answer.searched_all,
     }
 

@@ -84,37 +84,34 @@ def of_click(error: click.ClickException) -> CommandError:
     return CommandError(Exit.USAGE, error.format_message(), hint=hint, name="Usage")
 
 
-def translated(error: Exception) -> CommandError | None:
-    """Return the error of a command for a known exception, or None for an unexpected one."""
-    match error:
-        case CommandError():
-            return error
-        case click.ClickException():
-            return of_click(error)
-    # Compare names, not classes: importing the classes would load packages that the command does not need.
-    names = {kind.__name__ for kind in type(error).__mro__}
-    if "ControlError" in names:
-        return of_control(cast("ControlError", error))
-    return of_reach(error) if "NotReachable" in names else _of_journal(error, names)
-
-
-# Errors of the packages that read a journal, by the name of the class.
+_VERIFY: Final = "`tolaria journal verify RUN` checks the whole journal"
+# Errors of the packages that read a journal, by the name of the class: exit code, name (of the class if empty), hint.
 _JOURNAL_ERRORS: Final = {
     "JournalMissing": (Exit.USAGE, "NoRun", "give a run's folder; `tolaria list` shows them"),
     "BadPosition": (Exit.USAGE, "Usage", ""),
     "NoSuchStep": (Exit.NO, "NoSuchStep", "`tolaria events RUN -t RolledBack` shows the branches"),
     "NotReached": (Exit.NO, "NotReached", "`tolaria status` shows how far the run has come"),
     "NoAnswer": (Exit.NO, "NoAnswer", "`tolaria events RUN` lists the events"),
+    "JournalError": (Exit.NO, "", _VERIFY),
+    "ReplayError": (Exit.NO, "", _VERIFY),
 }
 
 
-def _of_journal(error: Exception, names: set[str]) -> CommandError | None:
+def translated(error: Exception) -> CommandError | None:
+    """Return the error of a command for a known exception, or None for an unexpected one."""
+    if isinstance(error, CommandError):
+        return error
+    if isinstance(error, click.ClickException):
+        return of_click(error)
+    # Compare names, not classes: importing the classes would load packages that the command does not need.
+    names = {kind.__name__ for kind in type(error).__mro__}
+    if "ControlError" in names:
+        return of_control(cast("ControlError", error))
+    if "NotReachable" in names:
+        return of_reach(error)
     for kind, (code, name, hint) in _JOURNAL_ERRORS.items():
         if kind in names:
-            return CommandError(code, str(error), hint=hint, name=name)
-    if names & {"JournalError", "ReplayError"}:
-        hint = "`tolaria journal verify RUN` checks the whole journal"
-        return CommandError(Exit.NO, str(error), hint=hint, name=type(error).__name__)
+            return CommandError(code, str(error), hint=hint, name=name or type(error).__name__)
     if isinstance(error, OSError):
         # str(error) would show the error number in brackets.
         what = f"{error.filename}: {error.strerror}" if error.filename and error.strerror else str(error)

@@ -6,7 +6,7 @@ import functools
 import re
 import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from datetime import datetime
 from typing import Any, Final
 
@@ -33,18 +33,37 @@ _COLOURS: Final = (
 )
 
 
-def place(text: str | None) -> JournalPosition | None:
-    """Return the position that `text` names; times are local and relative to now. None for None."""
-    return parse_position(text, datetime.now().astimezone()) if text is not None else None
+def position(text: str) -> JournalPosition:
+    """Return the position that `text` names; times are local and relative to now. Raises BadPosition."""
+    return parse_position(text, datetime.now().astimezone())
+
+
+def read_position(_: click.Context, __: click.Parameter, text: str | None) -> JournalPosition | None:
+    """Read an option that names a position."""
+    return position(text) if text is not None else None
+
+
+def _pattern(_: click.Context, __: click.Parameter, text: str | None) -> re.Pattern[str] | None:
+    """Compile a pattern. As in journalctl, one without capital letters ignores case."""
+    if text is None:
+        return None
+    try:
+        return re.compile(text, 0 if any(c.isupper() for c in text) else re.IGNORECASE)
+    except re.error as error:
+        raise click.UsageError(f"-g {text!r} is not a regular expression: {error}") from error
+
+
+SINCE: Final = click.option("--since", callback=read_position, help="Start here: a time, seq:N, step:N or epoch:N.")
+UNTIL: Final = click.option("--until", callback=read_position, help="End here: a time, seq:N, step:N or epoch:N.")
 
 
 @click.command()
 @click.argument("run")
 @click.option("-f", "--follow", is_flag=True, help="Show new events as they come, after the last 10 (or -n).")
 @click.option("-t", "--type", "types", multiple=True, help="Only types that begin with this text. Repeatable.")
-@click.option("-g", "--grep", help="Only events that match this regular expression.")
-@click.option("--since", help="Start here: a time, seq:N, step:N or epoch:N.")
-@click.option("--until", help="End here: a time, seq:N, step:N or epoch:N.")
+@click.option("-g", "--grep", "pattern", callback=_pattern, help="Only events that match this regular expression.")
+@SINCE
+@UNTIL
 @click.option("-n", "--lines", type=click.IntRange(min=0), metavar="N", help="Only the last N events.")
 @click.option("-r", "--reverse", is_flag=True, help="Show the newest event first.")
 @click.option(
@@ -59,35 +78,22 @@ def place(text: str | None) -> JournalPosition | None:
 @click.option("--json", "as_json", is_flag=True, help="The same as -o json.")
 @click.option("--lineage", is_flag=True, help="Leave out the steps that a rollback has abandoned.")
 def events(
-    *,
-    run: str,
-    follow: bool,
-    types: tuple[str, ...],
-    grep: str | None,
-    since: str | None,
-    until: str | None,
-    lines: int | None,
-    reverse: bool,
-    style: str,
-    as_json: bool,
-    lineage: bool,
+    *, run: str, follow: bool, lines: int | None, reverse: bool, style: str, as_json: bool, **selection: Any
 ) -> int:
     """Show the events of RUN, oldest first."""
     if follow and reverse:
         raise click.UsageError("-f and -r exclude each other: -f waits for newer events, -r goes to older ones")
-    query = timeline.Query(types=types, pattern=_pattern(grep), since=place(since), until=place(until), lineage=lineage)
-    put = _STYLES["json" if as_json else style]
-    unheard_of = _unheard_of(types)
+    query = timeline.Query(**selection)
+    shown = _STYLES["json" if as_json else style]
+    unheard_of = _unheard_of(query.types)
     if unheard_of and follow:
         raise click.UsageError(unheard_of)
     found = False
     with Reader(runs.journal_folder(run)) as reader:
-        if follow:
-            _follow(reader, query, lines, put)
-        else:
-            for entry in _chosen(reader, query, lines, reverse=reverse):
-                put(entry)
-                found = True
+        for entry in _followed(reader, query, lines) if follow else _chosen(reader, query, lines, reverse=reverse):
+            found = True
+            # Flush if a program may be waiting for the line.
+            print(shown(entry.seq, timeline.decode_fields(entry.event)), flush=follow or shown is _json)
     if unheard_of and not found:
         # Refuse only now: the journal of a newer version may hold types that this version does not know.
         raise click.UsageError(unheard_of)
@@ -102,13 +108,13 @@ def _unheard_of(types: tuple[str, ...]) -> str:
 
     for text in types:
         if not any(name.startswith(text) for name in EVENT_TYPES):
-            near = ", ".join(_near(text, list(EVENT_TYPES)))
+            near = ", ".join(_near(text, EVENT_TYPES))
             hint = f"did you mean {near}?" if near else "docs/events.md lists all types"
             return f"-t {text!r}: no event type begins with this; {hint}"
     return ""
 
 
-def _near(text: str, names: list[str]) -> list[str]:
+def _near(text: str, names: Iterable[str]) -> list[str]:
     """Return the names that contain the text, in upper or lower case, else those that are spelt alike."""
     import difflib
 
@@ -124,26 +130,15 @@ def _chosen(reader: Reader, query: timeline.Query, count: int | None, *, reverse
     return timeline.backwards(reader, query) if reverse else timeline.forwards(reader, query)
 
 
-def _follow(reader: Reader, query: timeline.Query, count: int | None, put: Callable[[JournalEntry], None]) -> None:
+def _followed(reader: Reader, query: timeline.Query, count: int | None) -> Iterator[JournalEntry]:
     if count is None and query.since is None:
         count = 10
     # Events up to `after` are searched now. New ones may come in the meantime and be shown already.
     after = reader.last_seq
     for entry in _chosen(reader, query, count, reverse=False):
-        put(entry)
+        yield entry
         after = max(after, entry.seq)
-    for entry in timeline.follow(reader, query, after, time.sleep):
-        put(entry)
-
-
-def _pattern(text: str | None) -> re.Pattern[str] | None:
-    """Compile a pattern. As in journalctl, one without capital letters ignores case."""
-    if text is None:
-        return None
-    try:
-        return re.compile(text, 0 if any(c.isupper() for c in text) else re.IGNORECASE)
-    except re.error as error:
-        raise click.UsageError(f"-g {text!r} is not a regular expression: {error}") from error
+    yield from timeline.follow(reader, query, after, time.sleep)
 
 
 @functools.lru_cache(maxsize=8)
@@ -179,29 +174,22 @@ def line(seq: int, fields: dict[str, Any]) -> str:
     return f"{stamp(fields.get('wall', 0))} {seq:>7} {_kind(fields)} {one_line(fields)}"
 
 
-def _put_short(entry: JournalEntry) -> None:
-    print(line(entry.seq, timeline.decode_fields(entry.event)), flush=False)
+def _cat(_: int, fields: dict[str, Any]) -> str:
+    return f"{safe(str(fields.get('type', '?')))} {one_line(fields)}"
 
 
-def _put_json(entry: JournalEntry) -> None:
-    output.put_json(plain_event(entry.seq, timeline.decode_fields(entry.event)))
-
-
-def _put_cat(entry: JournalEntry) -> None:
-    fields = timeline.decode_fields(entry.event)
-    print(safe(str(fields.get("type", "?"))), one_line(fields))
-
-
-def _put_verbose(entry: JournalEntry) -> None:
-    fields = timeline.decode_fields(entry.event)
-    print(f"{stamp(fields.get('wall', 0))} {entry.seq} {_kind(fields)}")
+def _verbose(seq: int, fields: dict[str, Any]) -> str:
     rest = {name: value for name, value in fields.items() if name not in ("type", "wall")}
-    print(block(rest))
+    return f"{stamp(fields.get('wall', 0))} {seq} {_kind(fields)}\n{block(rest)}"
 
 
-_STYLES: Final[dict[str, Callable[[JournalEntry], None]]] = {
-    "short": _put_short,
-    "json": _put_json,
-    "cat": _put_cat,
-    "verbose": _put_verbose,
+def _json(seq: int, fields: dict[str, Any]) -> str:
+    return output.json_line(plain_event(seq, fields))
+
+
+_STYLES: Final[dict[str, Callable[[int, dict[str, Any]], str]]] = {
+    "short": line,
+    "json": _json,
+    "cat": _cat,
+    "verbose": _verbose,
 }

@@ -6,17 +6,15 @@ import sys
 from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import Any, TextIO
 
 import click
 import msgspec
 
-from tolariad.cli import confirming, output, runs
+from tolariad.cli import output, runs
 from tolariad.cli.errors import CommandError, Exit
+from tolariad.cli.events import SINCE, UNTIL
 from tolariad.forensics.words import safe
-
-if TYPE_CHECKING:
-    from journal.summary import JournalSummary
 
 
 @click.group()
@@ -79,7 +77,7 @@ def repair(run: str, dry_run: bool, yes: bool, accept_loss: bool, as_json: bool)
     if (loses or plan.action is RepairAction.CUT_TAIL) and not dry_run:
         if not yes:
             what, hint = safe(plan.sentence), "there is no terminal to ask on: add --yes, or --dry-run"
-            confirming.confirm(f"{what} Continue?", nobody=what, hint=hint, declined="nothing was changed")
+            output.confirm(f"{what} Continue?", nobody=what, hint=hint, declined="nothing was changed")
         plan = mend(path, accept_loss=gap_event(path, plan.problem) if loses else None)
     if as_json:
         output.put_json(_plain(plan))
@@ -104,9 +102,10 @@ def stats(run: str, as_json: bool) -> int:
     if as_json:
         output.put_json(_plain(summary))
         return Exit.DONE
+    kinds = ", ".join(f"{kind} {number}" for kind, number in summary.frames_by_kind.items())
     packed = f" ({summary.segments_packed} packed)" if summary.segments_packed else ""
     output.put(f"{output.counted(summary.segments, 'segment')}{packed}, {output.size(summary.file_bytes)}, {path}")
-    output.put(f"{output.counted(summary.frames, 'frame')}, {output.size(summary.frame_bytes)}: {_kinds(summary)}")
+    output.put(f"{output.counted(summary.frames, 'frame')}, {output.size(summary.frame_bytes)}: {kinds}")
     output.put(f"{output.counted(summary.events, 'event')}, {output.size(summary.event_bytes)} without the frames")
     if summary.bytes_a_step is not None:
         output.put(f"{summary.bytes_a_step:.0f} bytes per step on disk, {summary.events_a_frame:.1f} events per frame")
@@ -120,10 +119,6 @@ def stats(run: str, as_json: bool) -> int:
     return Exit.DONE
 
 
-def _kinds(summary: JournalSummary) -> str:
-    return ", ".join(f"{kind} {number}" for kind, number in summary.frames_by_kind.items())
-
-
 def _moment(wall_ns: int) -> str:
     return datetime.fromtimestamp(wall_ns / 1e9).astimezone().isoformat(sep=" ", timespec="seconds")
 
@@ -134,16 +129,15 @@ def _moment(wall_ns: int) -> str:
     "-o", "--output", "file", type=click.Path(path_type=Path, dir_okay=False), help="Write to FILE instead of stdout."
 )
 @click.option("--raw", is_flag=True, help="Write the exact bytes of each event, in base64.")
-@click.option("--since", help="Start here: a time, seq:N, step:N or epoch:N.")
-@click.option("--until", help="End here: a time, seq:N, step:N or epoch:N.")
-def export(run: str, file: Path | None, raw: bool, since: str | None, until: str | None) -> int:
+@SINCE
+@UNTIL
+def export(run: str, file: Path | None, raw: bool, **bounds: Any) -> int:
     """Write RUN's events as JSON lines."""
     from journal.export import export_json_lines, export_raw_lines
     from journal.reader import Reader
-    from tolariad.cli.events import place
     from tolariad.forensics.timeline import Query, forwards
 
-    query = Query(since=place(since), until=place(until))
+    query = Query(**bounds)
     write_lines = export_raw_lines if raw else export_json_lines
     with Reader(runs.journal_folder(run)) as reader:
         count = _written(file, lambda stream: write_lines(forwards(reader, query), stream.write))

@@ -9,13 +9,11 @@ import click
 
 
 class LazyGroup(click.Group):
-    """A group whose commands are given as `{name: "module:attribute"}`. Every command of module `rest` belongs to it too."""
+    """A group whose commands are given as `{name: "module:attribute"}`. Those of module `rest` belong to it too."""
 
-    def __init__(
-        self, *args: object, places: Mapping[str, str] | None = None, rest: str | None = None, **kwargs: object
-    ) -> None:
+    def __init__(self, *args: object, places: Mapping[str, str], rest: str | None = None, **kwargs: object) -> None:
         super().__init__(*args, **kwargs)  # type: ignore[arg-type]  # click's own signature is passed through
-        self._places = dict(places or {})
+        self._places = places
         self._rest = rest
 
     def list_commands(self, ctx: click.Context) -> list[str]:

@@ -1,67 +1,51 @@
-"""`tolaria status` and `tolaria watch`.
+"""`tolaria status`, `tolaria watch`, `tolaria list` and `tolaria call`.
 
 If no daemon answers, `status` folds the run's journal and shows the run as not live.
 """
 
 from __future__ import annotations
 
+import json
 import sys
+import time
+from collections.abc import Iterator, Mapping
+from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from tolariad.cli import output, runs
-from tolariad.cli.budget_words import budget_lines
-from tolariad.cli.errors import Exit
-from tolariad.cli.status_words import status_lines, status_row
-from tolariad.control.client import NotReachable
+from tolariad.cli.errors import CommandError, Exit, translated
+from tolariad.cli.status_words import budget_lines, status_lines, status_row
+from tolariad.control.where import socket_of
 from tolariad.core.bounds import SECONDS_MAX
+from tolariad.forensics.words import safe
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
+    from tolariad.control.status import RunStatus
+    from tolariad.control.tables import BudgetTable
     from tolariad.core.health.histogram import Meter
 
-_METHOD: Final = "io.esper.tolaria."
 
-
-def current(target: runs.Target, *, budgets: bool = False) -> dict[str, Any]:
-    """Return the run's status, from its daemon or else from its journal. With `budgets`, add the table of budgets.
-
-    Raises NotReachable if there is neither a daemon nor a journal.
-    """
-    try:
-        with target.connect() as client:
-            status: dict[str, Any] = client.call(_METHOD + "Status")["status"]
-            return status | {"budgets": client.call(_METHOD + "Budgets")["table"]} if budgets else status
-    except NotReachable:
-        if target.folder is None or not (target.folder / runs.JOURNAL).is_dir():
-            raise
-    return folded(target.folder, budgets=budgets)
-
-
-def folded(folder: Path, *, budgets: bool = False) -> dict[str, Any]:
+def folded(journal: Path) -> RunStatus:
     """Return the status of a run without a daemon, from the newest capture and the events after it."""
-    import msgspec
-
     from journal.reader import Reader
-    from tolariad.control.budgets import budget_table
-    from tolariad.control.status import run_status
+    from tolariad.control.status import LiveFacts, run_status
     from tolariad.forensics.moment import state_at
 
-    path = folder / runs.JOURNAL
-    with Reader(path) as reader:
-        state = state_at(reader).state
-        segment = reader.segments
-    shown: dict[str, Any] = msgspec.to_builtins(run_status(state, str(folder.resolve()), None, segment=segment))
-    if not budgets:
-        return shown
-    return shown | {"budgets": msgspec.to_builtins(budget_table(state, _measured(path)))}
+    with Reader(journal) as reader:
+        return run_status(state_at(reader).state, str(journal.parent.resolve()), LiveFacts(segment=reader.segments))
+
+
+def _folded_budgets(journal: Path) -> BudgetTable:
+    from tolariad.control.tables import budget_table
+
+    return budget_table(runs.folded(journal), _measured(journal))
 
 
 def _measured(journal: Path) -> Mapping[str, Meter]:
-    """What the whole journal says of the budgets."""
+    """Add up what the whole journal says of the budgets."""
     from journal.reader import Reader
     from tolariad.core.vocabulary import Unknown, decode_event
     from tolariad.telemetry.histograms import BudgetHistograms, may_add
@@ -85,7 +69,9 @@ def status(target: runs.Target, *, quiet: bool, budgets: bool, as_json: bool) ->
 
     Exit code 3 means that the run is not live: no daemon answers, and the status is read from the journal.
     """
-    shown = current(target, budgets=budgets)
+    shown = target.ask("Status", folded)
+    if budgets:
+        shown["budgets"] = target.ask("Budgets", _folded_budgets)
     if not quiet:
         if as_json:
             output.put_json(shown)
@@ -115,7 +101,7 @@ def watch(target: runs.Target, *, plain: bool, as_json: bool, interval: float) -
     """Show a live run's progress until the run ends."""
     rewrite = not plain and not as_json and sys.stdout.isatty()
     with target.connect() as client:
-        for reply in client.stream(_METHOD + "Watch", {"interval_s": interval}):
+        for reply in client.stream("Watch", {"interval_s": interval}):
             if as_json:
                 output.put_json(reply["status"])
             else:
@@ -134,3 +120,123 @@ def _show(line: str, *, rewrite: bool) -> None:
         print(f"\r\x1b[K{line[: width - 1]}", end="", flush=True)
     else:
         print(line, flush=True)
+
+
+def _targets(folder: Path | None) -> Iterator[runs.Target]:
+    if folder is None:
+        yield from runs.candidates()
+        return
+    if not folder.is_dir():
+        raise CommandError(Exit.USAGE, f"there is no folder {folder}", hint="give a folder that holds runs")
+    if (folder / runs.JOURNAL).is_dir():
+        yield runs.Target(folder, socket_of(folder))
+    for entry in sorted(folder.iterdir()):
+        if (entry / runs.JOURNAL).is_dir():
+            yield runs.Target(entry, socket_of(entry))
+
+
+def row(target: runs.Target) -> dict[str, Any]:
+    """Return what is known about one run. If its status cannot be read, `error` says why."""
+    folder = target.folder
+    shown: dict[str, Any] = {"name": (folder or target.socket.parent).name, "dir": str(folder) if folder else None}
+    try:
+        status = target.ask("Status", folded)
+    except Exception as error:
+        known = translated(error)
+        if known is None:
+            raise
+        return {**shown, "live": False, "phase": None, "step": None, "error": known.what, "size": _size(folder)}
+    folder = folder or Path(status["dir"])
+    copied = ("live", "phase", "epoch", "epochs", "step", "loss", "loss_state", "accuracy")
+    return {
+        "name": status["name"] or shown["name"],
+        "dir": str(folder),
+        **{name: status[name] for name in copied},
+        "age_s": _age_s(status["time"]),
+        "size": _size(folder),
+        "error": None,
+    }
+
+
+def _age_s(moment: str) -> float | None:
+    """Return the seconds since `moment`. The year 1970 means that nothing is recorded yet: None."""
+    try:
+        recorded_s = datetime.fromisoformat(moment).timestamp()
+    except ValueError:
+        return None
+    return max(0.0, time.time() - recorded_s) if recorded_s else None
+
+
+def _size(folder: Path | None) -> int | None:
+    """Return the bytes on disk: allocated blocks, so a sparse file counts what it really takes."""
+    if folder is None:
+        return None
+    total = 0
+    for path in folder.rglob("*"):
+        try:
+            found = path.lstat()
+        except OSError:
+            continue
+        total += found.st_blocks * 512
+    return total
+
+
+@click.command("list")
+@click.argument("folder", required=False, type=click.Path(path_type=Path))
+@click.option("--json", "as_json", is_flag=True, help="Print JSON lines.")
+def list_runs(folder: Path | None, as_json: bool) -> int:
+    """List the runs in FOLDER; by default live runs and ./runs."""
+    rows = [row(target) for target in _targets(folder)]
+    head = ("NAME", "PHASE", "LIVE", "EPOCH", "STEP", "LOSS", "ACCURACY", "AGE", "SIZE", "FOLDER")
+    output.put_rows(rows, head, _run_cells, as_json=as_json)
+    if not rows and not as_json:
+        output.note("no runs found; `tolariad run --task digits --dir runs/first` starts one")
+    for one in rows:
+        if one["error"] and not as_json:
+            output.note(safe(f"{one['name']}: {one['error']}"))
+    return Exit.DONE
+
+
+def _run_cells(one: Mapping[str, Any]) -> tuple[str, ...]:
+    accuracy = one.get("accuracy")
+    return (
+        safe(str(one["name"])),
+        one["phase"] or "?",
+        "yes" if one["live"] else "no",
+        f"{one['epoch']}/{one['epochs']}" if one["phase"] else "-",
+        output.number(one["step"]),
+        output.number(one.get("loss"), one.get("loss_state")),
+        f"{100 * accuracy:.2f} %" if accuracy is not None else "-",
+        output.duration(one.get("age_s")),
+        output.size(one["size"]) if one["size"] is not None else "-",
+        safe(str(one["dir"] or "-")),
+    )
+
+
+def _object(_: click.Context, __: click.Parameter, text: str | None) -> dict[str, Any]:
+    """Read the parameters of a call, before the run is looked for."""
+    try:
+        given = json.loads(text) if text else {}
+    except ValueError as error:
+        raise click.UsageError(f"the parameters are not valid JSON: {error}") from error
+    if not isinstance(given, dict):
+        raise click.UsageError('the parameters must be a JSON object, such as {"reason": "lunch"}')
+    return given
+
+
+@click.command()
+@click.argument("method")
+@click.argument("parameters", required=False, metavar="[JSON]", callback=_object)
+@click.option("--more", is_flag=True, help="Ask for a stream of replies. Watch and Events always stream.")
+@runs.takes_target
+def call(target: runs.Target, *, method: str, parameters: dict[str, Any], more: bool) -> int:
+    """Call a method of the control interface; print JSON lines.
+
+    METHOD is a name such as Status, or a qualified name such as org.varlink.service.GetInfo. JSON is an object with the
+    parameters.
+    """
+    streams = more or method.rpartition(".")[2] in ("Watch", "Events")
+    with target.connect() as client:
+        for reply in client.stream(method, parameters) if streams else [client.call(method, parameters)]:
+            output.put_json(reply)
+    return Exit.DONE

@@ -15,10 +15,10 @@ from tolariad import run_files
 from tolariad.cli import runs
 from tolariad.cli.errors import CommandError, Exit
 from tolariad.forensics.words import safe_lines
+from tolariad.telemetry.writer import previous
 
 _BLOCK_BYTES: Final = 1 << 16
 _POLL_S: Final = 0.2
-_PREVIOUS: Final = ".1"  # the same as in `telemetry.log_file`, which a reading command does not load
 
 
 def last_lines(file: BinaryIO, count: int) -> bytes:
@@ -71,7 +71,7 @@ def last_printed(path: Path, file: BinaryIO, count: int) -> bytes:
     lines = last_lines(file, count)
     missing = count - lines.count(b"\n")
     if missing > 0:
-        with contextlib.suppress(OSError), _opened(path.with_name(path.name + _PREVIOUS)) as earlier:
+        with contextlib.suppress(OSError), _opened(previous(path)) as earlier:
             return last_lines(earlier, missing) + lines
     return lines
 
@@ -104,7 +104,7 @@ def _folder(target: runs.Target) -> Path:
     if target.folder is not None:
         return target.folder
     with target.connect() as client:
-        return Path(client.call("io.esper.tolaria.Status")["status"]["dir"])
+        return Path(client.call("Status")["status"]["dir"])
 
 
 def _put(data: bytes) -> None:

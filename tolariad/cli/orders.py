@@ -1,28 +1,27 @@
-"""The commands that give an order to a live run: pause, resume, stop, checkpoint, note.
+"""The commands that give an order to a live run: pause, resume, stop, checkpoint, note, extend, rollback, emergency.
 
 Each prints the sequence number of its event. It then waits until the order is done or refused; with `--no-wait` only
-until the event is durable.
+until the event is durable. An order that can lose work asks first.
 """
 
 from __future__ import annotations
 
+import functools
 import re
 import sys
 from collections.abc import Callable
-from pathlib import Path
 from textwrap import fill
-from typing import Any, Final
+from typing import Any
 
 import click
 
-from tolariad.cli import confirming, output, runs
+from tolariad.cli import output, runs
 from tolariad.cli.errors import CommandError, Exit
 from tolariad.control.client import NotReachable
 from tolariad.core.bounds import ID_CHARACTERS_MAX, NOTE_CHARACTERS_MAX, text_refusal
 from tolariad.forensics.words import safe
 
-_METHOD: Final = "io.esper.tolaria."
-_COLUMNS: Final = 80
+Parameters = dict[str, Any]
 
 
 def at_most(characters: int) -> Callable[[click.Context, click.Parameter, str | None], str | None]:
@@ -37,51 +36,63 @@ def at_most(characters: int) -> Callable[[click.Context, click.Parameter, str | 
     return check
 
 
-def options(function: runs.F) -> runs.F:
-    """Add the options that every order has."""
-    for option in (
-        click.option(
-            "--json", "as_json", is_flag=True, help="Print JSON lines: the sequence number, then the outcome."
-        ),
-        click.option("--no-wait", is_flag=True, help="Do not wait for the outcome; return once the order is on disk."),
-        click.option(
+def sends(method: str) -> Callable[[Callable[..., Parameters]], Callable[..., int]]:
+    """Make a command of a function that returns the parameters of an order; those that are None are not sent.
+
+    It gets the options of every order and those that name the run. The function gets only the other ones.
+    """
+
+    def decorate(function: Callable[..., Parameters]) -> Callable[..., int]:
+        @runs.options
+        @click.option("--reason", callback=at_most(NOTE_CHARACTERS_MAX), help="The reason, recorded in the journal.")
+        @click.option(
             "--id",
             "id_",
             callback=at_most(ID_CHARACTERS_MAX),
             help="An id of your choice; a repeat with the same id is not carried out twice.",
-        ),
-        click.option("--reason", callback=at_most(NOTE_CHARACTERS_MAX), help="The reason, recorded in the journal."),
-    ):
-        function = option(function)
-    return runs.options(function)
+        )
+        @click.option("--no-wait", is_flag=True, help="Do not wait for the outcome; return once the order is on disk.")
+        @click.option(
+            "--json", "as_json", is_flag=True, help="Print JSON lines: the sequence number, then the outcome."
+        )
+        @functools.wraps(function)
+        def command(*, id_: str | None, reason: str | None, no_wait: bool, as_json: bool, **given: Any) -> int:
+            place = {name: given.pop(name) for name in runs.NAMES if name in given}
+            parameters = {"id": id_, "reason": reason, **function(**given)}
+            sent = {name: value for name, value in parameters.items() if value is not None}
+            return _order(runs.find(**place), method, sent, no_wait, output.put_json if as_json else _put_words)
+
+        return command
+
+    return decorate
 
 
-def order(context: click.Context, method: str, given: dict[str, Any], **parameters: Any) -> int:
+def takes_run(function: Callable[..., int]) -> Callable[..., int]:
+    """Add the argument RUN."""
+    return click.argument("run", required=False)(function)
+
+
+def _order(
+    target: runs.Target, method: str, parameters: Parameters, no_wait: bool, show: Callable[[dict[str, Any]], None]
+) -> int:
     """Send one order, wait for its outcome unless `no_wait` is given, print it and return the exit code."""
-    target = runs.find(context, given["name"] or given.get("run"), given["folder"], given["socket"])
-    wanted = {"id": given["id_"], "reason": given["reason"], **parameters}
-    parameters = {key: value for key, value in wanted.items() if value is not None}
-    show = output.put_json if given["as_json"] else _put_words
-    with target.connect(timeout_s=60.0) as client:
-        if given["no_wait"]:
-            show(_told(method, client.call(_METHOD + method, parameters)))
-            return Exit.DONE
-        outcome: dict[str, Any] = {}
-        seq = 0
-        try:
-            for reply in client.stream(_METHOD + method, parameters):
-                seq, outcome = reply["seq"], reply.get("outcome") or {}
-                show(_told(method, reply))
-        except NotReachable:
-            if not seq:
-                raise
-            # The daemon has ended. After a stop, that is the success.
-            outcome = {"state": "done" if method == "Stop" else "ended"}
-    return _code(outcome, method, seq)
-
-
-def _told(method: str, reply: dict[str, Any]) -> dict[str, Any]:
-    return {"method": method, "seq": reply["seq"], "outcome": reply.get("outcome")}
+    seq, outcome = 0, None
+    try:
+        with target.connect(timeout_s=60.0) as client:
+            for reply in [client.call(method, parameters)] if no_wait else client.stream(method, parameters):
+                seq, outcome = reply["seq"], reply.get("outcome")
+                show({"method": method, "seq": seq, "outcome": outcome})
+    except NotReachable:
+        if not seq:
+            _refuse_complete(method, target)
+            raise
+        # The daemon has ended. After a stop, that is the success.
+        outcome = {"state": "done" if method == "Stop" else "ended"}
+    state = (outcome or {}).get("state", "no outcome")
+    if no_wait or state == "done":
+        return Exit.DONE
+    what = f"the {_said(method)} recorded as event {seq} was not carried out ({state})"
+    raise CommandError(Exit.NO, what, hint=f"`tolaria why RUN seq:{seq}` shows what followed", name="NotDone")
 
 
 def _put_words(told: dict[str, Any]) -> None:
@@ -94,104 +105,137 @@ def _put_words(told: dict[str, Any]) -> None:
     at = f", from step {outcome['step']} on" if outcome.get("step") is not None else ""
     words = f"{said}: {outcome['state']}{by}{at}{why}"
     # A file is searched by line; only a terminal has an edge.
-    print(fill(words, _COLUMNS, subsequent_indent="  ") if sys.stdout.isatty() else words, flush=True)
+    print(fill(words, output.COLUMNS, subsequent_indent="  ") if sys.stdout.isatty() else words, flush=True)
 
 
 def _said(method: str) -> str:
-    """What a method is called on the command line: LrSet is `lr set`."""
+    """Return the name of a method on the command line: `lr set` for LrSet."""
     return re.sub(r"(?<!^)(?=[A-Z])", " ", method).lower()
-
-
-def _code(outcome: dict[str, Any], method: str, seq: int) -> int:
-    if outcome.get("state") == "done":
-        return Exit.DONE
-    what = f"the {_said(method)} recorded as event {seq} was not carried out ({outcome.get('state', 'no outcome')})"
-    raise CommandError(Exit.NO, what, hint=f"`tolaria why RUN seq:{seq}` shows what followed", name="NotDone")
-
-
-def takes_run(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the argument RUN and the options of an order."""
-    return click.argument("run", required=False)(options(click.pass_context(function)))
 
 
 @click.command()
 @takes_run
-def pause(context: click.Context, **given: Any) -> int:
+@sends("Pause")
+def pause() -> Parameters:
     """Pause a run at its next step boundary.
 
     The trainer stays alive and keeps its memory. `tolaria resume` continues the run.
     """
-    return order(context, "Pause", given)
+    return {}
 
 
 @click.command()
 @takes_run
+@sends("Resume")
 @click.option("--after-gap", is_flag=True, help="Resume although a repair lost acknowledged events.")
-def resume(context: click.Context, after_gap: bool, **given: Any) -> int:
+def resume(*, after_gap: bool) -> Parameters:
     """Continue a paused or frozen run, or cancel a stop."""
-    return order(context, "Resume", given, after_gap=after_gap or None)
+    return {"after_gap": after_gap or None}
 
 
 @click.command()
 @takes_run
+@sends("Extend")
 @click.option("--epochs", type=click.IntRange(min=1), metavar="N", help="End with epoch N.")
 @click.option("--steps", type=click.IntRange(min=1), metavar="N", help="End with step N, within an epoch or not.")
-def extend(context: click.Context, epochs: int | None, steps: int | None, **given: Any) -> int:
+def extend(*, epochs: int | None, steps: int | None) -> Parameters:
     """Let the training end later, or earlier, than configured; N counts from the beginning of the run.
 
     The new end holds after a restart too. Learning rates keep the curves that they were computed with.
     """
     if (epochs is None) == (steps is None):
         raise click.UsageError("give one of --epochs and --steps")
-    try:
-        return order(context, "Extend", given, epochs=epochs, steps=steps)
-    except NotReachable:
-        _refuse_complete(runs.find(context, given["name"] or given["run"], given["folder"], given["socket"]).folder)
-        raise
+    return {"epochs": epochs, "steps": steps}
 
 
-def _refuse_complete(folder: Path | None) -> None:
-    """Raise CommandError if the journal says that the run is complete: its daemon has ended and will not answer."""
-    if folder is None or not (folder / runs.JOURNAL).is_dir():
+def _refuse_complete(method: str, target: runs.Target) -> None:
+    """Raise CommandError if an end was ordered, and the journal says that the run is complete: its daemon has ended."""
+    if method != "Extend" or (journal := target.journal) is None:
         return
-    state = runs.folded(folder / runs.JOURNAL)
+    state = runs.folded(journal)
     if state.run.phase.value == "completed":
         what = f"the run is complete: {state.progress.epoch_finished} epochs, {state.progress.step} steps"
-        hint = f"`tolariad run --dir {folder} --epochs N` with more epochs goes on"
+        hint = f"`tolariad run --dir {target.folder} --epochs N` with more epochs goes on"
         raise CommandError(Exit.REFUSED, what, hint=hint, name="WrongPhase")
 
 
 @click.command()
 @takes_run
-def checkpoint(context: click.Context, **given: Any) -> int:
+@sends("Checkpoint")
+def checkpoint() -> Parameters:
     """Take a checkpoint at the next step boundary."""
-    return order(context, "Checkpoint", given)
+    return {}
 
 
 @click.command()
 @takes_run
+@sends("Stop")
 @click.option("--now", is_flag=True, help="Stop without a checkpoint; the steps since the last one are re-run later.")
 @click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
-def stop(context: click.Context, now: bool, yes: bool, **given: Any) -> int:
+def stop(*, now: bool, yes: bool) -> Parameters:
     """Take a checkpoint at the next step boundary and stop.
 
     The daemon and the trainer end. `tolariad run --dir RUN` continues the run.
     """
     if now and not yes:
-        confirm("Stop without a checkpoint? The next start must run the steps since the last checkpoint again.")
-    return order(context, "Stop", given, mode="now" if now else None)
+        output.confirm("Stop without a checkpoint? The next start must run the steps since the last checkpoint again.")
+    return {"mode": "now" if now else None}
 
 
 @click.command()
 @click.argument("text", callback=at_most(NOTE_CHARACTERS_MAX))
-@options
-@click.pass_context
-def note(context: click.Context, /, text: str, **given: Any) -> int:
+@sends("Note")
+def note(*, text: str) -> Parameters:
     """Record a note in the run's journal."""
-    return order(context, "Note", given, text=text)
+    return {"text": text}
 
 
-def confirm(question: str) -> None:
-    """Ask on a terminal. Without a terminal, refuse and name --yes."""
-    nobody = "this can lose work, and there is no terminal to ask on"
-    confirming.confirm(question, nobody=nobody, hint="add --yes to go ahead", declined="nothing was ordered")
+@click.command()
+@takes_run
+@sends("Rollback")
+@click.option("--to", metavar="ID", help="Go back to this checkpoint; `tolaria checkpoints RUN` lists them.")
+@click.option(
+    "--epoch",
+    type=click.IntRange(min=0),
+    metavar="N",
+    help="Go back to the newest checkpoint at or before the end of epoch N.",
+)
+@click.option(
+    "--step", type=click.IntRange(min=0), metavar="N", help="Go back to the newest checkpoint at or before step N."
+)
+@click.option(
+    "--tier",
+    type=click.Choice(["fast", "full"]),
+    help="fast restores a snapshot from memory, full a checkpoint from disk.",
+)
+@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
+def rollback(*, yes: bool, tier: str | None, **target: Any) -> Parameters:
+    """Go back to a checkpoint and train on from there.
+
+    Without --to, --epoch or --step the target is the newest promoted checkpoint. The steps after the target are
+    abandoned: they stay in the journal, but no longer count.
+    """
+    if sum(one is not None for one in target.values()) > 1:
+        raise click.UsageError("--to, --epoch and --step each name a target: give only one of them")
+    if target["to"] is not None and not target["to"].strip():
+        # An unset variable in a script gives the empty string. It must not mean "the newest promoted checkpoint".
+        raise click.UsageError("--to is empty: name a checkpoint, or leave --to out for the newest promoted one")
+    if not yes:
+        output.confirm("Roll back? The steps after the checkpoint will be abandoned (they stay in the journal).")
+    return {**target, "tier": tier}
+
+
+@click.command()
+@click.argument("level", type=click.Choice(["minor", "major", "severe", "critical"], case_sensitive=False))
+@takes_run
+@sends("Emergency")
+@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
+def emergency(*, level: str, yes: bool) -> Parameters:
+    """Raise an emergency of the given level.
+
+    MINOR is only recorded. MAJOR rolls back to a checkpoint. SEVERE rolls back to a snapshot in memory and enters
+    conservative mode. CRITICAL freezes the trainer at once. The command returns when the reaction is complete.
+    """
+    if not yes and level.lower() != "minor":
+        output.confirm(f"Raise a {level.upper()} emergency? It interrupts the training.")
+    return {"level": level.lower()}

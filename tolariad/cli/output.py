@@ -5,11 +5,16 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from typing import Any, Final, TextIO
+
+import click
+
+from tolariad.cli.errors import CommandError, Exit
 
 _COLOURS: Final = {"bold": "1", "dim": "2", "red": "31", "green": "32", "yellow": "33", "cyan": "36"}
 _OWN: Final = frozenset(f"\x1b[{code}m" for code in ("0", *_COLOURS.values()))
+COLUMNS: Final = 80
 OWN_MARKS: Final = re.compile("(\x1b\\[[0-9]{1,2}m)")
 
 
@@ -43,25 +48,61 @@ def put(text: str) -> None:
     print(shown(text))
 
 
-def put_table(rows: Sequence[tuple[str, ...]]) -> None:
-    """Print rows of cells, with columns as wide as their widest cell."""
+def table(rows: Sequence[tuple[str, ...]], numbers: Container[int] = ()) -> Iterator[str]:
+    """Yield a line for each row, with columns as wide as their widest cell; those in `numbers` are set to the right."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for row in rows:
-        put("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+        cells = (row[n].rjust(width) if n in numbers else row[n].ljust(width) for n, width in enumerate(widths))
+        yield "  ".join(cells).rstrip()
 
 
-def put_json(value: Mapping[str, Any]) -> None:
-    """Print a JSON object on one line and flush it: a program may be waiting for it."""
+def put_rows(
+    rows: Sequence[Mapping[str, Any]],
+    head: tuple[str, ...],
+    cells: Callable[[Mapping[str, Any]], tuple[str, ...]],
+    *,
+    as_json: bool,
+) -> None:
+    """Print rows as JSON lines, or as a table with this head; nothing if there are no rows."""
+    if as_json:
+        for row in rows:
+            put_json(row)
+    elif rows:
+        for line in table([head, *map(cells, rows)]):
+            put(line)
+
+
+def json_line(value: Mapping[str, Any]) -> str:
+    """Return a JSON object on one line."""
     import json
 
     from tolariad.core.plain import escaped_json
 
-    print(escaped_json(json.dumps(value, ensure_ascii=False, allow_nan=False)), flush=True)
+    return escaped_json(json.dumps(value, ensure_ascii=False, allow_nan=False))
+
+
+def put_json(value: Mapping[str, Any]) -> None:
+    """Print a JSON object on one line and flush it: a program may be waiting for it."""
+    print(json_line(value), flush=True)
 
 
 def note(text: str) -> None:
     """Print to stderr a line that is not part of the answer."""
     print(shown(text), file=sys.stderr)
+
+
+def confirm(
+    question: str,
+    *,
+    nobody: str = "this can lose work, and there is no terminal to ask on",
+    hint: str = "add --yes to go ahead",
+    declined: str = "nothing was ordered",
+) -> None:
+    """Ask on a terminal. Raises CommandError: `nobody` if there is no terminal, `declined` if the answer is no."""
+    if not sys.stdin.isatty():
+        raise CommandError(Exit.USAGE, nobody, hint=hint)
+    if not click.confirm(question, err=True):
+        raise CommandError(Exit.NO, declined, name="NotConfirmed")
 
 
 def duration(seconds: float | None) -> str:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-from typing import Any, Final
+from typing import Final
 
 import click
 
 from tolariad.cli import output, runs
 from tolariad.cli.errors import Exit
-from tolariad.cli.orders import order, takes_run
+from tolariad.cli.orders import Parameters, sends, takes_run
 from tolariad.forensics.words import safe
 
 _BATCHES: Final = re.compile(r"([0-9]{1,100}):([0-9]{1,100})(?:-([0-9]{1,100}))?")
@@ -25,24 +25,16 @@ def quarantine() -> None:
 
 @quarantine.command()
 @takes_run
+@sends("QuarantineAdd")
 @click.option("--batch", metavar="EPOCH:FIRST[-LAST]", help="Batches of one epoch, counted from 1.")
 @click.option("--checkpoint", metavar="ID", help="A checkpoint; `tolaria checkpoints RUN` lists them.")
 @click.option("--seed", metavar="ID", help="A seed: it is culled, and not germinated again.")
 @click.option("--until", type=int, metavar="EPOCH", help="End the quarantine after this epoch.")
-def add(
-    context: click.Context,
-    *,
-    batch: str | None,
-    checkpoint: str | None,
-    seed: str | None,
-    until: int | None,
-    **given: Any,
-) -> int:
+def add(*, batch: str | None, until: int | None, **named: str | None) -> Parameters:
     """Put batches, a checkpoint or a seed into quarantine."""
-    if sum(one is not None for one in (batch, checkpoint, seed)) != 1:
+    if sum(one is not None for one in (batch, *named.values())) != 1:
         raise click.UsageError("give exactly one of --batch, --checkpoint and --seed")
-    batches = _read(batch) if batch is not None else None
-    return order(context, "QuarantineAdd", given, batches=batches, checkpoint=checkpoint, seed=seed, until=until)
+    return {"batches": _read(batch) if batch is not None else None, **named, "until": until}
 
 
 def _read(text: str) -> dict[str, int]:
@@ -55,9 +47,10 @@ def _read(text: str) -> dict[str, int]:
 @quarantine.command()
 @click.argument("entry")
 @takes_run
-def remove(context: click.Context, *, entry: str, **given: Any) -> int:
+@sends("QuarantineRemove")
+def remove(*, entry: str) -> Parameters:
     """Remove ENTRY from quarantine, by its name, such as q0003."""
-    return order(context, "QuarantineRemove", given, name=entry)
+    return {"name": entry}
 
 
 @quarantine.command(name="list")

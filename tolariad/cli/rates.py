@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import math
-from typing import Any, Final, get_args
+from typing import TYPE_CHECKING, Any, Final, get_args
 
 import click
 
 from tolariad.cli import orders, output, runs
 from tolariad.cli.errors import Exit
-from tolariad.control.client import NotReachable
 from tolariad.core.settings.optimization import PolicyName
 from tolariad.forensics.words import safe
 
-_METHOD: Final = "io.esper.tolaria."
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tolariad.control.tables import RateTable
+
 _COLUMNS: Final = ("group", "policy", "base", "now", "next", "last change")
 
 
@@ -28,11 +31,12 @@ def lr() -> None:
 @runs.takes_target
 def show(target: runs.Target, *, as_json: bool) -> int:
     """Show the policy, the rates and the last change of each group."""
-    table = _current(target)
+    table = target.ask("LrShow", _folded)
     if as_json:
         output.put_json(table)
         return Exit.DONE
-    output.put_table([_COLUMNS, *(_row(group) for group in table["groups"])])
+    for line in output.table([_COLUMNS, *map(_row, table["groups"])]):
+        output.put(line)
     if not table["groups"]:
         output.note("no parameter group is known yet: the trainer is still starting")
     if table["violations"]:
@@ -43,21 +47,10 @@ def show(target: runs.Target, *, as_json: bool) -> int:
     return Exit.DONE
 
 
-def _current(target: runs.Target) -> dict[str, Any]:
-    """Return the table of rates, from the daemon or, without one, folded from the journal."""
-    try:
-        with target.connect() as client:
-            table: dict[str, Any] = client.call(_METHOD + "LrShow")["rates"]
-            return table
-    except NotReachable:
-        if target.folder is None or not (target.folder / runs.JOURNAL).is_dir():
-            raise
-    import msgspec
+def _folded(journal: Path) -> RateTable:
+    from tolariad.control.tables import rate_table
 
-    from tolariad.control.rates import rate_table
-
-    shown: dict[str, Any] = msgspec.to_builtins(rate_table(runs.folded(target.folder / runs.JOURNAL)))
-    return shown
+    return rate_table(runs.folded(journal))
 
 
 def _row(group: dict[str, Any]) -> tuple[str, ...]:
@@ -89,6 +82,7 @@ def _finite(_: click.Context, __: click.Parameter, value: float) -> float:
 @lr.command("set")
 @click.argument("group")
 @click.argument("value", type=float, callback=_finite)
+@orders.sends("LrSet")
 @click.option(
     "--policy",
     type=click.Choice(get_args(PolicyName)),
@@ -96,12 +90,10 @@ def _finite(_: click.Context, __: click.Parameter, value: float) -> float:
     help=f"The group's policy from then on: {', '.join(get_args(PolicyName))}. "
     "constant keeps VALUE; frozen, with VALUE 0, stops the group's training.",
 )
-@orders.options
-@click.pass_context
-def set_rate(context: click.Context, /, *, group: str, value: float, policy: str | None, **given: Any) -> int:
+def set_rate(**rate: Any) -> orders.Parameters:
     """Set the learning rate of GROUP from the next step on.
 
     `tolaria lr show` prints the names of the groups. The rest of the group's schedule is scaled by the same factor.
     One order may change a rate at most by the factor learning_rate.max_order_factor.
     """
-    return orders.order(context, "LrSet", given, group=group, value=value, policy=policy)
+    return rate

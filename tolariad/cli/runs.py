@@ -9,7 +9,7 @@ import functools
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 import click
 
@@ -19,19 +19,27 @@ from tolariad.control.where import SOCKET_NAME, SYSTEM_RUNS, runtime_folder, soc
 RUNS: Final = Path("runs")
 SYSTEM_STATE: Final = Path("/var/lib/tolariad")
 JOURNAL: Final = "journal"
+# The parameters that name a run: three options, and the argument RUN of some commands.
+NAMES: Final = ("name", "folder", "socket", "run")
 if TYPE_CHECKING:
+    import msgspec
+
     from tolariad.control.client import Client
     from tolariad.core.state import RunState
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-class Target:
+class Target(NamedTuple):
     """A run as a command addresses it. `folder` is None if only a socket was given."""
 
-    def __init__(self, folder: Path | None, socket: Path) -> None:
-        self.folder = folder
-        self.socket = socket
+    folder: Path | None
+    socket: Path
+
+    @property
+    def journal(self) -> Path | None:
+        """The run's journal folder, if it is known and exists."""
+        return self.folder / JOURNAL if self.folder is not None and (self.folder / JOURNAL).is_dir() else None
 
     def connect(self, *, timeout_s: float = 10.0) -> Client:
         """Connect to the run's daemon. Raises NotReachable."""
@@ -39,38 +47,57 @@ class Target:
 
         return Client(self.socket, timeout_s=timeout_s)
 
+    def ask(self, method: str, fold: Callable[[Path], msgspec.Struct]) -> dict[str, Any]:
+        """Return the first parameter of the daemon's reply or, without a daemon, what `fold` makes of the journal.
+
+        Raises NotReachable if there is neither a daemon nor a journal.
+        """
+        from tolariad.control.client import NotReachable
+
+        try:
+            with self.connect() as client:
+                reply = next(iter(client.call(method).values()))
+        except NotReachable:
+            if self.journal is None:
+                raise
+            import msgspec
+
+            reply = msgspec.to_builtins(fold(self.journal))
+        answer: dict[str, Any] = reply
+        return answer
+
 
 def options(function: F) -> F:
     """Add the three options that name a run."""
-    for option in (
-        click.option("--socket", "socket", type=click.Path(path_type=Path), help="The run's control socket."),
-        click.option("--dir", "folder", type=click.Path(path_type=Path), help="The run's folder."),
-        click.option("-r", "--run", "name", help="The run's name."),
-    ):
-        function = option(function)
-    return function
+    a_path = click.Path(path_type=Path)
+    function = click.option("--socket", "socket", type=a_path, help="The run's control socket.")(function)
+    function = click.option("--dir", "folder", type=a_path, help="The run's folder.")(function)
+    return click.option("-r", "--run", "name", help="The run's name.")(function)
 
 
 def takes_target(function: Callable[..., int]) -> Callable[..., int]:
     """Add the options that name a run. The command gets the run that they, or its argument RUN, name."""
 
+    @options
     @functools.wraps(function)
-    def command(
-        *, name: str | None, folder: Path | None, socket: Path | None, run: str | None = None, **given: Any
-    ) -> int:
-        return function(find(click.get_current_context(), name or run, folder, socket), **given)
+    def command(**given: Any) -> int:
+        place = {name: given.pop(name) for name in NAMES if name in given}
+        return function(find(**place), **given)
 
-    return options(command)
+    return command
 
 
-def find(context: click.Context, name: str | None, folder: Path | None, socket: Path | None) -> Target:
-    """Return the run that the options name. The command's own options come before those of `tolaria`.
+def find(
+    name: str | None = None, folder: Path | None = None, socket: Path | None = None, run: str | None = None
+) -> Target:
+    """Return the run that the options, or the argument RUN, name. A command's options come before those of `tolaria`.
 
     Raises CommandError if there is no such run.
     """
-    given: dict[str, Any] = context.find_root().params
+    context = click.get_current_context()
+    name = name or run
     if name is None and folder is None and socket is None:
-        name, folder, socket = given.get("name"), given.get("folder"), given.get("socket")
+        name, folder, socket = (context.find_root().params.get(one) for one in ("name", "folder", "socket"))
     if sum(one is not None for one in (name, folder, socket)) > 1:
         raise click.UsageError("-r, --dir and --socket each name a run: give only one of them", context)
     if socket is not None:

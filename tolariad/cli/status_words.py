@@ -1,6 +1,6 @@
-"""Format a run's status: several lines for `status`, one for `watch` and the progress of `tolariad run`.
+"""Format a run's status: several lines for `status`, one for `watch` and the progress of `tolariad run`; and budgets.
 
-The status is a mapping, so that one from the socket and one from a journal are formatted alike.
+Status and budgets are mappings, so that those from the socket and those from a journal are formatted alike.
 """
 
 from __future__ import annotations
@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from tolariad.cli.output import OWN_MARKS, counted, duration, number, painted, size
+from tolariad.cli.output import COLUMNS, OWN_MARKS, counted, duration, number, painted, size
+from tolariad.cli.output import table as table_lines
 from tolariad.forensics.words import safe
 
 _PHASE_COLOURS: Final = {
@@ -19,7 +20,8 @@ _PHASE_COLOURS: Final = {
     "failed": "red",
     "stopped": "yellow",
 }
-_COLUMNS: Final = 80
+_BUDGETS: Final = ("BUDGET", "LIMIT", "P50", "P99", "WORST", "MEASURED", "OVER", "KIND")
+_UNITS: Final = {"percent": "%", "messages": ""}
 _SAID_SHOWN: Final = 5
 _DISK_ADVICE: Final = "if this paused the run, the run resumes by itself when there is space"
 Status = Mapping[str, Any]
@@ -27,34 +29,28 @@ Status = Mapping[str, Any]
 
 def status_lines(status: Status) -> Iterator[str]:
     """Yield the lines of `tolaria status`."""
-    phase = str(status["phase"])
-    where = f"pid {status['pid']}" if status["live"] else "no daemon"
+    place = f"pid {status['pid']}" if status["live"] else "no daemon"
     name = painted(safe(str(status["name"] or "(unnamed)")), "bold")
-    yield f"{name}  {_phase(phase)}  ({where}, {safe(status['dir'])})"
-    if status["ordered"]:
-        yield f"  ordered     {status['ordered']}, at the next step boundary"
-    for name in ("frozen", "last_error"):
-        if status[name]:
-            yield f"  {name.replace('_', ' '):<11} {safe(str(status[name]))}"
-    if status.get("disk_low"):
-        yield f"  disk        {safe(status['disk_low'])}; {_DISK_ADVICE}"
-    if status.get("emergency"):
-        level, why = status["emergency"]["level"], status["emergency"]["why"]
-        yield f"  emergency   {painted(safe(level.upper()), 'red')}: {safe(why)}"
-    if status.get("conservative"):
-        yield f"  mode        {_conservative(status['conservative'])}"
-    if status.get("memory"):
-        yield f"  memory      {_memory(status['memory'])}"
-    yield f"  progress    {_progress(status)}"
-    yield f"  loss        {number(status['loss'], status['loss_state'])}  (lr {number(status['lr'])}, {_norm(status)})"
-    yield f"  validation  accuracy {_accuracy(status)}, loss {number(status['validation_loss'])}"
-    if status["steps_per_s"]:
-        yield f"  speed       {status['steps_per_s']:.1f} steps/s, {duration(status['eta_s'])} left"
-    yield f"  checkpoint  {_checkpoint(status)}"
-    yield f"  journal     {_journal(status['journal'])}"
-    if status["trainer"]:
-        yield f"  trainer     {_trainer(status['trainer'])}"
-    yield f"  rng seed    {status['rng_seed']}"
+    yield f"{name}  {_phase(str(status['phase']))}  ({place}, {safe(status['dir'])})"
+    emergency = status.get("emergency")
+    lines = {
+        "ordered": status["ordered"] and f"{status['ordered']}, at the next step boundary",
+        "frozen": safe(str(status["frozen"] or "")),
+        "last error": safe(str(status["last_error"] or "")),
+        "disk": status.get("disk_low") and f"{safe(status['disk_low'])}; {_DISK_ADVICE}",
+        "emergency": emergency and f"{painted(safe(emergency['level'].upper()), 'red')}: {safe(emergency['why'])}",
+        "mode": status.get("conservative") and _conservative(status["conservative"]),
+        "memory": status.get("memory") and _memory(status["memory"]),
+        "progress": _progress(status),
+        "loss": f"{number(status['loss'], status['loss_state'])}  (lr {number(status['lr'])}, {_norm(status)})",
+        "validation": f"accuracy {_accuracy(status)}, loss {number(status['validation_loss'])}",
+        "speed": status["steps_per_s"] and f"{status['steps_per_s']:.1f} steps/s, {duration(status['eta_s'])} left",
+        "checkpoint": _checkpoint(status),
+        "journal": _journal(status["journal"]),
+        "trainer": status["trainer"] and _trainer(status["trainer"]),
+        "rng seed": str(status["rng_seed"]),
+    }
+    yield from (f"  {label:<11} {text}" for label, text in lines.items() if text)
     yield from _said(status.get("said") or ())
 
 
@@ -95,7 +91,7 @@ def said_lines(text: str, prefix: str) -> list[str]:
     """Wrap a sentence of the run to 80 columns. Further lines are indented to the end of `prefix`."""
     from textwrap import wrap  # not needed by most commands
 
-    return wrap(safe(text), _COLUMNS, initial_indent=prefix, subsequent_indent=" " * len(prefix))
+    return wrap(safe(text), COLUMNS, initial_indent=prefix, subsequent_indent=" " * len(prefix))
 
 
 def _said(lines: Sequence[Status]) -> Iterator[str]:
@@ -175,3 +171,33 @@ def _trainer(trainer: Status) -> str:
     if trainer["deaths_total"]:
         shown += f", {counted(trainer['deaths_total'], 'death')} (last: {safe(str(trainer['last_death']))})"
     return shown
+
+
+def budget_lines(table: Status) -> Iterator[str]:
+    """Yield a row for each budget, parts below their whole, then the notes."""
+    head, *lines = table_lines([_BUDGETS, *map(_budget, table["budgets"])], range(1, len(_BUDGETS) - 1))
+    yield head
+    for line, row in zip(lines, table["budgets"], strict=True):
+        yield painted(line, "yellow") if row["breaches"] else line
+    if table["since"]:
+        yield f"measured since {safe(table['since'])}, when the daemon started"
+    if table["open"]:
+        yield f"open breakers: {safe(', '.join(table['open']))}"
+    if not table["act"]:
+        yield "overruns are recorded only; nothing else follows (budgets.act: false)"
+
+
+def _budget(row: Status) -> tuple[str, ...]:
+    unit = row["unit"]
+    return (
+        ("  " if row["part_of"] else "") + safe(str(row["name"])),
+        _measure(row["limit"], unit),
+        *(_measure(row[name], unit) for name in ("p50", "p99", "worst")),
+        str(row["count"]),
+        str(row["breaches"]) if row["count"] else "-",
+        str(row["kind"]),
+    )
+
+
+def _measure(value: float | None, unit: str) -> str:
+    return "-" if value is None else f"{value:.3g} {_UNITS.get(unit, unit)}".rstrip()

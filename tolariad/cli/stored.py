@@ -1,24 +1,27 @@
-"""`tolaria checkpoints`: list the checkpoints in a run's journal, and whether they are on disk."""
+"""`tolaria checkpoints` and `tolaria export-weights`: the checkpoints of a run, in its journal and on disk."""
 
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from tolariad.cli import output, runs
-from tolariad.cli.errors import Exit
+from tolariad.cli.errors import CommandError, Exit
 from tolariad.core.checkpoints import ask as retention
 from tolariad.core.plain import rfc3339
 from tolariad.forensics.words import safe
+from tolariad.storage.export import NoAverage, Weights
+from tolariad.storage.export import export_weights as export
 from tolariad.storage.manifest import FILE_NAME
 from tolariad.storage.verify import CheckpointUnusable, verify
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from tolariad.core.checkpoints.catalogue_slice import CatalogueEntry
+    from tolariad.core.checkpoints.slice import Checkpoints
     from tolariad.core.state import RunState
 
 
@@ -30,82 +33,62 @@ def checkpoints(run: str, verified: bool, as_json: bool) -> int:
     """List the committed checkpoints of RUN, oldest first."""
     journal = runs.journal_folder(run)
     state = runs.folded(journal)
-    catalogue = state.checkpoints.catalogue
     pins = retention.pinned(state.checkpoints, state.run.policy.keep_last, state.rollbacks.wanted)
-    check = _verified if verified else _presence
+    folder = journal.parent / "checkpoints"
     rows = [
-        {**_row(entry), "pinned": pins.get(entry.id), **check(journal.parent / "checkpoints" / entry.id, entry)}
-        for entry in catalogue
+        {**_row(entry), "pinned": pins.get(entry.id), **_check(folder / entry.id, entry, verified=verified)}
+        for entry in state.checkpoints.catalogue
     ]
-    if as_json:
-        for row in rows:
-            output.put_json(row)
-    elif rows:
-        _put_table(rows)
-        if state.checkpoints.removed or state.checkpoints.exhausted:
-            output.put(_of_the_quota(state))
-    else:
-        output.note("the run has no checkpoint yet")
+    output.put_rows(rows, ("ID", "REASON", "STEP", "NEXT", "SIZE", "AGE", "STATE"), _cells, as_json=as_json)
+    if not as_json:
+        _put_notes(rows, state)
     # A rejected checkpoint is known to be damaged and is never used.
     bad = verified and any(row["verified"] is False and not row["rejected"] for row in rows)
     return Exit.NO if bad else Exit.DONE
 
 
-def _of_the_quota(state: RunState) -> str:
+def _put_notes(rows: list[dict[str, Any]], state: RunState) -> None:
+    for row in rows:
+        if row["verified"] is False and row["present"]:
+            output.note(safe(f"{row['id']}: {row['problem']}"))
     held, quota = state.checkpoints, state.run.policy.quota
-    more = "; the checkpoints that must be kept exceed the quota" if held.exhausted else ""
-    return f"{held.removed} removed so far; {output.size(retention.used(held))} of {output.size(quota)} used{more}"
+    if not rows:
+        output.note("the run has no checkpoint yet")
+    elif held.removed or held.exhausted:
+        more = "; the checkpoints that must be kept exceed the quota" if held.exhausted else ""
+        used = f"{output.size(retention.used(held))} of {output.size(quota)} used"
+        output.put(f"{held.removed} removed so far; {used}{more}")
 
 
 def _row(entry: CatalogueEntry) -> dict[str, Any]:
     """Return what the journal records. `epoch` and `batch` are the next to be trained."""
+    copied = ("step", "epoch", "batch", "branch", "size", "manifest", "rejected", "abandoned", "promoted")
     return {
         "id": entry.id,
         "reason": entry.reason.value,
-        "step": entry.step,
-        "epoch": entry.epoch,
-        "batch": entry.batch,
-        "branch": entry.branch,
-        "size": entry.size,
+        **{name: getattr(entry, name) for name in copied},
         "time": rfc3339(entry.wall),
         "age_s": max(0.0, time.time() - entry.wall / 1e9),
-        "manifest": entry.manifest,
-        "rejected": entry.rejected,
         "unfit": bool(entry.unfit_context),
-        "abandoned": entry.abandoned,
         "quarantined": entry.quarantined or None,
-        "promoted": entry.promoted,
         "removing": entry.condemned,
         "statistics_only": entry.reduced,
     }
 
 
-def _presence(folder: Path, _: CatalogueEntry) -> dict[str, Any]:
-    """Return whether the checkpoint is on disk, without reading it."""
+def _check(folder: Path, entry: CatalogueEntry, *, verified: bool) -> dict[str, Any]:
+    """Return whether the checkpoint is on disk and, with `verified`, whether every byte there is what was written."""
     present = (folder / FILE_NAME).is_file()
-    return {"present": present, "verified": None, "problem": None if present else "is not on disk"}
+    problem = None if present else "is not on disk"
+    if present and verified:
+        try:
+            verify(folder, entry.manifest)
+        except CheckpointUnusable as error:
+            problem = str(error)
+    return {"present": present, "verified": problem is None if verified else None, "problem": problem}
 
 
-def _verified(folder: Path, entry: CatalogueEntry) -> dict[str, Any]:
-    """Return whether every byte on disk is what was written."""
-    presence = _presence(folder, entry)
-    if not presence["present"]:
-        return {**presence, "verified": False}
-    try:
-        verify(folder, entry.manifest)
-    except CheckpointUnusable as error:
-        return {"present": True, "verified": False, "problem": str(error)}
-    return {"present": True, "verified": True, "problem": None}
-
-
-def _put_table(rows: list[dict[str, Any]]) -> None:
-    output.put_table([("ID", "REASON", "STEP", "NEXT", "SIZE", "AGE", "STATE"), *map(_cells, rows)])
-    for row in rows:
-        if row["verified"] is False and row["present"]:
-            output.note(safe(f"{row['id']}: {row['problem']}"))
-
-
-def _cells(row: dict[str, Any]) -> tuple[str, ...]:
+def _cells(row: Mapping[str, Any]) -> tuple[str, ...]:
     words = [word for word in ("rejected", "unfit", "abandoned", "promoted", "removing") if row[word]]
     words += [f"in quarantine ({row['quarantined']})"] if row["quarantined"] else []
     words += ["statistics only"] if row["statistics_only"] else []
@@ -125,3 +108,63 @@ def _cells(row: dict[str, Any]) -> tuple[str, ...]:
         output.duration(row["age_s"]),
         ", ".join(words),
     )
+
+
+@click.command("export-weights")
+@click.argument("run")
+@click.option("--id", "id_", help="The checkpoint's id. Default: the newest one.")
+@click.option(
+    "--ema",
+    "weights",
+    flag_value=Weights.AVERAGED,
+    type=Weights,
+    help="Export the moving average of the weights instead.",
+)
+@click.option(
+    "-o",
+    "--output",
+    "file",
+    required=True,
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="The safetensors file to write.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def export_weights(run: str, id_: str | None, weights: Weights | None, file: Path, as_json: bool) -> int:
+    """Write the weights of a checkpoint to a safetensors file.
+
+    The checkpoint is verified first.
+    """
+    journal = runs.journal_folder(run)
+    entry = _wanted(runs.folded(journal).checkpoints, id_)
+    chosen = weights or Weights.TRAINED
+    try:
+        done = export(journal.parent / "checkpoints" / entry.id, entry.manifest, chosen, file)
+    except NoAverage as error:
+        hint = "leave --ema out to export the weights; set `ema.decay` in the configuration to keep an average"
+        raise CommandError(Exit.NO, str(error), hint=hint, name="NoAverage") from error
+    except CheckpointUnusable as error:
+        hint = "choose another one with --id; `tolaria checkpoints RUN --verify` checks all of them"
+        what = f"checkpoint {entry.id} does not verify: {error}"
+        raise CommandError(Exit.NO, what, hint=hint, name="CheckpointUnusable") from error
+    if as_json:
+        shown = {"id": entry.id, "step": entry.step, "epoch": entry.epoch, "weights": chosen.value, "file": str(file)}
+        output.put_json({**shown, "tensors": done.tensors, "size": done.size})
+    else:
+        what = f"{chosen.value} weights of checkpoint {entry.id}, step {entry.step}"
+        held = f"{output.counted(done.tensors, 'tensor')}, {output.size(done.size)}"
+        output.put(safe(f"{file}: {what}: {held}"))
+    return Exit.DONE
+
+
+def _wanted(checkpoints: Checkpoints, id_: str | None) -> CatalogueEntry:
+    """Return the committed checkpoint with this id; for None, the newest that is usable. Raises CommandError."""
+    if id_ is None:
+        found = checkpoints.newest
+    else:
+        found = next((entry for entry in checkpoints.catalogue if entry.id == id_), None)
+    if found is not None:
+        return found
+    newest = ", ".join(entry.id for entry in checkpoints.catalogue[-5:])
+    hint = f"the newest are {newest}" if newest else "the run has no checkpoint yet"
+    what = f"there is no committed checkpoint {id_!r}" if id_ else "the run has no usable checkpoint"
+    raise CommandError(Exit.NO, what, hint=hint, name="NoCheckpoint")

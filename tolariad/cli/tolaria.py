@@ -6,46 +6,41 @@ Promises: a command loads only what it needs.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Final, NoReturn
 
 import click
 
 from tolariad.cli.errors import run_command
 from tolariad.cli.lazy import LazyGroup
+from tolariad.cli.runs import options
 
 COMMANDS: Final = {
     "status": "tolariad.cli.live:status",
     "watch": "tolariad.cli.live:watch",
-    "rollback": "tolariad.cli.recovery:rollback",
-    "emergency": "tolariad.cli.recovery:emergency",
     "quarantine": "tolariad.cli.quarantine:quarantine",
     "lr": "tolariad.cli.rates:lr",
     "logs": "tolariad.cli.logs:logs",
-    "list": "tolariad.cli.listing:list_runs",
+    "list": "tolariad.cli.live:list_runs",
     "events": "tolariad.cli.events:events",
     "state": "tolariad.cli.asking:state",
     "why": "tolariad.cli.asking:why",
     "checkpoints": "tolariad.cli.stored:checkpoints",
-    "export-weights": "tolariad.cli.weights:export_weights",
+    "export-weights": "tolariad.cli.stored:export_weights",
     "journal": "tolariad.cli.journals:journal",
-    "call": "tolariad.cli.raw:call",
+    "call": "tolariad.cli.live:call",
 }
 
 
 @click.command(cls=LazyGroup, places=COMMANDS, rest="tolariad.cli.orders")
-@click.option("-r", "--run", "name", help="The run's name.")
-@click.option("--dir", "folder", type=click.Path(path_type=Path), help="The run's folder.")
-@click.option("--socket", "socket", type=click.Path(path_type=Path), help="The run's control socket.")
+@options
 @click.version_option(package_name="tolariad", prog_name="tolaria")
-def tolaria(name: str | None, folder: Path | None, socket: Path | None) -> None:
+def tolaria(**_: object) -> None:
     """Inspect and control training runs, and read their journals.
 
     Name a run with -r NAME, --dir RUN or --socket PATH, or set $TOLARIA_RUN. If you name none, a command that takes
     these options uses the only live run. Where a command takes RUN, give the run's folder or its name.
     """
     # The commands read these options from the root context.
-    del name, folder, socket
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:

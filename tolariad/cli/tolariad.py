@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, NoReturn
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import click
 
@@ -49,14 +49,10 @@ def run(
     *,
     config: Path | None,
     task: str | None,
-    epochs: int | None,
     folder: Path | None,
-    sets: tuple[str, ...],
-    accept_config: bool,
-    retry: bool,
     origin: str | None,
     with_optimizer: bool,
-    linger: bool,
+    **given: Any,
 ) -> int:
     """Train in the foreground, or continue a run.
 
@@ -65,7 +61,7 @@ def run(
     Exit codes: 0 completed or stopped; 2 wrong usage; 65 journal or checkpoint damaged, or written by a newer version;
     70 the run failed; 74 input or output failed; 75 another daemon holds the run, try again; 78 wrong configuration.
     """
-    from tolariad.cli.progress import Progress
+    from tolariad.cli.progress import Progress, closing_words
     from tolariad.daemon import RunRequest, StartRefused
     from tolariad.daemon import run as run_daemon
 
@@ -74,13 +70,9 @@ def run(
         run_dir=folder or default_folder(config, task),
         config=config,
         task=task,
-        epochs=epochs,
-        sets=sets,
-        accept_config=accept_config,
-        retry=retry,
         begin_from=_begin_from(origin, with_optimizer),
-        linger=linger,
         progress=progress,
+        **given,
     )
     try:
         code = run_daemon(request)
@@ -90,7 +82,12 @@ def run(
         raise CommandError(EXIT_IO, f"input or output failed: {error}", name=type(error).__name__) from error
     finally:
         progress.end()
-    return _close(progress, request.run_dir, code)
+    if progress.last is None:
+        return code
+    lines, clean = closing_words(progress.last, request.run_dir)
+    for line in lines:
+        print(output.shown(line), file=sys.stderr if code else sys.stdout)
+    return code if clean or code else EXIT_DAMAGED
 
 
 def default_folder(config: Path | None, task: str | None) -> Path:
@@ -119,19 +116,6 @@ def _begin_from(origin: str | None, with_optimizer: bool) -> From | None:
         hint = "`tolaria list` shows the known runs; give the folder of any other run"
         raise CommandError(2, f"--from: there is no run {run}", hint=hint, name="NoRun")
     return From(folder=folder, id=id_, with_optimizer=with_optimizer)
-
-
-def _close(progress: object, folder: Path, code: int) -> int:
-    from tolariad.cli.progress import Progress, closing_words
-
-    status = progress.last if isinstance(progress, Progress) else None
-    if status is None:
-        return code
-    lines, clean = closing_words(status, folder)
-    stream = sys.stdout if code == 0 else sys.stderr
-    for line in lines:
-        print(output.shown(line), file=stream)
-    return code if clean or code else EXIT_DAMAGED
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:

@@ -51,8 +51,11 @@ class Client:
         self._socket.close()
 
     def call(self, method: str, parameters: Mapping[str, Any] | None = None) -> dict[str, Any]:
-        """Send one call and return its reply. Raises ControlError, NotReachable."""
-        self._send({"method": method, "parameters": dict(parameters or {})})
+        """Send one call and return its reply. `method` without a dot is of our interface.
+
+        Raises ControlError, NotReachable.
+        """
+        self._send(method, parameters)
         return self._reply()[0]
 
     def stream(self, method: str, parameters: Mapping[str, Any] | None = None) -> Iterator[dict[str, Any]]:
@@ -60,7 +63,7 @@ class Client:
 
         The connection's timeout holds for the first reply; there is none for the others.
         """
-        self._send({"method": method, "parameters": dict(parameters or {}), "more": True})
+        self._send(method, parameters, more=True)
         continues = True
         while continues:
             reply, continues = self._reply()
@@ -68,7 +71,9 @@ class Client:
             yield reply
         self._socket.settimeout(self._timeout_s)
 
-    def _send(self, call: Mapping[str, Any]) -> None:
+    def _send(self, method: str, parameters: Mapping[str, Any] | None, **flags: bool) -> None:
+        qualified = method if "." in method else f"io.esper.tolaria.{method}"
+        call = {"method": qualified, "parameters": dict(parameters or {}), **flags}
         try:
             self._socket.sendall(json.dumps(call).encode() + b"\0")
         except OSError as error:

@@ -1,35 +1,76 @@
 """The methods of the control interface.
 
 Promises: reading needs no permission and writes nothing; an operator gets the answer to a change when it is durable.
+The daemon is used through `ControlPort`: every method of it is called on the event loop and returns at once.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+import functools
+from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Final
+from typing import Final, Protocol
 
 import msgspec
 
 from journal import JournalError
 from tolariad import loop_files
-from tolariad.control.connection import Handler, Reply
-from tolariad.control.history import Cursor, History
-from tolariad.control.limits import Limits, Rate
+from tolariad.control.connection import Connection, Limits
+from tolariad.control.history import History
 from tolariad.control.order_methods import METHODS, described, read_order
-from tolariad.control.outcome import Outcome, ended_with_daemon, may_end, outcome_of
-from tolariad.control.peer import Operators, Peer
-from tolariad.control.port import Change, ControlPort
+from tolariad.control.outcome import Outcome, ended_with_daemon, outcome_of
+from tolariad.control.peer import Operators, Rate
+from tolariad.control.status import RunStatus
+from tolariad.control.tables import BudgetTable, RateTable
 from tolariad.control.wire import INTERFACE, SERVICE, Call, own_error, read_parameters, service_error
-from tolariad.core.base import Event, Seconds, Seq
-from tolariad.core.decision import Accepted, Answer, Refusal
+from tolariad.core.base import Actor, Event, Seconds, Seq
+from tolariad.core.decision import Answer, Refusal
 from tolariad.core.vocabulary import AnyCommand
 
 _HERE: Final = Path(__file__).parent
 _WATCH_S: Final = 0.5
 _WATCH_ALIVE_S: Final = 5.0
 _FOLLOW_S: Final = 0.1
+
+
+Handler = Callable[[Call, Connection], Awaitable[None]]
+
+
+class Change(msgspec.Struct, frozen=True, gc=False):
+    """Events that became durable, with ascending sequence numbers. One Change may hold several turns."""
+
+    events: tuple[tuple[int, Event], ...]
+
+
+class ControlPort(Protocol):
+    """The services of the daemon for its control server."""
+
+    @property
+    def journal_path(self) -> Path:
+        """The run's journal folder."""
+
+    @property
+    def durable_seq(self) -> int:
+        """The sequence number of the last durable event."""
+
+    def status(self) -> RunStatus:
+        """Return the run's status as of the last durable event. Cheap; never waits."""
+
+    def rates(self) -> RateTable:
+        """Return the learning rates as of the last durable event. Cheap; never waits."""
+
+    def budgets(self) -> BudgetTable:
+        """Return the budgets as of the last durable event. Cheap; never waits."""
+
+    def submit(self, command: AnyCommand, actor: Actor, answer: Callable[[Answer], None]) -> None:
+        """Submit an order to the kernel. `answer` is called once, on the loop, when the order is durable or refused."""
+
+    def subscribe(self, listener: Callable[[Change], None]) -> Callable[[], None]:
+        """Call `listener` with every durable event from now on, until the returned function is called.
+
+        Without a listener the daemon need not wake its loop. The events of a turn may come before or after its answers.
+        """
 
 
 class _Nothing(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -90,7 +131,7 @@ class Methods:
         """End the threads that read the journal."""
         self._history.close()
 
-    async def handle(self, call: Call, peer: Peer, reply: Reply) -> None:
+    async def handle(self, call: Call, client: Connection) -> None:
         """Answer one call. Raises CallError."""
         method = self._methods.get(call.method)
         if method is None:
@@ -98,13 +139,13 @@ class Methods:
             if interface not in (INTERFACE, SERVICE):
                 raise service_error("InterfaceNotFound", interface=interface)
             raise service_error("MethodNotFound", method=call.method)
-        await method(call, peer, reply)
+        await method(call, client)
 
     # Reading.
 
-    async def _get_info(self, call: Call, _: Peer, reply: Reply) -> None:
+    async def _get_info(self, call: Call, client: Connection) -> None:
         read_parameters(call, _Nothing)
-        await reply.send(
+        await client.send(
             {
                 "vendor": "Esper",
                 "product": "tolariad",
@@ -114,10 +155,10 @@ class Methods:
             }
         )
 
-    async def _describe(self, call: Call, _: Peer, reply: Reply) -> None:
-        await reply.send({"description": await description(read_parameters(call, _Interface).interface)})
+    async def _describe(self, call: Call, client: Connection) -> None:
+        await client.send({"description": await description(read_parameters(call, _Interface).interface)})
 
-    async def _watch(self, call: Call, _: Peer, reply: Reply) -> None:
+    async def _watch(self, call: Call, client: Connection) -> None:
         """Stream the status. Each reply is the newest one: states that a slow client missed are not queued."""
         wanted = read_parameters(call, _Watch).interval_s
         _expect_more(call)
@@ -125,36 +166,37 @@ class Methods:
         loop = asyncio.get_running_loop()
         shown: tuple[int, str] | None = None
         shown_at = 0.0
-        while not self.closing.is_set() and not reply.gone:
+        while not self.closing.is_set() and not client.gone:
             status = self._port.status()
             # If the journal fails, the phase changes without an event.
             state = (status.journal.seq, status.phase)
             if state != shown or loop.time() - shown_at >= _WATCH_ALIVE_S:
                 shown, shown_at = state, loop.time()
-                await reply.send({"status": status}, continues=True)
+                await client.send({"status": status}, continues=True)
             await self._sleep(interval_s)
-        await reply.send({"status": self._port.status()})
+        await client.send({"status": self._port.status()})
 
-    async def _events(self, call: Call, _: Peer, reply: Reply) -> None:
+    async def _events(self, call: Call, client: Connection) -> None:
         wanted = read_parameters(call, _Events)
         _expect_more(call)
         if wanted.from_seq is not None and wanted.from_seq < 1:
             raise service_error("InvalidParameter", parameter="from_seq")
-        cursor = Cursor(self._history, wanted.from_seq or 1)
+        slices = self._history.slices(wanted.from_seq or 1)
+        next_slice = functools.partial(next, slices)
         try:
-            events = await cursor.next_slice()
-            while (events or wanted.follow) and not self.closing.is_set() and not reply.gone:
+            events = await self._history.run(next_slice)
+            while (events or wanted.follow) and not self.closing.is_set() and not client.gone:
                 if events:
-                    await reply.send({"events": events}, continues=True)
+                    await client.send({"events": events}, continues=True)
                 else:
                     await self._sleep(_FOLLOW_S)
-                events = await cursor.next_slice()
+                events = await self._history.run(next_slice)
         except JournalError as error:
             raise own_error("Refused", str(error), self._port.status().phase) from error
         finally:
             if not self.closing.is_set():
-                await cursor.close()
-        await reply.send({"events": events})
+                await self._history.run(slices.close)
+        await client.send({"events": events})
 
     async def _sleep(self, seconds: float) -> None:
         """Sleep for `seconds`, or until the server ends."""
@@ -166,98 +208,73 @@ class Methods:
 
     # Changing.
 
-    async def _change(self, call: Call, peer: Peer, reply: Reply) -> None:
+    async def _change(self, call: Call, client: Connection) -> None:
         command = read_order(call)
-        if not self.operators.allow(peer):
+        if not self.operators.allow(client.peer):
             raise service_error("PermissionDenied")
-        if not self._rate.take(peer.uid):
+        if not self._rate.take(client.peer.uid):
             most = f"{self._limits.changes_per_s:g} orders a second"
-            raise own_error("Refused", f"user {peer.uid} gave more than {most}; wait a second and repeat")
-        order = _Pending(self._port, command)
+            raise own_error("Refused", f"user {client.peer.uid} gave more than {most}; wait a second and repeat")
+        # Listen before the order is submitted, so that its end cannot be missed.
+        known_seq = self._port.durable_seq
+        changes: asyncio.Queue[Change] = asyncio.Queue()
+        unsubscribe = self._port.subscribe(changes.put_nowait)
         try:
-            seq = await self._recorded(order, peer)
-            await reply.send(_Recorded(seq), continues=bool(call.more))
+            seq = await self._recorded(command, client.peer.actor)
+            await client.send(_Recorded(seq), continues=bool(call.more))
             if call.more:
-                await reply.send(_Recorded(seq, await self._ended(order, seq)))
+                # A repeated id gets the first order's answer. That order may have ended in the past.
+                found = await self._history.outcome(command, seq) if seq <= known_seq else None
+                await client.send(_Recorded(seq, found or await self._ended(command, seq, changes)))
         finally:
-            order.close()
+            unsubscribe()
 
-    async def _recorded(self, order: _Pending, peer: Peer) -> int:
-        """Wait for the kernel's answer. Raises CallError."""
-        try:
-            async with asyncio.timeout(self._limits.answer_s):
-                answer = await order.submit(peer)
-        except TimeoutError as error:
-            why = (
-                f"the journal has not confirmed the order within {self._limits.answer_s:g} s and may still do so; "
-                "repeat the order with the same id to learn its outcome"
-            )
-            raise own_error("NotDurable", why, self._port.status().phase) from error
-        match answer:
-            case Accepted(seq=seq):
-                return seq
-            case Refusal(error=error_name, why=why, phase=phase):
-                raise own_error(error_name, why, phase)
-
-    async def _ended(self, order: _Pending, seq: int) -> Outcome:
-        if seq <= order.known_seq:
-            # A repeated id gets the first order's answer. That order may have ended in the past.
-            found = await self._history.outcome(order.command, seq)
-            if found is not None:
-                return found
-        waiting = asyncio.ensure_future(order.outcome(seq))
-        closing = asyncio.ensure_future(self.closing.wait())
-        try:
-            await asyncio.wait({waiting, closing}, return_when=asyncio.FIRST_COMPLETED)
-            return waiting.result() if waiting.done() else ended_with_daemon(order.command)
-        finally:
-            waiting.cancel()
-            closing.cancel()
-
-
-class _Pending:
-    """One order in flight. It listens before the order is submitted, so that its end cannot be missed."""
-
-    def __init__(self, port: ControlPort, command: AnyCommand) -> None:
-        self.command = command
-        self.known_seq = port.durable_seq
-        self._port = port
-        self._seen: list[tuple[int, Event]] = []
-        self._changed = asyncio.Event()
-        self.close = port.subscribe(self._hear)
-
-    def _hear(self, change: Change) -> None:
-        new = [one for one in change.events if may_end(one[1])]
-        if new:
-            self._seen += new
-            self._changed.set()
-
-    async def submit(self, peer: Peer) -> Answer:
-        """Submit the order and wait for the kernel's answer."""
+    async def _recorded(self, command: AnyCommand, actor: Actor) -> int:
+        """Submit the order and wait for the kernel's answer. Raises CallError."""
         answered: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
 
         def answer(given: Answer) -> None:
             if not answered.done():
                 answered.set_result(given)
 
-        self._port.submit(self.command, peer.actor, answer)
-        return await answered
+        self._port.submit(command, actor, answer)
+        try:
+            async with asyncio.timeout(self._limits.answer_s):
+                given = await answered
+        except TimeoutError as error:
+            why = (
+                f"the journal has not confirmed the order within {self._limits.answer_s:g} s and may still do so; "
+                "repeat the order with the same id to learn its outcome"
+            )
+            raise own_error("NotDurable", why, self._port.status().phase) from error
+        if isinstance(given, Refusal):
+            raise own_error(given.error, given.why, given.phase)
+        return given.seq
 
-    async def outcome(self, seq: int) -> Outcome:
-        """Wait for the event that ends the order, and return the outcome."""
-        while (found := outcome_of(self.command, seq, self._seen)) is None:
-            self._seen.clear()
-            self._changed.clear()
-            await self._changed.wait()
-        return found
+    async def _ended(self, command: AnyCommand, seq: int, changes: asyncio.Queue[Change]) -> Outcome:
+        """Wait for the event that ends the order, or for the end of the server."""
+
+        async def outcome() -> Outcome:
+            while (found := outcome_of(command, seq, (await changes.get()).events)) is None:
+                pass
+            return found
+
+        waiting = asyncio.ensure_future(outcome())
+        closing = asyncio.ensure_future(self.closing.wait())
+        try:
+            await asyncio.wait({waiting, closing}, return_when=asyncio.FIRST_COMPLETED)
+            return waiting.result() if waiting.done() else ended_with_daemon(command)
+        finally:
+            waiting.cancel()
+            closing.cancel()
 
 
 def _shows(name: str, view: Callable[[], msgspec.Struct]) -> Handler:
     """Return the method without parameters that answers with one view of the run, under this name."""
 
-    async def show(call: Call, _: Peer, reply: Reply) -> None:
+    async def show(call: Call, client: Connection) -> None:
         read_parameters(call, _Nothing)
-        await reply.send({name: view()})
+        await client.send({name: view()})
 
     return show
 

@@ -1,7 +1,7 @@
-"""The methods that change a run: parameters and description of each, made from the Struct of its order.
+"""The methods that change a run, made from the Structs of their orders; and the description of the interface.
 
-Promises: an order that is in the table of core is a method, without a line here. A parameter that is absent or null has the
-default of the Struct's field.
+Promises: an order that is in the table of core is a method, without a line here. A parameter that is absent or null has
+the default of the Struct's field. Every type in the description is made from the Struct that is sent or read.
 """
 
 from __future__ import annotations
@@ -10,18 +10,23 @@ import inspect
 import textwrap
 from collections.abc import Callable
 from enum import Enum
-from typing import Annotated, Any, Final, Literal, NamedTuple, Union, get_args, get_origin
+from typing import Annotated, Any, Final, Literal, NamedTuple, get_args, get_origin
 
 import msgspec
 
+from tolariad.control.outcome import Outcome, OutcomeState
+from tolariad.control.status import NumberState, RunStatus, SaidStatus
+from tolariad.control.tables import BudgetTable, RateTable
 from tolariad.control.wire import INTERFACE, Call, read_parameters, service_error
 from tolariad.core.base import Batch, Epoch
 from tolariad.core.control.words import Command
+from tolariad.core.health.budgets import Kind, Unit
 from tolariad.core.health.quarantine_words import Batches
 from tolariad.core.health.words import Level
 from tolariad.core.learning_rate.schedule import LRPolicy, policy_named
 from tolariad.core.orders import ORDERS
 from tolariad.core.rollback.words import Tier
+from tolariad.core.run.slice import Phase
 from tolariad.core.settings.optimization import PolicyName
 
 _WIDTH: Final = 118
@@ -47,30 +52,38 @@ _FORMS: Final[dict[Any, _Form]] = {
     LRPolicy: _Form(PolicyName, policy_named),
     Batches: _Form(QuarantinedBatches, lambda given: Batches(given.epoch, given.first, given.last)),
 }
+# The types of replies that methods of the description name.
+_REPLIES: Final = (RunStatus, BudgetTable, RateTable, Outcome)
 # The names of types in the description, if they are not those of the code.
-_NAMES: Final[dict[Any, str]] = {PolicyName: "RatePolicy", Tier: "RollbackTier", Level: "EmergencyLevel"}
+_NAMES: Final[dict[Any, str]] = {
+    PolicyName: "RatePolicy",
+    Tier: "RollbackTier",
+    Level: "EmergencyLevel",
+    Phase: "RunPhase",
+    NumberState: "NumberState",
+    OutcomeState: "OutcomeState",
+    Unit: "BudgetUnit",
+    Kind: "BudgetKind",
+    SaidStatus: "Said",
+}
 _PLAIN: Final = {bool: "bool", int: "int", float: "float", str: "string"}
 
 
-def _method(kind: type[Command]) -> str:
-    return kind.METHOD or kind.__name__
+METHODS: Final[dict[str, type[Command]]] = {f"{INTERFACE}.{kind.METHOD or kind.__name__}": kind for kind in ORDERS}
 
 
-METHODS: Final[dict[str, type[Command]]] = {f"{INTERFACE}.{_method(kind)}": kind for kind in ORDERS}
+# -- parameters ------------------------------------------------------------------------------------------------------
 
 
-# -- parameters ----------------------------------------------------------------------------------------------------------
-
-
-def _kind(field: msgspec.structs.FieldInfo) -> Any:
-    """The field's type, without the None of an optional one."""
-    if get_origin(field.type) is Annotated or type(None) not in get_args(field.type):
-        return field.type
-    return next(one for one in get_args(field.type) if one is not type(None))
+def _without_none(kind: Any) -> Any:
+    """Return the type without the None of an optional one."""
+    if type(None) not in get_args(kind):
+        return kind
+    return next(one for one in get_args(kind) if one is not type(None))
 
 
 def _form(field: msgspec.structs.FieldInfo) -> _Form:
-    kind = _kind(field)
+    kind = _without_none(field.type)
     return _FORMS.get(kind, _Form(kind, lambda value: value))
 
 
@@ -78,7 +91,7 @@ def _parameters(kind: type[Command]) -> type[msgspec.Struct]:
     fields: list[Any] = []
     for field in msgspec.structs.fields(kind):
         read = _form(field).kind
-        fields.append((field.name, read) if field.required else (field.name, Union[read, None], None))  # noqa: UP007
+        fields.append((field.name, read) if field.required else (field.name, read | None, None))
     return msgspec.defstruct(
         f"{kind.__name__}Parameters", fields, frozen=True, kw_only=True, forbid_unknown_fields=True
     )
@@ -102,40 +115,53 @@ def read_order(call: Call) -> Command:
     return kind(**values)
 
 
-# -- description ---------------------------------------------------------------------------------------------------------
+# -- description -----------------------------------------------------------------------------------------------------
 
 
 def described(text: str) -> str:
-    """Return the interface's description with the methods of all orders, and the types that only they have, at its end."""
-    parts = [text.rstrip()]
-    for kind in ORDERS:
+    """Return the interface's description with the types of replies, and the methods of all orders, at its end."""
+    types: dict[str, str] = {}
+    for reply in _REPLIES:
+        _name(reply, types)
+    methods = []
+    for method, kind in METHODS.items():
         fields = msgspec.structs.fields(kind)
-        # What every order takes comes last.
+        # The parameters that every order takes come last.
         common = len(msgspec.structs.fields(Command))
-        named = [(field, _name(_form(field).kind)) for field in (*fields[common:], *fields[:common])]
-        for field, name in named:
-            if name not in _PLAIN.values() and f"type {name} (" not in "\n".join(parts):
-                parts.append(f"type {name} ({', '.join(_words(_form(field).kind))})")
-        parameters = ", ".join(f"{field.name}: {'' if field.required else '?'}{name}" for field, name in named)
-        parts.append(f"{_comment(kind)}\nmethod {_method(kind)}({parameters}) -> {_ANSWER}")
-    return "\n\n".join(parts) + "\n"
+        parameters = ", ".join(
+            f"{field.name}: {'' if field.required else '?'}{_name(_form(field).kind, types)}"
+            for field in (*fields[common:], *fields[:common])
+        )
+        methods.append(f"{_comment(kind)}\nmethod {method.rpartition('.')[2]}({parameters}) -> {_ANSWER}")
+    return "\n\n".join((text.rstrip(), *types.values(), *methods)) + "\n"
 
 
-def _name(kind: Any) -> str:
+def _name(kind: Any, types: dict[str, str]) -> str:
+    """Return the name of a type; add its declaration, and those of the types in it, to `types`."""
+    if type(None) in get_args(kind):
+        return f"?{_name(_without_none(kind), types)}"
     if get_origin(kind) is Annotated:
-        kind = get_args(kind)[0]
-    return _PLAIN.get(kind) or _NAMES.get(kind) or str(kind.__name__)
+        kind, *notes = get_args(kind)
+        kind = next((note for note in notes if not isinstance(note, msgspec.Meta)), kind)  # the values of a text
+    if get_origin(kind) is tuple:
+        return f"[]{_name(get_args(kind)[0], types)}"
+    if kind in _PLAIN:
+        return _PLAIN[kind]
+    name = _NAMES.get(kind) or str(kind.__name__)
+    if name not in types:
+        types[name] = _declaration(name, kind, types)
+    return name
 
 
-def _words(kind: Any) -> list[str]:
-    """The values of an enumeration, or the fields of a Struct with their types."""
+def _declaration(name: str, kind: Any, types: dict[str, str]) -> str:
     if get_origin(kind) is Literal:
-        return list(get_args(kind))
-    if isinstance(kind, type) and issubclass(kind, Enum):
-        return [one.value for one in kind]
-    return [f"{field.name}: {_name(field.type)}" for field in msgspec.structs.fields(kind)]
+        return f"type {name} ({', '.join(get_args(kind))})"
+    if issubclass(kind, Enum):
+        return f"type {name} ({', '.join(one.value for one in kind)})"
+    fields = ",\n".join(f"  {field.name}: {_name(field.type, types)}" for field in msgspec.structs.fields(kind))
+    return f"{_comment(kind)}\ntype {name} (\n{fields}\n)"
 
 
-def _comment(kind: type[Command]) -> str:
+def _comment(kind: type[msgspec.Struct]) -> str:
     paragraphs = " ".join(inspect.cleandoc(kind.__doc__ or "").split())
     return "\n".join(f"# {line}" for line in textwrap.wrap(paragraphs, _WIDTH))

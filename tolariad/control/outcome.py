@@ -7,7 +7,7 @@ journal.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Final
+from typing import Final, Literal
 
 import msgspec
 
@@ -18,14 +18,17 @@ from tolariad.core.orders import ORDERS
 from tolariad.core.run import words as rv
 from tolariad.core.vocabulary import Unknown
 
+OutcomeState = Literal["done", "failed", "overtaken", "ended"]
+
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
-    """The end of an order: done, failed, overtaken by another event, or ended with the daemon.
+    """How an order ended: `event` ended it (absent if the daemon ended first).
 
-    If the order acts from a step on, `step` is the first such step.
+    `why` is the reason if the order was not done; for a stop that was done, the reason why its last checkpoint is
+    missing. `step` is the first step on which the order acts.
     """
 
-    state: str
+    state: OutcomeState
     seq: int | None = None
     event: str | None = None
     step: int | None = None
@@ -37,17 +40,6 @@ _CRITICAL: Final = ORDERS[hv.RaiseEmergency]._replace(
     done=(hv.EmergencyRaised, rv.RunFrozen), failed=(), overtaken_by=(rv.RunCompleted, rv.RunFailed, rv.RunStopped)
 )
 _LEADS_ON: Final = (hv.Follows.ROLLBACK, hv.Follows.HALT)
-_ENDING: Final = frozenset(
-    kind
-    for order in ORDERS.values()
-    for kinds in (order.done, order.failed, order.done_by_any, order.overtaken_by)
-    for kind in kinds
-)
-
-
-def may_end(event: Event | Unknown) -> bool:
-    """Return whether an event can end an order at all. Other events need not be kept for a pending order."""
-    return type(event) in _ENDING
 
 
 def outcome_of(command: cv.Command, order_seq: int, events: Iterable[tuple[int, Event | Unknown]]) -> Outcome | None:

@@ -1,4 +1,4 @@
-"""The credentials of a client, and the rule who may change the run.
+"""The credentials of a client, and the rules who may change the run, and how often.
 
 Promises: credentials come from the operating system, as of the connect. Supplementary groups count. A client whose
 groups cannot be read has none.
@@ -10,6 +10,7 @@ import grp
 import pwd
 import socket
 import struct
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
@@ -20,6 +21,7 @@ from tolariad.core.base import Actor
 # Not in Python's socket module; since Linux 4.13. Python's getsockopt returns at most 1 024 bytes: 256 groups.
 _SO_PEERGROUPS: Final = 59
 _GROUPS_BYTES: Final = 1024
+_USERS_MAX: Final = 1024
 _CRED: Final = struct.Struct("3i")
 
 
@@ -83,26 +85,44 @@ def operators(named: tuple[str, ...] | None, *, owner_uid: int, socket_gid: int)
     """
     if named is None:
         return Operators(frozenset({0, owner_uid}), frozenset({socket_gid}))
-    uids = {_uid(name) for name in named if not name.startswith("@")}
-    gids = {_gid(name.removeprefix("@")) for name in named if name.startswith("@")}
+    uids = {
+        _id(name, "user", lambda user: pwd.getpwnam(user).pw_uid, "name an existing user, a uid, or a group as @group")
+        for name in named
+        if not name.startswith("@")
+    }
+    gids = {
+        _id(name[1:], "group", lambda group: grp.getgrnam(group).gr_gid, "name an existing group or a gid")
+        for name in named
+        if name.startswith("@")
+    }
     return Operators(frozenset({0, owner_uid, *uids}), frozenset(gids))
 
 
-def _uid(name: str) -> int:
+def _id(name: str, kind: str, look_up: Callable[[str], int], hint: str) -> int:
     if name.isdecimal():
         return int(name)
     try:
-        return pwd.getpwnam(name).pw_uid
+        return look_up(name)
     except KeyError as error:
-        hint = "name an existing user, a uid, or a group as @group"
-        raise UnknownOperator(f"control.operators: this machine has no user {name!r}; {hint}") from error
+        raise UnknownOperator(f"control.operators: this machine has no {kind} {name!r}; {hint}") from error
 
 
-def _gid(name: str) -> int:
-    if name.isdecimal():
-        return int(name)
-    try:
-        return grp.getgrnam(name).gr_gid
-    except KeyError as error:
-        hint = "name an existing group or a gid"
-        raise UnknownOperator(f"control.operators: this machine has no group {name!r}; {hint}") from error
+class Rate:
+    """A token bucket for each user: `burst` at once, `per_s` in the long run. Holds the most recent users only."""
+
+    def __init__(self, per_s: float, burst: int, clock: Callable[[], float]) -> None:
+        self._per_s = per_s
+        self._burst = float(burst)
+        self._clock = clock
+        self._buckets: dict[int, tuple[float, float]] = {}
+
+    def take(self, uid: int) -> bool:
+        """Count one change by `uid`. Return False if that is one too many."""
+        now = self._clock()
+        tokens, since = self._buckets.pop(uid, (self._burst, now))
+        tokens = min(self._burst, tokens + (now - since) * self._per_s)
+        allowed = tokens >= 1.0
+        self._buckets[uid] = (tokens - 1.0 if allowed else tokens, now)
+        if len(self._buckets) > _USERS_MAX:
+            del self._buckets[next(iter(self._buckets))]
+        return allowed

@@ -7,19 +7,15 @@ a last reply, and every pending order an outcome.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import sys
 import time
-from collections.abc import Callable
 from typing import Any, Final
 
-from tolariad.control.connection import Connection
-from tolariad.control.limits import Limits
-from tolariad.control.methods import Methods
-from tolariad.control.peer import Operators, Peer
+from tolariad.control.connection import Connection, Limits
+from tolariad.control.methods import ControlPort, Methods
+from tolariad.control.peer import Operators
 from tolariad.control.place import BACKLOG, Bound, remove_made
-from tolariad.control.port import ControlPort
 from tolariad.control.wire import own_error
 
 _log: Final = logging.getLogger(__name__)
@@ -34,14 +30,10 @@ class ControlServer:
         self._bound = bound
         self._limits = limits or Limits()
         self._methods = Methods(port, operators, self._limits, version=version, clock=time.monotonic)
-        self._connections: set[Connection] = set()
         self._server: asyncio.Server | None = None
-        self._empty = asyncio.Event()
-
-    @property
-    def connections(self) -> int:
-        """The number of connected clients."""
-        return len(self._connections)
+        # Clients that were admitted, and the tasks of all, also of those that are told that there is no room.
+        self.connections: Final[set[Connection]] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
 
     def set_operators(self, operators: Operators) -> None:
         """Set who may change the run from now on, after the configuration was read again."""
@@ -55,7 +47,9 @@ class ControlServer:
         keep = sys.version_info >= (3, 13) and isinstance(loop, asyncio.SelectorEventLoop)
         # The loop calls listen() again. Its default backlog of 100 would refuse a burst of clients with EAGAIN.
         options: dict[str, Any] = {"backlog": BACKLOG} | ({"cleanup_socket": False} if keep else {})
-        self._server = await loop.create_unix_server(self._connection, sock=self._bound.listener, **options)
+        self._server = await asyncio.start_unix_server(
+            self._accept, sock=self._bound.listener, limit=self._limits.message_bytes, **options
+        )
 
     async def close(self) -> None:
         """Accept no more clients, send the last replies, and remove the socket's file if we made it."""
@@ -63,43 +57,41 @@ class ControlServer:
         self._methods.closing.set()
         if self._server is not None:
             self._server.close()
-        tasks = {one.task for one in self._connections if one.task is not None}
-        if tasks:
-            await asyncio.wait(tasks, timeout=self._limits.close_s)
-        for one in tuple(self._connections):
-            one.close()
-        if self._connections:
-            self._empty.clear()
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(self._limits.close_s):
-                    await self._empty.wait()
-        for one in tuple(self._connections):
-            one.abort()
+        for end in (Connection.finish, Connection.abort):
+            for one in self.connections:
+                end(one)
+            if self._tasks:
+                await asyncio.wait(self._tasks, timeout=self._limits.close_s)
         self._methods.close()
 
-    def _connection(self) -> Connection:
-        return Connection(self._limits, self._methods.handle, self._register)
-
-    def _register(self, connection: Connection) -> Callable[[], None]:
-        why = self._no_room_for(connection.peer)
-        if why:
-            _log.warning("Refused a control client (pid %d): %s", connection.peer.pid, why)
-            raise own_error("Refused", why)
-        self._connections.add(connection)
-        return lambda: self._forget(connection)
-
-    def _no_room_for(self, peer: Peer) -> str:
-        """Return why this user gets no further connection, or the empty string if it gets one."""
-        limits, count = self._limits, len(self._connections)
-        if count >= limits.connections:
-            return f"{count} clients are already connected; close one"
-        if sum(one.peer.uid == peer.uid for one in self._connections) >= limits.connections_a_user:
-            return f"user {peer.uid} already has {limits.connections_a_user} connections; close one"
-        if count >= limits.connections - limits.connections_kept and not self._methods.operators.allow(peer):
-            return f"{count} clients are connected, and the last {limits.connections_kept} places are for operators"
-        return ""
+    def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if self._methods.closing.is_set():
+            writer.transport.abort()  # the loop had accepted it before the end
+            return
+        try:
+            connection = Connection(self._limits, self._methods.handle, self._admit, reader, writer)
+        except OSError as error:
+            _log.warning("Refused a control client: its credentials cannot be read: %s", error)
+            writer.transport.abort()
+        else:
+            self._tasks.add(connection.task)
+            connection.task.add_done_callback(lambda _: self._forget(connection))
 
     def _forget(self, connection: Connection) -> None:
-        self._connections.discard(connection)
-        if not self._connections:
-            self._empty.set()
+        self._tasks.discard(connection.task)
+        self.connections.discard(connection)
+
+    def _admit(self, connection: Connection) -> None:
+        """Count the connection. Raises CallError if this user gets no further one."""
+        limits, count, peer = self._limits, len(self.connections), connection.peer
+        if count >= limits.connections:
+            why = f"{count} clients are already connected; close one"
+        elif sum(one.peer.uid == peer.uid for one in self.connections) >= limits.connections_a_user:
+            why = f"user {peer.uid} already has {limits.connections_a_user} connections; close one"
+        elif count >= limits.connections - limits.connections_kept and not self._methods.operators.allow(peer):
+            why = f"{count} clients are connected, and the last {limits.connections_kept} places are for operators"
+        else:
+            self.connections.add(connection)
+            return
+        _log.warning("Refused a control client (pid %d): %s", peer.pid, why)
+        raise own_error("Refused", why)

@@ -5,7 +5,7 @@ Promises: a pure function. The fields are the same over the socket, with `--json
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Annotated, Any, Literal
 
 import msgspec
 
@@ -18,35 +18,39 @@ from tolariad.core.sentences import sentence
 from tolariad.core.state import RunState
 from tolariad.core.steps.slice import speed_steps_s
 
-_NS: Final = 1e9
+NumberState = Literal["finite", "nan", "pos_inf", "neg_inf"]
 
 
 class Heartbeat(msgspec.Struct, frozen=True, kw_only=True):
-    """The trainer's last heartbeat, from the shared page. `waiting`: the trainer waits at the gate."""
+    """The trainer's last heartbeat, from the shared page, if there was one. `waiting`: it waits at the gate."""
 
-    step: int
-    age_s: float
-    activity: str
+    step: int | None = None
+    age_s: float | None = None
+    activity: str | None = None
     waiting: bool = False
 
 
 class LiveFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """Facts that are not in the state: clocks, shared page, journal writer.
+    """Facts that are not in the state: clocks, shared page, journal writer. Without a daemon, `pid` is None.
 
     `write_age_s`: of a write in flight, or 0.
     """
 
-    pid: int
-    wall_ns: int
-    mono_ns: int
-    heartbeat: Heartbeat | None = None
+    pid: int | None = None
+    wall_ns: int = 0
+    mono_ns: int = 0
+    heartbeat: Heartbeat = Heartbeat()
     segment: int = 0
     journal_failed: str | None = None
-    write_age_s: float = 0.0
+    write_age_s: float | None = None
+
+    def age_s(self, wall_ns: int) -> float | None:
+        """Return the seconds since a moment, or None without a daemon."""
+        return max(0.0, (self.wall_ns - wall_ns) / 1e9) if self.pid is not None else None
 
 
 class CheckpointStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """The newest usable checkpoint. `given_up`: why a later one was not completed, or None."""
+    """The newest usable checkpoint. `given_up`: why a later one was not completed, if one was begun."""
 
     id: str
     step: int
@@ -58,7 +62,7 @@ class CheckpointStatus(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class JournalStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """The end of the journal: last event, segment, why writing failed (or None), age of a write in flight."""
+    """The end of the journal: last event, segment, why writing failed (if it did), age of a write in flight."""
 
     seq: int
     segment: int
@@ -82,7 +86,7 @@ class TrainerStatus(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ConservativeStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """Conservative mode: since when, for how long, why, and how many healthy epochs have passed since."""
+    """Conservative mode: the run starts nothing new, and takes checkpoints twice as often."""
 
     since: str
     age_s: float | None
@@ -91,7 +95,7 @@ class ConservativeStatus(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MemoryStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """A part of the run holds more than its share of memory, so the trainer keeps no memory for later."""
+    """A part of the run holds `percent` of its memory, over its share `limit`: the trainer keeps none for later."""
 
     since: str
     age_s: float | None
@@ -108,9 +112,9 @@ class EmergencyStatus(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SaidStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """A notable action, as a sentence.
+    """A notable action of the run, recorded as event `seq`, as a sentence.
 
-    `number` counts all actions from 1; `start` is the start of the daemon it is from.
+    `number` counts all actions from 1; `start` is the start of the daemon that it is from.
     """
 
     number: int
@@ -124,15 +128,15 @@ class SaidStatus(msgspec.Struct, frozen=True, kw_only=True):
 class RunStatus(msgspec.Struct, frozen=True, kw_only=True):
     """The reply of `Status`, and the output of `tolaria status --json`.
 
-    A number that is not finite is null; the field `..._state` beside it holds `nan`, `inf` or `-inf`. `time` is now or,
-    without a daemon, the time of the last step or of the run's start.
+    A number that is not finite is null; the field `..._state` beside it holds `nan`, `pos_inf` or `neg_inf`. `time` is
+    now or, without a daemon, the time of the last step or of the run's start. `said`: the newest actions, oldest first.
     """
 
     name: str
     run_id: str
     dir: str
     task: str
-    phase: str
+    phase: Annotated[str, Phase]
     live: bool
     pid: int | None
     time: str
@@ -142,17 +146,17 @@ class RunStatus(msgspec.Struct, frozen=True, kw_only=True):
     steps_total: int | None
     steps_per_epoch: int | None
     loss: float | None
-    loss_state: str | None
+    loss_state: NumberState | None
     grad_norm: float | None
-    grad_norm_state: str | None
+    grad_norm_state: NumberState | None
     lr: float | None
-    lr_state: str | None
+    lr_state: NumberState | None
     train_loss: float | None
-    train_loss_state: str | None
+    train_loss_state: NumberState | None
     validation_loss: float | None
-    validation_loss_state: str | None
+    validation_loss_state: NumberState | None
     accuracy: float | None
-    accuracy_state: str | None
+    accuracy_state: NumberState | None
     best_accuracy: float | None
     steps_per_s: float | None
     eta_s: float | None
@@ -173,26 +177,23 @@ class RunStatus(msgspec.Struct, frozen=True, kw_only=True):
     said: tuple[SaidStatus, ...] = ()
 
 
-def run_status(state: RunState, directory: str, facts: LiveFacts | None, *, segment: int = 0) -> RunStatus:
-    """Return the status of `state`. `facts` is None without a daemon; there are then no pid, speed and ages.
-
-    `segment` is the journal's newest segment; it is used if `facts` is None.
-    """
-    progress, run = state.progress, state.run
-    failed = facts.journal_failed if facts else None
+def run_status(state: RunState, directory: str, facts: LiveFacts) -> RunStatus:
+    """Return the status of `state`. Without a daemon there are no pid, speed and ages."""
+    progress, run, live = state.progress, state.run, facts.pid is not None
+    failed = facts.journal_failed
     phase = Phase.FROZEN if failed and run.phase not in TERMINAL else run.phase
     total = limits.steps_in_all(state)
-    speed = speed_steps_s(progress, facts.mono_ns) if facts and phase in TRAINING else None
-    metric = progress.metrics.get
+    speed = speed_steps_s(progress, facts.mono_ns) if live and phase in TRAINING else None
+    metric, emergency = progress.metrics.get, state.emergency
     return RunStatus(
         name=run.name,
         run_id=run.run_id,
         dir=directory,
         task=run.task,
         phase=phase.value,
-        live=facts is not None,
-        pid=facts.pid if facts else None,
-        time=rfc3339(facts.wall_ns if facts else max(progress.last_wall, run.started_wall)),
+        live=live,
+        pid=facts.pid,
+        time=rfc3339(facts.wall_ns if live else max(progress.last_wall, run.started_wall)),
         epoch=progress.epoch,
         epochs=limits.epochs_in_all(state),
         step=progress.step,
@@ -215,10 +216,10 @@ def run_status(state: RunState, directory: str, facts: LiveFacts | None, *, segm
         starts=run.starts,
         checkpoint=_checkpoint(state, facts),
         checkpoint_none=_no_checkpoint(state),
-        journal=_journal(state, facts, segment),
+        journal=JournalStatus(seq=state.seq, segment=facts.segment, failed=failed, write_age_s=facts.write_age_s),
         trainer=_trainer(state, facts),
         conservative=_conservative(state, facts),
-        emergency=_emergency(state),
+        emergency=EmergencyStatus(level=emergency.level.value, why=emergency.why) if emergency.level else None,
         memory=_memory(state, facts),
         disk_low=state.disk.words if state.disk.low is not None else None,
         said=tuple(_said(one) for one in state.said.latest),
@@ -255,7 +256,7 @@ def _last_error(state: RunState, failed: str | None) -> str | None:
     return f"the trainer ended: {state.trainer.last_death}" if state.trainer.last_death else None
 
 
-def _checkpoint(state: RunState, facts: LiveFacts | None) -> CheckpointStatus | None:
+def _checkpoint(state: RunState, facts: LiveFacts) -> CheckpointStatus | None:
     newest = state.checkpoints.newest
     if newest is None:
         return None
@@ -265,7 +266,7 @@ def _checkpoint(state: RunState, facts: LiveFacts | None) -> CheckpointStatus | 
         epoch=newest.epoch,
         size=newest.size,
         time=rfc3339(newest.wall),
-        age_s=max(0.0, (facts.wall_ns - newest.wall) / _NS) if facts else None,
+        age_s=facts.age_s(newest.wall),
         given_up=state.checkpoints.given_up or None,
     )
 
@@ -278,59 +279,44 @@ def _no_checkpoint(state: RunState) -> str | None:
     return f"{lost}{given_up}" if lost else None
 
 
-def _journal(state: RunState, facts: LiveFacts | None, segment: int) -> JournalStatus:
-    if facts is None:
-        return JournalStatus(seq=state.seq, segment=segment, failed=None, write_age_s=None)
-    return JournalStatus(
-        seq=state.seq, segment=facts.segment, failed=facts.journal_failed, write_age_s=facts.write_age_s
-    )
-
-
-def _trainer(state: RunState, facts: LiveFacts | None) -> TrainerStatus | None:
-    trainer = state.trainer
+def _trainer(state: RunState, facts: LiveFacts) -> TrainerStatus | None:
+    trainer, beat = state.trainer, facts.heartbeat
     if not trainer.incarnation:
         return None
-    beat = facts.heartbeat if facts else None
     return TrainerStatus(
-        alive=trainer.alive and facts is not None,
+        alive=trainer.alive and facts.pid is not None,
         pid=trainer.pid,
         incarnation=trainer.incarnation,
         deaths=trainer.deaths,
         deaths_total=trainer.deaths_total,
         last_death=trainer.last_death or None,
-        activity=beat.activity if beat else None,
-        waiting=beat.waiting if beat else False,
-        heartbeat_step=beat.step if beat else None,
-        heartbeat_age_s=beat.age_s if beat else None,
+        activity=beat.activity,
+        waiting=beat.waiting,
+        heartbeat_step=beat.step,
+        heartbeat_age_s=beat.age_s,
     )
 
 
-def _emergency(state: RunState) -> EmergencyStatus | None:
-    emergency = state.emergency
-    return EmergencyStatus(level=emergency.level.value, why=emergency.why) if emergency.level is not None else None
-
-
-def _memory(state: RunState, facts: LiveFacts | None) -> MemoryStatus | None:
+def _memory(state: RunState, facts: LiveFacts) -> MemoryStatus | None:
     pressure = state.overruns.memory
     if pressure is None:
         return None
     return MemoryStatus(
         since=rfc3339(pressure.since_wall),
-        age_s=max(0.0, (facts.wall_ns - pressure.since_wall) / _NS) if facts else None,
+        age_s=facts.age_s(pressure.since_wall),
         budget=pressure.budget,
         percent=pressure.percent,
         limit=pressure.limit,
     )
 
 
-def _conservative(state: RunState, facts: LiveFacts | None) -> ConservativeStatus | None:
+def _conservative(state: RunState, facts: LiveFacts) -> ConservativeStatus | None:
     stability = state.stability
     if not stability.conservative:
         return None
-    since = stability.since_wall
     return ConservativeStatus(
-        since=rfc3339(since),
-        age_s=max(0.0, (facts.wall_ns - since) / _NS) if facts else None,
+        since=rfc3339(stability.since_wall),
+        age_s=facts.age_s(stability.since_wall),
         why=stability.why,
         healthy_epochs=stability.healthy_epochs,
     )

@@ -13,8 +13,10 @@ SYSTEM_RUNS: Final = Path("/run/tolaria")
 
 def runtime_folder(environ: Mapping[str, str] = os.environ) -> Path:
     """Return `$XDG_RUNTIME_DIR/tolaria`. If the variable is not set, a folder of this user in the temporary folder."""
-    given = environ.get("XDG_RUNTIME_DIR")
-    return Path(given) / "tolaria" if given else Path(environ.get("TMPDIR") or "/tmp") / f"tolaria-{os.getuid()}"  # noqa: S108 -- `private_folder` refuses one that is not ours
+    if given := environ.get("XDG_RUNTIME_DIR"):
+        return Path(given) / "tolaria"
+    # `private_folder` refuses a folder that is not ours.
+    return Path(environ.get("TMPDIR") or "/tmp") / f"tolaria-{os.getuid()}"  # noqa: S108
 
 
 def short_path(run: Path, folder: Path) -> Path:

@@ -16,10 +16,9 @@ from pathlib import Path
 from typing import Final
 
 from journal import Journal
-from tolariad.control.budgets import BudgetTable, budget_table
-from tolariad.control.port import Change
-from tolariad.control.rates import RateTable, rate_table
+from tolariad.control.methods import Change
 from tolariad.control.status import Heartbeat, LiveFacts, RunStatus, run_status
+from tolariad.control.tables import BudgetTable, RateTable, budget_table, rate_table
 from tolariad.core.base import Actor, Event
 from tolariad.core.decision import Answer
 from tolariad.core.inputs import CommandReceived, Now
@@ -100,7 +99,7 @@ def _tell_one(listener: Callable[[Change], None], change: Change) -> None:
 
 
 class DaemonPort:
-    """The daemon as the control server sees it (implements `tolariad.control.port`)."""
+    """The daemon as the control server sees it (implements its `ControlPort`)."""
 
     def __init__(
         self,
@@ -165,10 +164,10 @@ class DaemonPort:
         )
         return run_status(self._kernel.durable, str(self._run_dir), facts)
 
-    def _heartbeat(self, mono_ns: int) -> Heartbeat | None:
+    def _heartbeat(self, mono_ns: int) -> Heartbeat:
         beat = self._supervisor.heartbeat
         if beat is None or beat.mono_ns == 0:
-            return None
+            return Heartbeat()
         return Heartbeat(
             step=beat.step,
             age_s=max(0.0, (mono_ns - beat.mono_ns) / 1e9),

@@ -1,0 +1,167 @@
+"""The tables that clients get: budgets, with a row for each that this version measures, and learning rates by group.
+
+Limits, rates and orders come from folded state, measurements from histograms.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import msgspec
+
+from tolariad.core.checkpoints import ask as retention
+from tolariad.core.health.budgets import BUDGETS, Kind, Unit
+from tolariad.core.health.histogram import Meter, with_one
+from tolariad.core.learning_rate.group import rate_of
+from tolariad.core.plain import finite, rfc3339
+from tolariad.core.rates.words import SetRate
+from tolariad.core.settings.optimization import PolicyName
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from tolariad.core.health.budget_slice import Overruns
+    from tolariad.core.health.budgets import Budget
+    from tolariad.core.state import RunState
+
+
+class BudgetRow(msgspec.Struct, frozen=True, kw_only=True):
+    """One budget: its limit in this run and its measurements, in `unit`.
+
+    `breaches` of the `count` measurements were over `limit`. Quantiles are absent if nothing was measured. `setting` is
+    the configuration key that overrides the limit.
+    """
+
+    name: str
+    limit: float
+    unit: Unit
+    kind: Kind
+    part_of: str | None
+    setting: str | None
+    source: str
+    count: int
+    breaches: int
+    p50: float | None
+    p99: float | None
+    worst: float | None
+
+
+class BudgetTable(msgspec.Struct, frozen=True, kw_only=True):
+    """All budgets. `act`: overruns may lead to conservative mode. `open`: the budgets whose breakers are open.
+
+    `slow_boundaries`: epoch boundaries over their budget, in a row. `since`: the start of the measurements. A live
+    daemon has those since its start; without it, they are of the whole run.
+    """
+
+    act: bool
+    since: str | None
+    slow_boundaries: int
+    open: tuple[str, ...]
+    budgets: tuple[BudgetRow, ...]
+
+
+def budget_table(
+    state: RunState, meters: Mapping[str, Meter], *, mono_ns: int | None = None, since: str | None = None
+) -> BudgetTable:
+    """Return the budgets as of this state. Without `mono_ns` the time is unknown, so `open` is empty."""
+    overruns = state.overruns
+    return BudgetTable(
+        act=overruns.act,
+        slow_boundaries=overruns.slow_boundaries,
+        open=overruns.open_breakers(mono_ns) if mono_ns is not None else (),
+        since=since,
+        budgets=tuple(
+            _budget_row(overruns, budget, _meter(state, meters, budget))
+            for budget in BUDGETS.values()
+            if not budget.unmeasured
+        ),
+    )
+
+
+def _meter(state: RunState, meters: Mapping[str, Meter], budget: Budget) -> Meter:
+    """Return the measurements of a budget. For the checkpoints' storage, that is what it holds now."""
+    if budget.name != "checkpoint_storage":
+        return meters.get(budget.name, Meter())
+    held = retention.used(state.checkpoints) / 1e9
+    return with_one(Meter(), held, state.overruns.limit_of(budget.name)) if held else Meter()
+
+
+def _budget_row(overruns: Overruns, budget: Budget, meter: Meter) -> BudgetRow:
+    return BudgetRow(
+        name=budget.name,
+        limit=overruns.limit_of(budget.name),
+        unit=budget.unit,
+        kind=budget.kind,
+        part_of=budget.part_of or None,
+        setting=budget.setting or None,
+        source=budget.source,
+        count=meter.count,
+        breaches=meter.breaches,
+        p50=finite(meter.quantile(0.5)),
+        p99=finite(meter.quantile(0.99)),
+        worst=finite(meter.worst if meter.count else None),
+    )
+
+
+class RateGroup(msgspec.Struct, frozen=True, kw_only=True):
+    """One parameter group. `now` is the rate of the last update, if there was one, `next` of the one to come.
+
+    `waiting` counts the pending orders. The `changed_*` fields describe the newest order or plateau, if there was one.
+    """
+
+    name: str
+    policy: Annotated[str, PolicyName]
+    base: float
+    now: float | None
+    next: float
+    waiting: int
+    changed_step: int | None = None
+    changed_rate: float | None = None
+    changed_by: str | None = None
+    changed_why: str | None = None
+    changed_time: str | None = None
+
+
+class RateTable(msgspec.Struct, frozen=True, kw_only=True):
+    """All groups, in the order of the optimizer's. `step` is the last applied one.
+
+    `violations` counts changes of a rate from outside the rate controller. None of them affected an update.
+    """
+
+    step: int
+    conservative: bool
+    violations: int
+    groups: tuple[RateGroup, ...]
+
+
+def rate_table(state: RunState) -> RateTable:
+    """Return the rates as of this state."""
+    step = state.progress.step
+    return RateTable(
+        step=step,
+        conservative=state.stability.conservative,
+        violations=state.stability.total,
+        groups=tuple(_rate_group(state, index, step) for index in range(len(state.rates.groups))),
+    )
+
+
+def _rate_group(state: RunState, index: int, step: int) -> RateGroup:
+    rates, waiting = state.rates, state.boundary.of_kind(SetRate)
+    group = rates.groups[index]
+    change = rates.changes.get(group.name)
+    now = rate_of(group, step) if step else None
+    if change is not None and step and change.step == step + 1:
+        now = change.before
+    return RateGroup(
+        name=group.name,
+        policy=group.policy.value,
+        base=group.schedule.base_lr,
+        now=now,
+        next=rate_of(group, step + 1),
+        waiting=sum(order.group == group.name for _, order in waiting),
+        changed_step=change.step if change else None,
+        changed_rate=change.rate if change else None,
+        changed_by=change.by if change else None,
+        changed_why=change.reason if change else None,
+        changed_time=rfc3339(change.wall) if change else None,
+    )
