@@ -91,10 +91,10 @@ def _check_of(kind: inspect.Type, bounds: dict[str, Any]) -> _Check:
         case inspect.Metadata():
             return _check_of(kind.type, kind.extra or bounds)
         case inspect.UnionType():
-            return _one_of(tuple((_classes(one), _check_of(one, bounds)) for one in kind.types))
+            return _one_of(*((_classes(one), _check_of(one, bounds)) for one in kind.types))
         case inspect.StructType():
             # Defer the call of `_struct_check`: a type may contain itself.
-            return _of_class(kind.cls, _nested_check)
+            return _one_of((kind.cls, _nested_check))
         case inspect.VarTupleType():
             return _items_check(_check_of(kind.item_type, bounds))
         case inspect.DictType():
@@ -108,7 +108,7 @@ def _check_of(kind: inspect.Type, bounds: dict[str, Any]) -> _Check:
         case inspect.LiteralType():
             return functools.partial(_listed, frozenset(kind.values))
         case inspect.EnumType() | inspect.BoolType() | inspect.NoneType():
-            return _of_class(_classes(kind), lambda _value, _path: None)
+            return _one_of((_classes(kind), lambda _value, _path: None))
         case _:
             raise TypeError(f"no bounds are known for {kind}; write a check of it in core/bounds.py")
 
@@ -140,14 +140,7 @@ def _is(value: Any, classes: Any) -> bool:
     return isinstance(value, classes) and (classes is bool or not isinstance(value, bool))
 
 
-def _of_class(classes: Any, check: _Check) -> _Check:
-    def checked(value: Any, path: str) -> str | None:
-        return check(value, path) if _is(value, classes) else _wrong(path, "of another type", value)
-
-    return checked
-
-
-def _one_of(options: tuple[tuple[Any, _Check], ...]) -> _Check:
+def _one_of(*options: tuple[Any, _Check]) -> _Check:
     def check(value: Any, path: str) -> str | None:
         for classes, inner in options:
             if _is(value, classes):

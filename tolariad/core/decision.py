@@ -16,8 +16,11 @@ class Accepted(msgspec.Struct, frozen=True):
     seq: Seq = 0
 
 
-class Refusal(msgspec.Struct, frozen=True, kw_only=True):
-    """The order changes nothing. `error` is its name in the control interface (interface section 5)."""
+class Refusal(msgspec.Struct, frozen=True):
+    """The order changes nothing. `error` is its name in the control interface (interface section 5).
+
+    The rule of an order leaves out `phase`, the run's phase.
+    """
 
     error: str
     why: str

@@ -13,7 +13,7 @@ argument.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any, Final, Generic, Protocol, TypeVar
+from typing import Any, Final, Generic, Protocol, TypeAlias, TypeVar
 
 import msgspec
 from msgspec.structs import replace
@@ -52,16 +52,19 @@ class At(msgspec.Struct, Generic[S_co], frozen=True):
     root: Seq = 0
 
 
-class Row(msgspec.Struct, frozen=True):
+_Rules: TypeAlias = tuple[Callable[[S, Any, At[S]], Decision | None], ...]
+
+
+class Row(msgspec.Struct, Generic[S], frozen=True):
     """The rules of one input, report or event type, in order, and every event type that they may record."""
 
     kind: type
-    rules: tuple[Callable[[Any, Any, Any], Decision | None], ...]
+    rules: _Rules[S]
     makes: frozenset[type[Event]]
 
 
-def on(kind: type[W], *rules: Callable[[S, W, At[S]], Decision | None], makes: Iterable[type[Event]] = ()) -> Row:
-    """Declare the rules of `kind`; mypy rejects a rule that takes something else."""
+def on(kind: type[W], *rules: Callable[[S, W, At[S]], Decision | None], makes: Iterable[type[Event]] = ()) -> Row[S]:
+    """Declare the rules of `kind`. mypy rejects one that takes another type, or reads a slice that the state lacks."""
     return Row(kind, rules, frozenset(makes))
 
 
@@ -81,10 +84,10 @@ class TooDeepError(RuntimeError):
 class Engine(Generic[S]):
     """A table of rows, and the fold for its events."""
 
-    def __init__(self, rows: Iterable[Row], apply: Callable[[S, Event], S]) -> None:
+    def __init__(self, rows: Iterable[Row[S]], apply: Callable[[S, Event], S]) -> None:
         """Raises ValueError if two rows have the same type."""
         self._apply = apply
-        self._rules: dict[type, tuple[Callable[[Any, Any, Any], Decision | None], ...]] = {}
+        self._rules: dict[type, _Rules[S]] = {}
         for row in rows:
             if row.kind in self._rules:
                 raise ValueError(f"{row.kind.__name__} has two rows")
@@ -114,13 +117,7 @@ class Engine(Generic[S]):
 class _Turn(Generic[S]):
     """The state of one decision in progress."""
 
-    def __init__(
-        self,
-        rules: dict[type, tuple[Callable[[Any, Any, Any], Decision | None], ...]],
-        apply: Callable[[S, Event], S],
-        state: S,
-        now: Now,
-    ) -> None:
+    def __init__(self, rules: dict[type, _Rules[S]], apply: Callable[[S, Event], S], state: S, now: Now) -> None:
         self._rules = rules
         self._apply = apply
         self._now = now
@@ -147,9 +144,7 @@ class _Turn(Generic[S]):
         for event, at in made:
             self.ask(self._rules.get(type(event), ()), event, at, depth)
 
-    def ask(
-        self, rules: tuple[Callable[[Any, Any, Any], Decision | None], ...], event: Event, at: At[S], depth: int
-    ) -> None:
+    def ask(self, rules: _Rules[S], event: Event, at: At[S], depth: int) -> None:
         """Run some rules on one event. Each sees everything that follows from the ones before it."""
         for rule in rules:
             if (decision := rule(self.state, event, at)) is not None:

@@ -7,10 +7,8 @@ reason. `makes` is every event type that the row's rules may record; docs/reacti
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from typing import Final, TypeAlias, TypeVar
+from typing import Final
 
-from tolariad.core import engine
 from tolariad.core import inputs as given
 from tolariad.core.architecture import rules as architecture_rules
 from tolariad.core.architecture import words as ar
@@ -22,8 +20,7 @@ from tolariad.core.checkpoints import words as ck
 from tolariad.core.control import rules as control_rules
 from tolariad.core.control import words as cv
 from tolariad.core.control.slice import ACCEPTING
-from tolariad.core.decision import Decision
-from tolariad.core.engine import At, Engine, Row
+from tolariad.core.engine import Engine, Row, on
 from tolariad.core.health import budget_rules, detection_rules, emergency_rules, quarantine_rules
 from tolariad.core.health import budget_words as bv
 from tolariad.core.health import quarantine_words as qv
@@ -46,17 +43,6 @@ from tolariad.core.trainer import rules as trainer_rules
 from tolariad.core.trainer import words as tv
 from tolariad.core.vocabulary import defined_in
 
-W = TypeVar("W")
-
-
-Rule: TypeAlias = Callable[[RunState, W, At[RunState]], Decision | None]
-
-
-def on(kind: type[W], *rules: Rule[W], makes: Iterable[type[Event]] = ()) -> Row:
-    """Declare the rules of `kind`. mypy rejects one that takes another type, or reads a slice that RunState lacks."""
-    return engine.on(kind, *rules, makes=makes)
-
-
 # The facts of a start: a new run, the daemon, its configuration, a repaired journal.
 _FACTS: Final = (rv.JournalRecovered, rv.GapRecorded, rv.RunStarted, rv.DaemonStarted, rv.ConfigChanged)
 # The ends of all operations that a trainer had open when it was gone.
@@ -73,7 +59,7 @@ _EMERGENCY: Final = (hv.ConservativeModeEntered, rb.RollbackBegun, rv.RunFrozen)
 _UNUSABLE: Final = (sn.SnapshotRejected, ck.CheckpointUnfit, ck.CheckpointRejected)
 _RETAINED: Final = (ck.CheckpointDeletionBegun, ck.StorageExhausted, ck.StorageRelieved)
 
-TABLE: Final[tuple[Row, ...]] = (
+TABLE: Final[tuple[Row[RunState], ...]] = (
     # -- inputs ------------------------------------------------------------------------------------------------------------
     on(
         given.Opened,
@@ -307,6 +293,7 @@ TABLE: Final[tuple[Row, ...]] = (
         makes=(rv.RunStopped, ck.CheckpointBegun),
     ),
     on(cv.CheckpointRequested, checkpoint_rules.ordered, makes=(ck.CheckpointBegun,)),
+    on(cv.EndOrdered, limit_rules.send_end),
     on(rv.DiskLow, run_rules.pause_for_disk, makes=(rv.RunPaused,)),
     on(rv.DiskRecovered, run_rules.go_on_after_disk, makes=(rv.RunResumed,)),
     on(rv.RunResumed, run_rules.resumed, rate_rules.back_off, makes=(rb.RatesBackedOff, lv.RateOrdered)),

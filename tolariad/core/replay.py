@@ -48,10 +48,6 @@ class CaptureLike(Protocol):
     """A folded state at the beginning of a segment."""
 
     @property
-    def seq(self) -> int:
-        """Return the number of the last event folded into it."""
-
-    @property
     def body(self) -> bytes:
         """Return the bytes of a capture, see `tolariad.core.state`."""
 

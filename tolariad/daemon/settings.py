@@ -23,7 +23,7 @@ from tolariad.core.run.limit_ask import rates_of_plan
 from tolariad.core.run.limit_slice import is_of_end
 from tolariad.core.run.slice import Phase
 from tolariad.core.run.words import ConfigChanged, Policy
-from tolariad.core.settings.metric import DEFAULT_METRIC, Better, read_metric
+from tolariad.core.settings.values import DEFAULT_METRIC, Better, read_metric
 from tolariad.core.stability import breaker_rule
 from tolariad.core.state import RunState
 from tolariad.daemon.request import EXIT_CONFIG, RunRequest, StartRefused

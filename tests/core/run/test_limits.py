@@ -15,7 +15,7 @@ from tolariad.core.checkpoints.slice import CATALOGUE_MAX
 from tolariad.core.control import words as cv
 from tolariad.core.run import words as rv
 from tolariad.core.run.slice import Phase
-from tolariad.core.settings.metric import read_metric
+from tolariad.core.settings.values import read_metric
 from tolariad.core.state import RunState, fold
 from tolariad.core.steps import words as sv
 

@@ -16,8 +16,7 @@ from msgspec.structs import replace
 from tolariad.core.checkpoints import words as ck
 from tolariad.core.checkpoints.catalogue_slice import CatalogueEntry
 from tolariad.core.checkpoints.slice import Checkpoints, HasCheckpoints
-from tolariad.core.health.detection_slice import HasInstability
-from tolariad.core.health.slice import HasStability
+from tolariad.core.health.slice import HasHealth
 from tolariad.core.rollback.slice import HasRollbacks
 from tolariad.core.run.slice import HasDisk, HasRun
 from tolariad.core.run.words import Policy
@@ -30,7 +29,7 @@ AT_ONCE: Final = 16
 _GAP_SHARE: Final = 1 / 7
 
 
-class DueBy(HasRun, HasCheckpoints, HasStability, HasDisk, Protocol):
+class DueBy(HasRun, HasCheckpoints, HasHealth, HasDisk, Protocol):
     """The slices that decide it: the policy, the time of the last checkpoint, the disk, conservative mode."""
 
 
@@ -140,7 +139,7 @@ def witnessed(held: Checkpoints, policy: Policy, wall: int) -> Checkpoints:
     return replace(held, catalogue=tuple(reversed(aged)))
 
 
-class WantedBy(HasCheckpoints, HasRollbacks, HasInstability, Protocol):
+class WantedBy(HasCheckpoints, HasRollbacks, HasHealth, Protocol):
     """The slices with everything that may need a checkpoint for a rollback."""
 
 

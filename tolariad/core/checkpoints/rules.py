@@ -26,8 +26,7 @@ from tolariad.core.control import words as cv
 from tolariad.core.decision import Decision
 from tolariad.core.engine import At
 from tolariad.core.health.ask import health_status
-from tolariad.core.health.detection_slice import HasInstability
-from tolariad.core.health.slice import HasEmergency, HasStability
+from tolariad.core.health.slice import HasHealth
 from tolariad.core.inputs import CheckpointRemoved, Opened, Reconfigured
 from tolariad.core.rollback import target_ask as targets
 from tolariad.core.rollback import words as rb
@@ -53,12 +52,10 @@ class Reads(
     HasRerun,
     HasLimits,
     HasBoundary,
-    HasStability,
-    HasEmergency,
+    HasHealth,
     HasRollbacks,
     HasDisk,
     HasSnapshots,
-    HasInstability,
     Protocol,
 ):
     """The slices that the rules of checkpoints read."""

@@ -7,7 +7,7 @@ that fact.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, Final, NamedTuple, Protocol, TypeVar
+from typing import Any, Final, NamedTuple, Protocol, TypeAlias, TypeVar
 
 from msgspec.structs import replace
 
@@ -35,16 +35,19 @@ class Reads(Numbered, HasRun, HasProgress, HasCheckpoints, HasTrainer, HasContro
 S = TypeVar("S", bound=Reads)
 
 
+# What the rule of an order returns: the event that accepts it, or a refusal. A decision stands as it is.
+_Found: TypeAlias = Event | Refusal | Decision
+
+
 class Order(NamedTuple):
     """How an order is accepted, and the events that end it.
 
-    `rule` takes the state, the order and its actor. It returns the event that accepts the order, or a refusal. The
-    first event of type `done` or `failed` in the order's own chain ends it; the accepting event may be one of `done`.
-    Events of `done_by_any` or `overtaken_by` end it from any chain. `told` makes the text of the answer from the event
-    of `done`.
+    `rule` takes the state and the order; `received` adds id and actor to the event that it returns. The first event of
+    type `done` or `failed` in the order's own chain ends it; the accepting event may be one of `done`. Events of
+    `done_by_any` or `overtaken_by` end it from any chain. `told` makes the text of the answer from the event of `done`.
     """
 
-    rule: Callable[[Any, Any, Actor], Decision]
+    rule: Callable[[Any, Any], _Found]
     done: tuple[type[Event], ...]
     failed: tuple[type[Event], ...] = ()
     done_by_any: tuple[type[Event], ...] = ()
@@ -69,57 +72,50 @@ def received(orders: Mapping[type[AnyCommand], Order]) -> Callable[[S, CommandRe
         command = given.command
         if (wrong := bounds.refusal(command)) is not None:
             # Not recorded, even with an id: an event may be unable to hold the invalid value.
-            return _refused(state, "Refused", wrong)
+            return _decision(state, Refusal("Refused", wrong))
         known = state.control.outcome(command.id)
         if known is not None:
             return Decision(answer=_repeated(state, known, type(command).__name__))
         actor = replace(given.actor, reason=command.reason or given.actor.reason)
-        decision = orders[type(command)].rule(state, command, actor)
-        if isinstance(decision.answer, Refusal) and command.id:
-            return _recorded(command, decision.answer, actor)
+        found = orders[type(command)].rule(state, replace(command, reason=actor.reason))
+        decision = _decision(state, found, command.id, actor)
+        if isinstance(found, Refusal) and command.id:
+            event = control.CommandRefused.of(found, command=type(command).__name__, id=command.id, actor=actor)
+            return Decision((event,)) + decision
         return decision
 
     return rule
+
+
+def _decision(state: Reads, found: _Found, id_: str = "", actor: Actor | None = None) -> Decision:
+    """Return what the rule of an order found as a decision."""
+    match found:
+        case Decision():
+            return found
+        case Refusal():
+            return Decision(answer=replace(found, phase=state.run.phase.value))
+        case _:
+            return Decision((replace(found, id=id_, actor=actor),), (), Accepted())
 
 
 def _repeated(state: Reads, known: Outcome, command: str) -> Answer:
     if known.command not in ("", command):
         # Not recorded: the id keeps the answer to the order that had it first.
         why = f"the id {known.id!r} was given to another order, {known.command} (event {known.seq}); an id names one"
-        return _refusal(state, "Refused", why)
+        return Refusal("Refused", why, state.run.phase.value)
     if known.error:
-        return Refusal(error=known.error, why=known.why, phase=state.run.phase.value)
+        return Refusal(known.error, known.why, state.run.phase.value)
     return Accepted(known.seq)
 
 
-def _recorded(command: AnyCommand, refusal: Refusal, actor: Actor) -> Decision:
-    event = control.CommandRefused(
-        command=type(command).__name__, id=command.id, error=refusal.error, why=refusal.why, actor=actor
-    )
-    return Decision((event,), (), refusal)
-
-
-def _refusal(state: Reads, error: str, why: str) -> Refusal:
-    return Refusal(error=error, why=why, phase=state.run.phase.value)
-
-
-def _refused(state: Reads, error: str, why: str) -> Decision:
-    return Decision(answer=_refusal(state, error, why))
-
-
-def _wrong_phase(state: Reads, needed: str) -> Decision:
-    phase = state.run.phase.value
-    return _refused(state, "WrongPhase", f"the run is {phase}; this needs a run that is {needed}")
-
-
-def _accept(event: Event) -> Decision:
-    return Decision((event,), (), Accepted())
+def _wrong_phase(state: Reads, needed: str) -> Refusal:
+    return Refusal("WrongPhase", f"the run is {state.run.phase.value}; this needs a run that is {needed}")
 
 
 # -- pause and resume ----------------------------------------------------------------------------------------------------
 
 
-def pause(state: Reads, command: control.Pause, actor: Actor) -> Decision:
+def pause(state: Reads, _: control.Pause) -> control.PauseRequested | Refusal:
     """Accept a pause, or refuse it."""
     # If the run pauses because space is low, this order makes it last after there is space again.
     if not is_pausing(state):
@@ -127,8 +123,8 @@ def pause(state: Reads, command: control.Pause, actor: Actor) -> Decision:
             return _wrong_phase(state, "starting, recovering or running")
         if state.run.pause is not None:
             why = "a pause is ordered already; it takes effect at the next step boundary"
-            return _refused(state, "WrongPhase", why)
-    return _accept(control.PauseRequested(id=command.id, actor=actor))
+            return Refusal("WrongPhase", why)
+    return control.PauseRequested()
 
 
 def paused(state: Reads, _: control.PauseRequested, at: At[Reads]) -> Decision | None:
@@ -138,7 +134,7 @@ def paused(state: Reads, _: control.PauseRequested, at: At[Reads]) -> Decision |
     return Decision((), (control.Hold(),)) if state.trainer.alive else Decision((pause_reached(state),))
 
 
-def resume(state: Reads, command: control.Resume, actor: Actor) -> Decision:
+def resume(state: Reads, command: control.Resume) -> control.ResumeRequested | Refusal:
     """Accept a resume, or refuse it."""
     phase = state.run.phase
     stands = phase in (Phase.PAUSED, Phase.FROZEN, Phase.STOPPED)
@@ -147,14 +143,14 @@ def resume(state: Reads, command: control.Resume, actor: Actor) -> Decision:
     gap = state.run.gap
     if gap is not None and not command.after_gap:
         lost = gap_words(gap.first_seq, gap.last_seq)
-        return _refused(state, "Frozen", f"{lost}; `tolaria resume --after-gap` goes on from event {gap.cause.seq - 1}")
+        return Refusal("Frozen", f"{lost}; `tolaria resume --after-gap` goes on from event {gap.cause.seq - 1}")
     if state.disk.low is not None:
-        return _refused(state, "Refused", f"{state.disk.words}; the run goes on by itself when there is space")
+        return Refusal("Refused", f"{state.disk.words}; the run goes on by itself when there is space")
     if gap is None and command.after_gap:
-        return _refused(state, "Refused", "no events are missing; resume without --after-gap")
+        return Refusal("Refused", "no events are missing; resume without --after-gap")
     if phase is Phase.FROZEN and state.trainer.alive:
-        return _refused(state, "Frozen", f"{state.run.why}; end process {state.trainer.pid} first")
-    return _accept(control.ResumeRequested(id=command.id, after_gap=command.after_gap, actor=actor))
+        return Refusal("Frozen", f"{state.run.why}; end process {state.trainer.pid} first")
+    return control.ResumeRequested(after_gap=command.after_gap)
 
 
 def resumed(_: Reads, __: control.ResumeRequested, ___: At[Reads]) -> Decision:
@@ -165,41 +161,42 @@ def resumed(_: Reads, __: control.ResumeRequested, ___: At[Reads]) -> Decision:
 # -- checkpoint and note -------------------------------------------------------------------------------------------------
 
 
-def checkpoint(state: Reads, command: control.Checkpoint, actor: Actor) -> Decision:
+def checkpoint(state: Reads, _: control.Checkpoint) -> control.CheckpointRequested | Refusal:
     """Accept an order for a checkpoint, or refuse it."""
     if state.run.phase not in (Phase.RECOVERING, Phase.RUNNING, Phase.PAUSED) or not state.trainer.began:
         return _wrong_phase(state, "running")
     if not state.trainer.alive:
-        return _refused(state, "WrongPhase", "no trainer is alive at the moment; the newest checkpoint stands")
+        return Refusal("WrongPhase", "no trainer is alive at the moment; the newest checkpoint stands")
     if state.disk.low is not None:
-        return _refused(state, "Refused", f"{state.disk.words}; no checkpoint is begun")
+        return Refusal("Refused", f"{state.disk.words}; no checkpoint is begun")
     if len(state.checkpoints.open) >= OPEN_MAX:
-        return _refused(state, "Refused", f"{OPEN_MAX} checkpoints are being written already")
-    return _accept(control.CheckpointRequested(id=command.id, actor=actor))
+        return Refusal("Refused", f"{OPEN_MAX} checkpoints are being written already")
+    return control.CheckpointRequested()
 
 
-def note(state: Reads, command: control.Note, actor: Actor) -> Decision:
+def note(_: Reads, command: control.Note) -> control.NoteAdded | Refusal:
     """Accept a note, or refuse it."""
     if not command.text.strip():
-        return _refused(state, "Refused", "the note is empty; write at least one character that is not a space")
-    return _accept(control.NoteAdded(text=command.text, id=command.id, actor=actor))
+        return Refusal("Refused", "the note is empty; write at least one character that is not a space")
+    return control.NoteAdded(text=command.text)
 
 
 # -- stop ----------------------------------------------------------------------------------------------------------------
 
 
-def stop(state: Reads, command: control.Stop, actor: Actor) -> Decision:
+def stop(state: Reads, command: control.Stop) -> _Found:
     """Accept a stop, or one by a stronger mode than the stop under way; or refuse it."""
-    return _stop(state, command.mode, run.Origin.COMMAND, actor, command.id)
+    return _stop(state, command.mode, run.Origin.COMMAND)
 
 
 def signalled(state: Reads, given: SignalReceived, _: At[Reads]) -> Decision:
     """Stop by a signal: the first at the next boundary with a checkpoint, the second at once."""
     mode = run.StopMode.GRACEFUL if given.count == 1 else run.StopMode.KILL
-    return _stop(state, mode, run.Origin.SIGNAL, Actor(program="signal", reason=given.name), "")
+    found = _stop(state, mode, run.Origin.SIGNAL)
+    return _decision(state, found, actor=Actor(program="signal", reason=given.name))
 
 
-def _stop(state: Reads, mode: run.StopMode, origin: run.Origin, actor: Actor, id_: str) -> Decision:
+def _stop(state: Reads, mode: run.StopMode, origin: run.Origin) -> _Found:
     phase = state.run.phase
     if phase in TERMINAL:
         # Nothing is left to stop except the daemon that answers.
@@ -210,7 +207,7 @@ def _stop(state: Reads, mode: run.StopMode, origin: run.Origin, actor: Actor, id
     order = state.run.stop
     if order is not None and _STRENGTH[mode] <= _STRENGTH[order.mode]:
         return _wrong_phase(state, "not stopping already")
-    return _accept(control.StopRequested(mode=mode, origin=origin, id=id_, actor=actor))
+    return control.StopRequested(mode=mode, origin=origin)
 
 
 def _leave_frozen(state: Reads) -> Decision:

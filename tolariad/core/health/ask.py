@@ -15,9 +15,8 @@ from tolariad.core.checkpoints.slice import HasCheckpoints
 from tolariad.core.checkpoints.words import HealthStatus
 from tolariad.core.detection.rules import NO_LIMIT, Action, Finding, Signal, Verdict
 from tolariad.core.health import words as hv
-from tolariad.core.health.budget_slice import HasOverruns
-from tolariad.core.health.detection_slice import HasInstability, is_lost
-from tolariad.core.health.slice import HasEmergency, HasQuarantine, HasStability
+from tolariad.core.health.detection_slice import is_lost
+from tolariad.core.health.slice import HasHealth
 from tolariad.core.rollback import target_ask as targets
 from tolariad.core.rollback import words as rb
 from tolariad.core.rollback.ask import may_begin
@@ -31,19 +30,15 @@ from tolariad.core.steps.slice import HasProgress, HasRerun
 from tolariad.core.trainer.slice import HasTrainer
 
 
-class SkipsKnown(HasProgress, HasQuarantine, Protocol):
+class SkipsKnown(HasProgress, HasHealth, Protocol):
     """The slices with the quarantine and the place of training."""
 
 
-class GoesBack(HasRun, HasCheckpoints, HasTrainer, HasRerun, HasRollbacks, HasSnapshots, Protocol):
-    """The slices that tell whether a rollback may begin, with every possible target."""
+class Reads(HasRun, HasProgress, HasCheckpoints, HasTrainer, HasRerun, HasRollbacks, HasSnapshots, HasHealth, Protocol):
+    """The slices that the rules of findings, emergencies and quarantine read."""
 
 
-class Judges(HasRun, HasCheckpoints, HasTrainer, HasRerun, HasRollbacks, HasSnapshots, HasInstability, Protocol):
-    """The same slices, and the findings."""
-
-
-class HealthKnown(HasRun, HasProgress, HasCheckpoints, HasStability, HasEmergency, Protocol):
+class HealthKnown(HasRun, HasProgress, HasCheckpoints, HasHealth, Protocol):
     """The slices that the status follows from."""
 
 
@@ -72,21 +67,17 @@ def _is_on_watch(state: HealthKnown) -> bool:
 # -- conservative mode ------------------------------------------------------------------------------------------------
 
 
-class Strained(HasStability, HasOverruns, Protocol):
-    """The slices with rate violations, and with budgets."""
-
-
-def entered(state: HasStability, why: str) -> hv.ConservativeModeEntered | None:
+def entered(state: HasHealth, why: str) -> hv.ConservativeModeEntered | None:
     """Return the event that begins the mode, or None if it is on."""
     return None if state.stability.conservative else hv.ConservativeModeEntered(why=why)
 
 
-def reason_to_enter(state: Strained, mono: int) -> str | None:
+def reason_to_enter(state: HasHealth, mono: int) -> str | None:
     """Return the reason to enter the mode, or None; also None if it is on."""
     return None if state.stability.conservative else reason_for(state, mono)
 
 
-def reason_for(state: Strained, mono: int) -> str | None:
+def reason_for(state: HasHealth, mono: int) -> str | None:
     """Return the reason to be in the mode, or None, whether or not the mode is on."""
     s, overruns = state.stability, state.overruns
     is_open = breaker_state(s.breaker, s.rule, mono / 1e9) is BreakerState.OPEN
@@ -101,7 +92,7 @@ def reason_for(state: Strained, mono: int) -> str | None:
 # -- emergencies -------------------------------------------------------------------------------------------------------
 
 
-def plan(state: GoesBack, level: hv.Level) -> tuple[hv.Follows, Restorable | None]:
+def plan(state: Reads, level: hv.Level) -> tuple[hv.Follows, Restorable | None]:
     """Return what an emergency of this level leads to in this state, and the target if that is a rollback.
 
     Its event contains the result (`follows`, `checkpoint`), and `carry_out` does what the event says.
@@ -117,16 +108,16 @@ def plan(state: GoesBack, level: hv.Level) -> tuple[hv.Follows, Restorable | Non
     return (halt_or_record if target is None else hv.Follows.ROLLBACK), target
 
 
-def may_go_back(state: GoesBack) -> bool:
+def may_go_back(state: Reads) -> bool:
     """Return whether the run can go back: it trains, no other rollback is open and it is not ending."""
     return _is_training(state) and may_begin(state)
 
 
-def _is_training(state: GoesBack) -> bool:
+def _is_training(state: Reads) -> bool:
     return state.trainer.alive and state.trainer.began and state.rerun.open is None
 
 
-def target_for_later(state: GoesBack, level: hv.Level) -> Restorable | None:
+def target_for_later(state: Reads, level: hv.Level) -> Restorable | None:
     """Return the target of an operator's emergency that must wait until the trainer trains, or None.
 
     In a pause without a trainer the rollback begins at once.
@@ -165,7 +156,7 @@ def level_of(verdict: Verdict) -> hv.Level | None:
             return None
 
 
-def judged(state: Judges, found: hv.InstabilityDetected, level: hv.Level | None) -> hv.InstabilityDetected:
+def judged(state: Reads, found: hv.InstabilityDetected, level: hv.Level | None) -> hv.InstabilityDetected:
     """Return the finding with its consequence: an emergency of `level`, or to go on although it calls for one."""
     near = state.instability.near(found.step)
     found = replace(found, returns=near.returns if near else 0)
@@ -178,7 +169,7 @@ def judged(state: Judges, found: hv.InstabilityDetected, level: hv.Level | None)
     return replace(found, level=level) if acts else replace(found, goes_on=True)
 
 
-def target_of(state: Judges, found: hv.InstabilityDetected, level: hv.Level) -> Restorable | None:
+def target_of(state: Reads, found: hv.InstabilityDetected, level: hv.Level) -> Restorable | None:
     """Return the target for a finding. After a collapse: from before the first validation that showed it."""
     until = state.instability.sound_step if found.signal is Signal.ACCURACY else None
     return targets.newest(state, hv.tier_of(level) or rb.Tier.FULL, until)

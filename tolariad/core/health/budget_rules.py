@@ -10,9 +10,9 @@ from tolariad.core.engine import At
 from tolariad.core.health import budget_words as budgets
 from tolariad.core.health import words as hv
 from tolariad.core.health.ask import reason_to_enter
-from tolariad.core.health.budget_slice import MEMORY, SHOWN_ONLY, HasOverruns, Overruns, measured
+from tolariad.core.health.budget_slice import MEMORY, SHOWN_ONLY, Overruns, measured
 from tolariad.core.health.budgets import BUDGETS
-from tolariad.core.health.slice import HasStability
+from tolariad.core.health.slice import HasHealth
 from tolariad.core.inputs import BudgetsReported
 from tolariad.core.run.slice import HasDisk
 from tolariad.core.steps.slice import HasProgress
@@ -20,7 +20,7 @@ from tolariad.core.trainer import words as tv
 from tolariad.core.trainer.slice import HasTrainer
 
 
-class Reads(HasProgress, HasStability, HasDisk, HasOverruns, HasTrainer, Protocol):
+class Reads(HasProgress, HasHealth, HasDisk, HasTrainer, Protocol):
     """The slices that the rules of budgets read."""
 
 

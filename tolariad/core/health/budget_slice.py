@@ -9,7 +9,7 @@ histograms that are shown are added up from the same events in `tolariad.telemet
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 from msgspec.structs import replace
@@ -102,14 +102,6 @@ class Overruns(msgspec.Struct, frozen=True):
             for name, one in sorted(self.breakers.items())
             if breaker_state(one, self.rule_of(name), mono / 1e9) is is_open
         )
-
-
-class HasOverruns(Protocol):
-    """A state with this slice."""
-
-    @property
-    def overruns(self) -> Overruns:
-        """Return the limits of the budgets, and what overruns led to."""
 
 
 def limits_of(settings: Settings) -> dict[str, float]:

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import Annotated
 
 import msgspec
+from msgspec.structs import asdict
 
 from tolariad.core.base import Epoch, Event, Report, TrainerEffect
 from tolariad.core.health.histogram import Bin, Meter
@@ -52,10 +53,7 @@ class BudgetExceeded(Event, frozen=True, kw_only=True):
 
 def tallies(meters: Mapping[str, Meter]) -> tuple[Tally, ...]:
     """Return the measurements as tallies, one for each budget."""
-    return tuple(
-        Tally(budget=name, count=one.count, breaches=one.breaches, worst=one.worst, counts=one.counts)
-        for name, one in meters.items()
-    )
+    return tuple(Tally(budget=name, **asdict(one)) for name, one in meters.items())
 
 
 class MemoryPressed(Event, frozen=True, kw_only=True):

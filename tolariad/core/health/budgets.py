@@ -6,6 +6,7 @@ equal to the key's default.
 
 from __future__ import annotations
 
+import functools
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
@@ -21,7 +22,7 @@ Unit: TypeAlias = Literal["us", "ms", "s", "percent", "GB", "messages"]
 Kind: TypeAlias = Literal["soft", "safety"]
 
 
-class Budget(Struct, frozen=True, kw_only=True):
+class Budget(Struct, frozen=True):
     """One limit. `source`: number and section of the source document. `part_of`: the budget that it is a share of.
 
     `setting`: the configuration key that overrides `limit`. `unmeasured`: why nothing measures it yet, or "".
@@ -30,8 +31,8 @@ class Budget(Struct, frozen=True, kw_only=True):
     name: str
     limit: float
     unit: Unit
-    kind: Kind
     source: str
+    kind: Kind
     part_of: str = ""
     setting: str = ""
     unmeasured: str = ""
@@ -51,14 +52,8 @@ MEMORY_SHARES: Final[Mapping[str, float]] = MappingProxyType(
 )
 
 
-def _soft(name: str, limit: float, unit: Unit, source: str, *, part_of: str = "", setting: str = "") -> Budget:
-    return Budget(name=name, limit=limit, unit=unit, kind="soft", source=source, part_of=part_of, setting=setting)
-
-
-def _safety(name: str, limit: float, unit: Unit, source: str, *, part_of: str = "", setting: str = "") -> Budget:
-    return Budget(name=name, limit=limit, unit=unit, kind="safety", source=source, part_of=part_of, setting=setting)
-
-
+_soft = functools.partial(Budget, kind="soft")
+_safety = functools.partial(Budget, kind="safety")
 # What does not exist yet, by the budgets that depend on it.
 _UNMEASURED: Final[Mapping[str, str]] = {
     **dict.fromkeys(("state_assembly", "strategy_answer", "adaptation", "boundary_check"), "there is no strategy yet"),

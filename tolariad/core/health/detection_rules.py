@@ -21,45 +21,23 @@ another rollback, a run that ends), the update is made and the finding is only r
 from __future__ import annotations
 
 from math import isfinite
-from typing import Protocol
 
 from msgspec.structs import replace
 
-from tolariad.core.checkpoints.slice import HasCheckpoints
 from tolariad.core.decision import Decision
 from tolariad.core.detection.rules import is_stalled
 from tolariad.core.engine import At
 from tolariad.core.health import words as hv
-from tolariad.core.health.ask import entered, judged, level_of, sentence, target_of
-from tolariad.core.health.detection_slice import FALLEN_TO_ACT, HasInstability, is_lost
+from tolariad.core.health.ask import Reads, entered, judged, level_of, sentence, target_of
+from tolariad.core.health.detection_slice import FALLEN_TO_ACT, is_lost
 from tolariad.core.health.quarantine_words import Batches
-from tolariad.core.health.slice import HasStability
 from tolariad.core.rollback import words as rb
 from tolariad.core.rollback.ask import given_up
-from tolariad.core.rollback.slice import HasRollbacks
 from tolariad.core.rollback.target_ask import RETURNS_MAX
-from tolariad.core.run.slice import HasRun, Phase
+from tolariad.core.run.slice import Phase
 from tolariad.core.snapshots.ask import Restorable
-from tolariad.core.snapshots.slice import HasSnapshots
 from tolariad.core.steps import words as steps
-from tolariad.core.steps.slice import HasProgress, HasRerun
 from tolariad.core.trainer.ask import refused
-from tolariad.core.trainer.slice import HasTrainer
-
-
-class Reads(
-    HasRun,
-    HasProgress,
-    HasCheckpoints,
-    HasTrainer,
-    HasRerun,
-    HasStability,
-    HasRollbacks,
-    HasInstability,
-    HasSnapshots,
-    Protocol,
-):
-    """The slices that the rules of findings read."""
 
 
 def reported(state: Reads, report: hv.InstabilityReport, _: At[Reads]) -> Decision | None:

@@ -7,7 +7,7 @@ averages that accuracy and step time are compared with.
 from __future__ import annotations
 
 from math import isfinite
-from typing import Final, Protocol
+from typing import Final
 
 import msgspec
 from msgspec.structs import replace
@@ -79,14 +79,6 @@ class Instability(msgspec.Struct, frozen=True):
         return (
             accuracy_collapsed(accuracy, self.accuracy, self.chance) if self.validations >= _VALIDATIONS_MIN else None
         )
-
-
-class HasInstability(Protocol):
-    """A state with this slice."""
-
-    @property
-    def instability(self) -> Instability:
-        """Return the findings."""
 
 
 def _configured(s: Instability, e: run.RunStarted | run.ConfigChanged, _: Cause) -> Instability:

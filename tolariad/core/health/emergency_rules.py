@@ -15,49 +15,24 @@ that it leaves (decision 0012). (Fact sheet B.4; the deadlines are in `BUDGETS`.
 
 from __future__ import annotations
 
-from typing import Final, Protocol
+from typing import Final
 
 from msgspec.structs import replace
 
-from tolariad.core.base import Actor
-from tolariad.core.checkpoints.slice import HasCheckpoints
-from tolariad.core.decision import Accepted, Decision, Refusal
+from tolariad.core.decision import Decision, Refusal
 from tolariad.core.engine import At
 from tolariad.core.health import words as hv
-from tolariad.core.health.ask import entered, may_go_back, plan, reason_for, reason_to_enter, target_for_later
-from tolariad.core.health.budget_slice import HasOverruns
-from tolariad.core.health.slice import HasEmergency, HasStability
+from tolariad.core.health.ask import Reads, entered, may_go_back, plan, reason_for, reason_to_enter, target_for_later
 from tolariad.core.inputs import RollbackOverdue
 from tolariad.core.rates import words as lr
 from tolariad.core.rollback import words as rb
 from tolariad.core.rollback.ask import begun, deadline_s, given_up
-from tolariad.core.rollback.slice import HasRollbacks
 from tolariad.core.run import words as run
-from tolariad.core.run.slice import TERMINAL, HasRun, Phase
+from tolariad.core.run.slice import TERMINAL, Phase
 from tolariad.core.snapshots.ask import restorable
-from tolariad.core.snapshots.slice import HasSnapshots
 from tolariad.core.stability import may_leave_conservative
 from tolariad.core.steps import words as steps
-from tolariad.core.steps.slice import HasProgress, HasRerun
 from tolariad.core.trainer import words as trainer
-from tolariad.core.trainer.slice import HasTrainer
-
-
-class Reads(
-    HasRun,
-    HasProgress,
-    HasCheckpoints,
-    HasTrainer,
-    HasRerun,
-    HasStability,
-    HasRollbacks,
-    HasEmergency,
-    HasOverruns,
-    HasSnapshots,
-    Protocol,
-):
-    """The slices that the rules of emergencies read."""
-
 
 _NONE_LEFT: Final = "no checkpoint is left that was not gone back to twice"
 
@@ -70,24 +45,21 @@ def after_epoch(_: Reads, event: steps.EpochFinished, at: At[Reads]) -> Decision
     return Decision((hv.EmergencyCleared(why=f"epoch {event.epoch} went by in health"),))
 
 
-def order(state: Reads, command: hv.RaiseEmergency, actor: Actor) -> Decision:
+def order(state: Reads, command: hv.RaiseEmergency) -> hv.EmergencyRaised | Refusal:
     """Raise the emergency that an operator ordered."""
     phase = state.run.phase
     if phase in TERMINAL or phase is Phase.STOPPING:
         why = f"the run is {phase.value}; an emergency needs one that is not"
-        return Decision(answer=Refusal(error="WrongPhase", why=why, phase=phase.value))
+        return Refusal("WrongPhase", why)
     follows, target = plan(state, command.level)
     if follows is hv.Follows.RECORD and (target := target_for_later(state, command.level)) is not None:
         follows = hv.Follows.ROLLBACK
-    raised = hv.EmergencyRaised(
+    return hv.EmergencyRaised(
         level=command.level,
-        why=actor.reason or "an operator raised it",
-        id=command.id,
-        actor=actor,
+        why=command.reason or "an operator raised it",
         follows=follows,
         checkpoint=target.id if target else "",
     )
-    return Decision((raised,), (), Accepted())
 
 
 def carry_out(state: Reads, event: hv.EmergencyRaised, _: At[Reads]) -> Decision | None:

@@ -2,51 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Protocol
-
-from tolariad.core.base import Actor
-from tolariad.core.checkpoints.slice import HasCheckpoints
-from tolariad.core.decision import Accepted, Decision, Refusal
+from tolariad.core.decision import Decision, Refusal
 from tolariad.core.engine import At
 from tolariad.core.health import quarantine_words as qn
 from tolariad.core.health import words as hv
-from tolariad.core.health.slice import CURED_MAX, DEATHS_OF_A_BATCH, ENTRIES_MAX, HasQuarantine
-from tolariad.core.run.slice import TERMINAL, HasRun
+from tolariad.core.health.ask import Reads
+from tolariad.core.health.slice import CURED_MAX, DEATHS_OF_A_BATCH, ENTRIES_MAX
+from tolariad.core.run.slice import TERMINAL
 from tolariad.core.steps import words as steps
-from tolariad.core.steps.slice import HasProgress, HasRerun
 from tolariad.core.trainer import words as tv
-from tolariad.core.trainer.slice import HasTrainer
-
-
-class Reads(HasRun, HasProgress, HasCheckpoints, HasTrainer, HasRerun, HasQuarantine, Protocol):
-    """The slices that the rules of quarantine read."""
-
-
-def added(
-    state: Reads,
-    why: str,
-    *,
-    batches: qn.Batches | None = None,
-    checkpoint: str = "",
-    id_: str = "",
-    actor: Actor | None = None,
-    until: int | None = None,
-    deaths: int = 0,
-) -> qn.QuarantineAdded | None:
-    """Return the event of a new entry; None if it is already there or there is no room."""
-    held = state.quarantine
-    if held.of(batches, checkpoint) is not None or len(held.entries) >= ENTRIES_MAX:
-        return None
-    return qn.QuarantineAdded(
-        name=f"q{held.added + 1:04d}",
-        why=why,
-        batches=batches,
-        checkpoint=checkpoint,
-        id=id_,
-        actor=actor,
-        until=until,
-        deaths=deaths,
-    )
 
 
 def send(state: Reads, event: qn.QuarantineAdded | qn.QuarantineRemoved, at: At[Reads]) -> Decision | None:
@@ -63,26 +27,24 @@ def send(state: Reads, event: qn.QuarantineAdded | qn.QuarantineRemoved, at: At[
 # -- orders --------------------------------------------------------------------------------------------------------------
 
 
-def order_to_add(state: Reads, command: qn.QuarantineAdd, actor: Actor) -> Decision:
+def order_to_add(state: Reads, command: qn.QuarantineAdd) -> qn.QuarantineAdded | Refusal:
     """Add the entry that an operator ordered, or refuse it."""
     why = _refusal(state, command)
     if why:
-        return _refused(state, "Refused", why)
+        return Refusal("Refused", why)
     missing = _missing(state, command)
     if missing:
-        return _refused(state, "NotFound", missing)
-    event = added(
-        state,
-        actor.reason or "an operator ordered it",
+        return Refusal("NotFound", missing)
+    event = qn.QuarantineAdded(
+        name=state.quarantine.next_name,
+        why=command.reason or "an operator ordered it",
         batches=command.batches,
         checkpoint=command.checkpoint,
-        id_=command.id,
-        actor=actor,
         until=command.until,
     )
-    if event is None:
-        return _refused(state, "Refused", _no_room(state, command))
-    return Decision((event,), (), Accepted())
+    if not state.quarantine.takes(event):
+        return Refusal("Refused", _no_room(state, command))
+    return event
 
 
 def _refusal(state: Reads, command: qn.QuarantineAdd) -> str:
@@ -116,16 +78,12 @@ def _missing(state: Reads, command: qn.QuarantineAdd) -> str:
     return ""
 
 
-def order_to_remove(state: Reads, command: qn.QuarantineRemove, actor: Actor) -> Decision:
+def order_to_remove(state: Reads, command: qn.QuarantineRemove) -> qn.QuarantineRemoved | Refusal:
     """Remove the entry that an operator named, or refuse it."""
     entry = next((one for one in state.quarantine.entries if one.name == command.name), None)
     if entry is None:
-        return _refused(state, "NotFound", f"there is no entry {command.name!r}; `tolaria quarantine list` lists them")
-    return Decision((qn.QuarantineRemoved(name=entry.name, id=command.id, actor=actor),), (), Accepted())
-
-
-def _refused(state: Reads, error: str, why: str) -> Decision:
-    return Decision(answer=Refusal(error=error, why=why, phase=state.run.phase.value))
+        return Refusal("NotFound", f"there is no entry {command.name!r}; `tolaria quarantine list` lists them")
+    return qn.QuarantineRemoved(name=entry.name)
 
 
 # -- without an order ----------------------------------------------------------------------------------------------------
@@ -133,8 +91,13 @@ def _refused(state: Reads, error: str, why: str) -> Decision:
 
 def add_suspects(state: Reads, event: hv.EmergencyRaised, _: At[Reads]) -> Decision | None:
     """Add the suspected batches before the rollback, so that the trainer skips them when it begins again."""
-    entry = added(state, event.why, batches=event.suspects) if event.suspects is not None else None
-    return Decision((entry,)) if entry is not None else None
+    if event.suspects is None:
+        return None
+    return _added(state, qn.QuarantineAdded(name=state.quarantine.next_name, why=event.why, batches=event.suspects))
+
+
+def _added(state: Reads, entry: qn.QuarantineAdded) -> Decision | None:
+    return Decision((entry,)) if state.quarantine.takes(entry) else None
 
 
 def remove_ended(state: Reads, event: steps.EpochFinished, _: At[Reads]) -> Decision | None:
@@ -156,5 +119,5 @@ def after_death(state: Reads, event: tv.TrainerDied, at: At[Reads]) -> Decision 
     epoch, batch = (progress.epoch + 1, 1) if is_next else (progress.epoch, progress.batch + 1)
     why = f"the trainer died {DEATHS_OF_A_BATCH} times in a row behind step {progress.step}"
     blamed = DEATHS_OF_A_BATCH if died.cured < CURED_MAX else 0
-    entry = added(state, why, batches=qn.Batches(max(1, epoch), batch, batch), deaths=blamed)
-    return Decision((entry,)) if entry is not None else None
+    batches = qn.Batches(max(1, epoch), batch, batch)
+    return _added(state, qn.QuarantineAdded(name=state.quarantine.next_name, why=why, batches=batches, deaths=blamed))

@@ -21,6 +21,8 @@ from tolariad.core.base import ApplyTable, Cause, Event, storable
 from tolariad.core.health import budget_words as budgets
 from tolariad.core.health import quarantine_words as qn
 from tolariad.core.health import words as hv
+from tolariad.core.health.budget_slice import Overruns
+from tolariad.core.health.detection_slice import Instability
 from tolariad.core.rates import words as lr
 from tolariad.core.run import words as run
 from tolariad.core.stability import Breaker, BreakerRule, failed, succeeded
@@ -40,14 +42,6 @@ class Emergency(msgspec.Struct, frozen=True):
     why: str = ""
     raised: int = 0
     troubled: bool = False
-
-
-class HasEmergency(Protocol):
-    """A state with this slice."""
-
-    @property
-    def emergency(self) -> Emergency:
-        """Return the present level."""
 
 
 def _raised(s: Emergency, e: hv.EmergencyRaised, _: Cause) -> Emergency:
@@ -118,14 +112,6 @@ class Stability(msgspec.Struct, frozen=True):
     def checkpoint_factor(self) -> float:
         """Return the factor on the interval between checkpoints: the mode halves it."""
         return 0.5 if self.conservative else 1.0
-
-
-class HasStability(Protocol):
-    """A state with this slice."""
-
-    @property
-    def stability(self) -> Stability:
-        """Return conservative mode and its breaker."""
 
 
 def _configured(s: Stability, e: run.RunStarted | run.ConfigChanged, _: Cause) -> Stability:
@@ -225,18 +211,19 @@ class Quarantine(msgspec.Struct, frozen=True):
         """Return the batches that the trainer skips."""
         return tuple(one.batches for one in self.entries if one.batches is not None)
 
+    @property
+    def next_name(self) -> str:
+        """Return the name of the next entry."""
+        return f"q{self.added + 1:04d}"
+
+    def takes(self, entry: qn.QuarantineAdded) -> bool:
+        """Return whether this entry is not there yet, and there is room for it."""
+        return self.of(entry.batches, entry.checkpoint) is None and len(self.entries) < ENTRIES_MAX
+
     def of(self, batches: qn.Batches | None, checkpoint: str) -> QuarantineEntry | None:
         """Return the entry of exactly these batches, or of this checkpoint, or None."""
         same = (one for one in self.entries if one.batches == batches and one.checkpoint == checkpoint)
         return next(same, None)
-
-
-class HasQuarantine(Protocol):
-    """A state with this slice."""
-
-    @property
-    def quarantine(self) -> Quarantine:
-        """Return the quarantine."""
 
 
 def _added(s: Quarantine, e: qn.QuarantineAdded, at: Cause) -> Quarantine:
@@ -249,3 +236,27 @@ def _removed(s: Quarantine, e: qn.QuarantineRemoved, _: Cause) -> Quarantine:
 
 
 QUARANTINE: Final[ApplyTable] = {qn.QuarantineAdded: _added, qn.QuarantineRemoved: _removed}
+
+
+class HasHealth(Protocol):
+    """A state with the slices of health."""
+
+    @property
+    def emergency(self) -> Emergency:
+        """Return the present level."""
+
+    @property
+    def stability(self) -> Stability:
+        """Return conservative mode and its breaker."""
+
+    @property
+    def quarantine(self) -> Quarantine:
+        """Return the quarantine."""
+
+    @property
+    def instability(self) -> Instability:
+        """Return the findings."""
+
+    @property
+    def overruns(self) -> Overruns:
+        """Return the limits of the budgets, and what overruns led to."""

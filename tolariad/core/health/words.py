@@ -5,6 +5,8 @@ from __future__ import annotations
 import enum
 from typing import ClassVar, Final
 
+from msgspec.structs import asdict
+
 from tolariad.core.base import Batch, Epoch, Event, Report, Seconds, Step, TrainerEffect
 from tolariad.core.control.words import Command
 from tolariad.core.detection.rules import Finding, Signal, Verdict
@@ -136,18 +138,7 @@ class GoOn(TrainerEffect, frozen=True, kw_only=True):
 
 def detected(verdict: Verdict, *, step: int, epoch: int, batch: int) -> InstabilityDetected:
     """Return the event that records a verdict."""
-    return InstabilityDetected(
-        finding=verdict.finding,
-        signal=verdict.signal,
-        value=verdict.value,
-        baseline=verdict.baseline,
-        limit=verdict.limit,
-        run_of=verdict.run_of,
-        explosion=verdict.explosion,
-        step=step,
-        epoch=epoch,
-        batch=batch,
-    )
+    return InstabilityDetected(**asdict(verdict), step=step, epoch=epoch, batch=batch)
 
 
 _GRAVITY: Final = {level: number for number, level in enumerate(Level)}

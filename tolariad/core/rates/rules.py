@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from typing import Final, Protocol
 
+from msgspec.structs import asdict
+
 from tolariad.core.base import Actor, Event
 from tolariad.core.boundary import words as bw
 from tolariad.core.boundary.slice import WAITING_MAX, Boundary, HasBoundary
 from tolariad.core.checkpoints import words as ck
-from tolariad.core.decision import Accepted, Decision, Refusal
+from tolariad.core.decision import Decision, Refusal
 from tolariad.core.engine import At
 from tolariad.core.learning_rate.curve import rates_digest
 from tolariad.core.learning_rate.group import Group, after_epoch, coming, curve_of, rate_of, refusal, with_order
@@ -45,7 +47,7 @@ def registered(state: Reads, report: tv.ReadyReport, _: At[Reads]) -> Decision |
 
 def regrouped(_: Reads, report: lr.RateGroupsReport, __: At[Reads]) -> Decision:
     """Record the groups after the task changed them."""
-    return Decision((lr.LrGroupsChanged(applied_before_step=report.applied_before_step, groups=report.groups),))
+    return Decision((lr.LrGroupsChanged(**asdict(report)),))
 
 
 def restored(
@@ -69,33 +71,28 @@ def standing(state: Reads, report: lr.RatesStandingReport, _: At[Reads]) -> Deci
 
 
 def _told(found: lr.Standing) -> lr.RatesRestored:
-    return lr.RatesRestored(groups=found.groups, orders=found.orders, losses=found.losses, loss_sum=found.loss_sum)
+    return lr.RatesRestored(**asdict(found))
 
 
 # -- orders ----------------------------------------------------------------------------------------------------------------
 
 
-def order(state: Reads, command: lr.LrSet, actor: Actor) -> Decision:
+def order(state: Reads, command: lr.LrSet) -> lr.RateOrdered | Refusal:
     """Accept or refuse an order of a rate."""
     rates, boundary, phase = state.rates, state.boundary, state.run.phase
     if phase in TERMINAL or phase is Phase.STOPPING:
-        return _refused(state, "WrongPhase", f"the run is {phase.value}; this needs a run that trains or will")
+        return Refusal("WrongPhase", f"the run is {phase.value}; this needs a run that trains or will")
     group = rates.group(command.group)
     if group is None:
         known = ", ".join(one.name for one in rates.groups) or "none yet: the trainer is still being built"
-        return _refused(state, "NotFound", f"there is no group {command.group!r}; there are {known}")
+        return Refusal("NotFound", f"there is no group {command.group!r}; there are {known}")
     if len(boundary.waiting) >= WAITING_MAX:
-        return _refused(state, "Refused", f"{WAITING_MAX} orders wait for their boundary already")
+        return Refusal("Refused", f"{WAITING_MAX} orders wait for their boundary already")
     expected = _once_all_act(boundary, group, state.progress.step + 1)
     why = refusal(expected, state.progress.step + 1, command.value, command.policy, rates.max_order_factor)
     if why is not None:
-        return _refused(state, "Refused", why)
-    event = lr.RateOrdered(group=command.group, value=command.value, policy=command.policy, id=command.id, actor=actor)
-    return Decision((event,), (), Accepted())
-
-
-def _refused(state: Reads, error: str, why: str) -> Decision:
-    return Decision(answer=Refusal(error=error, why=why, phase=state.run.phase.value))
+        return Refusal("Refused", why)
+    return lr.RateOrdered(group=command.group, value=command.value, policy=command.policy)
 
 
 def _once_all_act(boundary: Boundary, group: Group, step: int) -> Group:
@@ -224,18 +221,9 @@ def check(state: Reads, event: steps.StepCompleted, _: At[Reads]) -> Decision | 
 
 def violated(_: Reads, report: lr.RateViolationReport, __: At[Reads]) -> Decision:
     """Record the violation that the trainer found and corrected."""
-    violation = lr.LrViolationDetected(
-        step=report.step,
-        group=report.group,
-        what=report.what,
-        expected=report.expected,
-        found=report.found,
-        where=report.where,
-        count=report.count,
-    )
-    return Decision((violation,))
+    return Decision((lr.LrViolationDetected(**asdict(report)),))
 
 
 def audited(_: Reads, report: lr.AuditReport, __: At[Reads]) -> Decision:
     """Record the parameter whose update an audit found to be wrong."""
-    return Decision((lr.AuditDiffered(step=report.step, parameter=report.parameter, what=report.what),))
+    return Decision((lr.AuditDiffered(**asdict(report)),))

@@ -6,7 +6,7 @@ from typing import Final, Protocol
 
 from tolariad.core.base import Cause
 from tolariad.core.checkpoints.slice import HasCheckpoints
-from tolariad.core.health.budget_slice import HasOverruns
+from tolariad.core.health.slice import HasHealth
 from tolariad.core.inputs import RollbackOverdue
 from tolariad.core.rollback import words as rb
 from tolariad.core.rollback.slice import HasRollbacks, OpenRollback, WaitingRollback
@@ -25,7 +25,7 @@ class RollbacksAndProgress(HasProgress, HasRollbacks, Protocol):
     """The slices with the next rollback's name, and the place of training."""
 
 
-class RollbacksAndBudgets(HasRollbacks, HasOverruns, Protocol):
+class RollbacksAndBudgets(HasRollbacks, HasHealth, Protocol):
     """The slices with the open rollback and its deadline."""
 
 
@@ -68,7 +68,7 @@ def overdue(state: RollbacksAndBudgets, mono: int) -> RollbackOverdue | None:
     return RollbackOverdue(opened.id)
 
 
-def deadline_s(state: HasOverruns) -> float:
+def deadline_s(state: HasHealth) -> float:
     """Return how many seconds a rollback may take, all phases of both tiers together."""
     return state.overruns.limit_of("rollback_deadline")
 

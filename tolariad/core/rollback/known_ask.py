@@ -18,8 +18,7 @@ from msgspec.structs import asdict, fields, replace
 from tolariad.core.base import Event
 from tolariad.core.checkpoints import words as ck
 from tolariad.core.checkpoints.slice import HasCheckpoints
-from tolariad.core.health.detection_slice import HasInstability
-from tolariad.core.health.slice import HasStability
+from tolariad.core.health.slice import HasHealth
 from tolariad.core.rates.slice import HasRates
 from tolariad.core.rollback import words as rb
 from tolariad.core.rollback.known_slice import HasKnown, Knowledge, Known
@@ -42,9 +41,7 @@ _ANEW: Final = {
 }
 
 
-class Reads(
-    HasProgress, HasCheckpoints, HasLimits, HasRates, HasStability, HasInstability, HasSnapshots, HasKnown, Protocol
-):
+class Reads(HasProgress, HasCheckpoints, HasLimits, HasRates, HasHealth, HasSnapshots, HasKnown, Protocol):
     """The slices of which a rollback restores something, and those with the names of possible targets."""
 
 

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from tolariad.core.base import Actor, Event
+from tolariad.core.base import Event
 from tolariad.core.checkpoints import words as ck
 from tolariad.core.checkpoints.catalogue_slice import CatalogueEntry
 from tolariad.core.checkpoints.slice import HasCheckpoints
 from tolariad.core.control import words as cv
-from tolariad.core.decision import Accepted, Decision, Refusal
+from tolariad.core.decision import Decision, Refusal
 from tolariad.core.engine import At
 from tolariad.core.rollback import target_ask as targets
 from tolariad.core.rollback import words as rb
@@ -36,26 +36,23 @@ class Reads(HasRun, HasProgress, HasCheckpoints, HasTrainer, HasRerun, HasRollba
 # -- orders ------------------------------------------------------------------------------------------------------------
 
 
-def order(state: Reads, command: rb.Rollback, actor: Actor) -> Decision:
+def order(state: Reads, command: rb.Rollback) -> rb.RollbackRequested | Refusal:
     """Accept or refuse an operator's order. It begins at once, or after the re-run under way."""
     phase = state.run.phase
     if not may_begin(state) or state.rollbacks.asked is not None:
         at = "at its end, and its last checkpoint is being written" if state.checkpoints.is_ending else phase.value
         why = f"the run is {at}; a rollback needs one that is running, paused or frozen, and no other rollback"
-        return Decision(answer=Refusal(error="WrongPhase", why=why, phase=phase.value))
+        return Refusal("WrongPhase", why)
     target = targets.find(state, command)
     if isinstance(target, str):
-        return Decision(answer=Refusal(error="NotFound", why=target, phase=phase.value))
+        return Refusal("NotFound", target)
     is_named = command.to or command.epoch is not None or command.step is not None
-    asked = rb.RollbackRequested(
+    return rb.RollbackRequested(
         checkpoint=target.id,
         tier=command.tier or rb.Tier.FULL,
-        id=command.id,
-        actor=actor,
         step=target.step,
         otherwise=rb.Otherwise.STAY if is_named else rb.Otherwise.OLDER,
     )
-    return Decision((asked,), (), Accepted())
 
 
 def begin_ordered(state: Reads, event: rb.RollbackRequested, _: At[Reads]) -> Decision | None:

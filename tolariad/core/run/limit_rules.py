@@ -9,11 +9,10 @@ from __future__ import annotations
 import math
 from typing import Final, Protocol
 
-from tolariad.core.base import Actor
 from tolariad.core.bounds import EPOCH_MAX
 from tolariad.core.checkpoints.slice import HasCheckpoints
 from tolariad.core.control import words as cv
-from tolariad.core.decision import Accepted, Decision, Refusal
+from tolariad.core.decision import Decision, Refusal
 from tolariad.core.engine import At
 from tolariad.core.rates.slice import HasRates
 from tolariad.core.rollback.slice import HasRollbacks
@@ -21,7 +20,7 @@ from tolariad.core.run import words as rv
 from tolariad.core.run.limit_ask import is_training_over, last_epoch, last_step, rates_until
 from tolariad.core.run.limit_slice import HasLimits
 from tolariad.core.run.slice import HasRun, Phase
-from tolariad.core.settings.metric import Better
+from tolariad.core.settings.values import Better
 from tolariad.core.steps import words as sv
 from tolariad.core.steps.slice import HasProgress
 from tolariad.core.trainer.slice import HasTrainer
@@ -98,24 +97,25 @@ def _is_better(value: float, best: float | None, better: Better) -> bool:
 # -- an order for another end --------------------------------------------------------------------------------------------
 
 
-def order(state: Reads, command: cv.Extend, actor: Actor) -> Decision:
+def order(state: Reads, command: cv.Extend) -> cv.EndOrdered | Refusal:
     """Accept another end, or refuse it."""
     if (refusal := _refusal(state, command)) is not None:
-        return Decision(answer=refusal)
+        return refusal
     former = last_step(state)
-    event = cv.EndOrdered(
+    return cv.EndOrdered(
         epochs=command.epochs,
         steps=command.steps,
         former_epochs=last_epoch(state) if former is None else None,
         former_steps=former,
         rates=rates_until(state, command.epochs, command.steps),
-        id=command.id,
-        actor=actor,
     )
-    tell = cv.SetEnd(epochs=EPOCH_MAX if command.epochs is None else command.epochs, last_step=command.steps)
-    # A trainer that is not built yet gets the new end with its order to train.
-    effects = (tell,) if state.trainer.takes_orders else ()
-    return Decision((event,), effects, Accepted())
+
+
+def send_end(state: Reads, event: cv.EndOrdered, _: At[Reads]) -> Decision | None:
+    """Send the end to a trainer that is built. Any other gets it with its order to train."""
+    epochs = EPOCH_MAX if event.epochs is None else event.epochs
+    order = cv.SetEnd(epochs=epochs, last_step=event.steps)
+    return Decision((), (order,)) if state.trainer.takes_orders else None
 
 
 def _refusal(state: Reads, command: cv.Extend) -> Refusal | None:
@@ -123,9 +123,9 @@ def _refusal(state: Reads, command: cv.Extend) -> Refusal | None:
     here = f"the run is in epoch {max(1, progress.epoch)}, at step {progress.step}"
     if phase is Phase.COMPLETED:
         why = f"the run is complete: {progress.epoch_finished} epochs, {progress.step} steps; {_MORE}"
-        return Refusal(error="WrongPhase", why=why, phase=phase.value)
+        return Refusal("WrongPhase", why)
     if phase is Phase.FAILED:
-        return Refusal(error="WrongPhase", why=f"the run has failed: {state.run.why}", phase=phase.value)
+        return Refusal("WrongPhase", f"the run has failed: {state.run.why}")
     if (command.epochs is None) == (command.steps is None):
         why = "give the last epoch or the last step, and one of them only"
     elif state.checkpoints.is_ending:
@@ -138,4 +138,4 @@ def _refusal(state: Reads, command: cv.Extend) -> Refusal | None:
         why = f"step {command.steps} has passed: {here}; `tolaria stop` ends it at the next step"
     else:
         return None
-    return Refusal(error="Refused", why=why, phase=phase.value)
+    return Refusal("Refused", why)

@@ -7,7 +7,7 @@ import enum
 import msgspec
 
 from tolariad.core.base import Bytes, DaemonEffect, Event, Hex, Seconds, Seq, Step
-from tolariad.core.settings.metric import Better
+from tolariad.core.settings.values import Better
 
 
 class BreakerLimits(msgspec.Struct, frozen=True, kw_only=True):

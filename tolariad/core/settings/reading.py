@@ -14,7 +14,7 @@ import functools
 import math
 import re
 import typing
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import UnionType
 from typing import Annotated, Any, TypeVar
 
@@ -152,7 +152,8 @@ def _read_value(kind: Any, raw: Any, path: str, problems: list[Problem]) -> Any:
         # An empty section is what is left if all its lines are commented out. It means the defaults.
         return _read_struct(section, {} if raw is None else raw, path, problems)
     item = items_of(kind)
-    if item is not None and (what := next(filter(None, map(_not_a_name, _texts_of_names(raw))), None)) is not None:
+    names = map(str, raw) if isinstance(raw, Mapping) else ()
+    if item is not None and (what := _refused_text(names, NAME_CHARACTERS_MAX, "a name")) is not None:
         problems.append(Problem(path=path, what=what))
         return None
     if item is not None and isinstance(raw, list | tuple) and typing.get_origin(_bare(kind)) is tuple:
@@ -167,7 +168,7 @@ def _read_leaf(kind: Any, raw: Any, path: str, problems: list[Problem]) -> Any:
     if any(isinstance(number, float) and not math.isfinite(number) for number in numbers):
         problems.append(Problem(path=path, what=f"must be a finite number, got {shown(raw)}"))
         return None
-    if (what := next(filter(None, map(_not_unicode, _texts(raw))), None)) is not None:
+    if (what := _refused_text(_texts(raw), TEXT_CHARACTERS_MAX, "the text")) is not None:
         problems.append(Problem(path=path, what=what))
         return None
     try:
@@ -188,16 +189,8 @@ def _texts(raw: Any) -> Iterator[str]:
         yield from (text for part in raw for text in _texts(part))
 
 
-def _texts_of_names(raw: Any) -> Iterator[str]:
-    return (str(name) for name in raw) if isinstance(raw, Mapping) else iter(())
-
-
-def _not_a_name(text: str) -> str | None:
-    return text_refusal(text, NAME_CHARACTERS_MAX, "a name")
-
-
-def _not_unicode(text: str) -> str | None:
-    return text_refusal(text, TEXT_CHARACTERS_MAX, "the text")
+def _refused_text(texts: Iterable[str], most: int, name: str) -> str | None:
+    return next(filter(None, (text_refusal(text, most, name) for text in texts)), None)
 
 
 def _leaf_problem(kind: Any, raw: Any, path: str, message: str) -> Problem:

@@ -7,18 +7,18 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 import msgspec
 
 from tolariad.core.bounds import shown
 from tolariad.core.health.budgets import BUDGETS, FED_BREAKERS
-from tolariad.core.settings.metric import read_metric
 from tolariad.core.settings.model import Settings
 from tolariad.core.settings.optimization import Optimizer
 from tolariad.core.settings.reading import ConfigError, Problem, read_settings
 from tolariad.core.settings.task_defaults import TASK_DEFAULTS, TASK_OPTIONS
+from tolariad.core.settings.values import read_metric
 
 # Keys that a live daemon may reload. None of them can change a weight, a rate or the order of data.
 RELOADABLE: Final = (
@@ -122,7 +122,7 @@ def read_resolved(document: bytes) -> Settings:
 
 def difference(a: Settings, b: Settings) -> list[str]:
     """Return the dotted keys whose values differ, sorted."""
-    left, right = _flat(a), _flat(b)
+    left, right = dict(_flat(msgspec.to_builtins(a))), dict(_flat(msgspec.to_builtins(b)))
     return sorted(key for key in left.keys() | right.keys() if left.get(key) != right.get(key))
 
 
@@ -141,19 +141,13 @@ def _is_under(key: str, prefixes: tuple[str, ...]) -> bool:
     return any(key == prefix or key.startswith(f"{prefix}.") for prefix in prefixes)
 
 
-def _flat(settings: Settings) -> dict[str, Any]:
-    flat: dict[str, Any] = {}
-
-    def walk(value: Any, path: str) -> None:
-        # An empty mapping has no keys to compare, so it counts as a value.
-        if isinstance(value, dict) and value:
-            for key, inner in value.items():
-                walk(inner, f"{path}.{key}" if path else str(key))
-        else:
-            flat[path] = value
-
-    walk(msgspec.to_builtins(settings), "")
-    return {key: value for key, value in flat.items() if value != {}}
+def _flat(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield the dotted keys below `path` with their values. An empty mapping has none."""
+    if isinstance(value, dict):
+        for key, inner in value.items():
+            yield from _flat(inner, f"{path}.{key}" if path else str(key))
+    else:
+        yield path, value
 
 
 def _task_problems(task: str | None) -> list[Problem]:

@@ -45,9 +45,9 @@ def sized(state: Reads, report: sn.SnapshotSizeReport, _: At[Reads]) -> Decision
     s, policy = state.snapshots, state.run.policy
     if s.ring is not None:
         # A memory file that two processes map never changes its size. The next daemon makes a larger one.
-        has, size = s.ring.slot_bytes, report.least
-        why = f"a snapshot needs {size} bytes now, a slot has {has}; the next start makes them larger"
-        return None if size <= has or s.off else _off(why, size)
+        holds, size = s.ring.slot_bytes, report.least
+        why = f"a snapshot needs {size} bytes now, a slot has {holds}; the next start makes them larger"
+        return None if size <= holds or s.off else _off(why, size)
     if s.off:
         return None
     if policy.snapshot_slots < SLOTS_MIN:

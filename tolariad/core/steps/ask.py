@@ -15,7 +15,7 @@ from tolariad.core.boundary.order_words import AnyBoundaryOrder
 from tolariad.core.boundary.words import BoundaryOrderActed
 from tolariad.core.checkpoints import words as ck
 from tolariad.core.checkpoints.slice import HasCheckpoints
-from tolariad.core.health.slice import HasQuarantine
+from tolariad.core.health.slice import HasHealth
 from tolariad.core.rates import words as lr
 from tolariad.core.rates.slice import HasRates
 from tolariad.core.rollback import words as rollback
@@ -36,7 +36,7 @@ class RunAndProgress(HasRun, HasProgress, Protocol):
     """The slices with the configured synchronisation, and the speed of steps."""
 
 
-class Reads(HasRun, HasProgress, HasCheckpoints, HasLimits, HasRates, HasQuarantine, Protocol):
+class Reads(HasRun, HasProgress, HasCheckpoints, HasLimits, HasRates, HasHealth, Protocol):
     """The slices that the order to train depends on."""
 
 

@@ -10,7 +10,7 @@ from tolariad.core.decision import Decision
 from tolariad.core.engine import At, Numbered
 from tolariad.core.health import budget_words as bv
 from tolariad.core.health.ask import cause_of
-from tolariad.core.health.slice import HasQuarantine
+from tolariad.core.health.slice import HasHealth
 from tolariad.core.health.words import detected
 from tolariad.core.inputs import Now
 from tolariad.core.rates.slice import HasRates
@@ -24,7 +24,7 @@ from tolariad.core.trainer.ask import refused
 from tolariad.core.trainer.slice import HasTrainer
 
 
-class Reads(Numbered, AllTrained, HasTrainer, HasRerun, HasQuarantine, HasRates, HasSnapshots, Protocol):
+class Reads(Numbered, AllTrained, HasTrainer, HasRerun, HasHealth, HasRates, HasSnapshots, Protocol):
     """The slices that the rules of steps read."""
 
 

@@ -10,7 +10,7 @@ from tolariad.core.checkpoints.slice import HasCheckpoints
 from tolariad.core.control import words as cv
 from tolariad.core.decision import Decision
 from tolariad.core.engine import At
-from tolariad.core.health.slice import HasQuarantine
+from tolariad.core.health.slice import HasHealth
 from tolariad.core.inputs import (
     Opened,
     ReportUnusable,
@@ -44,7 +44,7 @@ class Reads(
     HasTrainer,
     HasLimits,
     HasRates,
-    HasQuarantine,
+    HasHealth,
     HasSnapshots,
     HasRerun,
     Protocol,
