@@ -18,7 +18,7 @@ from tolariad.core.checkpoints.catalogue_slice import CatalogueEntry
 from tolariad.core.checkpoints.slice import Checkpoints, HasCheckpoints
 from tolariad.core.health.slice import HasHealth
 from tolariad.core.rollback.slice import HasRollbacks
-from tolariad.core.run.slice import HasDisk, HasRun
+from tolariad.core.run.slice import HasRun
 from tolariad.core.run.words import Policy
 
 _DAY_NS: Final = 86_400_000_000_000
@@ -29,7 +29,7 @@ AT_ONCE: Final = 16
 _GAP_SHARE: Final = 1 / 7
 
 
-class DueBy(HasRun, HasCheckpoints, HasHealth, HasDisk, Protocol):
+class DueBy(HasRun, HasCheckpoints, HasHealth, Protocol):
     """The slices that decide it: the policy, the time of the last checkpoint, the disk, conservative mode."""
 
 

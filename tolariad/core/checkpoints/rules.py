@@ -34,29 +34,17 @@ from tolariad.core.rollback.slice import HasRollbacks
 from tolariad.core.run import limit_ask as limits
 from tolariad.core.run import words as rv
 from tolariad.core.run.ask import stops_at_boundary
-from tolariad.core.run.limit_slice import HasLimits
-from tolariad.core.run.slice import HasDisk, HasRun, Phase
+from tolariad.core.run.slice import HasRun, Phase
 from tolariad.core.snapshots.slice import HasSnapshots
 from tolariad.core.steps import words as sv
-from tolariad.core.steps.slice import HasProgress, HasRerun
+from tolariad.core.steps.slice import HasProgress
 from tolariad.core.trainer import words as tv
 from tolariad.core.trainer.ask import refused, why_ended
 from tolariad.core.trainer.slice import HasTrainer
 
 
 class Reads(
-    HasRun,
-    HasProgress,
-    HasCheckpoints,
-    HasTrainer,
-    HasRerun,
-    HasLimits,
-    HasBoundary,
-    HasHealth,
-    HasRollbacks,
-    HasDisk,
-    HasSnapshots,
-    Protocol,
+    HasRun, HasProgress, HasCheckpoints, HasTrainer, HasBoundary, HasHealth, HasRollbacks, HasSnapshots, Protocol
 ):
     """The slices that the rules of checkpoints read."""
 

@@ -21,14 +21,14 @@ from tolariad.core.engine import At, Numbered
 from tolariad.core.inputs import CommandReceived, SignalReceived
 from tolariad.core.run import words as run
 from tolariad.core.run.ask import is_pausing, pause_reached, stops_at_boundary
-from tolariad.core.run.slice import TERMINAL, TRAINING, HasDisk, HasRun, Phase, gap_words
+from tolariad.core.run.slice import TERMINAL, TRAINING, HasRun, Phase, gap_words
 from tolariad.core.steps.slice import HasProgress
 from tolariad.core.trainer import words as trainer
 from tolariad.core.trainer.slice import HasTrainer
 from tolariad.core.vocabulary import AnyCommand
 
 
-class Reads(Numbered, HasRun, HasProgress, HasCheckpoints, HasTrainer, HasControl, HasDisk, Protocol):
+class Reads(Numbered, HasRun, HasProgress, HasCheckpoints, HasTrainer, HasControl, Protocol):
     """The slices that the rules of orders read."""
 
 

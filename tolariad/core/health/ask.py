@@ -26,7 +26,7 @@ from tolariad.core.snapshots.ask import Restorable
 from tolariad.core.snapshots.slice import HasSnapshots
 from tolariad.core.stability import RATE_VIOLATIONS_MAX, BreakerState, breaker_state, reason_for_conservative
 from tolariad.core.steps import words as steps
-from tolariad.core.steps.slice import HasProgress, HasRerun
+from tolariad.core.steps.slice import HasProgress
 from tolariad.core.trainer.slice import HasTrainer
 
 
@@ -34,7 +34,7 @@ class SkipsKnown(HasProgress, HasHealth, Protocol):
     """The slices with the quarantine and the place of training."""
 
 
-class Reads(HasRun, HasProgress, HasCheckpoints, HasTrainer, HasRerun, HasRollbacks, HasSnapshots, HasHealth, Protocol):
+class Reads(HasRun, HasProgress, HasCheckpoints, HasTrainer, HasRollbacks, HasSnapshots, HasHealth, Protocol):
     """The slices that the rules of findings, emergencies and quarantine read."""
 
 

@@ -14,13 +14,13 @@ from tolariad.core.health.budget_slice import MEMORY, SHOWN_ONLY, Overruns, meas
 from tolariad.core.health.budgets import BUDGETS
 from tolariad.core.health.slice import HasHealth
 from tolariad.core.inputs import BudgetsReported
-from tolariad.core.run.slice import HasDisk
+from tolariad.core.run.slice import HasRun
 from tolariad.core.steps.slice import HasProgress
 from tolariad.core.trainer import words as tv
 from tolariad.core.trainer.slice import HasTrainer
 
 
-class Reads(HasProgress, HasHealth, HasDisk, HasTrainer, Protocol):
+class Reads(HasProgress, HasHealth, HasRun, HasTrainer, Protocol):
     """The slices that the rules of budgets read."""
 
 

@@ -22,12 +22,12 @@ from tolariad.core.rollback.slice import HasRollbacks
 from tolariad.core.run import words as rv
 from tolariad.core.run.slice import TERMINAL, HasRun, Phase
 from tolariad.core.steps import words as steps
-from tolariad.core.steps.slice import HasProgress, HasRerun
+from tolariad.core.steps.slice import HasProgress
 from tolariad.core.trainer import words as tv
 from tolariad.core.trainer.slice import HasTrainer
 
 
-class Reads(HasRun, HasProgress, HasTrainer, HasRerun, HasRates, HasBoundary, HasRollbacks, Protocol):
+class Reads(HasRun, HasProgress, HasTrainer, HasRates, HasBoundary, HasRollbacks, Protocol):
     """The slices that the rules of learning rates read."""
 
 

@@ -23,7 +23,7 @@ from tolariad.core.rates.slice import HasRates
 from tolariad.core.rollback import words as rb
 from tolariad.core.rollback.known_slice import HasKnown, Knowledge, Known
 from tolariad.core.run import words as run
-from tolariad.core.run.limit_slice import HasLimits
+from tolariad.core.run.slice import HasRun
 from tolariad.core.snapshots import words as sn
 from tolariad.core.snapshots.slice import HasSnapshots
 from tolariad.core.steps import words as steps
@@ -41,7 +41,7 @@ _ANEW: Final = {
 }
 
 
-class Reads(HasProgress, HasCheckpoints, HasLimits, HasRates, HasHealth, HasSnapshots, HasKnown, Protocol):
+class Reads(HasProgress, HasCheckpoints, HasRun, HasRates, HasHealth, HasSnapshots, HasKnown, Protocol):
     """The slices of which a rollback restores something, and those with the names of possible targets."""
 
 

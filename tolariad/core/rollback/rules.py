@@ -23,13 +23,13 @@ from tolariad.core.run.ask import pause_reached, spawn
 from tolariad.core.run.slice import HasRun, Phase
 from tolariad.core.snapshots.ask import Restorable, restorable
 from tolariad.core.snapshots.slice import HasSnapshots
-from tolariad.core.steps.slice import HasProgress, HasRerun
+from tolariad.core.steps.slice import HasProgress
 from tolariad.core.trainer import words as trainer
 from tolariad.core.trainer.ask import TrainerIsGone
 from tolariad.core.trainer.slice import HasTrainer
 
 
-class Reads(HasRun, HasProgress, HasCheckpoints, HasTrainer, HasRerun, HasRollbacks, HasSnapshots, Protocol):
+class Reads(HasRun, HasProgress, HasCheckpoints, HasTrainer, HasRollbacks, HasSnapshots, Protocol):
     """The slices that the rules of rollbacks read."""
 
 

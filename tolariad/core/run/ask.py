@@ -8,7 +8,7 @@ from tolariad.core.base import Cause
 from tolariad.core.checkpoints.slice import HasCheckpoints
 from tolariad.core.inputs import DiskMeasured
 from tolariad.core.run import words as run
-from tolariad.core.run.slice import TERMINAL, HasDisk, HasRun, Phase
+from tolariad.core.run.slice import TERMINAL, HasRun, Phase
 from tolariad.core.steps.slice import HasProgress
 from tolariad.core.trainer import words as trainer
 from tolariad.core.trainer.slice import HasTrainer
@@ -61,17 +61,13 @@ def pause_reached(state: HasProgress, pause: Cause | None = None, step: int | No
 # -- space on the journal's disk -----------------------------------------------------------------------------------------
 
 
-class RunAndDisk(HasRun, HasDisk, Protocol):
-    """The slices that a pause for low space depends on."""
-
-
 def floor_bytes(state: HasCheckpoints, segment_bytes: int) -> int:
     """Return the bytes that must be free: three segments, and a checkpoint as large as the newest one."""
     newest = state.checkpoints.newest
     return FLOOR_SEGMENTS * segment_bytes + (newest.size if newest is not None else 0)
 
 
-def would_change(state: RunAndDisk, given: DiskMeasured) -> bool:
+def would_change(state: HasRun, given: DiskMeasured) -> bool:
     """Return whether this measurement leads to an event. Others need not become an input."""
     if state.run.phase in TERMINAL:
         return False
@@ -80,7 +76,7 @@ def would_change(state: RunAndDisk, given: DiskMeasured) -> bool:
     return given.free >= given.floor * (1 + _MARGIN)
 
 
-def is_pausing(state: RunAndDisk) -> bool:
+def is_pausing(state: HasRun) -> bool:
     """Return whether low space is the only reason why the run pauses or is about to."""
     low, pause = state.disk.low, state.run.pause
     return low is not None and pause is not None and pause.seq == low.seq

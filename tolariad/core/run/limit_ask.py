@@ -17,7 +17,6 @@ from tolariad.core.learning_rate.group import Group, rate_of
 from tolariad.core.learning_rate.schedule import LRPolicy
 from tolariad.core.rates.slice import HasRates
 from tolariad.core.rollback.slice import HasRollbacks
-from tolariad.core.run.limit_slice import HasLimits
 from tolariad.core.run.slice import HasRun
 from tolariad.core.steps.slice import HasProgress
 
@@ -25,19 +24,15 @@ from tolariad.core.steps.slice import HasProgress
 _BY_LENGTH: Final = (LRPolicy.HOST_COSINE, LRPolicy.LINEAR, LRPolicy.WSD)
 
 
-class RunAndLimits(HasRun, HasLimits, Protocol):
-    """The slices with the limits, and with those that were reached."""
-
-
-class Ends(HasRun, HasProgress, HasLimits, Protocol):
+class RunAndProgress(HasRun, HasProgress, Protocol):
     """The slices with the limits and the place of training."""
 
 
-class KeepsBest(HasRun, HasProgress, HasCheckpoints, HasLimits, Protocol):
+class KeepsBest(HasRun, HasProgress, HasCheckpoints, Protocol):
     """The slices with the best epoch and the checkpoints."""
 
 
-class AllTrained(HasRun, HasProgress, HasLimits, HasCheckpoints, HasRollbacks, Protocol):
+class AllTrained(HasRun, HasProgress, HasCheckpoints, HasRollbacks, Protocol):
     """The slices with the end of the run, and with operations that may follow the last step."""
 
 
@@ -45,7 +40,7 @@ class ProgressAndRates(HasProgress, HasRates, Protocol):
     """The slices with the rates, and the place of training."""
 
 
-def last_epoch(state: RunAndLimits) -> int:
+def last_epoch(state: HasRun) -> int:
     """Return the epoch after which the run is complete."""
     policy, end = state.run.policy, state.limits.end
     if end is not None:
@@ -53,25 +48,25 @@ def last_epoch(state: RunAndLimits) -> int:
     return min(policy.epochs, policy.stop_epochs or policy.epochs)
 
 
-def last_step(state: Ends) -> int | None:
+def last_step(state: RunAndProgress) -> int | None:
     """Return the step at which a trainer that starts now ends; None if only epochs end it."""
     return state.progress.step if state.limits.reached else _end_step(state)
 
 
-def _end_step(state: RunAndLimits) -> int | None:
+def _end_step(state: HasRun) -> int | None:
     """Return the last step, as configured or ordered, or None."""
     end = state.limits.end
     return state.run.policy.stop_steps if end is None else end.steps
 
 
-def is_end_reached(state: Ends) -> bool:
+def is_end_reached(state: RunAndProgress) -> bool:
     """Return whether everything that was configured or ordered is trained."""
     progress, step = state.progress, _end_step(state)
     is_trained = progress.epoch_finished >= last_epoch(state) or (step is not None and progress.step >= step)
     return is_trained or state.limits.reached is not None
 
 
-def epochs_in_all(state: Ends) -> int:
+def epochs_in_all(state: RunAndProgress) -> int:
     """Return the number of epochs to show: those configured, or those up to an end that was ordered."""
     end, an_epoch = state.limits.end, state.progress.steps_per_epoch
     if end is None or (end.epochs is None and not an_epoch):
@@ -79,7 +74,7 @@ def epochs_in_all(state: Ends) -> int:
     return end.epochs if end.epochs is not None else -(-(end.steps or 0) // an_epoch)
 
 
-def steps_in_all(state: Ends) -> int | None:
+def steps_in_all(state: RunAndProgress) -> int | None:
     """Return how many steps the run has if nothing ends it sooner; None if only its data tells."""
     by_epochs = last_epoch(state) * state.progress.steps_per_epoch
     return min(filter(None, (by_epochs, _end_step(state))), default=None)
@@ -92,13 +87,13 @@ def epoch_to_keep(state: KeepsBest) -> int:
     return best if state.run.policy.keep_best and is_over and best != state.checkpoints.best_epoch else 0
 
 
-def is_best(state: RunAndLimits, report: ck.CheckpointWrittenReport) -> bool:
+def is_best(state: HasRun, report: ck.CheckpointWrittenReport) -> bool:
     """Return whether the checkpoint holds the end of the best epoch."""
     best = state.limits.best_epoch
     return state.run.policy.keep_best and best > 0 and (report.epoch, report.batch) == (best + 1, 0)
 
 
-def is_last_epoch(state: RunAndLimits, epoch: int) -> bool:
+def is_last_epoch(state: HasRun, epoch: int) -> bool:
     """Return whether training ends with `epoch`. Its checkpoint is taken when the trainer reports the end."""
     return epoch >= last_epoch(state) or state.limits.reached is not None
 

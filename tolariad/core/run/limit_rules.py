@@ -18,7 +18,6 @@ from tolariad.core.rates.slice import HasRates
 from tolariad.core.rollback.slice import HasRollbacks
 from tolariad.core.run import words as rv
 from tolariad.core.run.limit_ask import is_training_over, last_epoch, last_step, rates_until
-from tolariad.core.run.limit_slice import HasLimits
 from tolariad.core.run.slice import HasRun, Phase
 from tolariad.core.settings.values import Better
 from tolariad.core.steps import words as sv
@@ -26,7 +25,7 @@ from tolariad.core.steps.slice import HasProgress
 from tolariad.core.trainer.slice import HasTrainer
 
 
-class Reads(HasRun, HasProgress, HasCheckpoints, HasLimits, HasRollbacks, HasRates, HasTrainer, Protocol):
+class Reads(HasRun, HasProgress, HasCheckpoints, HasRollbacks, HasRates, HasTrainer, Protocol):
     """The slices that the rules of limits read."""
 
 

@@ -7,7 +7,7 @@ The checkpoint kept as the best holds the end of that epoch, never a later state
 
 from __future__ import annotations
 
-from typing import Final, Protocol
+from typing import Final
 
 import msgspec
 from msgspec.structs import replace
@@ -51,14 +51,6 @@ class Limits(msgspec.Struct, frozen=True):
     def trained_until(self, mono: int) -> int:
         """Return the ns of training so far, at monotonic time `mono` of this boot."""
         return self.trained_ns + (max(0, mono - self.clock_mono) if self.clock_mono else 0)
-
-
-class HasLimits(Protocol):
-    """A state with this slice."""
-
-    @property
-    def limits(self) -> Limits:
-        """Return the limits and the best epoch."""
 
 
 def _tick(s: Limits, e: Event, _: Cause) -> Limits:

@@ -15,14 +15,13 @@ from tolariad.core.inputs import DiskMeasured, Opened, Reconfigured, StartMode
 from tolariad.core.run import words as rv
 from tolariad.core.run.ask import is_pausing, pause_reached, spawn, would_change
 from tolariad.core.run.limit_ask import is_end_reached
-from tolariad.core.run.limit_slice import HasLimits
-from tolariad.core.run.slice import EXIT_CODES, EXIT_FAILED, TRAINING, HasDisk, HasRun, Phase
+from tolariad.core.run.slice import EXIT_CODES, EXIT_FAILED, TRAINING, HasRun, Phase
 from tolariad.core.steps.slice import HasProgress
 from tolariad.core.trainer import words as tv
 from tolariad.core.trainer.slice import HasTrainer
 
 
-class Reads(Numbered, HasRun, HasProgress, HasCheckpoints, HasTrainer, HasDisk, HasLimits, Protocol):
+class Reads(Numbered, HasRun, HasProgress, HasCheckpoints, HasTrainer, Protocol):
     """The slices that the rules of the run read."""
 
 

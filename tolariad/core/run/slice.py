@@ -21,6 +21,7 @@ from tolariad.core.checkpoints import words as ck
 from tolariad.core.control import words as control
 from tolariad.core.rollback import words as rb
 from tolariad.core.run import words as run
+from tolariad.core.run.limit_slice import Limits
 from tolariad.core.trainer import words as trainer
 
 
@@ -108,20 +109,20 @@ class Disk(msgspec.Struct, frozen=True):
         return f"the journal's disk is low: {self.free:,} bytes were free, {self.floor:,} are needed"
 
 
-class HasDisk(Protocol):
-    """A state with this slice."""
+class HasRun(Protocol):
+    """A state with the slices of the run."""
+
+    @property
+    def run(self) -> Run:
+        """Return which run this is and its phase."""
 
     @property
     def disk(self) -> Disk:
         """Return the state of the journal's disk."""
 
-
-class HasRun(Protocol):
-    """A state with this slice."""
-
     @property
-    def run(self) -> Run:
-        """Return which run this is and its phase."""
+    def limits(self) -> Limits:
+        """Return the limits and the best epoch."""
 
 
 _RUNNING_ON: Final = (Phase.STARTING, Phase.RECOVERING, Phase.RUNNING)

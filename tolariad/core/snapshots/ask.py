@@ -7,7 +7,6 @@ from typing import Protocol, TypeAlias
 from tolariad.core.checkpoints.catalogue_slice import CatalogueEntry
 from tolariad.core.checkpoints.slice import HasCheckpoints
 from tolariad.core.run.limit_ask import epoch_to_keep
-from tolariad.core.run.limit_slice import HasLimits
 from tolariad.core.run.slice import HasRun
 from tolariad.core.snapshots import words as sn
 from tolariad.core.snapshots.slice import HasSnapshots, KeptSnapshot
@@ -21,7 +20,7 @@ class Places(HasCheckpoints, HasSnapshots, Protocol):
     """The slices with every place to begin from."""
 
 
-class NewestBeyond(HasRun, HasProgress, HasCheckpoints, HasLimits, HasSnapshots, Protocol):
+class NewestBeyond(HasRun, HasProgress, HasCheckpoints, HasSnapshots, Protocol):
     """The slices with the snapshots, and with the epoch's end that still needs a checkpoint."""
 
 

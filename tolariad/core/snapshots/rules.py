@@ -11,29 +11,17 @@ from tolariad.core.engine import At
 from tolariad.core.inputs import RingPrepared, SnapshotDiffers
 from tolariad.core.rollback.slice import HasRollbacks
 from tolariad.core.run import limit_ask as limits
-from tolariad.core.run.limit_slice import HasLimits
 from tolariad.core.run.slice import HasRun, Phase
 from tolariad.core.snapshots import words as sn
 from tolariad.core.snapshots.ask import newest_beyond, ring_order
 from tolariad.core.snapshots.slice import SLOTS_MAX, SLOTS_MIN, HasSnapshots, KeptSnapshot, Snapshots
 from tolariad.core.steps import words as sv
-from tolariad.core.steps.slice import HasProgress, HasRerun
+from tolariad.core.steps.slice import HasProgress
 from tolariad.core.trainer import words as tv
 from tolariad.core.trainer.slice import HasTrainer
 
 
-class Reads(
-    HasRun,
-    HasProgress,
-    HasCheckpoints,
-    HasTrainer,
-    HasRerun,
-    HasLimits,
-    HasBoundary,
-    HasRollbacks,
-    HasSnapshots,
-    Protocol,
-):
+class Reads(HasRun, HasProgress, HasCheckpoints, HasTrainer, HasBoundary, HasRollbacks, HasSnapshots, Protocol):
     """The slices that the rules of snapshots read."""
 
 

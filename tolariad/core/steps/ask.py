@@ -20,7 +20,7 @@ from tolariad.core.rates import words as lr
 from tolariad.core.rates.slice import HasRates
 from tolariad.core.rollback import words as rollback
 from tolariad.core.run import limit_ask
-from tolariad.core.run.limit_slice import HasLimits
+from tolariad.core.run.limit_ask import RunAndProgress
 from tolariad.core.run.slice import HasRun
 from tolariad.core.snapshots import words as snapshots
 from tolariad.core.steps import script_words as sc
@@ -32,11 +32,7 @@ from tolariad.core.vocabulary import Unknown
 _SHORT_STEP_NS: Final = 5_000_000
 
 
-class RunAndProgress(HasRun, HasProgress, Protocol):
-    """The slices with the configured synchronisation, and the speed of steps."""
-
-
-class Reads(HasRun, HasProgress, HasCheckpoints, HasLimits, HasRates, HasHealth, Protocol):
+class Reads(HasRun, HasProgress, HasCheckpoints, HasRates, HasHealth, Protocol):
     """The slices that the order to train depends on."""
 
 

@@ -19,12 +19,12 @@ from tolariad.core.run.limit_ask import AllTrained, is_training_over
 from tolariad.core.snapshots.ask import restorable
 from tolariad.core.snapshots.slice import HasSnapshots
 from tolariad.core.steps import words as sv
-from tolariad.core.steps.slice import HasRerun, plateau_metric
+from tolariad.core.steps.slice import HasProgress, plateau_metric
 from tolariad.core.trainer.ask import refused
 from tolariad.core.trainer.slice import HasTrainer
 
 
-class Reads(Numbered, AllTrained, HasTrainer, HasRerun, HasHealth, HasRates, HasSnapshots, Protocol):
+class Reads(Numbered, AllTrained, HasTrainer, HasProgress, HasHealth, HasRates, HasSnapshots, Protocol):
     """The slices that the rules of steps read."""
 
 

@@ -87,14 +87,6 @@ class Progress(msgspec.Struct, frozen=True):
         return self.skip_epoch, self.skip_batch
 
 
-class HasProgress(Protocol):
-    """A state with this slice."""
-
-    @property
-    def progress(self) -> Progress:
-        """Return where training stands."""
-
-
 class OpenRerun(msgspec.Struct, frozen=True):
     """A re-run that has not ended."""
 
@@ -112,8 +104,12 @@ class Rerun(msgspec.Struct, frozen=True):
     differed: int = 0
 
 
-class HasRerun(Protocol):
-    """A state with this slice."""
+class HasProgress(Protocol):
+    """A state with the slices of steps."""
+
+    @property
+    def progress(self) -> Progress:
+        """Return where training stands."""
 
     @property
     def rerun(self) -> Rerun:

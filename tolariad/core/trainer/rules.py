@@ -24,31 +24,19 @@ from tolariad.core.rates import optimizer_words as ov
 from tolariad.core.rates.slice import HasRates
 from tolariad.core.run import words as rv
 from tolariad.core.run.ask import pause_reached
-from tolariad.core.run.limit_slice import HasLimits
 from tolariad.core.run.slice import TRAINING, HasRun, Phase
 from tolariad.core.snapshots import words as sn
 from tolariad.core.snapshots.ask import newest_beyond, ring_order
 from tolariad.core.snapshots.slice import HasSnapshots
 from tolariad.core.steps import words as sv
 from tolariad.core.steps.ask import train_from
-from tolariad.core.steps.slice import HasProgress, HasRerun
+from tolariad.core.steps.slice import HasProgress
 from tolariad.core.trainer import words as tv
 from tolariad.core.trainer.ask import TrainerIsGone, refused, why_ended
 from tolariad.core.trainer.slice import HasTrainer, backoff_s, environment_hash
 
 
-class Reads(
-    HasRun,
-    HasProgress,
-    HasCheckpoints,
-    HasTrainer,
-    HasLimits,
-    HasRates,
-    HasHealth,
-    HasSnapshots,
-    HasRerun,
-    Protocol,
-):
+class Reads(HasRun, HasProgress, HasCheckpoints, HasTrainer, HasRates, HasHealth, HasSnapshots, Protocol):
     """The slices that the rules of the trainer read."""
 
 
