@@ -29,6 +29,7 @@ from tests.campaign.variants import EPOCHS, Order, configuration
 from tests.core.test_lifecycle import ENDS
 from tolariad.control.client import Client, ControlError, NotReachable
 from tolariad.core.base import Event
+from tolariad.core.checkpoints import words as ck
 from tolariad.core.control import words as cv
 from tolariad.core.replay import replay_records
 from tolariad.core.rollback import words as rb
@@ -255,7 +256,7 @@ class Disturbance:
             lost=sum(not _is_there(events.get(seq), what) for seq, what in operator.acknowledged.items()),
             pauses=operator.pauses,
             checkpoints=operator.checkpoints,
-            reruns=state.rerun.compared,
+            reruns=sum(event.compared for event in events.values() if isinstance(event, ck.RerunFinished)),
             rollbacks=state.rollbacks.done,
             by_start=sum(isinstance(event, rb.RolledBack) and event.by_start for event in events.values()),
         )

@@ -232,10 +232,10 @@ def test_a_rerun_that_differs_stops_the_run_only_where_it_cannot_be_explained(gr
     until(world, 6)
     world.environment = environment(determinism=grade, threads=threads_after)
     world.restart_daemon()
-    while world.state.rerun.open is None:
+    while world.state.progress.rerun is None:
         world.tick()
     difference = ck.Difference(step=5, field="loss", expected="0x1p+0", found="0x1p+1")
-    world.trainer.step = world.state.rerun.open.last
+    world.trainer.step = world.state.progress.rerun.last
     world.trainer.script.clear()
     report = ck.RerunReport(first=5, last=6, compared=2, first_difference=difference)
     world.give(ReportReceived(incarnation=world.trainer.incarnation, report=report))

@@ -211,7 +211,7 @@ def run_status(state: RunState, directory: str, facts: LiveFacts) -> RunStatus:
         ordered=_ordered(state),
         frozen=failed or (run.why if phase is Phase.FROZEN else None),
         last_error=_last_error(state, failed),
-        rerunning_to=state.rerun.open.last if state.rerun.open else None,
+        rerunning_to=state.progress.rerun.last if state.progress.rerun else None,
         rng_seed=run.rng_seed,
         starts=run.starts,
         checkpoint=_checkpoint(state, facts),

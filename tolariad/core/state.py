@@ -31,7 +31,6 @@ from tolariad.core.run import slice as run
 from tolariad.core.run.slice import DISK, Disk
 from tolariad.core.snapshots import slice as snapshots
 from tolariad.core.steps import slice as steps
-from tolariad.core.steps.slice import RERUN, Rerun
 from tolariad.core.trainer import slice as trainer
 from tolariad.core.vocabulary import Unknown
 
@@ -48,7 +47,6 @@ class RunState(msgspec.Struct, frozen=True):
     progress: steps.Progress = steps.Progress()
     checkpoints: checkpoints.Checkpoints = checkpoints.Checkpoints()
     trainer: trainer.Trainer = trainer.Trainer()
-    rerun: Rerun = Rerun()
     control: control.Control = control.Control()
     limits: limits.Limits = limits.Limits()
     rates: rates.Rates = rates.Rates()
@@ -72,7 +70,6 @@ _TABLES: Final[dict[str, ApplyTable]] = {
     "progress": steps.APPLY,
     "checkpoints": checkpoints.APPLY,
     "trainer": trainer.APPLY,
-    "rerun": RERUN,
     "control": control.APPLY,
     "limits": limits.APPLY,
     "rates": rates.APPLY,

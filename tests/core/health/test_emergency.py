@@ -85,7 +85,7 @@ def test_an_emergency_that_comes_before_training_goes_on_leads_back_when_it_does
     world.restart_daemon()
     for _ in range(ticks):
         world.tick()
-    assert world.state.rerun.open is not None or not (world.state.trainer.alive and world.state.trainer.began)
+    assert world.state.progress.rerun is not None or not (world.state.trainer.alive and world.state.trainer.began)
     assert isinstance(world.command(hv.RaiseEmergency(level=level, reason="smells")), Accepted)
     assert world.command(hv.RaiseEmergency(level=level, reason="again")) is not None
     assert find(world, rb.RollbackBegun) == []

@@ -148,7 +148,7 @@ def test_a_batch_that_kills_three_times_is_skipped_where_that_is_wanted(wanted):
         world.crash_trainer()
         for _ in range(80):
             world.tick()
-            if world.trainer is not None and world.state.trainer.began and world.state.rerun.open is None:
+            if world.trainer is not None and world.state.trainer.began and world.state.progress.rerun is None:
                 return
 
     for _ in range(2):
@@ -198,7 +198,7 @@ class Deadly(World):
 
         def trains() -> bool:
             one, state = self.trainer, self.state
-            if one is None or self.due or not state.trainer.began or state.rerun.open is not None or one.script:
+            if one is None or self.due or not state.trainer.began or state.progress.rerun is not None or one.script:
                 return False
             return not one._is_held(one.done_epoch + 1, one.batch + 1)
 

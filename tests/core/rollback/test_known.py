@@ -101,7 +101,7 @@ def disturb(world: World, draw: random.Random, rollbacks: float, steps: float) -
     """One more thing that can happen to what is known, or the way back to a drawn place; the two shares say how often."""
     state = world.state
     world.accuracy[draw.choice((1, 2, 3))] = draw.choice((0.02, 0.2, 0.5, 0.7, 0.9))
-    alive = world.trainer is not None and state.trainer.began and state.rerun.open is None
+    alive = world.trainer is not None and state.trainer.began and state.progress.rerun is None
     kind = draw.random()
     if kind < rollbacks:
         memory = [one.id for one in state.snapshots.promoted]

@@ -162,7 +162,7 @@ def test_a_rollback_ordered_in_a_re_run_waits_for_its_end():
     """Recorded at once, begun when the script is over."""
     world = until(World(0), 7)
     world.restart_daemon()
-    while world.state.rerun.open is None:
+    while world.state.progress.rerun is None:
         world.tick()
     answer = world.command(rb.Rollback(epoch=0))
     world.run()

@@ -222,7 +222,7 @@ def test_where_the_newest_cannot_be_used_an_order_that_named_none_goes_on_to_the
     world = until(World(0), 7)
     if is_rerun:
         world.crash_trainer()
-        tick_until(world, lambda: world.state.rerun.open is not None, "a re-run")
+        tick_until(world, lambda: world.state.progress.rerun is not None, "a re-run")
     world.break_newest()
     world.command(order)
     tick_until(world, lambda: world.state.rollbacks.done, "a rollback that is done")

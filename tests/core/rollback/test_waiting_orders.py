@@ -31,7 +31,7 @@ def waiting_for_a_snapshot():
     for one in world.state.snapshots.kept:
         if one.id != target.id:
             world.memory[one.slot] = "noise"
-    tick_until(world, lambda: world.state.rerun.open, "a re-run")
+    tick_until(world, lambda: world.state.progress.rerun, "a re-run")
     assert isinstance(world.command(rb.Rollback(to=target.id)), Accepted)
     assert world.state.rollbacks.asked is not None
     return world, target

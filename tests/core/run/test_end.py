@@ -8,6 +8,7 @@ from tests.core.facts import EPOCHS, daemon_started
 from tests.core.simulate import World, find, until
 from tests.core.simulated_trainer import STEPS_PER_EPOCH
 from tests.core.test_lifecycle import troubled
+from tolariad.core.checkpoints import words as ck
 from tolariad.core.control import words as cv
 from tolariad.core.decision import Accepted, Refusal
 from tolariad.core.inputs import Opened, ReportReceived, StartMode
@@ -247,7 +248,7 @@ def test_a_complete_run_goes_on_with_more_epochs(ordered):
     assert [one.origin for one in find(world, rv.RunResumed)] == [rv.Origin.START]
     world.run()
     assert [(one.step, one.epochs) for one in find(world, rv.RunCompleted)] == [first, (20, 5)]
-    assert not world.state.rerun.finished
+    assert find(world, ck.RerunFinished) == []
 
 
 def test_another_configured_end_replaces_an_ordered_one_and_other_keys_do_not():

@@ -128,7 +128,7 @@ def of_stop(state: Reads, event: cv.StopRequested, at: At[Reads]) -> Decision | 
     """A stop was ordered while the trainer stands at a boundary: save it there."""
     if not stops_at_boundary(at.was, event.mode) or not state.trainer.held:
         return None
-    return _of_stop(state, is_rerun=state.rerun.open is not None)
+    return _of_stop(state, is_rerun=state.progress.rerun is not None)
 
 
 def of_stop_held(state: Reads, report: cv.HeldReport, _: At[Reads]) -> Decision | None:

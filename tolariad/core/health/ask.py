@@ -114,7 +114,7 @@ def may_go_back(state: Reads) -> bool:
 
 
 def _is_training(state: Reads) -> bool:
-    return state.trainer.alive and state.trainer.began and state.rerun.open is None
+    return state.trainer.alive and state.trainer.began and state.progress.rerun is None
 
 
 def target_for_later(state: Reads, level: hv.Level) -> Restorable | None:

@@ -46,7 +46,7 @@ def reported(state: Reads, report: hv.InstabilityReport, _: At[Reads]) -> Decisi
     if report.late and report.step != at:
         # The report crossed with a rollback: its step is abandoned.
         return None
-    if not report.late and (report.step != at + 1 or state.rerun.open is not None):
+    if not report.late and (report.step != at + 1 or state.progress.rerun is not None):
         refusal = refused(state, f"step {report.step} was judged, but the next step is {at + 1}")
         return Decision((refusal,))
     found = hv.detected(report.verdict, step=report.step, epoch=report.epoch, batch=report.batch)

@@ -113,7 +113,7 @@ def after_death(state: Reads, event: tv.TrainerDied, at: At[Reads]) -> Decision 
     if not is_restarted or not state.run.policy.skip_batch_on_death or died.deaths + 1 != DEATHS_OF_A_BATCH:
         return None
     # A batch of a validation is not one of training.
-    if not died.began or was.rerun.open is not None or progress.validating is not None:
+    if not died.began or was.progress.rerun is not None or progress.validating is not None:
         return None
     is_next = progress.epoch_finished >= progress.epoch
     epoch, batch = (progress.epoch + 1, 1) if is_next else (progress.epoch, progress.batch + 1)

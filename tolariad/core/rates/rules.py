@@ -55,7 +55,7 @@ def restored(
 ) -> Decision | None:
     """Record the rates of a trainer that is at a rollback's target, if the fold still has those from after it."""
     if isinstance(report, ck.TrainingStartedReport):
-        stands_there = at.was.rates.stale and not state.rates.stale and state.rerun.open is None
+        stands_there = at.was.rates.stale and not state.rates.stale and state.progress.rerun is None
     else:
         stands_there = at.was.rollbacks.open is not None and state.rollbacks.open is None
     known, found = state.rates, report.rates
@@ -119,7 +119,7 @@ def back_off(
     If there are more groups than orders may wait, no orders are made.
     """
     factor, training = state.rollbacks.rate_factor, state.trainer.began and state.run.phase is Phase.RUNNING
-    if factor == 1.0 or not training or state.rerun.open is not None or state.rates.stale:
+    if factor == 1.0 or not training or state.progress.rerun is not None or state.rates.stale:
         return None
     step = state.progress.step + 1
     groups = [group for group in state.rates.groups if rate_of(group, step) > 0]

@@ -61,14 +61,14 @@ def begin_ordered(state: Reads, event: rb.RollbackRequested, _: At[Reads]) -> De
     An emergency's order waits until one trains.
     """
     is_built = state.trainer.alive and not state.trainer.began
-    if event.otherwise is rb.Otherwise.HALT or state.rerun.open is not None or is_built:
+    if event.otherwise is rb.Otherwise.HALT or state.progress.rerun is not None or is_built:
         return None
     return _begin_asked(state)
 
 
 def begin_waiting(state: Reads, _: ck.TrainingStarted | ck.RerunFinished, __: At[Reads]) -> Decision | None:
     """Begin the rollback that was ordered meanwhile: the re-run is over."""
-    return None if state.rerun.open is not None else _begin_asked(state)
+    return None if state.progress.rerun is not None else _begin_asked(state)
 
 
 def _begin_asked(state: Reads) -> Decision | None:

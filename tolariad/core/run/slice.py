@@ -76,7 +76,6 @@ class Run(msgspec.Struct, frozen=True):
     task: str = ""
     rng_seed: int = 0
     config: str = ""
-    config_hash: str = ""
     policy: run.Policy = run.Policy(epochs=1)
     started_wall: int = 0
     phase: Phase = Phase.STARTING
@@ -84,7 +83,6 @@ class Run(msgspec.Struct, frozen=True):
     stop: PendingStop | None = None
     why: str = ""
     failure: run.FailureKind | None = None
-    daemon_pid: int = 0
     boot_id: str = ""
     starts: int = 0
     gap: Gap | None = None
@@ -175,7 +173,6 @@ def _started(s: Run, e: run.RunStarted, _: Cause) -> Run:
         task=e.task,
         rng_seed=e.rng_seed,
         config=e.config,
-        config_hash=e.config_hash,
         policy=e.policy,
         started_wall=e.wall,
         parent=e.began_from,
@@ -183,11 +180,11 @@ def _started(s: Run, e: run.RunStarted, _: Cause) -> Run:
 
 
 def _config_changed(s: Run, e: run.ConfigChanged, _: Cause) -> Run:
-    return replace(s, config=e.config, config_hash=e.config_hash, policy=e.policy)
+    return replace(s, config=e.config, policy=e.policy)
 
 
 def _daemon_started(s: Run, e: run.DaemonStarted, _: Cause) -> Run:
-    return replace(s, daemon_pid=e.pid, boot_id=e.boot_id, starts=s.starts + 1)
+    return replace(s, boot_id=e.boot_id, starts=s.starts + 1)
 
 
 def _pause_requested(s: Run, _: control.PauseRequested, at: Cause) -> Run:

@@ -93,7 +93,7 @@ def after_epoch(state: Reads, event: sv.EpochFinished, _: At[Reads]) -> Decision
 def _take(state: Reads) -> Decision:
     """Order a snapshot if the state is healthy, nothing else is under way and a slot may be overwritten."""
     s = state.snapshots
-    is_quiet = state.run.phase is Phase.RUNNING and state.rerun.open is None and state.rollbacks.open is None
+    is_quiet = state.run.phase is Phase.RUNNING and state.progress.rerun is None and state.rollbacks.open is None
     if s.ring is None or s.off or s.open is not None or not is_quiet or state.run.pause is not None:
         return Decision()
     slot = _free_slot(s, s.ring.slots)

@@ -30,7 +30,7 @@ class Reads(Numbered, AllTrained, HasTrainer, HasProgress, HasHealth, HasRates, 
 
 def next_step(state: Reads, report: sv.StepReport, now: Now) -> sv.StepCompleted | None:
     """Return the event of one applied update, stamped as the only fact of its input; None if it is not the next one."""
-    if report.step != state.progress.step + 1 or state.rerun.open is not None:
+    if report.step != state.progress.step + 1 or state.progress.rerun is not None:
         return None
     return sv.StepCompleted(
         wall=now.wall,
@@ -60,7 +60,7 @@ def stepped(state: Reads, report: sv.StepReport, at: At[Reads]) -> Decision:
 def skipped(state: Reads, report: sv.StepSkippedReport, _: At[Reads]) -> Decision:
     """Record batches without an update, so that a re-run skips them again."""
     expected = state.progress.step + 1
-    if report.step != expected or state.rerun.open is not None:
+    if report.step != expected or state.progress.rerun is not None:
         return Decision(
             (refused(state, f"step {report.step} was reported as skipped where step {expected} comes next"),)
         )
@@ -141,7 +141,7 @@ def _skipped_after(state: Reads, checkpoint: str) -> bool:
 
 def rerun_finished(state: Reads, report: ck.RerunReport, _: At[Reads]) -> Decision:
     """Record the end of the script."""
-    begun = state.rerun.open
+    begun = state.progress.rerun
     return Decision((ck.RerunFinished.of(report).caused_by(begun.cause if begun else None),))
 
 

@@ -1,4 +1,4 @@
-"""Steps, epochs, validations and re-runs: slices, apply tables, queries.
+"""Steps, epochs, validations and re-runs: slice, apply table, queries.
 
 Invariants: `step` only rises, by one, except in a rollback. A re-run ends exactly once. The digest covers what the training did, and not when,
 where or under which sequence number it was recorded. So two runs are equal if and only if their digests are.
@@ -38,6 +38,14 @@ class Speed(msgspec.Struct, frozen=True):
     mid_mono: int = 0
 
 
+class OpenRerun(msgspec.Struct, frozen=True):
+    """A re-run that has not ended."""
+
+    first: int
+    last: int
+    cause: Cause
+
+
 class Progress(msgspec.Struct, frozen=True):
     """Slice of RunState: the place of training. Each epoch field is the highest epoch with that event."""
 
@@ -67,9 +75,10 @@ class Progress(msgspec.Struct, frozen=True):
     determinism: str = ""
     speed: Speed = Speed()
     digest: bytes = b""
-    skipped: int = 0
     skip_epoch: int = 0
     skip_batch: int = 0
+    skipped: int = 0
+    rerun: OpenRerun | None = None
 
     @property
     def place(self) -> tuple[int, int]:
@@ -87,33 +96,12 @@ class Progress(msgspec.Struct, frozen=True):
         return self.skip_epoch, self.skip_batch
 
 
-class OpenRerun(msgspec.Struct, frozen=True):
-    """A re-run that has not ended."""
-
-    first: int
-    last: int
-    cause: Cause
-
-
-class Rerun(msgspec.Struct, frozen=True):
-    """Slice of RunState: re-runs."""
-
-    open: OpenRerun | None = None
-    finished: int = 0
-    compared: int = 0
-    differed: int = 0
-
-
 class HasProgress(Protocol):
-    """A state with the slices of steps."""
+    """A state with this slice."""
 
     @property
     def progress(self) -> Progress:
         """Return where training stands."""
-
-    @property
-    def rerun(self) -> Rerun:
-        """Return the re-runs."""
 
 
 def _one_nan(value: float) -> float:
@@ -163,6 +151,10 @@ def _step_skipped(s: Progress, e: steps.StepSkipped, _: Cause) -> Progress:
         skip_batch=e.batch,
         digest=_digest(s.digest, b"skip", packed, e.reason.value.encode()),
     )
+
+
+def _rerun_begun(s: Progress, e: ck.RerunBegun, at: Cause) -> Progress:
+    return replace(s, rerun=OpenRerun(e.first, e.last, at))
 
 
 def _training_started(s: Progress, e: ck.TrainingStarted, _: Cause) -> Progress:
@@ -272,24 +264,10 @@ APPLY: Final[ApplyTable] = {
     steps.ValidationFinished: _validation_finished,
     steps.ValidationAborted: setting(validating=None),
     ck.TrainingStarted: _training_started,
-    trainer.ExecutionContextRecorded: _context,
-}
-
-
-def _rerun_begun(s: Rerun, e: ck.RerunBegun, at: Cause) -> Rerun:
-    return replace(s, open=OpenRerun(e.first, e.last, at))
-
-
-def _rerun_finished(s: Rerun, e: ck.RerunFinished, _: Cause) -> Rerun:
-    differed = s.differed + (e.first_difference is not None)
-    compared = storable(s.compared + e.compared)
-    return replace(s, open=None, finished=s.finished + 1, compared=compared, differed=differed)
-
-
-RERUN: Final[ApplyTable] = {
     ck.RerunBegun: _rerun_begun,
-    ck.RerunFinished: _rerun_finished,
-    ck.RerunAborted: setting(open=None),
+    ck.RerunFinished: setting(rerun=None),
+    ck.RerunAborted: setting(rerun=None),
+    trainer.ExecutionContextRecorded: _context,
 }
 
 

@@ -189,7 +189,7 @@ def abort_open(state: Reads, what: TrainerIsGone, _: At[Reads]) -> Decision | No
         aborted.append(sn.SnapshotAborted(id=snapshot.id, why=why).caused_by(snapshot.cause))
     if progress.validating is not None:
         aborted.append(sv.ValidationAborted(epoch=progress.validating_epoch, why=why).caused_by(progress.validating))
-    if (rerun := state.rerun.open) is not None:
+    if (rerun := state.progress.rerun) is not None:
         aborted.append(ck.RerunAborted(why=why).caused_by(rerun.cause))
     return Decision(tuple(aborted)) if aborted else None
 
