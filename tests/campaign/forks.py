@@ -1,8 +1,8 @@
 """A template process with torch imported; daemons and trainers start as its forks, which saves two seconds each.
 
-The template holds other people's packages and nothing of this project. A fork loads all of the project itself and is
-given its arguments, environment, working folder and descriptors as `exec` would have given them, so nothing it does
-depends on the template. A trainer must be its daemon's own child; so each daemon, before its first line, forks
+The template holds packages of others, and of this project only tolariad.core, which is pure: it reads no environment,
+clock or file. A fork loads the rest of the project itself. It is given its arguments, environment, working folder and
+descriptors as `exec` would have given them, so nothing it does depends on the template. A trainer must be its daemon's own child; so each daemon, before its first line, forks
 `shells`, and a shell becomes a trainer when the daemon starts one. When they are used up, trainers are started as ever.
 """
 
@@ -43,6 +43,7 @@ PRELOADED = (
         "socket",
         "concurrent.futures",
     ),
+    "tolariad.core.reactions",
 )
 _MESSAGE_BYTES = 1 << 17
 _ABOVE = 512

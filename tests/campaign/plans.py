@@ -11,14 +11,12 @@ import random
 from collections import Counter
 from dataclasses import dataclass
 
-from tests.campaign.variants import Variant, variants_for
+from tests.campaign.variants import MANY_RUNS, Variant, variants_for
 from tolariad.failpoints import POINTS
 
 BY_TIME = "by_time"
 ALL_POINTS = (*POINTS, BY_TIME)
 IN_DAEMON = ("start", "replay", "commit", "rotation_head", "rotation", "removal")
-# Of five runs one is started, again and again, exactly as a user starts one; the others are forks of a template.
-AS_USER_EVERY = 5
 # How often a point is certain to be passed while a kill there waits, in terms of one epoch of the run's variant.
 _SURELY = 3
 _ROLLBACK = ("rollback_prepare", "rollback_commit", "rollback_confirm")
@@ -70,6 +68,14 @@ class Plan:
     as_user: bool = False
 
 
+def as_user_every(runs: int) -> int:
+    """Return N: one run in N is started, at each start, exactly as a user starts it. The others fork from a template.
+
+    A start without the template imports torch, which takes more time than all else in a run.
+    """
+    return 5 if runs >= MANY_RUNS else 13
+
+
 def deal(seed: int, runs: int) -> list[Plan]:
     """Return plans for `runs` runs. Points, variants and ways of starting occur about equally often."""
     draw = random.Random(seed)
@@ -78,7 +84,7 @@ def deal(seed: int, runs: int) -> list[Plan]:
     plans = []
     for number in range(runs):
         variants = variants or draw.sample(possible, len(possible))
-        variant, sync, as_user = variants.pop(), draw.choice(("step", "batch")), number % AS_USER_EVERY == 0
+        variant, sync, as_user = variants.pop(), draw.choice(("step", "batch")), number % as_user_every(runs) == 0
         size = min(variant.kills, draw.choice((2, 2, 3) if as_user else (2, 3, 3, 4)))
         # Few variants go back, remove what they have, or keep snapshots: their plans have room for the kills that meet
         # it.

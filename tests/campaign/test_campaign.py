@@ -12,7 +12,7 @@ import pytest
 
 from tests.campaign.campaign import PARENT, Disturbance, Outcome
 from tests.campaign.forks import Template
-from tests.campaign.plans import ALL_POINTS, AS_USER_EVERY, Plan, deal
+from tests.campaign.plans import ALL_POINTS, Plan, as_user_every, deal
 from tests.campaign.variants import EPOCHS, VARIANTS, variants_for
 from tolariad.trainer.checkpoints.capture import MODEL_FILE
 
@@ -63,7 +63,7 @@ def test_killed_runs_end_with_the_bits_of_the_run_that_was_never_killed(tmp_path
         assert 2 <= outcome.fired.total() == len(plan.kills) <= 4, plan
     fired = count(outcomes)
     assert all(fired[point] >= 2 for point in ALL_POINTS), fired
-    assert sum(plan.as_user for plan in plans) * AS_USER_EVERY >= len(plans)
+    assert sum(plan.as_user for plan in plans) * as_user_every(runs) >= len(plans)
     assert min(sum(getattr(outcome, name) for outcome in outcomes) for name in ("reruns", "pauses", "checkpoints")) > 0
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 TASKS = Path(__file__).parent / "task.py"
 EPOCHS = 4
 BATCHES = 8
-# From so many runs on the variants that take long are dealt too.
+# A campaign of so many runs or more is long: it has the variants that take long, and starts more runs as a user does.
 MANY_RUNS = 100
 
 

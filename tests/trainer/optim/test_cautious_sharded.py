@@ -9,7 +9,6 @@ import sys
 import torch
 
 from tests.house.tree import ROOT
-from tests.trainer.optim import shards
 
 
 def test_two_shards_move_as_the_whole_tensor(tmp_path):
@@ -17,6 +16,9 @@ def test_two_shards_move_as_the_whole_tensor(tmp_path):
     the whole tensor's step to 1e-12. A mean over each part would differ by a large factor: only every third row has a
     gradient.
     """
+    # It loads torch.distributed, which takes seconds: in the worker that runs this test only.
+    from tests.trainer.optim import shards
+
     command = [sys.executable, "-m", "tests.trainer.optim.shards", "1", "2", str(tmp_path)]
     child = subprocess.Popen(command, cwd=ROOT, env={**os.environ, "OMP_NUM_THREADS": "1"})
     try:
