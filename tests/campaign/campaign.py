@@ -6,6 +6,7 @@ checkpoints, writes notes, and looks up afterwards whatever was acknowledged. Ev
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
 import signal
@@ -47,6 +48,7 @@ INTERFACE = "io.esper.tolaria"
 PARENT, PARENTS_CHECKPOINT = "parent", "c000004"
 _COMMAND = Path(sys.executable).with_name("tolariad")
 _LOOK_S = 0.002
+_END_S = 0.2
 
 
 @dataclass
@@ -134,9 +136,10 @@ class Disturbance:
                 self.release()
                 if kill.takes_daemon:
                     break
-            while (code := daemon.poll()) is None:
+            while True:
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    return daemon.wait(_END_S)
                 self._look_at_the_clock(daemon, "the run does not end")
-            return code
         finally:
             daemon.kill()
             daemon.wait()

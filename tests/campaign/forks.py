@@ -2,8 +2,10 @@
 
 The template holds packages of others, and of this project only tolariad.core, which is pure: it reads no environment,
 clock or file. A fork loads the rest of the project itself. It is given its arguments, environment, working folder and
-descriptors as `exec` would have given them, so nothing it does depends on the template. A trainer must be its daemon's own child; so each daemon, before its first line, forks
-`shells`, and a shell becomes a trainer when the daemon starts one. When they are used up, trainers are started as ever.
+descriptors as `exec` would have given them, so nothing it does depends on the template.
+
+A trainer must be its daemon's own child. So each daemon, before its first line, forks `shells`; a shell becomes a
+trainer when the daemon starts one. When they are used up, the daemon starts trainers as usual.
 """
 
 from __future__ import annotations

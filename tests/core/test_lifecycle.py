@@ -53,7 +53,9 @@ def test_an_undisturbed_run_completes_with_a_checkpoint_before_the_first_update(
 
 
 def troubled(world: World, also: Callable[[], object] = lambda: None) -> World:
-    """Three hundred drawn things, `also` before each, then one more death and on to the end; every begun has one end."""
+    """Do three hundred drawn things with `also` before each, then one death, then the rest: every begun operation has
+    one end.
+    """
     for _ in range(300):
         if world.exit is not None:
             break

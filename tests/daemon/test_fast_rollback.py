@@ -18,13 +18,32 @@ from tolariad.core.trainer.words import ExecutionContextRecorded, TrainerDied
 
 # Four times the budget of half a second, and a third of the hang: a rollback that waited for the loop is seen.
 LIMIT_S = 2.0
+SETS_OF_BOTH = [*SETS, "snapshots.every=5", "snapshots.watch_steps=5"]
+# The trainer goes on while a test waits: each step sleeps, so that a core is left for the others.
+UNHURRIED = """
+import time
+from tolariad.trainer.tasks.digits import Digits
+
+
+class Unhurried(Digits):
+    def on_step_end(self, model, step):
+        time.sleep(0.01)
+"""
 
 
 @pytest.fixture
-def broken(start) -> DaemonProcess:
+def task(tmp_path) -> str:
+    """Digits, a hundred steps a second at most."""
+    file = tmp_path / "unhurried.py"
+    file.write_text(UNHURRIED)
+    return f"{file}:Unhurried"
+
+
+@pytest.fixture
+def broken(start, task) -> DaemonProcess:
     """A daemon with a real trainer; a file in its run folder selects what breaks."""
-    sets = [*SETS, "snapshots.every=5", "snapshots.watch_steps=5"]
-    daemon = start(module="tests.daemon.start_broken", task="digits", epochs=20_000, sets=sets, trainer_command=None)
+    module = "tests.daemon.start_broken"
+    daemon = start(module=module, task=task, epochs=20_000, sets=SETS_OF_BOTH, trainer_command=None)
     daemon.until(lambda status: (status.get("step") or 0) >= 60, "step 60")
     return daemon
 
@@ -60,12 +79,11 @@ def test_with_bus_metrics_and_logs_broken_a_fast_rollback_keeps_its_budget_and_a
     assert len(steps) == len(set(steps))
 
 
-def test_snapshots_that_differ_are_found_by_the_daemon_before_the_next_trainer_is_built(start, run_dir):
+def test_snapshots_that_differ_are_found_by_the_daemon_before_the_next_trainer_is_built(start, run_dir, task):
     """A bit of every slot is flipped while the trainer is held; it is killed, and the run continues from disk on one
     branch.
     """
-    sets = [*SETS, "snapshots.every=5", "snapshots.watch_steps=5"]
-    daemon = start(task="digits", epochs=20_000, sets=sets, trainer_command=None)
+    daemon = start(task=task, epochs=20_000, sets=SETS_OF_BOTH, trainer_command=None)
     daemon.until(lambda status: (status.get("step") or 0) >= 60, "step 60")
     pid = int((run_dir / "trainer.lock").read_text())
     os.kill(pid, signal.SIGSTOP)

@@ -83,8 +83,9 @@ def test_a_jump_that_two_rollbacks_do_not_help_halts_or_goes_on_as_configured(ju
     assert len(of_type(run_dir, RolledBack)) == 2
 
 
+@pytest.mark.torture
 def test_by_default_such_a_run_goes_on_in_conservative_mode_and_completes(jumping, run_dir):
-    """Without `detect.halt` the run continues by itself."""
+    """Without `detect.halt` the run continues by itself. tests/library/test_in_vain.py has the short form."""
     daemon = jumping()
     assert daemon.wait() == 0, daemon.stderr
     (entered,) = of_type(run_dir, ConservativeModeEntered)

@@ -6,6 +6,7 @@ Each rule walks the whole tree. Its message names path, line and what to write i
 from __future__ import annotations
 
 import ast
+import functools
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -41,18 +42,17 @@ FOREIGN = re.compile(
 TEXT = {".py", ".md", ".toml", ".txt", ".yaml", ".yml", ".json", ".service", ".socket", ".conf", ".proto", ""}
 
 
-def functions(tree: ast.Module) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
-    """Yield every function and method."""
-    for node in ast.walk(tree):
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-            yield node
+@functools.cache
+def functions(path: Path) -> tuple[ast.FunctionDef | ast.AsyncFunctionDef, ...]:
+    """List every function and method of a file."""
+    return tuple(node for node in nodes(path) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef))
 
 
 def every_test() -> Iterator[tuple[Path, ast.FunctionDef | ast.AsyncFunctionDef]]:
     """Yield every test function with its file."""
     for path in python_files("tests"):
         if path.name.startswith("test_"):
-            yield from ((path, function) for function in functions(parse(path)) if function.name.startswith("test"))
+            yield from ((path, function) for function in functions(path) if function.name.startswith("test"))
 
 
 def offences(pattern: str) -> list[str]:
@@ -134,7 +134,7 @@ def test_functions_fit_on_a_screen():
     long = [
         f"{shown(path, function.lineno)}: {function.name} has {length} lines, at most {FUNCTION_LINES_MAX}"
         for path in python_files()
-        for function in functions(parse(path))
+        for function in functions(path)
         if (length := (function.end_lineno or 0) - function.lineno + 1) > FUNCTION_LINES_MAX
     ]
 
@@ -167,9 +167,7 @@ def test_every_test_says_what_it_promises():
 
 def test_every_test_asserts():
     """Every test can fail."""
-    helpers = [
-        one for path in python_files("tests") for one in functions(parse(path)) if not one.name.startswith("test")
-    ]
+    helpers = [one for path in python_files("tests") for one in functions(path) if not one.name.startswith("test")]
     asserting = {one.name for one in helpers if can_fail(one, set())}
     empty = [f"{shown(path, one.lineno)}: {one.name}" for path, one in every_test() if not can_fail(one, asserting)]
 

@@ -9,7 +9,7 @@ from torch import nn
 from tests.library.test_detection import events_of, of, plain, train_long
 from tolariad.core.health.words import ConservativeModeEntered, InstabilityDetected
 from tolariad.core.rollback.words import RolledBack
-from tolariad.core.run.words import RunFrozen
+from tolariad.core.run.words import RunCompleted, RunFrozen
 from tolariad.core.steps.words import StepCompleted
 from tolariad.library import RunFailed
 
@@ -68,6 +68,8 @@ def test_a_loss_that_jumps_and_stays_after_two_rollbacks_goes_on_in_conservative
     assert entered.why.endswith("2 rollbacks did not help; the run goes on")
     assert faint[entered.cause - 1] == found[-1]
     assert of(faint, StepCompleted)[-1].step > found[-1].step + 20
+    assert of(faint, RunFrozen) == []
+    assert len(of(faint, RunCompleted)) == 1
 
 
 def test_a_loss_that_jumps_and_stays_halts_the_run_if_detect_halt_says_so(tmp_path):

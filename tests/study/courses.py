@@ -34,7 +34,7 @@ def steps_of(runs: int, steps: int) -> Array:
     return np.broadcast_to(np.arange(steps, dtype=float), (runs, steps))
 
 
-# -- noise, added to a loss's logarithm ---------------------------------------------------------------------------------
+# -- noise, added to a loss's logarithm --------------------------------------------------------------------------------
 
 
 def normal(rng: Generator, runs: int, steps: int, spread: float) -> Array:
@@ -69,7 +69,7 @@ def walk(rng: Generator, runs: int, steps: int, step: float, low: float, high: f
     return low + np.where(folded > width, 2.0 * width - folded, folded)
 
 
-# -- courses, logarithms of a loss ---------------------------------------------------------------------------------------
+# -- courses, logarithms of a loss -------------------------------------------------------------------------------------
 
 
 def decay(runs: int, steps: int, first: float = 2.5, last: float = 0.5, tau: float = 500.0) -> Array:
@@ -87,7 +87,7 @@ def stairs(rng: Generator, runs: int, steps: int, first: float, last: float, cou
     return np.log(first) + (np.log(last) - np.log(first)) * drop / count
 
 
-# -- what comes and goes, added to a logarithm -----------------------------------------------------------------------------
+# -- what comes and goes, added to a logarithm -------------------------------------------------------------------------
 
 
 def wave(rng: Generator, runs: int, steps: int, ratio: float, period: float, form: str = "sine") -> Array:
@@ -140,7 +140,7 @@ def bursts(rng: Generator, runs: int, steps: int, share: float, ratio: float, le
     return np.log(ratio) * held
 
 
-# -- gradient norms and rates ---------------------------------------------------------------------------------------------
+# -- gradient norms and rates ------------------------------------------------------------------------------------------
 
 
 def norms(rng: Generator, log_loss: Array, share: float = 0.5, spread: float = 0.3) -> Array:

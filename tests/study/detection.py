@@ -94,7 +94,7 @@ def compositions(seed: int, count: int, steps: int = 4000) -> tuple[Tally, int]:
     return tally, many
 
 
-# -- kinds of batches -------------------------------------------------------------------------------------------------------
+# -- kinds of batches --------------------------------------------------------------------------------------------------
 
 KINDS = [(share, times) for share in (0.005, 0.01, 0.02, 0.05, 0.1) for times in (3.0, 5.0, 10.0)]
 
@@ -114,7 +114,7 @@ def kind_skipped(share: float, times: float, seed: int, runs: int, steps: int) -
     return worst
 
 
-# -- faults -----------------------------------------------------------------------------------------------------------------
+# -- faults ------------------------------------------------------------------------------------------------------------
 
 FAULTS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
     "x20": lambda k: np.full_like(k, 20.0),
@@ -188,7 +188,7 @@ def from_the_start(growth: float, seed: int, runs: int) -> list[float]:
     return reached
 
 
-# -- the page -----------------------------------------------------------------------------------------------------------------
+# -- the page ----------------------------------------------------------------------------------------------------------
 
 
 def table_of_health(seed: int) -> Iterator[str]:

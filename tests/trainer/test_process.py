@@ -17,8 +17,12 @@ from tolariad.trainer.errors import SetupRefused
 from tolariad.trainer.process.lifelines import lock_run
 
 
+@pytest.mark.torture
 def test_a_killed_trainer_resumes_to_the_same_bits(daemon_in, configured):
-    """A trainer killed within an epoch and restarted ends with the files of an undisturbed one."""
+    """A trainer killed within an epoch and restarted ends with the files of an undisturbed one.
+
+    The ordinary suite has the same promise with a daemon, at every failpoint: tests/campaign/test_campaign.py.
+    """
     digits = configured("digits", epochs=3)
     plain = daemon_in("plain", 3)
     assert plain.serve(plain.spawn(digits)) == 0

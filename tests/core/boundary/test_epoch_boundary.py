@@ -1,4 +1,7 @@
-"""The end of an epoch as a protocol: begun, asked, answered or overdue, ordered, continued. Who is asked exists here only."""
+"""The end of an epoch as a protocol: begun, asked, answered or overdue, ordered, continued.
+
+Only these tests ask somebody.
+"""
 
 from __future__ import annotations
 
@@ -250,7 +253,7 @@ def test_the_rules_that_end_the_wait_come_last():
 
 @pytest.mark.usefixtures("adviser")
 def test_disasters_leave_no_trainer_waiting(seed):
-    """Thirty drawn worlds with an adviser that answers now and then: each question has one end, unless it is still open."""
+    """Thirty drawn worlds with an adviser that answers sometimes: each question has one end, or is still open."""
     questions = 0
     for offset in range(30):
         world = AskedWorld(seed + offset, deaths_max=50)

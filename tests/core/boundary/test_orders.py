@@ -1,4 +1,4 @@
-"""Boundary orders of two kinds in one numbered list: a rate, and one that only these tests know (tests/core/boundary/toys.py)."""
+"""Boundary orders of two kinds in one numbered list: a rate, and one of these tests (tests/core/boundary/toys.py)."""
 
 from __future__ import annotations
 
@@ -173,7 +173,9 @@ def test_the_events_of_every_kind_are_folded_by_their_bases():
 
 
 def test_disasters_change_nothing_of_orders_of_two_kinds(seed):
-    """Thirty drawn worlds: each order has at most one end, each number comes once on a line, and knobs follow the journal."""
+    """In thirty drawn worlds each order has one end at most, each number occurs once on a branch, and knobs follow the
+    journal.
+    """
     count = 0
     for offset in range(30):
         world = TurningWorld(seed + offset, deaths_max=50)

@@ -31,7 +31,10 @@ def told(world: World) -> list[str]:
 
 
 def test_a_run_whose_pins_are_more_than_the_quota_goes_on_and_keeps_every_one_of_them():
-    """Committing as without a quota; nothing pinned goes at any moment; said once, also over a death and over a restart."""
+    """The run commits as it does without a quota, and never deletes a pinned checkpoint.
+
+    It reports the state once, also if a trainer dies or the daemon restarts meanwhile.
+    """
     world, calm = World(0, quota=15, **EVERY_EPOCH), World(0, **EVERY_EPOCH)
     calm.run()
     for _ in range(2000):

@@ -1,4 +1,4 @@
-"""A checkpoint that is still being written when the run goes back: it counts where it lies on the living line, and only there."""
+"""A checkpoint that is still being written when the run rolls back counts only if it lies on the current branch."""
 
 from __future__ import annotations
 
@@ -67,7 +67,9 @@ def test_one_of_a_step_before_the_fork_is_a_target_and_stays_the_best():
 
 
 def test_one_behind_the_fork_is_nobodys_and_never_the_best():
-    """Back to before the best epoch: what was its end is abandoned, and that epoch's end is kept when it comes again."""
+    """The run rolls back to before its best epoch. The checkpoint of that epoch is abandoned; the next one of it is
+    kept.
+    """
     world = SnappedWorld(0, **BEST)
     report = held_back(world)
     until(world, report.step + 2)
@@ -83,7 +85,10 @@ def test_one_behind_the_fork_is_nobodys_and_never_the_best():
 
 
 def test_the_earliest_of_several_forks_decides():
-    """Back behind it and then, on the new branch, to a later place: it lies on neither, nor is it the best of that epoch."""
+    """The run rolls back to before the checkpoint, and on the new branch to a later place.
+
+    The checkpoint lies on neither branch, and it is not the best of its epoch.
+    """
     world = SnappedWorld(0, **BEST)
     world.accuracy[2] = 0.05
     report = held_back(world)

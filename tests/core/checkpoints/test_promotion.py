@@ -1,4 +1,4 @@
-"""Checkpoints are promoted once enough healthy steps came after them, and what goes back by itself goes to such a one."""
+"""Checkpoints are promoted after enough healthy steps, and a rollback that nobody ordered goes to a promoted one."""
 
 from __future__ import annotations
 
@@ -136,7 +136,7 @@ def entries(*flags: bool) -> tuple[CatalogueEntry, ...]:
     ],
 )
 def test_a_rollback_by_itself_goes_to_the_newest_promoted_and_from_there_only_further_back(flags, visits, step):
-    """Newer ones may hold the very sickness; where an operator names no place it is no other, however often he says so."""
+    """Newer checkpoints may hold the same fault. A repeated order without a place goes to the same one."""
     state = _with(RunState(), entries(*flags), visits)
     found = targets.automatic(state, rb.Tier.FULL)
     ordered = targets.find(state, rb.Rollback())

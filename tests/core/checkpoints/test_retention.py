@@ -149,7 +149,7 @@ def going_of(catalogue, wall):
 
 @pytest.mark.parametrize("leap_days", [8, 365, 36_500])
 def test_a_clock_that_leaps_forward_does_not_make_all_checkpoints_old(leap_days):
-    """Neither when a daemon opens the run, nor with the checkpoints behind the leap, nor when the clock is set right again."""
+    """No checkpoint becomes too old: not when a daemon opens the run, and not when the clock is set right again."""
     many = tuple(entry(n, days=(20 - n) / 100) for n in range(20))
     leapt = NOW + leap_days * DAY
     behind = tuple(entry(n, days=-leap_days) for n in range(20, 25))

@@ -72,7 +72,7 @@ def test_what_the_refusal_advises_works():
 
 
 def test_a_rollback_on_the_runs_own_account_passes_over_what_does_not_fit_and_halts_where_nothing_does():
-    """Only for the living trainer: an operator's resume builds the next one, which begins where this one could not go."""
+    """This holds for the living trainer only: an operator's resume starts the next trainer, which can begin there."""
     world = grown()
     for one in world.state.checkpoints.catalogue:
         refused(world, to=one.id)

@@ -93,7 +93,9 @@ def test_a_stop_takes_a_checkpoint_at_the_boundary_and_exits_with_0(at):
 
 
 def test_a_stop_whose_last_checkpoint_fails_says_so_and_from_where_a_start_goes_on(monkeypatch):
-    """It is done nevertheless: the steps behind the newest checkpoint are run again. Nothing is said where all is saved."""
+    """The run stops nevertheless: the next start re-runs the steps after the newest checkpoint. Without a loss it says
+    nothing.
+    """
     saved, failed, died = (until(World(0), 6) for _ in range(3))
     monkeypatch.setattr(
         failed.trainer, "_written", lambda id_: ck.CheckpointFailedReport(id=id_, why="/r: No space left on device")

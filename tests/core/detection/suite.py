@@ -1,9 +1,9 @@
-"""Losses with a fault in them, drawn from a seed: what every detector is measured against.
+"""Losses with a fault, drawn from a seed: every detector is measured against them.
 
-The loss is 0.5 + 2 exp(-t / 500), times the exponential of noise: normal with a spread of 0.05 (`clean`), or 0.05 times
-Student's t with four degrees of freedom (`heavy`). Gradient norms have noise of their own, of 0.2, and feel no fault. The
-fault begins at a step drawn from 1 200 to 1 500. A restart is none of its own: `judged` puts the detector through a checkpoint
-before any step, so that whatever is found can be held against what is found without one.
+The loss is 0.5 + 2 exp(-t / 500), times the exponential of noise. `clean` noise is normal with a spread of 0.05;
+`heavy` noise is 0.05 times Student's t with four degrees of freedom. Gradient norms have noise of their own, of 0.2,
+and no fault. The fault begins at a step drawn from 1 200 to 1 500. `judged` can take the detector through a checkpoint
+before any step: its verdicts must be those of a detector that was never restored.
 """
 
 from __future__ import annotations

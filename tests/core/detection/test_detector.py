@@ -38,7 +38,10 @@ def delays(seed, kind, fault, wanted):
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(("fault", "steps"), [("x5", 64), ("x10", 64), ("x20", 2)])
 def test_a_lasting_jump_of_the_loss_is_gone_back_for(seed, kind, fault, steps):
-    """Five- and tenfold within 64 steps, twentyfold within two; heavy tails may hide that from two of twenty runs for a while."""
+    """A jump to five or ten times is found within 64 steps, a jump to twenty times within two.
+
+    Heavy tails may hide it from two of twenty runs for a while.
+    """
     measured = sorted(delays(seed, kind, fault, lambda one: one.action in BACK))
 
     assert measured[-1 if kind == "clean" else -3] < steps
@@ -126,7 +129,7 @@ def test_a_restart_before_or_amid_any_fault_changes_no_verdict(seed, kind, fault
 
 @pytest.mark.parametrize("seeded", range(4))
 def test_a_detector_restored_at_every_step_judges_equally_whatever_comes(seed, seeded):
-    """Values of any size and sign, zeros, nothing measured, rates that change: verdict and state are equal to the bit."""
+    """Values of any size and sign, zeros, missing values, changing rates: verdict and state are equal to the bit."""
     draw = random.Random(f"{seed} anything {seeded}")
     whole, cut = Detector(unit=1.0), Detector(unit=1.0)
     for t in range(600):
@@ -196,7 +199,9 @@ def test_a_burst_is_skipped_for_four_steps_and_is_part_of_the_envelope_then():
 
 
 def test_one_absurd_loss_does_not_blind_for_those_that_follow():
-    """It raises the envelope a little: a loss a thousand times as high is still a spike, and twice in a row an explosion."""
+    """The absurd loss raises the envelope a little: a loss of a thousand times is still a spike, two in a row an
+    explosion.
+    """
     detector = calm(400)
     assert detector.judge(1e30, 1.0).finding is Finding.SPIKE
     calm(20, detector=detector)
@@ -207,7 +212,9 @@ def test_one_absurd_loss_does_not_blind_for_those_that_follow():
 
 
 def test_a_rise_that_nobody_goes_back_for_is_the_level_from_then_on():
-    """A rollback is called for once; then everything is healthy up there, and a second rise is found as the first was."""
+    """The detector asks for a rollback once. After that the new level is healthy, and it finds a second rise like the
+    first.
+    """
     detector = calm(600)
 
     found = [detector.judge(3.0, 1.0) for _ in range(400)]
@@ -239,7 +246,7 @@ def test_a_spike_of_the_gradient_is_found_if_the_loss_says_nothing():
 
 
 def test_gradients_that_stay_high_while_the_loss_stays_are_the_level_now():
-    """Learning that sets in after a plateau: four batches are skipped, then the update is made, and nobody goes back."""
+    """Learning sets in after a plateau: four batches are skipped, then the update is made, and there is no rollback."""
     detector = calm(loss=2.3, norm=0.09)
 
     found = [detector.judge(2.29, 2.0) for _ in range(200)]
@@ -288,7 +295,7 @@ def test_a_rise_with_gradients_that_died_is_gone_back_for_sooner():
 
 
 def test_swings_that_the_run_came_back_from_are_no_reason_to_go_back():
-    """Fivefold for a hundred steps: the first time it is gone back for; once it has come and gone it is part of the run."""
+    """The loss is five times as high for a hundred steps. Only the first such swing asks for a rollback."""
     detector, found = calm(600), []
     for _ in range(4):
         found.append({one.finding for _ in range(100) if (one := detector.judge(2.5, 1.0))})
@@ -320,7 +327,7 @@ def test_a_gradient_norm_that_was_not_measured_enters_nothing():
 
 
 def test_a_loss_learnt_by_heart_may_rise_a_hundredfold_and_one_that_comes_back_is_found(seed):
-    """Under a tenth of what the run began with nothing is too high; above it everything is as it was, over a restart too."""
+    """No loss below a tenth of the first losses is too high. Above it the usual rules apply, also after a restart."""
     draw = random.Random(seed)
     first = Detector()
     for t in range(1200):
@@ -360,7 +367,9 @@ def test_an_absurd_first_loss_does_not_blind_the_run():
 
 
 def test_a_loss_of_exactly_zero_says_nothing_of_how_large_losses_are(seed):
-    """A margin that most batches keep: zero is healthy and enters nothing, and what is left stays as usual as it was."""
+    """Most batches keep a margin and have a loss of zero. Zeros are healthy and do not enter the statistics of the
+    others.
+    """
     draw = random.Random(seed)
     detector = Detector()
     losses = (0.0 if draw.random() < 0.7 else 0.05 * math.exp(draw.gauss(0.0, 0.5)) for _ in range(2000))

@@ -22,7 +22,7 @@ def skipped(verdict) -> bool:
 @pytest.mark.parametrize("every", [2, 7, 40])
 @pytest.mark.parametrize("signal", ["loss", "norm"])
 def test_an_adversary_who_climbs_with_the_limit_has_few_batches_skipped(every, signal):
-    """Each `every`-th step lies higher after a skip, and twice as high until there is one, up to the largest numbers there are."""
+    """Each `every`-th step is higher after a skip, and twice as high until one is skipped, up to the largest number."""
     noise = random.Random(SEED)
     detector, skips, height = Detector(), 0, 3.0
     for step in range(STEPS):

@@ -249,7 +249,7 @@ def go_back(
     ],
 )
 def test_a_rollback_is_held_against_its_tiers_budget(tier, commit_s, over):
-    """COMMIT to verified for the full tier, all three phases for the fast one; an overrun is told and changes nothing."""
+    """The full tier's time is from COMMIT to verified, the fast tier's is all phases. An overrun is only reported."""
     told = Told()
     events = go_back(told, tier, commit_s, 0.05)
     found = [(name, pytest.approx(value)) for name, value, _ in exceeded(events)]
@@ -261,7 +261,7 @@ def test_a_rollback_is_held_against_its_tiers_budget(tier, commit_s, over):
 
 
 def test_a_rollback_that_an_emergency_led_to_is_its_answer():
-    """Against the level's own deadline: SEVERE from raised to restored, MAJOR from raised to where training stands for it."""
+    """Each level has its own deadline: SEVERE from raised to restored, MAJOR from raised to where the run trains on."""
     severe, major = Told(), Told()
     severe.record(hv.EmergencyRaised(level=hv.Level.SEVERE, why="loss"))
     events = go_back(severe, rb.Tier.FAST, 0.1, 0.05)

@@ -153,7 +153,7 @@ def test_an_accuracy_that_falls_to_half_of_its_average_has_collapsed_and_enters_
 
 
 def test_the_first_validations_are_no_average_to_fall_from():
-    """What a run shows in its first three epochs goes up and down; the fourth validation is the first that can collapse."""
+    """The validations of the first three epochs vary; the fourth one is the first that can collapse."""
     assert [one.fallen for one in validated([0.8, 0.2, 0.8])] == [0] * 3
     assert [one.fallen for one in validated([0.8, 0.8, 0.8, 0.3])] == [0] * 3 + [1]
 

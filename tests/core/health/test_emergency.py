@@ -139,7 +139,7 @@ def test_a_level_only_rises_until_it_is_cleared():
 
 
 def test_the_level_and_the_halt_are_for_the_same_reason():
-    """That of the event that set the level, or of the one that halted the run; a record in a frozen run changes neither."""
+    """The reason is that of the event that set the level or halted the run. Events of a frozen run change neither."""
     world = until(World(0), 7)
 
     def reasons():
@@ -179,8 +179,9 @@ def test_a_lesser_emergency_that_halts_says_why_at_both():
 
 
 def test_major_leaves_no_checkpoint_of_what_it_leaves():
-    """What was being written behind the target is given up, what was committed there is abandoned and never promoted, and none
-    is begun for the emergency itself (decision 0012).
+    """A checkpoint that is being written after the target is given up. One that was committed there is never promoted.
+
+    The emergency itself begins none (decision 0012).
     """
     for step in (5, 6, 7):
         world = until(World(0, snapshot_watch=2), step)

@@ -1,4 +1,7 @@
-"""What was gone back from twice and comes again: the run goes on in conservative mode, or halts; and who begins the count anew."""
+"""A fault that comes again after two rollbacks: the run continues in conservative mode, or halts.
+
+The tests also show what resets the count.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +24,7 @@ def shift(value: float = 4.5, finding: Finding = Finding.SUSTAINED) -> Verdict:
 
 
 def course(world: World, at: int, told: Verdict, times: int = 20) -> World:
-    """The trainer comes to step `at` again and again and finds the same, until the run stands still or is let through."""
+    """Let the trainer find the same at step `at`, again and again, until the run halts or passes the step."""
     for _ in range(times):
         until(world, at - 1)
         tell(world, told)

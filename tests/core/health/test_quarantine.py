@@ -1,4 +1,7 @@
-"""What is in quarantine is not used again: the trainer is told, a checkpoint is no target, and deaths of a batch put it there."""
+"""A batch or checkpoint in quarantine is not used again.
+
+The trainer is told, a checkpoint is no target of a rollback, and a batch that kills trainers is added.
+"""
 
 from __future__ import annotations
 
@@ -194,7 +197,7 @@ class Deadly(World):
         return PassingOver(incarnation, self.environment, self.accuracy, self.broken)
 
     def die_of_the_next(self) -> None:
-        """The trainer comes to where nothing is passed over or run again any more, and dies of the batch that comes then."""
+        """Let the trainer pass everything that is skipped or re-run, and die of the next batch."""
 
         def trains() -> bool:
             one, state = self.trainer, self.state
@@ -285,7 +288,9 @@ def test_deaths_amid_a_validation_are_no_batchs():
 
 
 def test_a_batch_that_was_passed_over_names_the_entry_it_was_passed_over_for():
-    """Of several, the one that holds it; with `accumulate` any of the update's batches may be meant; taken out, none."""
+    """Of several entries the one that holds the batch; with `accumulate` any batch of the update. A removed entry names
+    none.
+    """
     world = until(World(0), 6)
     added = (qn.Batches(2, 90, 90), qn.Batches(2, 3, 3), qn.Batches(2, 4, 4))
     for one in added:

@@ -56,7 +56,9 @@ def test_a_decay_ends_exactly_at_the_floor_and_only_there(policy):
 @pytest.mark.parametrize("warmup", list(Warmup))
 @pytest.mark.parametrize("policy", DRAWN)
 def test_a_warm_up_rises_from_its_factor_to_the_base_rate(policy, warmup):
-    """Step 1 has base_lr times the factor, which min_lr does not bound; behind it base_lr; every step more than the last."""
+    """Step 1 has base_lr times the factor, which min_lr does not bound. Each step has more, and base_lr follows the
+    warm-up.
+    """
     schedule = replace(COSINE, policy=policy, warmup=warmup, min_lr=0.05, step_steps=30)
     rates = [rate(schedule, step) for step in range(1, 12)]
     assert rates[0] == pytest.approx(0.01)
@@ -138,7 +140,7 @@ def test_the_first_epoch_that_counts_does_not_depend_on_its_steps(epochs, warmup
     assert len(counted) == 1
 
 
-# -- orders ----------------------------------------------------------------------------------------------------------------
+# -- orders --
 
 
 @given(schedules(), st.integers(1, 60), st.floats(1e-9, 1))
@@ -172,11 +174,13 @@ def test_no_rate_passes_max_lr():
     assert rate_of(group, 11) == 0.1
 
 
-# -- configuration ---------------------------------------------------------------------------------------------------------
+# -- configuration --
 
 
 def test_epochs_become_steps():
-    """Lengths are multiplied, a warm-up that does not fit is halved, and a group that begins later counts from there."""
+    """Lengths are multiplied, a warm-up that does not fit is halved, and a group that begins later counts from its
+    beginning.
+    """
     config = GroupConfig("g", policy_named("cosine"), 0.1, warmup_epochs=2)
     schedule = schedule_of(config, steps_per_epoch=10, total_steps=100)
     assert (schedule.warmup_steps, schedule.total_steps) == (20, 100)

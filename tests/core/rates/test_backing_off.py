@@ -1,4 +1,4 @@
-"""`rollback.rate_factor`: after a rollback by the detector every rate is a share of what it was there, by orders like any other."""
+"""`rollback.rate_factor`: after a rollback by the detector an ordinary order multiplies every rate by the factor."""
 
 from __future__ import annotations
 

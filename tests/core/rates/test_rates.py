@@ -1,4 +1,4 @@
-"""Orders of rates through `decide`: durable first, acting at one step, repeated there; the kernel's own check of each step."""
+"""Orders of rates through `decide`: durable first, effective at one step, repeated in re-runs, checked at each step."""
 
 from __future__ import annotations
 
@@ -41,7 +41,9 @@ def test_an_order_is_recorded_acts_at_the_next_boundary_and_says_where():
 
 @pytest.mark.parametrize("offset", range(60))
 def test_disasters_change_nothing_of_an_order(seed, offset):
-    """Drawn orders, kills, pauses and restarts: every order acts at most once, at one step; no step has another rate."""
+    """With drawn orders, kills, pauses and restarts every order acts once at most, at one step. No step has another
+    rate.
+    """
     world = RatedWorld(seed + offset, deaths_max=50, checkpoint_every_epochs=2)
     for _ in range(250):
         world.anything()
@@ -198,7 +200,7 @@ def test_an_epoch_without_a_metric_holds_the_rates_and_is_told_once(monkeypatch)
     assert world.state.run.phase is Phase.COMPLETED
 
 
-# -- the kernel's check and conservative mode ------------------------------------------------------------------------------
+# -- the kernel's check and conservative mode --------------------------------------------------------------------------
 
 
 def tamper(world, steps):

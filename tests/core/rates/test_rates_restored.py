@@ -1,4 +1,6 @@
-"""Orders of rates behind checkpoints that do not hold them, and behind rollbacks: each acts once, at its step, or is undone."""
+"""Orders of rates after checkpoints that do not hold them, and after rollbacks: each acts once, at its step, or is
+undone.
+"""
 
 from __future__ import annotations
 
@@ -136,7 +138,9 @@ def test_a_rollback_takes_back_what_was_ordered_behind_its_target_and_the_count_
 
 
 def test_an_order_at_a_checkpoint_s_own_boundary_outlives_a_start_although_the_run_went_back_once():
-    """It acted behind the checkpoint and before any step: the next trainer has it from the script, nothing takes it back."""
+    """It acted after the checkpoint and before any step: the next trainer gets it from the script, and nothing undoes
+    it.
+    """
     world = until(gone_back(until(RatedWorld(0), 6), epoch=1), 6)
     world.command(cv.Checkpoint())
     until_found(world, ck.CheckpointCommitted)

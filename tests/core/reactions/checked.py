@@ -1,4 +1,4 @@
-"""Hooks around the table while tests run: what a rule makes is declared, and decisions are recorded if that is asked for."""
+"""Hooks around the table while tests run: rules may make only what they declare, and decisions can be recorded."""
 
 from __future__ import annotations
 

@@ -1,10 +1,13 @@
 """Record decisions while tests run, and replay them against the present code.
 
-Record: `TOLARIA_RECORD_DECISIONS=FOLDER python -m pytest tests/core tests/kernel tests/journals` writes one file a process.
-Compare: `python -m tests.core.reactions.recording FOLDER` prints every kind of difference with its count and one example.
-Keep: `python -m tests.core.reactions.recording FOLDER --keep` decides a few records of every kind anew and writes them to
-decisions.zst, which the ordinary suite replays (test_table.py). Do this if a rule changes on purpose, and name the
-differences in the commit.
+* Record: `TOLARIA_RECORD_DECISIONS=FOLDER python -m pytest tests/core tests/kernel tests/journals` writes one file for
+  each process.
+* Compare: `python -m tests.core.reactions.recording FOLDER` prints every kind of difference with its count and one
+  example.
+* Keep: `python -m tests.core.reactions.recording FOLDER --keep` decides a few records of every kind anew and writes
+  them to decisions.zst, which the ordinary suite replays (test_table.py). Do this if a rule changes on purpose, and name the
+  differences in the commit.
+
 A record holds the state before, the input, the time, and the outcome. Of plain steps one in twenty is kept.
 """
 
@@ -193,7 +196,7 @@ def _exactly(stream: Any, size: int) -> bytes:
     return b"".join(parts)
 
 
-# -- comparing -----------------------------------------------------------------------------------------------------------
+# -- comparing ---------------------------------------------------------------------------------------------------------
 
 
 def differences(record: Record, found: Outcome) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""In which rows of the table the order of rules decides: nowhere but in the pairs that are listed here with a reason."""
+"""The order of rules matters only for the pairs that are listed here with a reason."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def content(decided) -> tuple[Counter, Counter, object]:
     [pytest.param(row, at, id=f"{row.kind.__name__}-{name(row.rules[at])}") for row, at in neighbours()],
 )
 def test_exchanging_neighbours_changes_nothing_but_the_sequence(row, index):
-    """The same events, effects and answer, in every recorded decision that comes by this row, unless the pair is listed."""
+    """Every recorded decision of this row has the same events, effects and answer, unless the pair is listed."""
     pair = (row.kind.__name__, name(row.rules[index]), name(row.rules[index + 1]))
     engine = exchanged(row, index)
     differ = 0

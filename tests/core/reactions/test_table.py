@@ -1,4 +1,4 @@
-"""The table of reactions as a whole: it ends, it is kept to, and a step's direct path is the same as the way through it."""
+"""The table of reactions as a whole: it ends, rules keep to it, and the direct path of a step equals the long one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""P12: a rollback restores what was known at its target; what it leaves as it is, or begins anew, is declared with a reason."""
+"""P12: a rollback restores what was known at its target. Every other field is declared with a reason."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ class Observer:
 
 
 def disturb(world: World, draw: random.Random, rollbacks: float, steps: float) -> None:
-    """One more thing that can happen to what is known, or the way back to a drawn place; the two shares say how often."""
+    """Change something that a run knows, or roll back to a drawn place; the two shares say how often."""
     state = world.state
     world.accuracy[draw.choice((1, 2, 3))] = draw.choice((0.02, 0.2, 0.5, 0.7, 0.9))
     alive = world.trainer is not None and state.trainer.began and state.progress.rerun is None
@@ -128,7 +128,7 @@ def disturb(world: World, draw: random.Random, rollbacks: float, steps: float) -
 
 @pytest.mark.parametrize("kind", [World, SnappedWorld, RatedWorld])
 def test_whatever_is_drawn_a_rollback_restores_every_field_or_says_why_not(kind, seed):
-    """Deaths, restarts, skipped batches, damaged files, accuracies that fall; both tiers, the start of the run included."""
+    """Deaths, restarts, skipped batches, damaged files and falling accuracies, in both tiers, also to the start."""
     counts = dict.fromkeys(("rollbacks", "from_memory", "to_the_start", "again", "forgotten"), 0)
     # Of the rollbacks in a world with snapshots only some go to one: such worlds must be more.
     for offset in range(24 if kind is SnappedWorld else 14):
@@ -168,7 +168,9 @@ def test_every_field_of_every_slice_has_one_fate_and_a_reason():
 
 
 def test_what_is_restored_begins_as_its_slice_begins():
-    """For a target of which nothing was kept, a default is what a run knows at its beginning; and the table names them all."""
+    """If nothing was kept for the target, a field gets its default: its value at the start of a run. The table lists
+    them all.
+    """
     kept = [(name, field) for name, part in known._PARTS.items() for field in part.__struct_fields__]
 
     assert sorted(paths(Fate.RESTORED)) == sorted(kept)

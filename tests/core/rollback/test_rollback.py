@@ -1,4 +1,4 @@
-"""Rollbacks through `decide`, without a process: targets, the three phases, branches, and every way to be interrupted."""
+"""Rollbacks through `decide`, without a process: targets, the three phases, branches, and every interruption."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a rollback and an emergency order beside going back, and that a word of another one, or said twice, changes nothing."""
+"""Orders beside a rollback or an emergency: another order, or the same order repeated, changes nothing."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ def test_a_snapshot_whose_step_was_found_unhealthy_while_it_was_taken_is_none():
 @pytest.mark.parametrize("ticks", [0, 9])
 @pytest.mark.parametrize("mode", list(StartMode))
 def test_a_signal_ends_the_daemon_and_not_the_halt(ticks, mode):
-    """The next start, however it comes about, finds the run frozen and says why; with its trainer gone already, and not yet."""
+    """Every kind of next start finds the run frozen and gives the reason, whether or not the trainer has ended."""
     world = until(World(0), 6)
     world.command(hv.RaiseEmergency(level=hv.Level.CRITICAL, reason="smoke"))
     for _ in range(ticks):
@@ -177,7 +177,7 @@ def test_a_lesser_emergency_lowers_neither_the_level_nor_its_reason():
 
 @pytest.mark.parametrize(("tier", "every"), [(rb.Tier.FAST, 1), (rb.Tier.FULL, 1), (rb.Tier.FULL, 0)])
 def test_no_snapshot_behind_the_fork_outlives_a_rollback_and_no_other_one_of_the_target_s_place(tier, every):
-    """Else a trainer that dies next would be started from the future that was left, or from another state of that step."""
+    """Otherwise the next trainer would start from the abandoned branch, or from another state of that step."""
     world = until(SnappedWorld(0, snapshot_every=every), 7)
     if every:
         tick_until(world, lambda: not world.state.snapshots.kept[-1].promoted, "a newer one")
@@ -238,7 +238,9 @@ def test_where_the_newest_cannot_be_used_an_order_that_named_none_goes_on_to_the
 
 @pytest.mark.parametrize("how", ["to", "epoch", "step"])
 def test_where_a_place_was_named_no_other_stands_for_it(how):
-    """Who names one decides what is lost; training goes on where it stood, and the next order finds the next older one."""
+    """The place decides what is lost, so no other is taken. Training goes on, and the next order takes the next older
+    place.
+    """
     world = until(World(0), 7)
     newest = world.state.checkpoints.newest
     named = {how: {"to": newest.id, "epoch": 1, "step": 5}[how]}
@@ -253,7 +255,7 @@ def test_where_a_place_was_named_no_other_stands_for_it(how):
 
 @pytest.mark.parametrize("order", [hv.RaiseEmergency(level=hv.Level.MAJOR), rb.Rollback()], ids=["major", "unnamed"])
 def test_where_none_can_be_used_an_emergency_halts_the_run_and_an_order_to_go_back_is_given_up(order):
-    """As where none was left to begin with. Nobody but an operator decides to train on from what an emergency was raised for."""
+    """The same follows if there was none from the beginning. Only an operator may continue after an emergency."""
     world = until(World(0), 7)
     world.broken.update(one.id for one in world.state.checkpoints.catalogue)
     world.command(order)

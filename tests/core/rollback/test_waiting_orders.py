@@ -48,7 +48,7 @@ def test_it_goes_to_the_snapshot_where_that_is_there_still():
 
 @pytest.mark.parametrize("how", ["the daemon dies", "the trainer dies and it differs"])
 def test_it_goes_to_disk_at_or_before_that_step_where_the_snapshot_has_gone(how):
-    """With the daemon's memory, or since the daemon found it damaged: the newest checkpoint no later than it, by the full tier."""
+    """The memory was lost or found damaged: the full tier takes the newest checkpoint at or before that step."""
     world, target = waiting_for_a_snapshot()
     if how == "the daemon dies":
         world.restart_daemon()
@@ -75,7 +75,7 @@ def test_it_goes_to_disk_at_or_before_that_step_where_the_snapshot_has_gone(how)
 
 @pytest.mark.parametrize("is_paused", [False, True])
 def test_where_nothing_is_left_for_it_the_order_ends_and_the_next_one_is_heard(is_paused):
-    """Every checkpoint at or before it is of no use any more: said by name, training goes on, another order may come."""
+    """Every checkpoint at or before it is unusable: the run names them, trains on, and takes another order."""
     world, target = waiting_for_a_snapshot()
     held = world.state.checkpoints
     gone = tuple(replace(one, rejected=one.step <= PLACE) for one in held.catalogue)

@@ -1,4 +1,4 @@
-"""Which epoch was the best, on the run's own line: what a rollback leaves counts for nothing, what was before it counts again."""
+"""The best epoch of the run's own branch: a rollback removes what it abandons, and earlier epochs count again."""
 
 from __future__ import annotations
 
@@ -39,7 +39,9 @@ def best_of(world: World) -> tuple[float | None, int, str]:
 
 
 def test_a_rollback_behind_the_best_epoch_leaves_the_best_of_what_is_left():
-    """The second is abandoned: the first is the bar, its checkpoint is kept, and a second that is worse than it is no best."""
+    """The second epoch is abandoned: the first is the best again and keeps its checkpoint. A worse second one is not
+    the best.
+    """
     world = in_epoch_three(World(0, **BEST))
     before = best_of(world)
     first = find(world, ck.CheckpointCommitted)[1].id
@@ -113,7 +115,9 @@ def test_the_best_whose_checkpoint_is_gone_is_owed_one_and_hinders_no_start_from
 
 
 def test_a_best_that_is_made_amid_a_re_run_is_started_from_with_every_step_behind_it():
-    """Its own was found damaged: the next start makes it anew while steps behind it are repeated, and dies before a newer one."""
+    """Its checkpoint was damaged. The next start writes it again while it re-runs later steps, and dies before a newer
+    one.
+    """
     world = World(0, checkpoint_every_epochs=100, **KEEP_BEST)
     world.accuracy.update({1: 0.5, 2: 0.2, 3: 0.2})
     until(world, STEPS_PER_EPOCH + 3)
@@ -132,7 +136,9 @@ def test_a_best_that_is_made_amid_a_re_run_is_started_from_with_every_step_behin
 
 
 def oracle(events) -> list[tuple[float, int]]:
-    """Each accuracy of the line that was better than all before it, with its epoch, by the journal's validations alone."""
+    """List each accuracy of the branch that was better than all before it, with its epoch, from the journal's
+    validations.
+    """
     line: list[tuple[int, float]] = []
     for event in events:
         match event:

@@ -28,7 +28,8 @@ FLOOR = 3_000_000
 LOW = DiskMeasured(free=FLOOR - 1, floor=FLOOR)
 ENOUGH = DiskMeasured(free=FLOOR * 2, floor=FLOOR)
 STARTED = rv.RunStarted(
-    run_id="00", name="run", task="digits", rng_seed=0, config="{}", config_hash="", policy=rv.Policy(epochs=1), version="0"
+    run_id="00", name="run", task="digits", rng_seed=0, config="{}", config_hash="", policy=rv.Policy(epochs=1),
+    version="0",
 )  # fmt: skip
 STOP = cv.StopRequested(mode=rv.StopMode.GRACEFUL, origin=rv.Origin.COMMAND)
 TRAINER = tv.TrainerStarted(incarnation=1, pid=7, start_ticks=1, boot_id="00")
@@ -125,8 +126,8 @@ def test_the_floor_is_three_segments_and_a_checkpoint():
     assert floor_bytes(state, 100) == 300
     begun = ck.CheckpointBegun(id="c000001", reason=ck.CheckpointReason.START)
     committed = ck.CheckpointCommitted(
-        id="c000001", step=0, epoch=1, batch=0, manifest="", pieces=(), size=1000, seconds=0.0, branch=0, environment="",
-        cause=2,
+        id="c000001", step=0, epoch=1, batch=0, manifest="", pieces=(), size=1000, seconds=0.0, branch=0,
+        environment="", cause=2,
     )  # fmt: skip
     assert floor_bytes(fold(state, (begun, committed)), 100) == 1300
 

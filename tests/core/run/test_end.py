@@ -1,4 +1,4 @@
-"""`tolaria extend`: another end of the training counts or is refused, wherever the order meets the run; and it outlives deaths."""
+"""`tolaria extend`: another end of the training is accepted or refused at every moment, and it survives deaths."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_the_training_ends_where_it_was_ordered(order, end):
 @pytest.mark.parametrize("order", [cv.Extend(epochs=4), cv.Extend(steps=14)], ids=["epochs", "steps"])
 @pytest.mark.parametrize("then", ["nothing", "the trainer dies", "the daemon dies"])
 def test_at_every_moment_it_counts_or_is_refused(order, then):
-    """The run may come to its end while the order is on its way: a report that crosses it changes nothing about that."""
+    """The run may end while the order is in flight: a report that crosses the order changes nothing."""
     calm = World(0)
     ticks = 0
     while calm.exit is None:
@@ -180,7 +180,9 @@ def test_hours_that_are_used_up_stay_used_up():
 
 
 def test_whatever_is_ordered_and_whoever_dies_the_steps_are_those_of_the_last_end(seed):
-    """Twenty disturbed runs with many orders: each completes where a calm run does that has its last end from the beginning."""
+    """Twenty disturbed runs with many orders: each ends where an undisturbed run ends that had the last end from the
+    start.
+    """
     completed_runs = ends = 0
     for offset in range(20):
         world = World(seed + offset, deaths_max=50)
@@ -206,7 +208,7 @@ def test_whatever_is_ordered_and_whoever_dies_the_steps_are_those_of_the_last_en
 
 
 def test_resume_does_not_revive_a_complete_run():
-    """A pause that came while the last checkpoint was written is not reached any more; only a later end lets the run go on."""
+    """The run does not reach a pause that was ordered during its last checkpoint; only a later end continues it."""
     world = World(0)
     while not world.state.checkpoints.is_ending:
         world.tick()

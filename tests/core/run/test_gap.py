@@ -19,7 +19,8 @@ GAP = rv.GapRecorded(
     checkpoints_seen=7,
 )  # fmt: skip
 STARTED = rv.RunStarted(
-    run_id="00", name="run", task="digits", rng_seed=0, config="{}", config_hash="", policy=rv.Policy(epochs=1), version="0"
+    run_id="00", name="run", task="digits", rng_seed=0, config="{}", config_hash="", policy=rv.Policy(epochs=1),
+    version="0",
 )  # fmt: skip
 BEFORE = {
     Phase.STARTING: (),
@@ -47,7 +48,7 @@ def test_no_start_of_any_kind_trains_behind_a_gap(phase, mode):
 
 @pytest.mark.parametrize("phase", BEFORE)
 def test_only_an_order_that_accepts_the_gap_goes_on(phase):
-    """Without the flag a refusal that names events and flag; with it the run recovers, and a second one is not needed."""
+    """Without the flag the refusal names events and flag. With it the run recovers, and needs no flag again."""
     state = fold(RunState(), (STARTED, *BEFORE[phase], GAP))
     refused = resume(state, after_gap=False)
     assert isinstance(refused.answer, Refusal)

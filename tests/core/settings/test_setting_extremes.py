@@ -1,4 +1,4 @@
-"""Impossible values under every key of the configuration: refused by the key, or a run that begins and can be folded."""
+"""Impossible values under every key of the configuration: a refusal that names the key, or a run that can be folded."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Snapshots and the fast tier through `decide`: when one is taken and kept, what is gone back to, and every way to fail."""
+"""Snapshots and the fast tier through `decide`: when one is taken and kept, which one is used, and every failure."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def test_the_fast_tier_honours_what_was_asked(how, limit):
 
 @pytest.mark.parametrize("when", ["prepared", "restored"])
 def test_what_memory_cannot_give_the_full_tier_does_under_the_same_id(when):
-    """Damage seen at PREPARE or only at CONFIRM: the snapshot is rejected, the newest older checkpoint is gone back to."""
+    """Damage is found at PREPARE or only at CONFIRM: it is rejected, and the newest older checkpoint is used."""
     world = until(SnappedWorld(0), 7)
     damaged = world.damage(when=when)
     rolled_back(world, tier=FAST)
@@ -151,7 +151,10 @@ def test_a_trainer_that_died_is_started_from_memory_and_from_disk_once_that_is_d
 
 
 def test_what_differs_is_out_of_the_way_before_a_trainer_is_told_and_else_left_to_that_trainer():
-    """The daemon looks at the newest, then at the next that is newer than what is on disk; once an order is out, its word alone changes nothing."""
+    """The daemon checks the newest snapshot, then the next one that is newer than the checkpoints.
+
+    After an order was sent, the daemon's check alone changes nothing.
+    """
     world = until(SnappedWorld(0, slots=5), 8)
     on_disk = world.state.checkpoints.newest.step
     newer = [one.id for one in world.state.snapshots.kept if one.step > on_disk]
@@ -265,7 +268,10 @@ def test_disasters_and_fast_rollbacks_together_end_on_one_whole_line(seed):
 
 @pytest.mark.parametrize("is_whole", [True, False])
 def test_where_no_checkpoint_can_be_used_any_more_a_start_takes_the_snapshot_there_is(is_whole):
-    """Halted for want of any on disk, with the trainer's end; what memory holds is all there is, and fails the run only with it."""
+    """The run halted because no checkpoint was usable, and its trainer ended.
+
+    A start takes the snapshot in memory. The run fails only if that is damaged too.
+    """
     world = until(SnappedWorld(0), 7)
     world.broken.update(one.id for one in world.state.checkpoints.catalogue)
     world.command(hv.RaiseEmergency(level=hv.Level.MAJOR))

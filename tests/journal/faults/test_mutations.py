@@ -52,7 +52,8 @@ def copied(folder: Path) -> Path:
         source, target = ROOT / name, folder / name
         target.parent.mkdir(parents=True, exist_ok=True)
         if source.is_dir():
-            shutil.copytree(source, target, ignore=shutil.ignore_patterns("__pycache__"))
+            # With its bytecode, which fits the files until they are changed. Half-written bytecode has a longer name.
+            shutil.copytree(source, target, ignore=shutil.ignore_patterns("*.pyc.*"))
         else:
             shutil.copy(source, target)
     return folder
