@@ -92,23 +92,22 @@ def passed_over(events: list) -> list[tuple[int, int, SkipReason]]:
     return [(one.epoch, one.batch, one.reason) for one in events if isinstance(one, StepSkipped)]
 
 
-def test_a_run_whose_trainer_died_of_batches_ends_as_one_that_never_looked_at_them(tmp_path, monkeypatch):
+def test_a_run_whose_trainer_died_of_batches_ends_as_one_that_never_looked_at_them(tmp_path, template, monkeypatch):
     """Two of them, one behind the other: each kills three trainers, is put aside, and the bits are those of a run from
     the same seed that had both in quarantine before it came to them. Although losses draw from Python's and NumPy's
     generators, and a batch that was skipped behind its draws is run again by each trainer.
     """
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
-    with Template(tmp_path) as template:
-        died = Run(tmp_path / "died", template, shells=7)
-        warned = Run(tmp_path / "warned", template, shells=1, waits=True)
-        warned.until(BATCHES)
-        batches = f"{DEADLY_EPOCH}:{DEADLY[0]}-{DEADLY[-1]}"
-        with pytest.raises(SystemExit) as ended:
-            main(["quarantine", "add", "--batch", batches, "--dir", str(warned.run_dir), "--reason", "they kill"])
-        assert ended.value.code == 0
-        warned.brake.unlink()
-        pieces, line, metrics, events = died.look()
-        warned_pieces, warned_line, warned_metrics, warned_events = warned.look()
+    died = Run(tmp_path / "died", template, shells=7)
+    warned = Run(tmp_path / "warned", template, shells=1, waits=True)
+    warned.until(BATCHES)
+    batches = f"{DEADLY_EPOCH}:{DEADLY[0]}-{DEADLY[-1]}"
+    with pytest.raises(SystemExit) as ended:
+        main(["quarantine", "add", "--batch", batches, "--dir", str(warned.run_dir), "--reason", "they kill"])
+    assert ended.value.code == 0
+    warned.brake.unlink()
+    pieces, line, metrics, events = died.look()
+    warned_pieces, warned_line, warned_metrics, warned_events = warned.look()
 
     deaths = [one for one in events if isinstance(one, TrainerDied)]
     added = [one for one in events if isinstance(one, qn.QuarantineAdded)]

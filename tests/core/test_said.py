@@ -57,8 +57,10 @@ def skipped(reason: steps.SkipReason, loss: float = 9.5, grad_norm: float = 4.0)
             lr.LrViolationDetected(
                 step=7, group="body", what="lr was set", expected=0.1, found=0.5, where="train.py:30"
             ),
-            "Corrected the learning rate of body before update 7 (found 0.5, reset to 0.1): "
-            "lr was set, in train.py:30.",
+            (
+                "Corrected the learning rate of body before update 7 (found 0.5, reset to 0.1): "
+                "lr was set, in train.py:30."
+            ),
         ),
         (
             lr.LrViolationDetected(step=7, group="body", what=lr.DIGEST_DIFFERS, expected=0.1, found=0.5),

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import signal
 
+import pytest
+
 from journal import Reader
 from tests.daemon.harness import SETS, DaemonProcess, of_type
 from tolariad.core.checkpoints.words import CheckpointCommitted
@@ -27,8 +29,12 @@ def digest(run_dir) -> bytes:
     return replay_records(RunState(), Reader(run_dir / "journal").records(), strict=True).state.progress.digest
 
 
+@pytest.mark.torture
 def test_a_thread_trains_to_the_bits_of_a_process_through_a_pause_and_a_kill(tmp_path):
-    """Paused and resumed through the socket, the daemon killed within an epoch: digest and last checkpoint are equal."""
+    """The run is paused, resumed, and its daemon killed within an epoch: digest and last checkpoint are equal.
+
+    The ordinary suite has the same promise for the variant `thread` of tests/campaign/test_campaign.py.
+    """
     calm = start(tmp_path / "process", "process")
     assert calm.wait() == 0, calm.stderr
     daemon = start(tmp_path / "thread", "thread")
@@ -45,7 +51,14 @@ def test_a_thread_trains_to_the_bits_of_a_process_through_a_pause_and_a_kill(tmp
     assert digest(tmp_path / "thread") == digest(tmp_path / "process")
     assert [(one.name, one.blake3) for one in last[0]] == [(one.name, one.blake3) for one in last[1]]
     assert len(of_type(tmp_path / "thread", RunPaused)) == 1
-    for given in of_type(tmp_path / "thread", SchedulingRecorded):
+    assert_cores_apart(tmp_path / "thread")
+
+
+def assert_cores_apart(run_dir) -> None:
+    """Of several cores the daemon has some of its own; the trainer in its thread has the others."""
+    recorded = of_type(run_dir, SchedulingRecorded)
+    assert recorded
+    for given in recorded:
         assert bool(given.daemon_cores) is (len(given.cores) > 1)
         assert set(given.daemon_cores).isdisjoint(given.trainer_cores), "before its own trainer, on one core"
 
@@ -67,6 +80,7 @@ def test_a_thread_stops_on_a_signal_and_an_exception_is_a_death_that_is_survived
     (died,) = of_type(tmp_path / "run", TrainerDied)
     assert died.reason.value == "exception"
     assert "the seventh step" in died.output
+    assert_cores_apart(tmp_path / "run")
 
 
 RAISING = '''\
