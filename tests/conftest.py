@@ -37,8 +37,8 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 check_declarations()
 record_decisions()
 
-# No deadline: two busy cores are not the property's fault. One seed governs hypothesis as well, so that a failure anywhere
-# is repeated by the one variable that the header prints.
+# No deadline: two busy cores are not the property's fault. One seed governs hypothesis as well, so that a failure
+# anywhere is repeated by the one variable that the header prints.
 hypothesis.settings.register_profile("house", deadline=None, print_blob=True)
 hypothesis.settings.load_profile("house")
 hypothesis.core.global_force_seed = _SEED
@@ -49,8 +49,8 @@ def pytest_report_header() -> str:
     return f"TOLARIA_SEED={_SEED} (set it to repeat the randomised tests)"
 
 
-# The collector is off while four thousand tests are imported. What they hold is then frozen: a collection that walked it
-# would take a third of a second each time, and none of it is ever freed.
+# The collector is off while four thousand tests are imported. What they hold is then frozen: a collection that walked
+# it would take a third of a second each time, and none of it is ever freed.
 gc.disable()
 
 

@@ -1,4 +1,4 @@
-"""Messages with one impossible value each, made from the types themselves: a new order, report or key needs no line here."""
+"""Messages with one impossible value each, made from the types: a new order, report or key needs no line here."""
 
 from __future__ import annotations
 

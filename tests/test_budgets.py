@@ -1,4 +1,4 @@
-"""One table of budgets: its numbers are the source documents', and whoever has one of them as a default has the table's."""
+"""One table of budgets: its numbers are those of the source documents, and every default is the table's."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The files of a run: no link is followed, nothing but a regular file is opened, modes are fixed, and who may write is checked."""
+"""The files of a run: no link is followed, only regular files are opened, and modes and writers are checked."""
 
 from __future__ import annotations
 

@@ -2,8 +2,8 @@
 
     python -m tests.bench.journal_reading [--folder DIR] [--rounds 9] [--memory-mb 1000]
 
-Two journals: frames of 64 events of 200 bytes, and steps as a run writes them, one a frame. Everything is read from the page
-cache. Nothing is judged here.
+Two journals: frames of 64 events of 200 bytes, and steps as a run writes them, one a frame. Everything is read from the
+page cache. Nothing is judged here.
 """
 
 from __future__ import annotations

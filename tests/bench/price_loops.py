@@ -41,8 +41,8 @@ def norm_of(model: nn.Module) -> float:
 def moved(model: nn.Module, optimizer: torch.optim.Optimizer, draw: random.Random) -> None:
     """Put parameters and moments elsewhere in memory, values and objects as they were.
 
-    Where they happen to lie makes a step of this size 5 % slower or faster, for as long as the process lives: two loops that
-    are the same differ by more than what is measured here. So every block of every loop lies elsewhere.
+    Where they happen to lie makes a step of this size 5 % slower or faster, for as long as the process lives: two loops
+    that are the same differ by more than what is measured here. So every block of every loop lies elsewhere.
     """
     aside = [torch.empty(draw.randrange(1, 1 << 16)) for _ in range(draw.randrange(8))]
     for parameter in model.parameters():
@@ -79,7 +79,7 @@ class Bare:
 
 
 class BesideWrites(Bare):
-    """The bare loop while another process makes a bare durable write about as often: the part of the price that is the disk's."""
+    """The bare loop while another process makes bare durable writes about as often: the disk's part of the price."""
 
     def __init__(self, make: Make, folder: Path) -> None:
         super().__init__(make)

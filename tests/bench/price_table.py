@@ -33,7 +33,9 @@ def alike(rounds: list[Round], name: str) -> list[str]:
 
 
 def paired(rounds: list[Round], name: str, against: str, what: str) -> Spread:
-    """`name` minus `against` in each round; where there are several of the latter (`bare`, `bare 2`), minus their mean."""
+    """Return `name` minus `against` in each round; if there are several of the latter (`bare`, `bare 2`), minus their
+    mean.
+    """
     names = alike(rounds, against)
     return spread([one[name][what] - statistics.fmean(one[other][what] for other in names) for one in rounds])
 

@@ -21,7 +21,8 @@ def layers(*widths: int) -> nn.Sequential:
     modules: list[nn.Module] = []
     for number, (before, after) in enumerate(pairs, 1):
         linear = nn.Linear(before, after)
-        # As torch begins, twenty layers pass on no gradient; moments of 1e-40 then make a step longer, each loop's its own way.
+        # As torch begins, twenty layers pass on no gradient; moments of 1e-40 then make a step longer, each loop's its
+        # own way.
         nn.init.kaiming_normal_(linear.weight, nonlinearity="relu")
         modules.append(linear)
         if number < len(pairs):

@@ -1,7 +1,7 @@
 """A real trainer under a real daemon that runs other loops between its epochs, in the same process, in random turn.
 
-Every epoch of the run is one block of tolariad's own loop; beside each, one block of every other loop. What was measured
-is written to `price.json` in the run's folder when the daemon ends the trainer. PRICE_LOOPS names the others.
+Every epoch of the run is one block of tolariad's own loop; beside each, one block of every other loop. The figures are
+written to `price.json` in the run's folder when the daemon ends the trainer. PRICE_LOOPS names the others.
 """
 
 from __future__ import annotations
@@ -166,7 +166,9 @@ class Priced(loop.Trainer):
 
 @contextlib.contextmanager
 def nobody_looks() -> Iterator[None]:
-    """The guard of rates looks at every optimizer of the process, before each step: a loop by itself has no such thing."""
+    """Keep the guard of rates away: it checks every optimizer of the process before each step, and a bare loop has no
+    guard.
+    """
     hooks = dict(_global_optimizer_pre_hooks)
     _global_optimizer_pre_hooks.clear()
     try:

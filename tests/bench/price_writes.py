@@ -1,8 +1,10 @@
-"""A process that makes bare durable writes, on the recorder's core and in its class, while its first argument's file says so.
+"""A process that makes bare durable writes, on the recorder's core and in its class, while its first argument's file
+says so.
 
     python -S -m tests.bench.price_writes FLAG FILE PARENT CORE...
 
-What a loop beside it pays is what any recorder costs that writes as often, whatever it is written in: the machine's price.
+What a loop beside it pays is what any recorder costs that writes as often, whatever it is written in: the machine's
+price.
 """
 
 from __future__ import annotations

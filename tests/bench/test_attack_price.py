@@ -1,7 +1,8 @@
-"""What a real trainer's step takes while clients of the control socket stall, flood, drip and lie, and without them.
+"""The time of a real trainer's step while clients of the control socket stall, flood, drip and lie, and without them.
 
-Quiet and attacked windows alternate in one run. The attackers' own processor time counts against the trainer, so a third
-row has a process beside it that only computes. Printed; asserted is that training went on and that nothing else happened.
+Quiet and attacked windows alternate in one run. The attackers' own processor time counts against the trainer, so in a
+third row a process beside it only computes. The figures are printed. The test asserts that training went on and that
+nothing else happened.
 """
 
 from __future__ import annotations

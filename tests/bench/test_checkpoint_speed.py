@@ -1,7 +1,7 @@
 """What a checkpoint costs: 100 million parameters with AdamW's state, 1.2 GB, beside the bare operations and its peers.
 
-The rounds of all of them are interleaved; shown are medians. It runs in a trainer's environment. Nothing is judged here: the
-table is for whoever reads it.
+The rounds of all of them are interleaved; shown are medians. It runs in a trainer's environment. Nothing is judged
+here: the table is for whoever reads it.
 
     python -m tests.bench.test_checkpoint_speed [--folder DIR] [--millions 100] [--rounds 3] [--no-peers]
 """
@@ -197,9 +197,8 @@ def show(folder: Path, millions: float, rounds: int, *, with_peers: bool) -> dic
         ("verified", "BLAKE3", "at most 1.11"),
     ):
         ratio = took[name] / took[against]
-        print(
-            f"  {name:10} {took[name] * 1e3:8.0f} ms   {against:22} {took[against] * 1e3:8.0f} ms   {ratio:5.2f} x ({wanted})"
-        )
+        beside = f"{against:22} {took[against] * 1e3:8.0f} ms"
+        print(f"  {name:10} {took[name] * 1e3:8.0f} ms   {beside}   {ratio:5.2f} x ({wanted})")
     if with_peers:
         for name, (stall, there) in peers(folder, millions).items():
             print(f"  {name:20} held {stall * 1e3:8.0f} ms, on disk after {there * 1e3:8.0f} ms")

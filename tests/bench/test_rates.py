@@ -1,7 +1,8 @@
-"""What one hand on the learning rate costs a step: comparing before the update, advancing after it; beside torch's scheduler.
+"""The price of the rate controller in a step: comparing before the update, advancing after it; beside torch's
+scheduler.
 
-Times are of this thread's own work, so that what else the machine does is felt less; shown are the best and the median
-round. The rates' tables are drawn 1 024 steps at a time, which is part of it. Nothing is judged here.
+Times are of this thread's own work, so that other load of the machine counts less. The best and the median round are
+shown. The tables of rates are drawn 1 024 steps at a time, which is included. Nothing is judged here.
 """
 
 from __future__ import annotations

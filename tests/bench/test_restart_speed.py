@@ -1,8 +1,9 @@
-"""A trainer is killed: how long until it trains again, from memory and from disk. 100 million parameters with AdamW's state.
+"""A trainer is killed: how long until it trains again, from memory and from disk. 100 million parameters with AdamW's
+state.
 
-Read off the journal, by the recorder's own clock. Apart from the rest stands what memory cannot help: a new process, its
-imports, and the building of the run. From disk means from page cache: the checkpoint was written a moment ago. Nothing is
-judged here: the table is for whoever reads it.
+Read off the journal, by the recorder's own clock. Apart from the rest stands what memory cannot help: a new process,
+its imports, and the building of the run. From disk means from page cache: the checkpoint was written a moment ago.
+Nothing is judged here: the table is for whoever reads it.
 
     python -m tests.bench.test_restart_speed [--millions 100] [--rounds 3]
 """

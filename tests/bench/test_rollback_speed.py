@@ -1,10 +1,11 @@
-"""What the two tiers of rollback cost: 100 million parameters with AdamW's state, 1.2 GB, beside one memcpy of the same bytes.
+"""The price of the two tiers of rollback: 100 million parameters with AdamW's state, 1.2 GB, beside one memcpy of them.
 
-The rounds of all of them are interleaved; shown are medians. It runs in a trainer's environment (its C library copies past the
-caches, as the one large memcpy does by itself). COMMIT is the copy and the digests of what was copied. Nothing is judged here: the table is for whoever reads it. In
-question: the copy at most 1.2 times the memcpy, all three phases of the fast tier at most 1.8 times and under 500 ms.
+The rounds of all of them are interleaved; medians are shown. The test runs in a trainer's environment: its C library
+copies past the caches, as the one large memcpy does by itself. COMMIT is the copy and the digests of the copied bytes.
+Nothing is judged here. Targets: the copy at most 1.2 times the memcpy, all three phases of the fast tier at most 1.8
+times and under 500 ms.
 
-    python -m tests.bench.test_rollback_speed [--folder DIR] [--millions 100] [--rounds 5]
+python -m tests.bench.test_rollback_speed [--folder DIR] [--millions 100] [--rounds 5]
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""What the trainer's side of recording costs a step, beside machines that are busy: no daemon, one step against one step.
+"""The price of the trainer's side of recording in a step, also on a busy machine: no daemon, one step against one step.
 
-The loop of `tolariad.trainer` and the bare loop take turns, step by step in random order, in one thread; what is taken is
-that thread's processor time. The page says that everything is durable, so the gate is open. PRICE_TURNS (4000) is the number
-of steps of each. Nothing is judged here; wall time under a real daemon is printed by `test_step_price.py`.
+The loop of `tolariad.trainer` and the bare loop take turns, step by step in random order, in one thread. The figure is
+that thread's processor time. The page says that everything is durable, so the gate is open. PRICE_TURNS (4000) is the
+number of steps of each. Nothing is judged here; `test_step_price.py` prints wall time under a real daemon.
 """
 
 from __future__ import annotations

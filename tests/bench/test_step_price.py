@@ -1,7 +1,7 @@
-"""What recording costs a training step: a real daemon, a real trainer, and other loops in turn with it in one process.
+"""The price of recording in a training step: a real daemon, a real trainer, and other loops in turn in one process.
 
-PRICE_PAIRS (21), PRICE_PROCESSES (9) and PRICE_STEPS (a block's; 280) make it shorter; TOLARIA_SEED draws the turns. Nothing
-is judged here.
+PRICE_PAIRS (21), PRICE_PROCESSES (9) and PRICE_STEPS (of a block; 280) make it shorter. TOLARIA_SEED draws the turns.
+Nothing is judged here.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True):
     threads: int = 1
     burners: int = 0
     loops: tuple[str, ...] = ("bare",)
-    # Two loops that are the same differ by up to a tenth for as long as a process lives, by where its memory happens to lie: what
-    # is to be told to 40 us is measured in several, against several.
+    # Two loops that are the same differ by up to a tenth for as long as a process lives, by where its memory happens to
+    # lie: what is to be told to 40 us is measured in several, against several.
     processes: int = 1
 
 
@@ -56,7 +56,8 @@ SCENARIOS = (
         name="a step of 20 ms, small activations",
         model="deep",
         batch_size=160,
-        # A block is an epoch, at whose end a snapshot of 16 MB is taken. Two longer ones of other loops would look like a hang.
+        # A block is an epoch, at whose end a snapshot of 16 MB is taken. Two longer ones of other loops would look like
+        # a hang.
         steps=140,
         loops=BARES[:2],
         processes=max(1, PROCESSES // 2),
@@ -89,7 +90,7 @@ def burning(count: int) -> Iterator[None]:
 @pytest.mark.bench
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.name)
 def test_the_price_of_a_recorded_step_is_printed(scenario, run_folder, seed):
-    """Paired blocks in random turn: wall and the trainer thread's own time over the bare loop; gate and daemon beside."""
+    """Paired blocks in random turn: wall and the trainer thread's own time over the bare loop, with gate and daemon."""
     left_out = {name: why for name in scenario.loops if (why := price_loops.missing(name))}
     loops = [name for name in scenario.loops if name not in left_out]
     rounds, medians = [], []
@@ -160,8 +161,8 @@ def options(scenario: Scenario) -> dict[str, object]:
         "journal.sync": scenario.sync,
         "torch_threads": scenario.threads,
         "batch_size": scenario.batch_size,
-        # So low that nothing is learnt by heart: then gradients vanish, moments become denormal numbers, and a step takes up to
-        # half as long again, in each loop at a time of its own.
+        # So low that nothing is learnt by heart: then gradients vanish, moments become denormal numbers, and a step
+        # takes up to half as long again, in each loop at a time of its own.
         "learning_rate.base_lr": 1e-5,
         "learning_rate.warmup_epochs": 0,
         # None within the run: what a checkpoint costs is another table.
@@ -176,8 +177,10 @@ def head(scenario: Scenario, given: SchedulingRecorded) -> list[str]:
     """What the figures were taken on."""
     disk = "unknown" if given.disk_core < 0 else str(given.disk_core)
     pinned = f"daemon on {given.daemon_cores}, trainer on {given.trainer_cores}" if given.daemon_cores else given.why
+    rounds = f"{scenario.processes} x {PAIRS} rounds of {scenario.steps} steps"
+    machine = f"{platform.machine()}, cores {given.cores}, load {os.getloadavg()[0]:.1f}"
     return [
-        f"== {scenario.name}: {scenario.processes} x {PAIRS} rounds of {scenario.steps} steps, {given.threads} torch threads",
-        f"{platform.machine()}, cores {given.cores}, load {os.getloadavg()[0]:.1f}, disk interrupts core {disk}; {pinned}",
+        f"== {scenario.name}: {rounds}, {given.threads} torch threads",
+        f"{machine}, disk interrupts core {disk}; {pinned}",
         f"recorder: {given.scheduler}, {'polls' if given.polls else 'is woken'}; refused: {given.refused or 'nothing'}",
     ]

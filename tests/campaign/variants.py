@@ -31,12 +31,13 @@ class Order:
 
 @dataclass(frozen=True)
 class Variant:
-    """`task`: a class of task.py; `config`: lines of `tolaria:`; `steps`: updates in an epoch; `kills`: how many at most have room in it.
+    """One kind of run.
 
-    `keep`: of `tolaria.checkpoint`, which ones stay. `one_process`: daemon and trainer are one, so that whoever dies
-    takes the other along. `in_memory`: there are snapshots, one a step, so a trainer that died goes on from memory and
-    repeats next to nothing. `begins_from`: words behind `--from` and the checkpoint of another run. `is_long`: each of
-    its starts takes many times as long as another's.
+    `task`: a class of task.py. `config`: lines of `tolaria:`. `steps`: updates in an epoch. `kills`: the most kills
+    that have room in it. `keep`: of `tolaria.checkpoint`, which checkpoints stay. `one_process`: daemon and trainer are
+    one process, so they die together. `in_memory`: a snapshot is taken at each step; a trainer that died continues from
+    memory and repeats next to nothing. `begins_from`: words after `--from` and the checkpoint of another run.
+    `is_long`: each of its starts takes many times as long as another's.
     """
 
     name: str

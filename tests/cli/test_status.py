@@ -198,7 +198,10 @@ def test_a_whole_status_is_quick(live_run):
 
 
 def test_budgets_are_shown_with_what_was_measured_of_them(tolaria, live_run):
-    """A row for each: limit, median, 99th percentile, breaches; as JSON under the status. Without a daemon the same, of the whole journal."""
+    """Each budget has a row: limit, median, 99th percentile, breaches. JSON has the same under the status.
+
+    Without a daemon the rows cover the whole journal.
+    """
     tally = Tally(
         budget="epoch_boundary",
         count=2,

@@ -66,8 +66,9 @@ def test_the_schema_is_json(tolariad):
 def test_check_says_what_the_run_will_be_and_cost(tolariad, monkeypatch):
     """The resolved configuration and the trainer's figures, as words and as JSON."""
     costs = {
-        "parameters": 1234567, "state_bytes": 10_000_000, "checkpoint_bytes": 5_000_000, "peak_memory_bytes": 2_000_000_000,
-        "steps_per_epoch": 23, "step_ms": 1.5, "journal_gb_day": 1.25, "device": "cpu", "threads": 1,
+        "parameters": 1234567, "state_bytes": 10_000_000, "checkpoint_bytes": 5_000_000,
+        "peak_memory_bytes": 2_000_000_000, "steps_per_epoch": 23,
+        "step_ms": 1.5, "journal_gb_day": 1.25, "device": "cpu", "threads": 1,
         "determinism": "strict", "loss": 2.3, "notes": ["careful"],
     }  # fmt: skip
     monkeypatch.setattr(checking, "_costs", lambda _: costs)

@@ -1,4 +1,4 @@
-"""Malformed, oversized, half-closed, slow and flooding clients get one clear error or are closed; the server continues."""
+"""Malformed, oversized, half-closed, slow and flooding clients get an error or are closed. The server continues."""
 
 from __future__ import annotations
 

@@ -43,7 +43,9 @@ def fill(folder) -> None:
 
 
 def test_a_full_disk_pauses_the_run_until_there_is_space(start, small_disk):
-    """The disk fills during training: the run pauses and says so; after space is freed it completes, every step once."""
+    """The disk fills during training: the run pauses and says so. After space is freed it completes, with every step
+    once.
+    """
     run_dir = small_disk / "run"
     daemon = start(run_dir=run_dir, environ={"FAKE_TRAINER": "crawl@4"}, sets=SETS, task="digits", epochs=3)
     daemon.until(lambda status: status["step"] >= 4)

@@ -1,4 +1,4 @@
-"""Another end of the training by the control socket: it outlives the daemon, and a complete run goes on with more epochs."""
+"""Another end of the training by the control socket survives the daemon; a complete run continues with more epochs."""
 
 from __future__ import annotations
 

@@ -49,7 +49,9 @@ def broken(start, task) -> DaemonProcess:
 
 
 def test_with_bus_metrics_and_logs_broken_a_fast_rollback_keeps_its_budget_and_a_dead_trainer_goes_on(broken, run_dir):
-    """Raising, hanging, full, one after the other; then the trainer is killed, and the next one continues from memory."""
+    """They raise, hang, and are full, one after the other. Then the trainer is killed; the next one continues from
+    memory.
+    """
     for number, how in enumerate(("raising", "hanging", "full"), 1):
         (run_dir / "broken").write_text(how)
         broken.call("Rollback", tier="fast", reason=how)

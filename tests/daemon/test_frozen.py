@@ -16,7 +16,9 @@ SMALL = ["journal.segment_bytes=65536"]
 
 
 def test_a_full_disk_freezes_the_run_and_the_socket_says_why(start, run_dir):
-    """The next segment cannot be created: no step is lost, orders are refused with the reason, a new start continues."""
+    """The next segment cannot be created. No step is lost, orders are refused with the reason, and a new start
+    continues.
+    """
     daemon = start(environ={"FAKE_TRAINER": "crawl@4"}, sets=SMALL, task="digits", epochs=3)
     running = daemon.until(lambda status: status["step"] >= 4)
     # No byte behind the first 8 KiB of any file can be written any more, so neither here nor in a next segment.

@@ -1,4 +1,4 @@
-"""After a repair that lost events the run waits for an operator, shows what is missing, and then ends like any other."""
+"""After a repair that lost events the run waits for an operator, shows the missing events, and then ends normally."""
 
 from __future__ import annotations
 

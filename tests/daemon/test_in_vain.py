@@ -16,7 +16,10 @@ from torch import nn
 from torch.nn import functional
 
 class Faint(nn.Module):
-    """From its 401st training pass on every answer is fainter, and the loss several times as high; passes come back with a rollback."""
+    """From its 401st training pass on, outputs are smaller and the loss is several times as high.
+
+    A rollback restores the number of passes.
+    """
 
     def __init__(self):
         super().__init__()

@@ -1,4 +1,4 @@
-"""The service manager is told when the run is ready, its position, that the daemon is alive, and how a stop advances."""
+"""The service manager is told when the run is ready, its position, that the daemon lives, and how a stop advances."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def manager(tmp_path):
 
 
 def test_the_manager_hears_everything_it_needs(start, run_dir, manager):
-    """READY after the replay, a status with epoch, step and loss, the watchdog, STOPPING and time for the checkpoint."""
+    """READY after the replay, a status with epoch, step and loss, the watchdog, STOPPING, time for the checkpoint."""
     environ = {
         "FAKE_TRAINER": "crawl@4",
         "FAKE_CHECKPOINT_S": "0.2",

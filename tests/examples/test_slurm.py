@@ -1,4 +1,6 @@
-"""The Slurm example under plain bash, with stand-ins for srun, scontrol and the daemon: who ends, who is queued again."""
+"""The Slurm example under plain bash, with stand-ins for srun, scontrol and the daemon: which jobs end, which are
+requeued.
+"""
 
 from __future__ import annotations
 
@@ -67,7 +69,9 @@ def said(folder) -> str:
     ("number", "told"), [(signal.SIGUSR1, "requeue 7\n"), (signal.SIGTERM, "")], ids=["time is up", "cancelled"]
 )
 def test_a_signal_stops_the_run_in_order(job, tmp_path, number, told):
-    """The batch script alone hears it; the run gets one SIGTERM and is waited for; only the time limit queues it again."""
+    """Only the batch script gets the signal. It sends one SIGTERM to the run and waits. Only the time limit requeues
+    the job.
+    """
     started = job()
     deadline = time.monotonic() + 60
     while not (tmp_path / "running").exists() and time.monotonic() < deadline:

@@ -18,13 +18,13 @@ _STAMP: Final = tuple(field.name for field in msgspec.structs.fields(Event))
 _HEAD: Final = """\
 # Events
 
-Every event that a journal can hold. This page is generated (`make docs`). An event is one msgpack map: `type`, then the stamp,
-then the fields below. A field that has its default is left out. Names and fields are only ever added; a reader of another
-version skips those that it does not know.
+Every event that a journal can hold. This page is generated (`make docs`). An event is one msgpack map: `type`, then the
+stamp, then the fields below. A field that has its default is left out. Names and fields are only ever added; a reader
+of another version skips those that it does not know.
 
 The stamp: `wall` (nanoseconds since 1970, as read), `mono` (nanoseconds, CLOCK_MONOTONIC of the daemon's boot), `cause`
-(sequence number of the event that led to this one; absent if it came from outside), `root` (the first of that chain), `actor`
-(who ordered it: uid, pid, program, reason), `skippable` (never changes the state).
+(sequence number of the event that led to this one; absent if it came from outside), `root` (the first of that chain),
+`actor` (who ordered it: uid, pid, program, reason), `skippable` (never changes the state).
 """
 
 

@@ -15,12 +15,14 @@ _HEAD = """# What follows from what
 
 Generated from `tolariad/core/reactions.py` by `make docs`. Do not edit.
 
-An input or a report runs the rules of its row, which record *facts*. Every recorded event is then offered to the rules of its
-own row, depth first: what a rule records is offered before the next rule of the same event is asked. So a rule sees every
-consequence of the rules above it. The cause of an event, as `tolaria why` shows it, is the event that it reacted to.
+An input or a report runs the rules of its row, which record *facts*. Every recorded event is then offered to the rules
+of its own row, depth first: what a rule records is offered before the next rule of the same event is asked. So a rule
+sees every consequence of the rules above it. The cause of an event, as `tolaria why` shows it, is the event that it
+reacted to.
 
-*May record* lists every event that a row can lead to directly; follow it from row to row. No event leads back to itself: a
-test holds that, and another that no rule records anything else. The events are described in [events.md](events.md).
+*May record* lists every event that a row can lead to directly; follow it from row to row. No event leads back to
+itself: a test holds that, and another that no rule records anything else. The events are described in
+[events.md](events.md).
 """
 
 

@@ -1,7 +1,8 @@
-"""The layers of core: values < words < slice < ask < engine < rules < table. A module imports only layers below its own.
+"""The layers of core: values < words < slice < ask < engine < rules < table. A module imports only layers below its
+own.
 
-A module's name says its layer: `words.py` or `NAME_words.py`, and so on. Any other module of a package is a value: it knows no
-message. The files beside the packages are listed here. docs/architecture.md explains the layers.
+A module's name says its layer: `words.py` or `NAME_words.py`, and so on. Any other module of a package is a value: it
+knows no message. The files beside the packages are listed here. docs/architecture.md explains the layers.
 """
 
 from __future__ import annotations
@@ -15,8 +16,8 @@ from tests.house import tree
 from tests.house.tree import cycle_in, graph_of, python_files
 
 LAYERS = ("values", "words", "slice", "ask", "engine", "rules", "table")
-# A message may hold a value of another concern's message, an ask may need the answer of another ask. Rules never call rules:
-# what one concern decides reaches another as an event.
+# A message may hold a value of another concern's message, an ask may need the answer of another ask. Rules never call
+# rules: what one concern decides reaches another as an event.
 MAY_IMPORT_ITS_OWN = {"values", "words", "slice", "ask", "engine", "table"}
 # Packages of calculations: nothing in them knows a message, whatever its name.
 CALCULATIONS = {"detection", "learning_rate", "settings"}

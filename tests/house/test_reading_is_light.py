@@ -28,7 +28,8 @@ ONLY_LINUX = """
 import os, resource, select, signal, socket, sys
 names = "memfd_create eventfd eventfd_read eventfd_write pidfd_open posix_fallocate posix_fadvise O_DIRECT O_NOATIME"
 names += " sched_setaffinity sched_getaffinity sched_setscheduler copy_file_range splice setresuid"
-gone = [(os, name) for name in names.split()] + [(os, name) for name in dir(os) if name.startswith(("MFD_", "EFD_", "SCHED_"))]
+gone = [(os, name) for name in names.split()]
+gone += [(os, name) for name in dir(os) if name.startswith(("MFD_", "EFD_", "SCHED_"))]
 gone += [(select, "epoll"), (signal, "pidfd_send_signal"), (resource, "prlimit")]
 gone += [(socket, name) for name in ("SO_PEERCRED", "SCM_CREDENTIALS", "SO_PASSCRED")]
 for module, name in gone:

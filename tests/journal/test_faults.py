@@ -1,7 +1,7 @@
 """Failing calls: each file operation fails once, or from some call on, at call 1, 2, 3 and so on.
 
-After each failure no acknowledged event is lost and no uncommitted event is returned. A failed descriptor is never written
-again, which the fake checks. The files open again.
+After each failure no acknowledged event is lost and no uncommitted event is returned. A failed descriptor is never
+written again, which the fake checks. The files open again.
 """
 
 from __future__ import annotations

@@ -13,7 +13,12 @@ import pytest
 from journal import FileSystemRefused, Journal, OsFiles
 from journal.filesystem import UNTESTED
 
-OPEN = "import sys; from pathlib import Path; from journal import Journal; Journal.open(Path(sys.argv[1]), allow_filesystem=False)"
+OPEN = """
+import sys
+from pathlib import Path
+from journal import Journal
+Journal.open(Path(sys.argv[1]), allow_filesystem=False)
+"""
 
 
 class Lying(OsFiles):

@@ -1,8 +1,8 @@
 """Real runs, daemon and torch, that between them record nearly every type of event: `make_real` keeps their journals.
 
 Run by `python -m tests.journals.make_real`; the ordinary suite does not collect this file. Each function drives one run
-to its end, however it is disturbed, and leaves its journal in its folder. A new type of event gets a few lines in the run
-that fits it, or a run of its own; a run names what it is there for in its last line.
+to its end, however it is disturbed, and leaves its journal in its folder. A new type of event gets a few lines in the
+run that fits it, or a run of its own; a run names what it is there for in its last line.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def holds(run_dir: Path, *wanted: str) -> None:
 
 
 def test_an_operators_day(tmp_path):
-    """Every order there is, a reload, a full quota, deaths of both processes, and an end of the journal that is torn."""
+    """Every order, a reload, a full quota, deaths of both processes, and a torn end of the journal."""
     run_dir, file = tmp_path / "run", tmp_path / "run.yaml"
     run_dir.mkdir()
     file.write_text(CONFIG.format(quota=0.00001, keep=1))
@@ -227,7 +227,9 @@ def made(run_dir: Path) -> Path:
 
 
 def test_a_run_that_does_not_repeat_itself(tmp_path):
-    """A task whose loss is another each time: the re-run after a death differs, and the run fails; a word tries it again."""
+    """The task's loss differs at each attempt: the re-run after a death differs and the run fails. `--retry` starts it
+    again.
+    """
     run_dir = made(tmp_path / "run")
     task = f"{ODD}:Forgetful"
     daemon = DaemonProcess(run_dir, task=task, epochs=100_000, sets=[SEGMENT, "torch_threads=1"], trainer_command=None)
@@ -260,7 +262,9 @@ def test_a_task_that_changes_rates_behind_the_runs_back(tmp_path, route):
 
 
 def test_a_careful_run(tmp_path):
-    """Boundaries over a limit of nothing make it careful; with the limit gone it is left after five minutes in health."""
+    """Boundaries over a limit of 0 cause conservative mode. Without the limit the run leaves it after five healthy
+    minutes.
+    """
     run_dir, file = made(tmp_path / "run"), tmp_path / "run.yaml"
     text = "tolaria: {{task: {task}, torch_threads: 1, epochs: 100000, detect: {{act: false}}, {more}}}\n"
     task = f"{ODD}:Slower"
@@ -338,7 +342,7 @@ class Swelling:
 
 
 def test_a_program_that_is_short_of_memory(tmp_path, monkeypatch):
-    """Its model takes more than its share of a machine that is said to have two pages; then the machine is larger again."""
+    """The machine is said to have two pages, so the model takes more than its share. Then it is larger again."""
     machine = {"SC_PHYS_PAGES": 1 << 20, "SC_PAGE_SIZE": 4096}
     monkeypatch.setattr(memory, "os", SimpleNamespace(sysconf=machine.__getitem__))
     config = {"tolaria": {"rng_seed": 5, "torch_threads": 1, "journal": {"segment_bytes": 65536}}}

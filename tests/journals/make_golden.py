@@ -1,11 +1,12 @@
 """Writes the golden journal of the present version: run once a release, then never again for that version.
 
-`python -m tests.journals.make_golden` makes `tests/journals/<version>/`: a disturbed run's events over several segments,
-with captures, seals and state hashes, and `expected.json` with what they fold to: every field of the state. The state gains
-a field when RunState does, so `make docs` writes `expected.json` again; the journal's own bytes are never touched, and every
-value that is recorded must come out as before. Captures and hashes inside are of the FOLD_VERSION that wrote them and say
-nothing under another; this record is what holds a later fold to an earlier one's results. Where a field of RunState is taken
-out, or FOLD_VERSION rises because an old event means something else, `--changed FIELD…` writes it for the fields that are named: say why.
+`python -m tests.journals.make_golden` makes `tests/journals/<version>/`: a disturbed run's events over several
+segments, with captures, seals and state hashes, and `expected.json` with what they fold to: every field of the state.
+The state gains a field when RunState does, so `make docs` writes `expected.json` again; the journal's own bytes are
+never touched, and every value that is recorded must come out as before. Captures and hashes inside are of the
+FOLD_VERSION that wrote them and say nothing under another; this record is what holds a later fold to an earlier one's
+results. Where a field of RunState is taken out, or FOLD_VERSION rises because an old event means something else,
+`--changed FIELD…` writes it for the fields that are named: say why.
 """
 
 from __future__ import annotations
@@ -89,7 +90,7 @@ def as_json(state: RunState) -> bytes:
 
 
 def write_expected(*, allowed: frozenset[str] = frozenset()) -> None:
-    """Fold every kept journal again and write what it comes to; nothing that is recorded may change, or be `allowed`."""
+    """Fold every kept journal again and write the result. No recorded value may change unless it is `allowed`."""
     with tempfile.TemporaryDirectory() as folder:
         for path in sorted(HERE.glob("*/expected.json")):
             _write_expected(path, path.parent / "journal", allowed)
@@ -105,8 +106,9 @@ def _write_expected(path: Path, journal: Path, allowed: frozenset[str]) -> None:
     other = set(changed(recorded["state"], now["state"])) - allowed
     if other:
         raise SystemExit(
-            f"{path.relative_to(HERE)} folds to another {', '.join(sorted(other))}: `apply` is wrong, or say why it is not and "
-            f"run `python -m tests.journals.make_golden --changed {' '.join(sorted(other))}`"
+            f"{path.relative_to(HERE)} folds to another {', '.join(sorted(other))}: "
+            "`apply` is wrong, or say why it is not and run "
+            f"`python -m tests.journals.make_golden --changed {' '.join(sorted(other))}`"
         )
     path.write_bytes(as_json(state))
 

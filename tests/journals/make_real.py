@@ -2,14 +2,15 @@
 
     python -m tests.journals.make_real [--from FOLDER …]
 
-It runs `drive_real.py` and the tests named in `SOURCES`, which drive runs with a real trainer through deaths, orders and
-failures, and takes the fewest of their journals that hold every type. Each becomes `real/NAME.tar.zst`, beside
-`real/NAME.json`, what it folds to. It takes eight minutes and root, for a small file system. `--from`: take the journals
-of earlier calls of pytest that kept their folders (`drive` says how).
+It runs `drive_real.py` and the tests named in `SOURCES`, which drive runs with a real trainer through deaths, orders
+and failures, and takes the fewest of their journals that hold every type. Each becomes `real/NAME.tar.zst`, beside
+`real/NAME.json`, what it folds to. It takes eight minutes and root, for a small file system. `--from`: take the
+journals of earlier calls of pytest that kept their folders (`drive` says how).
 
-Run it again if a type of event is added: give `drive_real.py` a few lines that make a run record it. If no run can make it,
-say why in `NOT_MADE`. A journal holds the paths of the files in its stack traces: run this where they may be published,
-such as a bind mount of the checkout at /mnt (`PYTHONPATH=/mnt /mnt/.venv/bin/python -m tests.journals.make_real`).
+Run it again if a type of event is added: give `drive_real.py` a few lines that make a run record it. If no run can make
+it, say why in `NOT_MADE`. A journal holds the paths of the files in its stack traces: run this where they may be
+published, such as a bind mount of the checkout at /mnt (`PYTHONPATH=/mnt /mnt/.venv/bin/python -m
+tests.journals.make_real`).
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ SOURCES = (
 )
 # What no run of this version records, and why.
 NOT_MADE = {
-    "RateOrderAborted": "an order fails at its boundary only if a hook took the group away after the order was accepted",
+    "RateOrderAborted": "an order fails at its boundary only if a hook removed the group after the order was accepted",
     "TrainerUnkillable": "a process that SIGKILL does not end hangs inside the system's kernel",
     "TelemetryDropped": "the queue whose losses it counted is gone until there is a bus",
 }
@@ -77,7 +78,7 @@ def found(folder: Path) -> Iterator[tuple[Path, frozenset[str], int]]:
 
 
 def fewest(journals: list[tuple[Path, frozenset[str], int]]) -> list[Path]:
-    """Return journals that together hold every type there is in any of them: the one that adds most, again and again."""
+    """Return journals that together hold every type that any of them has: again and again the one that adds most."""
     left, taken = set().union(*(types for _, types, _ in journals)), list[Path]()
     while left:
         path, types, _ = max(journals, key=lambda one: (len(one[1] & left), -one[2]))

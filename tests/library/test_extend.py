@@ -1,4 +1,4 @@
-"""Another end of the training, for a trainer that trains: the same bits as of a run that was configured so, through any death."""
+"""Another end of the training, for a real trainer: the bits of a run that was configured so, through any death."""
 
 from __future__ import annotations
 

@@ -111,7 +111,9 @@ def test_a_run_that_died_after_its_growth_ends_as_one_that_did_not(tmp_path, cal
     ("epoch", "dies", "again"), [(0, None, ALL), (1, None, ALL[2:]), (0, 20, ALL), (1, ADDS, ALL[2:])]
 )
 def test_a_rollback_to_either_side_of_the_growth_needs_no_new_trainer(tmp_path, calm, epoch, dies, again):
-    """The model shrinks in place, grows again at the same steps, and ends the same; also if the trainer dies after it."""
+    """The model shrinks in place, grows again at the same steps, and ends the same, also if the trainer dies after
+    that.
+    """
     run_dir, model = tmp_path / "run", network()
     tolaria, gone_back = made(run_dir, **AVERAGED), []
 

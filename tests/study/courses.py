@@ -91,7 +91,9 @@ def stairs(rng: Generator, runs: int, steps: int, first: float, last: float, cou
 
 
 def wave(rng: Generator, runs: int, steps: int, ratio: float, period: float, form: str = "sine") -> Array:
-    """Between 0 and log(ratio), from a phase drawn; `saw` rises slowly and falls at once, `teeth` the other way about."""
+    """Return values between 0 and log(ratio), from a drawn phase. `saw` rises slowly and falls at once; `teeth` the
+    reverse.
+    """
     phase = np.mod(steps_of(runs, steps) / period + rng.uniform(0, 1, (runs, 1)), 1.0)
     forms = {
         "sine": 0.5 - 0.5 * np.cos(2 * np.pi * phase),

@@ -1,7 +1,7 @@
 """The detector against healthy runs and against faults: both tables of docs/detection-study.md.
 
-`python -m tests.study.detection` prints the tables; `--write` puts them into docs/detection-study.md, `--seed N` draws others. Every
-number follows from the seed. The long form takes some minutes on one core.
+`python -m tests.study.detection` prints the tables; `--write` puts them into docs/detection-study.md, `--seed N` draws
+others. Every number follows from the seed. The long form takes some minutes on one core.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Healthy shapes and random compositions that judged the detector: no constant was chosen by them.
 
-Numbers differ from those of `shapes.py`, and half of the kinds are not there. docs/detection-study.md says what came out when they
-were first looked at.
+Numbers differ from those of `shapes.py`, and half of the kinds are not there. docs/detection-study.md says what came
+out when they were first looked at.
 """
 
 from __future__ import annotations
@@ -50,8 +50,23 @@ def _flat(level):
     return lambda n, t: np.full((n, t), np.log(level))
 
 
+FALLING = _course(2.5, 0.5, 500.0)
+
+
+def _plateaus(n, t):
+    """Four levels from 3 to 0.1."""
+    return np.log(3.0) - 3.4 * np.clip(np.floor(steps_of(n, t) / t * 4) / 3, 0, 1)
+
+
+def _slingshots(rng, n, t):
+    """Bumps of up to eight times, after step 1000."""
+    return bumps(rng, n, t, 1200.0, 8.0, 10.0, 40.0) * (steps_of(n, t) > 1000)
+
+
 def _teaching(period: int, growth: float):
-    """Temporal differences: a target network is copied each `period` steps, the loss leaps and falls; returns grow meanwhile."""
+    """Temporal differences: every `period` steps the target network is copied, and the loss leaps and falls. Returns
+    grow.
+    """
 
     def draw(rng: Generator, n: int, t: int) -> Series:
         since = np.mod(np.arange(t), period)
@@ -82,7 +97,7 @@ def _cycling(period: int, ratio: float):
 
 
 def _epochs(length: int, ratio: float):
-    """Data in the same order each epoch, easy and hard batches at their places; learnt by heart between the ends of epochs."""
+    """Each epoch has the same order, with easy and hard batches at their places; they are learnt by heart meanwhile."""
 
     def draw(rng: Generator, n: int, t: int) -> Series:
         places = rng.normal(0.0, np.log(ratio) / 2.0, (n, length))
@@ -133,13 +148,13 @@ SHAPES = [
     Shape("swings", "x3, period 2500, saw", _of(_flat(1.0), _part(wave, 3.0, 2500.0, "saw"), _part(normal, 0.05))),
     Shape("walk", "0.02, x2.5", _of(_flat(0.5), _part(walk, 0.02, 0.0, np.log(2.5)), _part(normal, 0.1))),
     Shape("walk", "0.05, x3", _of(_flat(0.5), _part(walk, 0.05, 0.0, np.log(3.0)), _part(normal, 0.3))),
-    Shape("curriculum", "x1.8 each 400", _of(_course(2.5, 0.5, 500.0), _part(blocks, 400, 1.8, 120.0), _part(normal, 0.07))),
-    Shape("curriculum", "x2.8 each 900", _of(_course(2.5, 0.5, 500.0), _part(blocks, 900, 2.8, 250.0), _part(normal, 0.2))),
-    Shape("second kind", "2 %, x30", _of(_course(2.5, 0.5, 500.0), _part(minority, 0.02, 30.0), _part(normal, 0.1))),
-    Shape("second kind", "10 %, x4", _of(_course(2.5, 0.5, 500.0), _part(minority, 0.1, 4.0), _part(normal, 0.02))),
-    Shape("second kind", "3 %, x4, five in a row", _of(_course(2.5, 0.5, 500.0), _part(bursts, 0.03, 4.0, 5), _part(normal, 0.1))),
-    Shape("plateaus", "4 of 3 to 0.1", _of(lambda n, t: np.log(3.0) - 3.4 * np.clip(np.floor(steps_of(n, t) / t * 4) / 3, 0, 1), _part(normal, 0.1))),
-    Shape("slingshots", "x8 on 0.02", _of(_course(2.3, 0.02, 150.0), lambda rng, n, t: bumps(rng, n, t, 1200.0, 8.0, 10.0, 40.0) * (steps_of(n, t) > 1000), _part(normal, 0.2))),
+    Shape("curriculum", "x1.8 each 400", _of(FALLING, _part(blocks, 400, 1.8, 120.0), _part(normal, 0.07))),
+    Shape("curriculum", "x2.8 each 900", _of(FALLING, _part(blocks, 900, 2.8, 250.0), _part(normal, 0.2))),
+    Shape("second kind", "2 %, x30", _of(FALLING, _part(minority, 0.02, 30.0), _part(normal, 0.1))),
+    Shape("second kind", "10 %, x4", _of(FALLING, _part(minority, 0.1, 4.0), _part(normal, 0.02))),
+    Shape("second kind", "3 %, x4, five in a row", _of(FALLING, _part(bursts, 0.03, 4.0, 5), _part(normal, 0.1))),
+    Shape("plateaus", "4 of 3 to 0.1", _of(_plateaus, _part(normal, 0.1))),
+    Shape("slingshots", "x8 on 0.02", _of(_course(2.3, 0.02, 150.0), _slingshots, _part(normal, 0.2))),
     Shape("temporal differences", "target each 250, growing sixfold", _teaching(250, 5.0)),
     Shape("temporal differences", "target each 1000, growing threefold", _teaching(1000, 2.0)),
     Shape("contrastive", "from 5.5 to 0.4", _contrasting),

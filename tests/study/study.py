@@ -1,7 +1,7 @@
 """Runs that get into trouble, beside runs that do not: five-fold over all 1 797 digits, as often as asked.
 
-A fault strikes once, in the middle of a run. Nobody helps: what is skipped, gone back from and passed over is the run's own
-doing. Everything is drawn from the run's seed: the folds, the network, the order of its data.
+A fault strikes once, in the middle of a run. Nobody helps: what is skipped, gone back from and passed over is the run's
+own doing. Everything is drawn from the run's seed: the folds, the network, the order of its data.
 """
 
 from __future__ import annotations
@@ -129,7 +129,8 @@ def train(
 ) -> Trained:
     """One run; a second call with the same folder goes on. `skip` goes into quarantine behind its first step.
 
-    `from_memory`: it may go back to a snapshot, not only to a checkpoint. Raises Died once there is a checkpoint of step `die_behind`.
+    `from_memory`: it may go back to a snapshot, not only to a checkpoint. Raises Died once there is a checkpoint of
+    step `die_behind`.
     """
     (images, labels), held_out = split(seed, fold)
     config = {

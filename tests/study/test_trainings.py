@@ -43,7 +43,9 @@ def test_a_healthy_training_is_never_told_to_go_back(training):
 
 
 def test_a_rare_second_task_learns_as_well_as_without_a_detector():
-    """A twentieth of the batches, five times the loss: the detector that skipped them brought its accuracy from 0.89 to 0.15."""
+    """A twentieth of the batches has five times the loss. A detector that skipped them reduced the accuracy from 0.89
+    to 0.15.
+    """
     training = Training("two heads", "a twentieth, x5", supervised.two_heads, {"steps": 1500})
     acting, recording = run(training, 1, acts=True), run(training, 1, acts=False)
 
@@ -65,7 +67,7 @@ def test_a_rate_a_thousandfold_too_high_is_found_in_a_real_training():
 
 @pytest.mark.study
 def test_no_healthy_training_is_harmed_and_faults_are_found():
-    """All of them: told to go back 0 times, under one skip in 1000 steps, and as good as with a detector that only records."""
+    """In all of them: no rollback, under one skip in 1000 steps, and as good as with a detector that only records."""
     study = measure(print)
     print(tables(study))
     acting = [one.acting for one in study.healthy]

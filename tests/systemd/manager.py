@@ -1,7 +1,7 @@
 """A system manager of the tests' own: systemd as process 1 of fresh namespaces, with nothing in it but our units.
 
-It takes root, a cgroup2 that can be written, and systemd; `cannot_boot` says what is missing. Nothing of the host's manager,
-its users or its folders is touched: /run, /etc, /opt, /var/lib and /var/cache are in memory and end with it.
+It takes root, a cgroup2 that can be written, and systemd; `cannot_boot` says what is missing. Nothing of the host's
+manager, its users or its folders is touched: /run, /etc, /opt, /var/lib and /var/cache are in memory and end with it.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ def cgroup_root() -> Path | None:
 
 
 class Manager:
-    """One booted manager. `drop_in` adds to a unit; `systemctl` talks to it; `path` is a file as its services see it."""
+    """One booted manager. `drop_in` adds to a unit; `systemctl` talks to it; `path` is a file that its services see."""
 
     def __init__(self, folder: Path) -> None:
         self.units = folder / "units"

@@ -1,4 +1,4 @@
-"""The units under a real systemd: ready, watched, activated, reloaded, stopped, bounded, and training in the sandbox."""
+"""The units under a real systemd: ready, watched, activated, reloaded, stopped, bounded, and trained in the sandbox."""
 
 from __future__ import annotations
 
@@ -16,7 +16,12 @@ from tolariad.core.run.words import ConfigChanged, DaemonStarted, RunCompleted, 
 pytestmark = pytest.mark.systemd
 # torch without its bytecode, on two cores that others use too.
 TORCH_S = 300.0
-CONFIG = """tolaria: {{task: digits, epochs: {epochs}, logging: {{level: {level}}}, journal: {{segment_bytes: 1000000}}}}
+CONFIG = """\
+tolaria:
+  task: digits
+  epochs: {epochs}
+  logging: {{level: {level}}}
+  journal: {{segment_bytes: 1000000}}
 """
 
 
@@ -58,7 +63,7 @@ def status(manager: Manager, name: str) -> dict:
 
 
 def test_ready_owned_reloaded_and_stopped_amid_a_long_checkpoint(manager):
-    """`start` returns to a run that answers as its own user; a reload is recorded; a stop is given the time it needs."""
+    """`start` returns to a run that answers as its own user. A reload is recorded. A stop gets its time."""
     unit = fake(manager, "calm", "TimeoutStopSec=3", FAKE_STEP_S="0.2", FAKE_CHECKPOINT_S="4")
     manager.systemctl("start", unit)
     assert manager.show(unit, "ActiveState") == "active", manager.said()

@@ -86,7 +86,9 @@ def test_the_manager_finds_nothing_wrong_with_a_drop_in(tmp_path, drop_in):
 
 
 def test_a_reload_is_signalled_once():
-    """With notify-reload the manager sends the signal that the daemon reads at; the unit's own command is taken back."""
+    """With notify-reload the manager sends the signal for which the daemon reads again. The unit has no command of its
+    own.
+    """
     assert directives(NOTIFY_RELOAD) == [("Type", "notify-reload"), ("ReloadSignal", "SIGHUP"), ("ExecReload", "")]
     assert value_of(SERVICE, "ExecReload").startswith("/bin/kill -HUP")
 

@@ -131,7 +131,7 @@ def test_a_record_that_cannot_be_rendered_does_not_reach_the_caller(root_logger,
 
 
 def test_a_blocked_stderr_never_blocks_the_caller(root_logger):
-    """Nobody reads the pipe: 20 000 long lines are logged at once, what does not fit is counted, closing ends in time."""
+    """Nobody reads the pipe: 20 000 long lines are logged at once, dropped ones are counted, closing ends in time."""
     reader, writer_end = os.pipe()
     writer = DaemonLog("info", "text", writer_end)
     started = time.monotonic()

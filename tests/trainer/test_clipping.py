@@ -1,4 +1,4 @@
-"""A task that clips returns the norm before clipping, which the detector judges; a task that returns none is refused."""
+"""A task that clips returns the norm before clipping, for the detector. A task that returns none is refused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A step's loss may be read while the next step computes, as on a GPU: it is reported later, and nothing else differs."""
+"""A step's loss may be read while the next step computes, as on a GPU: only the report comes later."""
 
 from __future__ import annotations
 
@@ -27,7 +27,9 @@ def late(monkeypatch):
 
 
 def test_numbers_are_read_late_where_nothing_has_to_be_known_before_the_update():
-    """On CUDA, but not for fp16, whose overflow must be known, nor if the detector needs the numbers before the update."""
+    """This is so on CUDA, but not for fp16, whose overflow must be known, nor if the detector needs the numbers
+    earlier.
+    """
     cuda, cpu = torch.device("cuda:0"), torch.device("cpu")
     assert reads_late(Settings(), cuda)
     assert reads_late(Settings(precision="bf16"), cuda)

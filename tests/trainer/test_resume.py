@@ -246,7 +246,7 @@ def test_data_without_a_length_trains_to_the_step_of_the_configuration_and_resum
 
 
 def test_a_changed_bit_in_the_journal_is_found_and_named(daemon_in, configured):
-    """A re-run compares every step: a loss that differs in its last bit is reported with step, field and both values."""
+    """A re-run compares every step: a loss with another last bit is reported with step, field and both values."""
     configuration = configured("digits", epochs=1)
     daemon = daemon_in("changed", 1)
     daemon.exit_after_step = 10

@@ -238,7 +238,9 @@ def test_what_the_parts_of_a_run_hold_is_told_with_each_epoch_and_is_no_part_of_
 
 
 def test_shares_of_memory_are_bytes_of_tensors_over_the_pool():
-    """Adam has two moments a parameter and a step count; gradients count before there are any; frozen ones have none."""
+    """Adam has two moments and a step count for each parameter. Gradients count before they exist; frozen ones have
+    none.
+    """
     model = torch.nn.Sequential(torch.nn.Linear(100, 100), torch.nn.BatchNorm1d(100))
     model[0].bias.requires_grad_(False)
     optimizer = torch.optim.Adam(one for one in model.parameters() if one.requires_grad)

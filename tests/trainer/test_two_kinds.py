@@ -1,4 +1,4 @@
-"""Boundary orders of two kinds in a trainer that trains: repeated from a script, sent, and counted in its checkpoints."""
+"""Boundary orders of two kinds in a real trainer: repeated from a script, sent, and counted in its checkpoints."""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ from tests.journal.faults.mutating import Change
 
 
 class Mutation(NamedTuple):
-    """A rule that is removed: its marker, the change, and the test that must fail (file and name below tests/journal)."""
+    """A rule that is removed: its marker, the change, and the test that must fail (file and name in tests/journal)."""
 
     rule: str
     marker: str

@@ -83,7 +83,8 @@ READING: tuple[Mutation, ...] = (
     row("the newest segment is never a packed one", "newest-is-not-packed", NEVER,
         f"{PACKING}test_a_packed_segment_without_a_successor_means_that_one_is_missing"),
     row("a misnamed segment is an error", "misnamed-segment-refused",
-        line("named = [_parse_name(folder, name) for name in sorted(names_in(files, folder)) if _NAME.fullmatch(name)]"),
+        line("named = [_parse_name(folder, name) "
+             "for name in sorted(names_in(files, folder)) if _NAME.fullmatch(name)]"),
         "faults/test_outsiders.py::test_a_foreign_file_in_the_folder_is_no_surprise"),
     row("a folder is read twice before a segment is missing", "folder-read-twice", ALWAYS,
         "test_between_reads.py::test_verify_finds_no_damage_however_far_the_writer_gets_between_two_reads"),

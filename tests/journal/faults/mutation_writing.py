@@ -29,7 +29,8 @@ WRITING: tuple[Mutation, ...] = (
     row("a segment's new name is durable before events go into it", "name-durable-before-events", GONE,
         f"{CRASH}[new]"),
     row("a segment has its head before it has its name", "segment-head-before-name",
-        before("early = self.folder / segment_file_name(header.segment_no, header.first_seq)\nself.files.rename(spare, early)\nspare = early"),
+        before("early = self.folder / segment_file_name(header.segment_no, header.first_seq)\n"
+               "self.files.rename(spare, early)\nspare = early"),
         f"{CRASH}[new]"),
     row("what is found is durable before it is read", "found-bytes-made-durable", GONE,
         f"{CRASH}[frame in memory]"),

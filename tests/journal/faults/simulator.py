@@ -1,16 +1,16 @@
 """Fault class 14: a simulated disk under the real writer. One seed decides everything that happens.
 
 A seed draws a profile and several lives. In each life the journal is opened, examined, begun and written to, until the
-machine loses power, the process is killed, a call fails, or all is done. There is no thread and no clock, so a seed that
-fails will fail again.
+machine loses power, the process is killed, a call fails, or all is done. There is no thread and no clock, so a seed
+that fails will fail again.
 
     profile   faults of the disk
     calm      only power cuts and kills: the write in flight is torn sector by sector, unsynced names may be lost
-    failing   also EIO, ENOSPC and short writes, once, twice or permanently; writes that arrive but are reported as failed
+    failing   also EIO, ENOSPC and short writes, once, twice or permanently; failures reported of writes that arrive
     lying     also writes that are lost or misplaced but reported as done; bits that rot
 
-With the first two profiles every acknowledged event is there and every journal opens. With the third no writer can promise
-that. Then no wrong event is returned, and a loss is found if any honest write came after it.
+With the first two profiles every acknowledged event is there and every journal opens. With the third no writer can
+promise that. Then no wrong event is returned, and a loss is found if any honest write came after it.
 """
 
 from __future__ import annotations

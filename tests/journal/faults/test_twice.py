@@ -1,4 +1,5 @@
-"""Fault class 11: a second fault while the first is handled: in recovery, repair, rotation and the move after a failure.
+"""Fault class 11: a second fault while the first is handled: in recovery, repair, rotation and the move after a
+failure.
 
 A call fails, and the machine dies some calls later, while the writer moves to the next segment, seals, or makes a
 spare. It starts again and dies at every call of the recovery or the repair. Then it starts without faults.

@@ -93,8 +93,9 @@ HEALTHY: tuple[Training, ...] = (
     *_of("likelihood", unsupervised.density, {"rate": 5e-3}, unit=1.0),
 )
 
-# Stages whose data an untrained model would do as well on: the loss jumps from nearly nothing to that of a beginning. Neither loss
-# nor gradient norm tells this from a network that a fault has emptied. Such a task sets `detect.rollback: false`.
+# Stages whose data an untrained model would do as well on: the loss jumps from nearly nothing to that of a beginning.
+# Neither loss nor gradient norm tells this from a network that a fault has emptied. Such a task sets `detect.rollback:
+# false`.
 HARD: tuple[Training, ...] = (
     *_of("new classes", supervised.curriculum, {"harder": "classes", "stages": 4}),
     *_of("longer by a half", supervised.longer, {"by": 2, "first": 2}),

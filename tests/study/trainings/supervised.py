@@ -169,7 +169,9 @@ def restarts(
 
 
 def fine_tune(seed: int, *, steps: int = 1500, before: int = 600, how: str = "rotated", rate: float = 1e-3) -> Run:
-    """From weights that know digits, at a loss near zero: to rotated ones, to other labels (a new head), or to all layers."""
+    """Begin with weights that know digits, at a loss near zero: train rotated ones, other labels (a new head), or all
+    layers.
+    """
     torch.manual_seed(seed)
     images, labels, test_images, test_labels = digits()
     model = mlp(64, 96, 64, 10)

@@ -72,8 +72,8 @@ def measure(say: Callable[[str], None]) -> Study:
                 found.append(one)
                 acting = one.acting
                 say(
-                    f"{training.group}: {training.name}, seed {seed}: rollbacks {acting.back}, skips {dict(acting.skipped)}, "
-                    f"{acting.measure:.3f} ({one.gained:+.3f})"
+                    f"{training.group}: {training.name}, seed {seed}: rollbacks {acting.back}, "
+                    f"skips {dict(acting.skipped)}, {acting.measure:.3f} ({one.gained:+.3f})"
                 )
     for training in STRUCK:
         for seed in SEEDS:
@@ -87,7 +87,10 @@ def measure(say: Callable[[str], None]) -> Study:
 def tables(study: Study) -> str:
     """Markdown: the healthy, those that cannot be told from faults, and the faults."""
     lines = [
-        "| trainings | runs | steps | rolled back | rises recorded | skips in 1000 steps | most of a kind skipped | better by |"
+        (
+            "| trainings | runs | steps | rolled back | rises recorded "
+            "| skips in 1000 steps | most of a kind skipped | better by |"
+        )
     ]
     lines.append("|---|---|---|---|---|---|---|---|")
     lines += _rows(study.healthy)
@@ -117,7 +120,8 @@ def _row(name: str, pairs: list[Pair]) -> str:
     back, rises = sum(bool(one.back) for one in acting), sum(one.rises for one in acting)
     gained = statistics.fmean(one.gained for one in pairs)
     better = f"{gained:+.3f}" if name != "all of these" else ""
-    return f"| {name} | {len(pairs)} | {steps} | {back} | {rises} | {1000 * skips / steps:.2f} | {worst:.1f} % | {better} |"
+    skipped = f"{1000 * skips / steps:.2f} | {worst:.1f} %"
+    return f"| {name} | {len(pairs)} | {steps} | {back} | {rises} | {skipped} | {better} |"
 
 
 def write(study: Study, page: Path = PAGE) -> None:

@@ -31,7 +31,9 @@ def _covered(made: torch.Tensor) -> float:
 def adversarial(
     seed: int, *, steps: int = 3000, shown: str = "both", game: str = "logistic", rate: float = 1e-3
 ) -> Run:
-    """Generator and discriminator in turn. `shown`: the loss of each step (`turns`), their sum, or the generator's alone."""
+    """Train generator and discriminator in turn. `shown`: each step's loss (`turns`), their sum, or the generator's
+    only.
+    """
     torch.manual_seed(seed)
     generator, critic = mlp(8, 64, 64, 2), mlp(2, 64, 64, 1)
     betas = (0.5, 0.9)
@@ -58,7 +60,8 @@ def adversarial(
             else:
                 yield from stepped(made(), makes, "generator")
         elif shown == "both":
-            # One loss, one update: the critic's parameters are told the negative of the generator's gradient by a detour.
+            # One loss, one update: the critic's parameters are told the negative of the generator's gradient by a
+            # detour.
             yield from stepped(_both(generator, critic, judged, made), both)
         else:
             judges.zero_grad()
@@ -83,7 +86,9 @@ def _both(generator: nn.Module, critic: nn.Module, judged, made) -> torch.Tensor
 
 
 def contrast(seed: int, *, steps: int = 1200, batch: int = 64, temperature: float = 0.2, growing: bool = False) -> Run:
-    """InfoNCE between two augmentations of digits; with `growing` the batch doubles twice, and the loss with its log."""
+    """Train InfoNCE between two augmentations of digits. With `growing` the batch doubles twice, and the loss by its
+    log.
+    """
     torch.manual_seed(seed)
     images, labels, test_images, test_labels = digits()
     model = mlp(64, 128, 32)

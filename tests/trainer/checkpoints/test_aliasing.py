@@ -33,7 +33,9 @@ class Loose(Model):
 
 
 class Hoarder(torch.optim.SGD):
-    """An optimizer with unusual state: lists, nested dicts, arrays, numbers, its own key, more than the two usual maps."""
+    """An optimizer with unusual state: lists, nested dicts, arrays, numbers, its own key, and more than the two usual
+    maps.
+    """
 
     def __init__(self, params, lr=0.1):
         super().__init__(params, lr=lr)
@@ -120,7 +122,7 @@ def trained(setup, *seeds):
 
 
 def test_a_checkpoint_can_be_restored_again_and_again_whatever_is_trained_in_between(tmp_path, own):
-    """Restored into a live run, whose optimizer has a state, and into a new one: the same bits and the same next steps."""
+    """It is restored into a live run, whose optimizer has state, and into a new one: same bits, same next steps."""
     one = trained(own(), 0, 1, 2)
     held = loaded(tmp_path, save(one, tmp_path))
     first = bits(one, tmp_path, "first")

@@ -44,7 +44,10 @@ def saved(run, id_: str):
 
 
 def test_the_copy_of_a_checkpoint_is_given_back_while_memory_is_short(run):
-    """At once, and after each further one; its share stays what a copy takes, so that nothing flaps; then it is kept again."""
+    """The copy is released at once, and after each further checkpoint, until there is memory again.
+
+    Its share stays the size of a copy, so that the state does not flap.
+    """
     step(run.setup, 1)
     saved(run, "a")
     kept = run.saver.held_bytes

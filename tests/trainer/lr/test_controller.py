@@ -94,7 +94,7 @@ def test_what_is_registered_already_is_refused(made):
 
 
 def test_an_optimizer_that_is_let_go_is_its_owners_again(made):
-    """Afterwards rates may be changed and parameters registered again; an unknown name is refused with the known ones."""
+    """After that rates may be changed and parameters registered again. A wrong name is refused with the known ones."""
     controller, optimizer, told = made()
     controller.unregister_optimizer("host")
     optimizer.param_groups[0]["lr"] = 7.0

@@ -365,7 +365,7 @@ def test_state_that_is_not_finite_is_not_spread(seed):
 
 
 def test_a_growing_tensor_takes_a_bounded_first_step(seed):
-    """After 1 000 steps new units move by at most a few rates; with second moments of 0 they would overshoot six times."""
+    """After 1 000 steps new units move a few rates at most; with second moments of 0 they would overshoot six times."""
     model = net(seed)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, betas=(0.9, 0.999), weight_decay=0.0)
     train(model, optimizer, seed, 1000)

@@ -37,7 +37,9 @@ def ready(name, seed, steps=5, **options):
 
 
 def grow_first(model, by=2):
-    """The first layer gets more units, its successor inputs that are 0 at first; parameters are replaced, not resized."""
+    """Give the first layer more units, and the next one inputs that are 0 at first. Parameters are replaced, not
+    resized.
+    """
     first, last = model.first, model.last
     with torch.no_grad():
         first.weight = nn.Parameter(torch.cat([first.weight, torch.ones(by, 3).double()]))

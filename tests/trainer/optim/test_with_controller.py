@@ -101,7 +101,9 @@ def test_growth_in_place_is_no_violation_and_new_layers_warm_up(seed):
 
 
 def test_an_abort_under_the_controller_leaves_its_guard_in_place(seed, monkeypatch):
-    """The new group is refused after groups were exchanged: old parameters, old rates, and steps go on as undisturbed."""
+    """The new group is refused after groups were exchanged: parameters and rates are the old ones, and training
+    continues.
+    """
     whole, model = net(seed), net(seed)
     straight, plain, _ = controlled(whole)
     go(whole, plain, straight, seed, 20)

@@ -53,7 +53,7 @@ def test_an_end_that_crossed_with_a_rollback_that_was_given_up_is_told_again(tmp
 
 @pytest.mark.parametrize("place", ["boundary", "end", "hold"])
 def test_the_word_to_end_of_the_line_that_was_left_does_not_end_the_new_one(listening, place):
-    """A limit reached on the abandoned branch does not end the new one; the kernel reports it again when it is reached."""
+    """A limit of the abandoned branch does not end the new one. The kernel reports it again when the run reaches it."""
     daemon, link, boundary = listening.daemon, listening.link, listening.boundary
     if place == "hold":
         daemon.send(control.Hold())

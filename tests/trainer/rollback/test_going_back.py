@@ -27,7 +27,7 @@ RING = sn.Ring(2, 8 << 20)
 
 @dataclasses.dataclass
 class Leaving(FakeDaemon):
-    """Step 5 is not durable until the trainer is at the next gate; then these orders come, and a rollback to the start."""
+    """Step 5 becomes durable when the trainer is at the next gate; then these orders and a rollback to the start."""
 
     before: tuple[Any, ...] = ()
     at_two: tuple[Any, ...] = ()
