@@ -111,7 +111,7 @@ def test_a_key_that_stands_twice_is_refused(write):
     ],
 )
 def test_what_is_no_configuration_is_refused_by_what_is_wrong(write, text, said):
-    """Whatever the bytes are, the answer is a ConfigError with a place."""
+    """Any bytes lead to a ConfigError with a place."""
     path = write(text)
 
     told = message(path)

@@ -12,7 +12,7 @@ from tests.bench.restart_task import RestartTask
 
 
 class FreezeTask(RestartTask):
-    """What is frozen amid its steps."""
+    """The task that is frozen during its steps."""
 
     width = 128
 

@@ -1,4 +1,4 @@
-"""What durability costs: the journal beside the bare write under it and beside other stores, on the disk of a folder.
+"""The price of durability: the journal beside the bare write under it and beside other stores, on the disk of a folder.
 
 The rounds of all of them are interleaved, so that what else the machine does falls on each. Shown are the median of the
 rounds' medians and their range. Nothing is judged here: the table is for whoever reads it.

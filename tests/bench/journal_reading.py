@@ -1,4 +1,4 @@
-"""What reading costs: verifying, decoding and folding, the steps out of the seals' columns, bytes a step, and memory.
+"""The price of reading: verifying, decoding and folding, the steps out of the seals' columns, bytes a step, and memory.
 
     python -m tests.bench.journal_reading [--folder DIR] [--rounds 9] [--memory-mb 1000]
 

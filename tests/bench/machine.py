@@ -1,4 +1,4 @@
-"""What a table of prices says of the machine it was taken on, and company for what is measured."""
+"""The description of the machine for a table of prices, and load beside a measurement."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def scheduled(policy: int) -> str:
 
 
 def as_a_trainer(module: str, *arguments: str) -> str:
-    """What `module` prints, run in the environment that a trainer has."""
+    """Return the output of `module`, run in the environment of a trainer."""
     return subprocess.run(
         [sys.executable, "-m", module, *arguments],
         env=child_environment(os.environ),

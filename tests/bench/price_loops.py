@@ -179,7 +179,7 @@ def _module(make: Make) -> Any:
 
 
 def over_loader(data: tuple[torch.Tensor, torch.Tensor], size: int) -> DataLoader[Any]:
-    """What the bare loop usually reads from."""
+    """The data that a bare loop usually reads."""
     return DataLoader(TensorDataset(*data), batch_size=size, shuffle=True)
 
 

@@ -42,7 +42,7 @@ def block_data(batch_size: int, steps: int) -> tuple[torch.Tensor, torch.Tensor]
 
 
 class PriceTask:
-    """What tolariad trains in its blocks."""
+    """The task that tolariad trains in its blocks."""
 
     def model(self, cfg: Any) -> nn.Module:
         return layers(*MODELS[cfg.task_options["model"]])

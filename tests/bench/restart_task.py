@@ -14,7 +14,7 @@ BATCHES = 1_000_000
 
 
 class RestartTask:
-    """What is killed and started again."""
+    """The task that is killed and started again."""
 
     width = 1024
 

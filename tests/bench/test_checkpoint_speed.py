@@ -1,4 +1,4 @@
-"""What a checkpoint costs: 100 million parameters with AdamW's state, 1.2 GB, beside the bare operations and its peers.
+"""The price of a checkpoint: 100 million parameters with AdamW's state, 1.2 GB, beside the bare operations and peers.
 
 The rounds of all of them are interleaved; shown are medians. It runs in a trainer's environment. Nothing is judged
 here: the table is for whoever reads it.

@@ -1,4 +1,4 @@
-"""What a decision costs: decided, stamped and folded. Printed for every kind, in nanoseconds."""
+"""The price of a decision: decided, stamped and folded. Printed for every kind, in nanoseconds."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an optimizer's step and a rebuild cost: cautious AdamW beside timm's and torch's, surgery beside its budgets.
+"""The price of optimizer steps and rebuilds: cautious AdamW beside timm's and torch's, surgery beside its budgets.
 
 Rounds are interleaved, so that what else the machine does falls on each; shown are the best and the median round. All
 optimizers of a table work on the same parameters, gradients and moments. Nothing is judged here.

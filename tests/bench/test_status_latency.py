@@ -1,4 +1,4 @@
-"""What a `Status` call takes while a run trains, beside an echo server that does nothing. Printed, never asserted."""
+"""The time of a `Status` call while a run trains, beside an echo server that does nothing. Printed, never asserted."""
 
 from __future__ import annotations
 

@@ -174,7 +174,7 @@ def options(scenario: Scenario) -> dict[str, object]:
 
 
 def head(scenario: Scenario, given: SchedulingRecorded) -> list[str]:
-    """What the figures were taken on."""
+    """Describe the machine of the figures."""
     disk = "unknown" if given.disk_core < 0 else str(given.disk_core)
     pinned = f"daemon on {given.daemon_cores}, trainer on {given.trainer_cores}" if given.daemon_cores else given.why
     rounds = f"{scenario.processes} x {PAIRS} rounds of {scenario.steps} steps"

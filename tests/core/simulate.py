@@ -100,11 +100,11 @@ class World:
             self.trainer = None
 
     def new_trainer(self, incarnation: int) -> Trainer:
-        """What a spawned process is."""
+        """Return the process that was spawned."""
         return Trainer(incarnation, self.environment, self.accuracy, self.broken)
 
     def tick(self) -> None:
-        """What is due first, else one act of the trainer."""
+        """Do the first thing that is due, else one act of the trainer."""
         if self.due:
             given = self.due.popleft()
             if isinstance(given, TrainerSpawned):

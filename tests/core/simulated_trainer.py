@@ -35,7 +35,7 @@ OF_ANOTHER_SHAPE = {
 
 
 class Trainer:
-    """What a trainer process does, one small act at a time."""
+    """A trainer process, one small act at a time."""
 
     def __init__(
         self, incarnation: int, context: tv.Environment, accuracy: dict[int, float], broken: set[str] | None = None
@@ -186,7 +186,7 @@ class Trainer:
         )
 
     def _rerun(self) -> Report | None:
-        """What the next batch led to must be what the script says of it."""
+        """Re-run the next batch: it must lead to what the script says."""
         if self._epoch_is_over():
             self._next_epoch()  # the journal holds something behind it, so it holds this epoch's end
             if self.done_epoch == self.order.epoch_to_keep:

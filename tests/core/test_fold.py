@@ -120,7 +120,7 @@ def test_every_event_is_accepted_in_every_phase(kind):
 @settings(max_examples=100, deadline=None)
 @given(any_event)
 def test_an_event_survives_its_encoding(event):
-    """What is journaled is what was decided, non-finite numbers included."""
+    """The journal has the events as decided, non-finite numbers included."""
     raw = encode_event(event)
     back = decode_event(raw)
 

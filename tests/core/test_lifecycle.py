@@ -1,4 +1,4 @@
-"""What a run does, from its first event to its last: through `decide`, with drawn disasters, without a process."""
+"""A run from its first event to its last: through `decide`, with drawn disasters, without a process."""
 
 from __future__ import annotations
 
@@ -266,7 +266,7 @@ def test_a_checkpoint_that_cannot_be_used_gives_way_to_the_next_older_and_the_la
 
 
 def test_a_step_out_of_order_ends_its_trainer_and_is_not_recorded():
-    """What contradicts the journal is not believed."""
+    """A report that contradicts the journal is rejected."""
     world = until(World(0), 3)
     report = sv.StepReport(step=9, epoch=1, batch=4, loss=1.0, grad_norm=1.0, lr=0.1, rates=1)
     world.give(ReportReceived(incarnation=1, report=report))

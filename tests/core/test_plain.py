@@ -32,7 +32,7 @@ from tolariad.core.plain import (
     ],
 )
 def test_a_number_has_a_word_beside_it(value, number, word):
-    """What is not finite is null, and the word says what it was."""
+    """A number that is not finite is null, and a word says which it was."""
     assert (finite(value), number_state(value)) == (number, word)
 
 

@@ -1,4 +1,4 @@
-"""What a start does depends on the run's phase, on how it was started, and on the configuration."""
+"""A start depends on the run's phase, on its own arguments, and on the configuration."""
 
 from __future__ import annotations
 

@@ -70,7 +70,8 @@ def test_a_thread_stops_on_a_signal_and_an_exception_is_a_death_that_is_survived
     (tmp_path / "raising.py").write_text(RAISING)
     config = tmp_path / "config.yaml"
     config.write_text(
-        f"tolaria: {{task: '{tmp_path}/raising.py:Raising', epochs: 400, trainer: thread, rng_seed: 1}}\n"
+        f"tolaria: {{task: '{tmp_path}/raising.py:Raising', epochs: 400, trainer: thread, "
+        "torch_threads: 1, rng_seed: 1}\n"
     )
     daemon = DaemonProcess(tmp_path / "run", config=str(config), trainer_command=None)
     daemon.until(lambda status: status["step"] and status["step"] > 20, "steps behind the exception")

@@ -60,7 +60,7 @@ def job(tmp_path):
 
 
 def said(folder) -> str:
-    """What scontrol was told."""
+    """Return the arguments of scontrol."""
     file = folder / "scontrol.said"
     return file.read_text() if file.exists() else ""
 

@@ -163,6 +163,6 @@ def test_a_circle_for_types_alone_is_found(made_up):
 
 
 def test_a_file_beside_the_packages_must_be_listed(made_up):
-    """What lies there belongs to no concern: that is a decision."""
+    """A file there belongs to no concern: that is a decision."""
     with pytest.raises(KeyError, match="list it in FILES"):
         faults(made_up({"miscellany": "import tolariad.core.base", "base": ""}))

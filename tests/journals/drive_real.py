@@ -252,7 +252,7 @@ def test_a_trainer_that_reports_nonsense(tmp_path):
 
 @pytest.mark.parametrize("route", ["wrapped_step", "item"])
 def test_a_task_that_changes_rates_behind_the_runs_back(tmp_path, route):
-    """What the guard puts right, and what only the audit sees; a group that is ordered and not there any more."""
+    """The guard corrects a rate, only the audit finds another, and an ordered group has gone."""
     run_dir = made(tmp_path / "run")
     sets = [f"task_options.route={route}", "batch_size=8", "audit.every_steps=2", SEGMENT, "torch_threads=1"]
     task = f"{Path(tampering.__file__)}:Tampering"

@@ -34,7 +34,7 @@ HERE = Path(__file__).parent
 
 
 def expected(state: RunState) -> dict[str, object]:
-    """What is compared: the whole state, and its hash."""
+    """Return what is compared: the whole state, and its hash."""
     values: dict[str, object] = plain(msgspec.to_builtins(state, builtin_types=(bytes,)))
     return {"state_hash": state_hash(state).hex(), "state": values}
 

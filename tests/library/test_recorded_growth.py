@@ -49,7 +49,7 @@ class Hooks:
 
 
 class Stop(Exception):
-    """What ends a trainer."""
+    """The exception that ends a trainer."""
 
 
 def changes(run_dir):

@@ -41,7 +41,7 @@ GOES_BACK = (Action.ROLLBACK, Action.EMERGENCY)
 
 @dataclass
 class Tally:
-    """What was found in runs of one shape."""
+    """The findings in runs of one shape."""
 
     steps: int = 0
     runs: int = 0
@@ -67,7 +67,7 @@ def generator(*of: int | str) -> Generator:
 
 
 def verdicts(series: Series, run: int, unit: float | None = UNIT) -> dict[int, Verdict]:
-    """What is found in one run, by step."""
+    """The findings in one run, by step."""
     judge, rates = Detector(unit=unit).judge, series.rate.tolist()
     losses, norms = series.loss[run].tolist(), series.norm[run].tolist()
     return {t: one for t in range(len(losses)) if (one := judge(losses[t], norms[t], rates[t])) is not None}

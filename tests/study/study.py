@@ -86,7 +86,7 @@ class Died(Exception):
 
 @dataclass
 class Trained:
-    """What became of a run."""
+    """The result of a run."""
 
     accuracy: float
     bits: dict[str, bytes]

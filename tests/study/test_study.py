@@ -57,7 +57,7 @@ def test_a_run_that_recovered_is_the_run_resumed_from_the_same_checkpoint_with_t
 
 
 def _target(events) -> CheckpointCommitted:
-    """What was gone back to; without a rollback, the newest one before the skip."""
+    """Return the target of the rollback; without one, the newest checkpoint before the skip."""
     committed = {one.id: one for one in of(events, CheckpointCommitted)}
     backs = of(events, RolledBack)
     if backs:

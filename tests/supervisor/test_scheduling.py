@@ -1,4 +1,4 @@
-"""What the recorder's thread asks of the system. A refusal changes only the record."""
+"""Scheduling that the recorder's thread requests from the system. A refusal changes only the record."""
 
 from __future__ import annotations
 

@@ -130,7 +130,7 @@ class Manager:
         return Path(f"/proc/{self.pid}/root{inside}")
 
     def systemctl(self, *words: str) -> str:
-        """What it prints; errors of a unit are in what `show` says."""
+        """Return its output; errors of a unit are in that of `show`."""
         inside = ("nsenter", "-t", str(self.pid), "-p", "-m", "-C", "-i", "-u")
         done = subprocess.run([*inside, "systemctl", *words], capture_output=True, text=True, timeout=PATIENCE_S * 2)
         return done.stdout + done.stderr

@@ -129,7 +129,7 @@ def test_the_socket_is_where_the_daemon_would_bind():
 
 
 def test_the_run_folder_is_the_state_directory():
-    """What the command is told to use is what the unit makes and may write."""
+    """The command uses the folders that the unit makes and may write."""
     state = value_of(SERVICE, "StateDirectory")
 
     assert f"--dir %S/{state}" in value_of(SERVICE, "ExecStart")

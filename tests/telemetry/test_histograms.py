@@ -14,7 +14,7 @@ PLACE = {"step": 1, "epoch": 1, "batch": 0, "manifest": "", "pieces": (), "size"
 
 
 def of(*events):
-    """What these say."""
+    """Return the histograms of these values."""
     histograms = BudgetHistograms()
     for event in events:
         histograms.add(event)
@@ -33,7 +33,7 @@ def test_tallies_and_durations_are_added_up_against_the_limit_of_their_time():
 
 
 def test_a_budget_of_a_newer_version_is_passed_by():
-    """What is kept stays bounded."""
+    """The memory of a histogram stays bounded."""
     assert (
         of(BudgetsMeasured(epoch=1, tallies=(Tally(budget="dreams", count=1, breaches=0, worst=1.0, counts=()),))) == {}
     )

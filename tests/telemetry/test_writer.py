@@ -34,7 +34,7 @@ def test_the_log_and_the_one_before_it_are_all_there_is(tmp_path):
 
 
 def test_a_later_life_goes_on_with_the_same_file(tmp_path):
-    """What an earlier daemon wrote counts towards the size."""
+    """The output of an earlier daemon counts towards the size."""
     path = tmp_path / "trainer.log"
     for life in range(3):
         log = LogFile(path, "test", file_bytes=2700)

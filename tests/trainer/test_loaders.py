@@ -73,7 +73,7 @@ def test_skipped_batches_are_not_loaded():
 
 
 def test_a_samplers_own_generator_and_epoch_are_set():
-    """Whatever generator a sampler draws from, its order depends on the epoch."""
+    """A sampler's order depends on the epoch, with any generator."""
     generator = torch.Generator().manual_seed(99)
     loader = DataLoader(Drawing(), 4, sampler=SubsetRandomSampler(range(11), generator=generator))
     feed = LoaderFeed(loader, 3)

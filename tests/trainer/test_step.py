@@ -1,4 +1,4 @@
-"""What a step measures: the loss and the norm over all gradients."""
+"""A step measures the loss and the norm over all gradients."""
 
 from __future__ import annotations
 

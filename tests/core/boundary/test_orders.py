@@ -24,7 +24,7 @@ ACTED = bw.BoundaryOrderActed
 
 
 def acted(world):
-    """What acted, in order: the number, the step, the kind."""
+    """Return the orders that acted, in order: number, step, kind."""
     return [(event.number, event.applied_before_step, type(event).__name__) for event in find(world, ACTED)]
 
 

@@ -25,7 +25,7 @@ def reconfigured(world: World, **policy: object) -> None:
 
 
 def told(world: World) -> list[str]:
-    """What was said of the quota, in order."""
+    """Return the events of the quota, in order."""
     kinds = (ck.StorageExhausted, ck.StorageRelieved)
     return [type(event).__name__ for event in world.events if isinstance(event, kinds)]
 

@@ -47,7 +47,7 @@ def test_the_parent_is_ordered_until_the_first_checkpoint_is_committed():
 
 
 def test_a_parent_that_cannot_be_used_ends_the_run_with_the_sentence():
-    """What does not fit is a matter of the configuration, not of a damaged checkpoint of this run."""
+    """A misfit is an error of the configuration, not a damaged checkpoint of this run."""
     world = begun()
     ordered(world)
     report = ck.CheckpointUnusableReport(id="", file="model.safetensors", why="fc.weight: it holds (3, 4)")

@@ -87,7 +87,7 @@ def test_what_was_found_while_it_was_written_counts():
 
 
 def test_a_rollback_begins_the_watch_anew_and_what_it_left_is_never_promoted():
-    """What was promoted stays so; the end of epoch 2 was abandoned."""
+    """A promoted checkpoint stays promoted; the end of epoch 2 was abandoned."""
     world = until(World(0, snapshot_watch=3, **EVERY_EPOCH), 10)
     left = world.state.checkpoints.newest
     rolled_back(world, epoch=1)

@@ -1,4 +1,4 @@
-"""What the detector finds and what it leaves alone, over runs drawn from a seed. The long form is under tests/study."""
+"""Findings of the detector, and runs without a finding, drawn from a seed. The long form is under tests/study."""
 
 from __future__ import annotations
 

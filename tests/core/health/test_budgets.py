@@ -74,7 +74,7 @@ class Told:
 
     @property
     def meters(self) -> Mapping[str, Meter]:
-        """What was measured."""
+        """Return the measured values."""
         return self.histograms.meters
 
     def give(self, given: Input) -> list[Event]:

@@ -1,4 +1,4 @@
-"""What makes an epoch healthy enough to leave conservative mode, and what the mode holds back of checkpoints."""
+"""When an epoch is healthy enough to leave conservative mode, and which checkpoints the mode delays."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the kernel makes of a finding: an answer always, a rollback where one is called for, and each shift once."""
+"""The kernel's reaction to a finding: always an answer, a rollback if the finding asks for one, and each shift once."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ def test_every_number_has_a_bucket(value):
 
 
 def test_numbers_at_the_ends_have_the_buckets_at_the_ends():
-    """What is not positive is the least there is, what has no end the most."""
+    """A value that is not positive counts as the least, an infinite one as the most."""
     assert [bucket_of(value) for value in (-1.0, 0.0, math.nan, math.inf)] == [0, 0, 0, BUCKETS - 1]
 
 

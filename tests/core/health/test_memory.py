@@ -14,12 +14,12 @@ from tolariad.core.trainer import words as tv
 
 
 def shares(**percent: float) -> list[Tally]:
-    """What an epoch's end tells of memory."""
+    """Return the figures of memory that an epoch's end reports."""
     return [tally(f"memory_{name}", value) for name, value in percent.items()]
 
 
 def pressure(decided: Decided) -> list[tuple[str, object]]:
-    """What was recorded and ordered because of memory."""
+    """Return the events and orders that memory caused."""
     events = [(type(one).__name__, getattr(one, "budget", None)) for one in decided.events]
     orders = [("order", one.pressed) for one in decided.effects if isinstance(one, SetMemoryPressure)]
     return [one for one in events if one[0].startswith("Memory")] + orders
@@ -62,7 +62,7 @@ def test_without_acting_on_budgets_memory_that_is_short_is_only_shown():
 
 
 def decided_of(told: Told, tallies: list[Tally]) -> Decided:
-    """What follows when the epoch's end brings these."""
+    """Return what follows if the epoch's end reports these."""
     number = told.state.progress.epoch_finished + 1
     report = sv.EpochReport(epoch=number, step=told.state.progress.step, tallies=tuple(tallies))
     return decide(told.state, ReportReceived(incarnation=1, report=report), Now(wall=told.mono, mono=told.mono))

@@ -251,7 +251,7 @@ def test_a_trainer_that_dies_of_whatever_comes_is_given_up():
 
 
 def test_a_step_between_two_batches_that_kill_gives_them_all_back():
-    """What is cured is counted since the last new step."""
+    """Deaths are counted since the last new step."""
     world = deadly()
     for _ in range(3):
         world.die_of_the_next()

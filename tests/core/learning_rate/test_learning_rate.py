@@ -107,7 +107,7 @@ def test_every_step_has_a_finite_rate_between_zero_and_the_base(schedule):
 @example([Schedule(policy=LRPolicy.LINEAR, base_lr=0.009, min_lr=0.001, total_steps=50)] * 3, 0, 40, 0.5)
 @given(st.lists(schedules(), min_size=1, max_size=4), st.integers(0, 60), st.integers(1, 40), st.floats(1e-9, 1))
 def test_many_steps_at_once_have_the_bits_of_each_alone(drawn, first, count, value):
-    """Whatever is shared between steps and groups, orders and plateaus included."""
+    """Sharing between steps and groups changes no rate, orders and plateaus included."""
     groups = [Group(str(number), schedule) for number, schedule in enumerate(drawn)]
     groups[0] = ordered(groups[0], 7, value)
     groups[-1] = after_epoch(groups[-1], 70, 1.0)

@@ -66,7 +66,7 @@ def test_whoever_dies_amid_it_rates_are_backed_off_exactly_once(acts, who):
 
 
 def test_an_operators_rollback_leaves_the_rates_alone():
-    """Whoever orders one can order rates, too."""
+    """An operator who orders a rollback can order rates, too."""
     world = until(RatedWorld(0, rate_factor=0.5), 6)
     world.command(rb.Rollback(epoch=1))
     world.run()

@@ -42,7 +42,7 @@ _WINDOW_LOG = 25
 
 
 class Outcome(msgspec.Struct, frozen=True):
-    """What was decided: stamped events, effects, the answer."""
+    """A decision: stamped events, effects, the answer."""
 
     events: tuple[Event, ...]
     effects: tuple[Effect, ...]

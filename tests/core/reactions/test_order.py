@@ -98,7 +98,7 @@ def kept() -> dict[str, list[Record]]:
 
 
 def content(decided) -> tuple[Counter, Counter, object]:
-    """What was decided, without order and what follows from order: numbers, causes, roots."""
+    """Return the decision without order and without what depends on it: numbers, causes, roots."""
     events = Counter(encode_event(replace(event, cause=0, root=0)) for event in decided.events)
     effects = Counter(repr(replace(effect, cause=0)) for effect in decided.effects)
     return events, effects, decided.answer

@@ -68,7 +68,7 @@ def test_the_direct_path_of_a_step_equals_the_table():
 
 
 def test_recorded_decisions_come_out_the_same():
-    """Who changes a rule on purpose names the differences and keeps the new ones (recording.py says how)."""
+    """A changed rule shows here: name the differences and keep the new decisions (recording.py says how)."""
     counted = 0
     for record in records(KEPT):
         found = outcome_of(decide(record.state, record.given, record.now))

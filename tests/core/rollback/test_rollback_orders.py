@@ -150,7 +150,7 @@ def test_an_operator_who_resumes_has_seen_the_emergency():
 
 
 def test_a_stop_by_an_operator_ends_the_halt_too():
-    """Whoever stops a run by command and starts it again wants it to train."""
+    """A run that was stopped by command and started again trains."""
     world = until(World(0), 6)
     world.command(hv.RaiseEmergency(level=hv.Level.CRITICAL, reason="smoke"))
     for _ in range(9):

@@ -61,7 +61,7 @@ def test_a_rollback_behind_the_best_epoch_leaves_the_best_of_what_is_left():
 
 
 def test_a_rollback_to_the_start_forgets_every_epoch():
-    """Whatever comes first is the best again."""
+    """The first validation after that is the best again."""
     world = rolled_back(in_epoch_three(World(0, **BEST)), epoch=0)
     left = best_of(world)
     world.accuracy.update({1: 0.29, 2: 0.28, 3: 0.28})

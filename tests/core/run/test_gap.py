@@ -64,7 +64,7 @@ def test_only_an_order_that_accepts_the_gap_goes_on(phase):
 
 
 def test_a_flag_without_a_gap_is_refused():
-    """Whoever gives it believes that something is missing."""
+    """The flag says that events are missing, so an order with it is refused."""
     state = fold(RunState(), (STARTED, rv.RunPaused(applied_before_step=1)))
     assert isinstance(resume(state, after_gap=True).answer, Refusal)
 

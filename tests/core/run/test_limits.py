@@ -1,4 +1,4 @@
-"""What ends a run before its epochs do, and which checkpoint is kept as the best, through any death."""
+"""Limits that end a run before its last epoch, and the checkpoint that is kept as the best, through any death."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who gets which core, and when a polling recorder looks: a table of values in and values out."""
+"""The assignment of cores, and when a polling recorder polls: a table of values in and values out."""
 
 from __future__ import annotations
 

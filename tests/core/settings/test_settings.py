@@ -78,7 +78,7 @@ def test_a_built_in_task_refuses_an_option_that_it_does_not_have(task):
 
 
 def test_all_problems_are_reported_together():
-    """Whoever made three mistakes is told of three, not of the first."""
+    """Three mistakes give three messages, not only the first."""
     found = problems_of({"epochs": 0, "precision": "fp23", "learning_rate": {"base_lr": "3"}, "rollback": 5})
 
     assert set(found) == {"epochs", "precision", "learning_rate.base_lr", "rollback"}
@@ -228,7 +228,7 @@ def test_optimizer_arguments_are_what_was_given():
     )
 )
 def test_the_resolved_form_reads_back_and_is_canonical(document):
-    """What is written into the run folder is the whole configuration, and equal settings give equal bytes."""
+    """The file in the run folder is the whole configuration, and equal settings give equal bytes."""
     settings = read_settings(document)
     written = resolved_json(settings)
 

@@ -19,7 +19,7 @@ _MARKER = re.compile(r"# safety: ([a-z-]+(?:, [a-z-]+)*)$")
 
 
 class Kind(Enum):
-    """What happens at the marked line."""
+    """The change of the marked line."""
 
     GONE = "the statement is taken out"
     NEVER = "the condition of the `if` is False"

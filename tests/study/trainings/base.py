@@ -67,7 +67,7 @@ class Hot:
 
 @dataclass
 class Outcome:
-    """What became of a run."""
+    """The result of a run."""
 
     training: Training
     seed: int
