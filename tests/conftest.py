@@ -77,7 +77,7 @@ def run_dir(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def quick_path(tmp_path):
-    """A folder on a file system in memory, where there is one: for tests that sync hundreds of times."""
+    """A folder on a file system in memory, if there is one: for tests that sync hundreds of times."""
     if not MEMORY.is_dir():
         yield tmp_path
         return

@@ -38,7 +38,7 @@ def test_a_file_is_layered_over_its_tasks_defaults(write):
 
 
 def test_a_tasks_file_counts_from_where_it_was_written(write, tmp_path, monkeypatch):
-    """From the configuration's folder, in --set from the working folder; only where it is not there, the other one."""
+    """From the configuration's folder, in --set from the working folder; the other one only if it is not there."""
     work = tmp_path / "work"
     work.mkdir()
     monkeypatch.chdir(work)

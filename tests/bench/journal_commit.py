@@ -51,7 +51,7 @@ def timed(call: Callable[[], object], times: int) -> list[float]:
 
 
 def bare(folder: Path, writes: int) -> Write:
-    """4 KiB at a time, O_DIRECT where it works and O_DSYNC, into a file of written zeros: the floor."""
+    """4 KiB at a time, O_DIRECT if it works, and O_DSYNC, into a file of written zeros: the floor."""
     piece = mmap.mmap(-1, 1 << 20)
     descriptor = os.open(folder / "bare", os.O_RDWR | os.O_CREAT | os.O_DSYNC)
     size = -(-4096 * writes // len(piece)) * len(piece)

@@ -47,7 +47,7 @@ def as_a_trainer(module: str, *arguments: str) -> str:
 
 
 def become_a_trainer(module: str) -> None:
-    """Begin `module` anew where this process has not the environment that a trainer has."""
+    """Start `module` again if this process does not have a trainer's environment."""
     wanted = child_environment(os.environ)
     if wanted != dict(os.environ):
         os.execve(sys.executable, [sys.executable, "-m", module, *sys.argv[1:]], wanted)

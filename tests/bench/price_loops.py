@@ -184,7 +184,7 @@ def over_loader(data: tuple[torch.Tensor, torch.Tensor], size: int) -> DataLoade
 
 
 def missing(name: str) -> str | None:
-    """Why a loop cannot run here; None where it can."""
+    """Return why a loop cannot run here; None if it can."""
     if name in ("fabric", "lightning") and importlib.util.find_spec("lightning") is None:
         return "lightning is not installed (extra `bench`)"
     return None

@@ -65,7 +65,7 @@ def training(daemon: DaemonProcess, step: int) -> tuple[int, Page]:
 
 
 def ordered(run_dir: Path, kind: str, step_ms: int, rounds: int) -> list[Freeze]:
-    """One daemon; behind every freeze an operator resumes."""
+    """One daemon; after every freeze an operator resumes."""
     daemon, found, step = begun(run_dir, kind, step_ms), list[Freeze](), 0
     try:
         for _ in range(rounds):
@@ -129,7 +129,7 @@ def run(rounds: int, kinds: Sequence[str] = tuple(KINDS)) -> tuple[str, list[Fre
 
 @pytest.mark.bench
 def test_the_page_freezes_the_trainer():
-    """The table; not one freeze took an order, and behind none of them more than the update in progress was made."""
+    """The table. No freeze took an order, and after none of them more than the update in progress was made."""
     text, found = run(int(os.environ.get("TOLARIA_BENCH_ROUNDS", str(ROUNDS))))
     print(f"\n{text}")
     assert len(found) > 0

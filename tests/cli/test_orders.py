@@ -172,7 +172,7 @@ def test_a_stop_without_its_last_checkpoint_is_done_and_says_so(tolaria, live_ru
 
 @pytest.mark.parametrize("how", ["name", "dir", "socket", "variable", "only", "argument", "before"])
 def test_a_run_is_named_in_any_of_these_ways(tolaria, live_run, monkeypatch, how):
-    """By name, folder, socket, variable, as the only live one, before or behind the command."""
+    """By name, folder, socket, variable, as the only live one, before or after the command."""
     folder = live_run.path.parent
     publish(folder, "mine")
     if how == "variable":

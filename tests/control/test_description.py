@@ -34,7 +34,7 @@ def test_a_foreign_parser_reads_the_description(name):
 
 @pytest.mark.parametrize("name", [INTERFACE, SERVICE])
 def test_systemds_parser_accepts_the_description(name, tmp_path):
-    """`varlinkctl validate-idl`, where the machine has it."""
+    """`varlinkctl validate-idl` accepts it, if the machine has that program."""
     if shutil.which("varlinkctl") is None:
         pytest.skip("varlinkctl is not installed (systemd 255 and newer have it)")
     file = tmp_path / f"{name}.varlink"

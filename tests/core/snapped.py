@@ -20,7 +20,7 @@ SIZE = 4096
 
 
 class SnappedTrainer(Trainer):
-    """Copies its position into the world's memory where it is told to."""
+    """Copies its position into the world's memory if it is told to."""
 
     memory: dict[int, str]
     ring: sn.Ring | None = None

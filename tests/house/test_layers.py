@@ -150,7 +150,7 @@ def test_an_import_that_goes_up_is_found(made_up, modules, expected):
 
 
 def test_a_circle_for_types_alone_is_found(made_up):
-    """Within one layer, where an import by itself is allowed."""
+    """Also within one layer, in which a single import is allowed."""
     graph = made_up(
         {
             "run.ask": "from tolariad.core.steps.ask import f",

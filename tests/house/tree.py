@@ -88,7 +88,7 @@ def graph_of(paths: Iterable[Path]) -> dict[str, set[str]]:
 
 
 def cycle_in(graph: dict[str, set[str]]) -> list[str]:
-    """Return one cycle as a path that ends where it began, empty where there is none."""
+    """Return one cycle as a path that ends where it began, empty if there is none."""
     finished: set[str] = set()
 
     def search(node: str, trail: list[str]) -> list[str]:

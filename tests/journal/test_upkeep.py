@@ -69,7 +69,7 @@ def test_a_clean_journal_verifies_with_its_counts(folder):
 
     assert (report.verdict, report.problem) == (Verdict.CLEAN, None)
     assert (report.segments, report.events, report.last_seq) == (len(list(folder.glob("*.wal"))), 40, 40)
-    assert report.frames == 40 + 2 * report.segments  # captures, seals, and the watermark where no seal is yet
+    assert report.frames == 40 + 2 * report.segments  # captures, seals, and the watermark if there is no seal yet
     assert len(report.chain) == 64
     assert plan_repair(folder).action is RepairAction.NOTHING
 

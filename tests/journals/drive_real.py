@@ -132,7 +132,7 @@ def test_an_operators_day(tmp_path):
 
 
 def torn(run_dir: Path) -> None:
-    """Half a frame behind the last one, as a power cut leaves it: a copy of the last frame's head, and no body."""
+    """Half a frame after the last one, as a power cut leaves it: a copy of the last frame's head, and no body."""
     newest = max((run_dir / "journal").glob("*.wal"))
     written = newest.read_bytes().rstrip(b"\0")
     end = -(-len(written) // 4096) * 4096

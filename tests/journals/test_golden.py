@@ -25,7 +25,7 @@ def test_there_is_a_golden_journal():
 
 @pytest.mark.parametrize("folder", GOLDEN, ids=lambda path: path.name)
 def test_a_golden_journal_folds_to_the_recorded_state(folder):
-    """Field by field; from its first event, and from each of its captures where they are of this FOLD_VERSION."""
+    """Field by field; from its first event, and from each of its captures if they are of this FOLD_VERSION."""
     recorded = msgspec.json.decode((folder / "expected.json").read_bytes())
     reader = Reader(folder / "journal")
     whole = replay_records(RunState(), reader.records(), strict=True)

@@ -187,7 +187,7 @@ def of(events: list[Event], *kinds: type[Event]) -> list:
 
 @dataclass(frozen=True)
 class Interval:
-    """A mean and where it lies with 95 %, in points."""
+    """Return a mean and its 95 % interval, in points."""
 
     mean: float
     low: float

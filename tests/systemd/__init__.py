@@ -1,1 +1,1 @@
-"""The unit files, checked by the service manager's own tools where they are installed."""
+"""The unit files, checked by the service manager's own tools if they are installed."""

@@ -61,7 +61,7 @@ exec env -i container=t PATH=/usr/sbin:/usr/bin:/sbin:/bin SYSTEMD_UNIT_PATH="$U
 
 
 def cannot_boot() -> str:
-    """Why no manager can be started here; empty where one can."""
+    """Return why no manager can be started here; empty if one can."""
     if os.geteuid() != 0:
         return "a system manager takes root"
     missing = [one for one in ("systemctl", "unshare", "nsenter", "systemd-sysusers") if shutil.which(one) is None]

@@ -24,7 +24,7 @@ BEST = {"checkpoint_every_epochs": 100, **KEEP_BEST}
 
 
 def held_back(world):
-    """Train until a checkpoint behind the first is captured; its report, which is still to be given."""
+    """Train until a checkpoint after the first is captured. Return its report, which is not delivered yet."""
     tick_until(
         world, lambda: world.state.progress.step and world.state.checkpoints.open, "a checkpoint that is ordered"
     )

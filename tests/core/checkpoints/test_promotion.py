@@ -47,7 +47,7 @@ def found_at(world: World, step: int, finding: Finding = Finding.SPIKE) -> None:
 
 
 def test_one_is_promoted_so_many_healthy_steps_behind_its_own_and_once():
-    """The first, and the one of each epoch; the last has nothing behind it."""
+    """The first checkpoint and that of each epoch are promoted, but not the last: no step follows it."""
     world = World(0, snapshot_watch=3, **EVERY_EPOCH)
     world.run()
     catalogue = {one.id: one for one in world.state.checkpoints.catalogue}
@@ -186,7 +186,7 @@ def test_a_step_that_promotes_nothing_asks_little():
 
 @pytest.mark.parametrize(("watch", "step"), [(3, 4), (32, 8)])
 def test_an_emergency_leads_back_past_what_is_not_promoted_yet(watch, step):
-    """Step 9, right behind a checkpoint: to the one before; where none was promoted yet, to the newest there is."""
+    """At step 9, right after a checkpoint: back to the one before, or to the newest if none is promoted yet."""
     world = until(World(0, snapshot_watch=watch, **EVERY_EPOCH), 9)
     tick_until(world, lambda: world.state.checkpoints.newest.step == 8, "the end of the second epoch")
     world.command(hv.RaiseEmergency(level=hv.Level.MAJOR, reason="it diverges"))

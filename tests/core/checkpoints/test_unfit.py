@@ -19,7 +19,7 @@ from tolariad.core.run.slice import Phase
 
 
 def grown(step: int = 7) -> World:
-    """The model changed behind all checkpoints there are: none of them fits the trainer that lives."""
+    """The model changed after every checkpoint: none of them fits the living trainer."""
     world = until(World(0), step)
     world.trainer.unfit = {one.id for one in world.state.checkpoints.catalogue}
     return world

@@ -358,7 +358,7 @@ def test_a_floor_is_learnt_once_or_handed_on_and_a_loss_that_is_not_positive_has
 
 
 def test_an_absurd_first_loss_does_not_blind_the_run():
-    """A tenth of 1e5 is not where nothing is too high; a hundred times the level is."""
+    """A loss of a tenth of 1e5 can be too high; a hundred times the level is."""
     detector = calm(64, 1e5)
     for t in range(2000):
         assert detector.judge(1.0 + 1e5 * math.exp(-t / 20.0), 1.0) is None

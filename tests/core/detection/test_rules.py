@@ -28,7 +28,7 @@ from tolariad.core.detection.rules import CALLS_FOR, Action, Finding, accuracy_c
     ],
 )
 def test_an_accuracy_collapses_below_half_its_average_or_at_chance(accuracy, average, chance, collapsed):
-    """One validation is enough; where there was nothing to lose, nothing collapses."""
+    """One validation is enough. Without an accuracy to lose there is no collapse."""
     verdict = accuracy_collapsed(accuracy, average, chance)
 
     assert (verdict is not None) == collapsed

@@ -36,7 +36,7 @@ def test_an_epoch_with_an_emergency_is_not_healthy_and_one_that_begins_behind_it
 
 
 def test_what_was_healthy_before_the_mode_counts_for_nothing():
-    """Three epochs in health behind its beginning are asked for, not before it."""
+    """The mode ends after three healthy epochs since it began; earlier ones do not count."""
     before = Stability(healthy_epochs=7)
     assert _entered(before, hv.ConservativeModeEntered(why="loss"), AT).healthy_epochs == 0
 

@@ -1,4 +1,4 @@
-"""Emergencies through `decide`, without a process: what each level leads to, when, and what it leaves behind."""
+"""Emergencies through `decide`, without a process: what follows from each level, when, and what remains."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_levels_of_emergency_lead_to_a_record_a_rollback_or_a_halt():
 
 
 def test_an_emergency_says_what_follows_from_it():
-    """A record where it is one: MINOR, with another rollback under way, or frozen. A halt where nothing is left."""
+    """A record only: MINOR, during another rollback, or frozen. A halt if no target is left."""
     world = until(World(0), 7)
     for level in (hv.Level.MINOR, hv.Level.MAJOR, hv.Level.SEVERE, hv.Level.CRITICAL, hv.Level.MAJOR):
         world.command(hv.RaiseEmergency(level=level))

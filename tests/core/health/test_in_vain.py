@@ -57,7 +57,7 @@ def test_what_is_found_again_after_two_rollbacks_goes_on_in_conservative_mode(fi
 
 
 def test_detect_halt_freezes_the_run_where_two_rollbacks_did_not_help():
-    """It stands where the third finding was; no checkpoint is given up for a third attempt."""
+    """The run halts at the third finding; it abandons no checkpoint for a third attempt."""
     world = course(World(0, detect_halt=True), 7, shift())
     found = find(world, hv.InstabilityDetected)[-1]
 

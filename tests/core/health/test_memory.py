@@ -69,7 +69,7 @@ def decided_of(told: Told, tallies: list[Tally]) -> Decided:
 
 
 def test_a_new_trainer_hears_of_pressure_that_stands():
-    """After its order to train; where there is none it hears nothing."""
+    """After its order to train; without such an order it is told nothing."""
     told = Told()
     assert tell_pressure_again(told.state, None, None) is None
     told.record(MemoryPressed(budget="memory_model", percent=50.0, limit=40.0))

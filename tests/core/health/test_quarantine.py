@@ -165,7 +165,7 @@ def test_a_batch_that_kills_three_times_is_skipped_where_that_is_wanted(wanted):
 
 
 class PassingOver(Trainer):
-    """One that passes over what is in quarantine, also where it runs steps again."""
+    """A trainer that skips batches in quarantine, also in a re-run."""
 
     def _train(self, durable: RunState) -> Report | None:
         epoch = self.done_epoch + 1
@@ -191,7 +191,7 @@ class PassingOver(Trainer):
 
 
 class Deadly(World):
-    """Its trainers pass over what is in quarantine, and die where the test says."""
+    """Its trainers skip batches in quarantine, and die at the batch that the test names."""
 
     def new_trainer(self, incarnation: int) -> Trainer:
         return PassingOver(incarnation, self.environment, self.accuracy, self.broken)

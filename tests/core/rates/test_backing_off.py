@@ -19,7 +19,7 @@ MOVING = sum(group.schedule.policy is not LRPolicy.FROZEN for group in GROUPS)
 
 
 def gone_back(acts=None, who="", **policy):
-    """A world whose detector found a divergence behind step 6; `who` dies so many acts later."""
+    """A world whose detector found a divergence after step 6; `who` dies so many acts later."""
     world = until(RatedWorld(0, **policy), 6)
     tell(world, Finding.DIVERGENCE)
     for _ in range(acts or 0):
@@ -55,7 +55,7 @@ def test_every_group_is_ordered_a_share_of_its_rate_once_training_stands_at_the_
 @pytest.mark.parametrize("acts", range(7))
 @pytest.mark.parametrize("who", ["trainer", "daemon"])
 def test_whoever_dies_amid_it_rates_are_backed_off_exactly_once(acts, who):
-    """At every point of the rollback, and behind it."""
+    """At every point of the rollback, and after it."""
     world = gone_back(acts, who, rate_factor=0.5)
 
     assert len(find(world, rb.RatesBackedOff)) == 1

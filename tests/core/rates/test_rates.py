@@ -124,7 +124,7 @@ def test_a_frozen_group_is_thawed_by_a_policy_and_the_cap_can_be_lifted():
 
 
 def test_an_order_is_measured_by_those_before_it():
-    """Two of ten-fold in one go are two orders; the second one starts where the first will be."""
+    """Two of ten-fold in one go are two orders; the second one starts at the rate of the first."""
     world = until(RatedWorld(0), 5)
     assert isinstance(world.lr_set("head", 0.2), Accepted)
     assert isinstance(world.lr_set("head", 2.0), Accepted)
@@ -218,7 +218,7 @@ def tamper(world, steps):
 
 
 def test_a_digest_that_differs_is_a_violation_the_kernel_found():
-    """The step stands, and the violation behind it; the rates of the journal are not the trainer's to say."""
+    """The step is recorded, and the violation after it: the trainer does not decide the rates of the journal."""
     world = until(RatedWorld(0), 2)
     tamper(world, 1)
     assert kinds(world)[-2:] == ["StepCompleted", "LrViolationDetected"]

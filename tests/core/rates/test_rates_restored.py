@@ -77,7 +77,7 @@ def test_an_order_that_waits_acts_once_although_the_checkpoint_to_start_from_is_
 
 @pytest.mark.parametrize("epoch_ended", [False, True])
 def test_a_rollback_whose_target_is_refused_at_the_start_ends_with_the_target_s_rates(epoch_ended):
-    """An older checkpoint begins; what lay between is repeated, the target's orders among it and none behind it."""
+    """The run starts from an older checkpoint and repeats the steps up to the target, with no orders after it."""
     world = until(RatedWorld(0), 2)
     world.command(cv.Checkpoint())
     until_found(world, ck.CheckpointCommitted)
@@ -159,7 +159,7 @@ def test_an_order_at_a_checkpoint_s_own_boundary_outlives_a_start_although_the_r
 
 
 def test_a_checkpoint_of_the_target_s_step_that_holds_a_later_order_is_abandoned():
-    """Two of one step, an order between them: behind a rollback to the first, the second is never a start."""
+    """Two checkpoints of one step, an order between them: after a rollback to the first, no start uses the second."""
     world = until(RatedWorld(0), 6)
     world.command(cv.Pause())
     until_found(world, rv.RunPaused)

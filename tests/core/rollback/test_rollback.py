@@ -103,7 +103,7 @@ def test_a_crash_after_a_rollback_never_resumes_the_abandoned_future():
 
 
 def assert_finished_though_dying(world: World, order: rb.Rollback, acts: int, who: str) -> None:
-    """Somebody dies so many acts behind the order: one end of it, and the run completes on one whole line."""
+    """A process dies so many acts after the order: the order has one end, and the run completes on one whole branch."""
     world.command(order)
     for _ in range(acts):
         world.tick()
@@ -137,7 +137,7 @@ def test_a_target_that_fails_its_verification_is_rejected_and_training_goes_on()
 
 @pytest.mark.parametrize("is_refused_first", [False, True])
 def test_an_end_of_training_that_crosses_with_a_refused_rollback_is_the_runs_end_once(is_refused_first):
-    """Told of while the rollback is open, or just behind its refusal: one last checkpoint, and the run completes."""
+    """It is reported during the rollback or just after its refusal: one last checkpoint, and the run completes."""
     world = World(0)
     tick_until(world, lambda: world.state.progress.epoch_finished == EPOCHS - 1, "the last epoch")
     while not isinstance(report := None if world.due else world.trainer.act(world.state), sv.TrainingEndedReport):

@@ -37,7 +37,7 @@ def given(world, report):
 
 
 def ordered(world):
-    """A world in which a checkpoint was just ordered behind step 6."""
+    """A world in which a checkpoint was just ordered after step 6."""
     until(world, 6)
     world.command(cv.Checkpoint())
     assert world.state.checkpoints.open
@@ -71,7 +71,7 @@ def test_what_is_being_written_is_given_up_anew_when_the_full_tier_goes_further_
 
 
 def test_a_word_of_another_rollback_or_one_said_twice_changes_nothing():
-    """Each phase, under an id that is not the open one's, and the end once more behind the end."""
+    """Each phase, under an id that is not the open one's, and the end once more after the end."""
     world = until(World(0), 7)
     world.command(rb.Rollback(epoch=1))
     open_id = world.state.rollbacks.open.id

@@ -20,7 +20,7 @@ PLACE = 6
 
 
 def waiting_for_a_snapshot():
-    """Step 11, a checkpoint behind step 8, amid a re-run from that; ordered back to the snapshot of step 6."""
+    """Step 11, a checkpoint after step 8, a re-run from it under way; then an order back to the snapshot of step 6."""
     world = until(SnappedWorld(0, slots=5, snapshot_slots=5, checkpoint_every_epochs=1, checkpoint_gap_s=0.0), 9)
     target = next(one for one in world.state.snapshots.promoted if one.step == PLACE)
     # Else the next trainer would begin from memory, with nothing to run again.

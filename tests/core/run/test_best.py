@@ -92,7 +92,7 @@ def test_the_accuracy_that_status_calls_the_best_is_of_this_line_too():
 
 
 def test_the_best_whose_checkpoint_is_gone_is_owed_one_and_hinders_no_start_from_memory():
-    """Removed when a better epoch had come, and that one was left: a start behind its end could not make it anyway."""
+    """It was removed after a better epoch, which was abandoned: a start after its end could not make it again."""
     world = SnappedWorld(0, keep_last=1, quota=25, **BEST)
     world.accuracy.update({1: 0.3, 2: 0.5, 3: 0.2})
     until(world, STEPS_PER_EPOCH + 2)
@@ -160,7 +160,7 @@ def is_end_of(one, bests) -> bool:
 
 
 def test_whatever_is_drawn_the_best_is_that_of_the_line_and_what_is_kept_is_its_end(seed):
-    """Rollbacks, deaths, damaged files, accuracies: by the fold of the whole journal and by that behind any capture."""
+    """Rollbacks, deaths, damaged files, accuracies: by the fold of the whole journal and from any capture."""
     draw, judged = random.Random(seed), 0
     for offset in range(25):
         world = World(seed + offset, deaths_max=50, keep_last=2, quota=60, **BEST)

@@ -70,7 +70,7 @@ def test_a_flag_without_a_gap_is_refused():
 
 
 def test_names_of_checkpoints_on_disk_are_not_given_again():
-    """The lost events may have ordered some: the next one gets a number behind all that were seen."""
+    """The lost events may have ordered some: the next one gets a number above all that were seen."""
     state = fold(RunState(), (STARTED, GAP))
     assert state.checkpoints.next_id == "c000008"
     assert apply(state, GAP).checkpoints.next_id == "c000008"

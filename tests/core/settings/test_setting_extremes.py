@@ -111,7 +111,7 @@ def test_every_number_of_a_configuration_has_two_bounds():
     ],
 )
 def test_what_once_broke_a_start_is_refused_by_its_key(key, text):
-    """As it is typed behind --set."""
+    """As it is typed after --set."""
     with pytest.raises(ConfigError, match=key):
         config.load({"tolaria": {"task": "digits"}}, [f"{key}={text}"])
 
@@ -129,7 +129,7 @@ def test_settings_that_a_program_made_are_held_to_the_same_bounds(tmp_path):
 
 
 def test_the_usual_document_is_whole():
-    """The generator behind these tests makes every section, or they would test nothing."""
+    """The generator of these tests makes every section; otherwise they would test nothing."""
     made = document(Settings)
 
     assert set(made) == set(Settings.__struct_fields__)

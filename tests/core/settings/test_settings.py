@@ -62,7 +62,7 @@ def test_a_silent_document_gives_the_source_documents_defaults():
     ],
 )
 def test_an_unknown_key_is_named_with_its_path_and_the_nearest_known_one(document, path, nearest):
-    """A typing error is answered with where it is and what was probably meant."""
+    """The message for a typing error has its place and the name that was probably meant."""
     assert problems_of(document) == {path: ("unknown key", nearest)}
 
 

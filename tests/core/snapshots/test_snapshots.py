@@ -55,7 +55,7 @@ def test_one_is_taken_at_each_epochs_end_where_no_other_cadence_is_said():
 
 
 def test_a_snapshot_is_promoted_after_healthy_steps_and_an_unhealthy_one_begins_the_watch_anew():
-    """Two steps after its own; but two after the unhealthy step, where there was one."""
+    """Two steps after its own, or two after the unhealthy step if there was one."""
     world = until(SnappedWorld(0, snapshot_every=100), 3)
     first = world.state.snapshots.kept[0]
     verdict = Verdict(finding=Finding.SPIKE, signal=Signal.LOSS, value=9.0, baseline=1.0, limit=2.0)
@@ -83,7 +83,7 @@ def test_the_newest_promoted_and_the_next_to_be_are_never_overwritten(seed):
 
 
 def test_the_fast_tier_goes_back_to_the_newest_promoted_snapshot():
-    """Whose step the branch begins behind; what was taken later is gone, and the run completes."""
+    """The branch begins after the snapshot's step. Later snapshots are gone, and the run completes."""
     world = until(SnappedWorld(0), 7)
     newest = world.state.snapshots.promoted[-1]
     rolled_back(world, tier=FAST)
@@ -97,7 +97,7 @@ def test_the_fast_tier_goes_back_to_the_newest_promoted_snapshot():
 
 @pytest.mark.parametrize(("how", "limit"), [({"step": 4}, 4), ({"step": 3}, 3)])
 def test_the_fast_tier_honours_what_was_asked(how, limit):
-    """The newest promoted one at or before it, or the full tier's where there is none."""
+    """The newest promoted one at or before it, or the full tier's if there is none."""
     world = rolled_back(until(SnappedWorld(0), 7), tier=FAST, **how)
     done = find(world, rb.RolledBack)[0]
 
@@ -125,7 +125,7 @@ def test_what_memory_cannot_give_the_full_tier_does_under_the_same_id(when):
 @pytest.mark.parametrize("who", ["trainer", "daemon"])
 @pytest.mark.parametrize("garbled", [False, True])
 def test_whoever_dies_amid_a_fast_rollback_it_is_finished_by_the_next_start(acts, who, garbled):
-    """From memory where the daemon lives, from disk where the memory went with it; once, and on one line."""
+    """From memory if the daemon lives, from disk if the memory ended with it; once, and on one branch."""
     world = until(SnappedWorld(0), 7)
     if garbled:
         world.damage(when="restored")

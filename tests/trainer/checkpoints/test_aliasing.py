@@ -105,7 +105,7 @@ def own(request, made, monkeypatch):
     kind = KINDS.get(request.param)
     if kind is None:
         monkeypatch.setattr(OwnTask, "model", lambda self, cfg: Sparse())
-        # No momentum: where the gradients are sparse it would be too, which no file holds.
+        # No momentum: with sparse gradients it would be sparse too, which no file holds.
         plain = torch.optim.SparseAdam if request.param == "SparseAdam" else torch.optim.SGD
         kind = lambda self, model, cfg: plain(model.parameters(), lr=0.1)  # noqa: E731
     monkeypatch.setattr(OwnTask, "optimizer", kind)
