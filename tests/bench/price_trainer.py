@@ -192,7 +192,7 @@ class Sized:
 
 
 def daemon_cpu_ns() -> dict[str, int]:
-    """Processor time of every thread of the daemon so far; of this process without this thread, if this process records."""
+    """Processor time of every thread of the daemon so far, or of this process without this thread."""
     recorder = os.getpid() if "PRICE_WITHIN" in os.environ else os.getppid()
     found = {}
     for task in Path(f"/proc/{recorder}/task").iterdir():
