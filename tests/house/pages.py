@@ -24,7 +24,8 @@ EVENTS_RECORD = ROOT / "tests" / "core" / "events-0.1.json"
 def events_record() -> str:
     """Return the record of event types and fields with those of today added. Nothing is ever taken from it.
 
-    A field without a default is not added to an event that is recorded already: old events lack it, so a test must fail.
+    A field without a default is not added to an event that is recorded already: old events lack it, so a test
+    must fail.
     """
     recorded: dict[str, dict[str, str]] = json.loads(EVENTS_RECORD.read_text(encoding="utf-8"))
     for name, fields in record().items():

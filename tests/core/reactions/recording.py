@@ -5,8 +5,8 @@
 * Compare: `python -m tests.core.reactions.recording FOLDER` prints every kind of difference with its count and one
   example.
 * Keep: `python -m tests.core.reactions.recording FOLDER --keep` decides a few records of every kind anew and writes
-  them to decisions.zst, which the ordinary suite replays (test_table.py). Do this if a rule changes on purpose, and name the
-  differences in the commit.
+  them to decisions.zst, which the ordinary suite replays (test_table.py). Do this if a rule changes on purpose, and
+  name the differences in the commit.
 
 A record holds the state before, the input, the time, and the outcome. Of plain steps one in twenty is kept.
 """
