@@ -6,7 +6,6 @@ committed, in order. If existing bytes do not verify, the journal refuses to wri
 `docs/journal-format.md` describes the bytes.
 """
 
-from journal.captures import Capture
 from journal.columns import Columns, Tabulation, read_columns
 from journal.errors import (
     BatchRefused,
@@ -21,22 +20,20 @@ from journal.errors import (
     JournalMissing,
     JournalTooNew,
 )
-from journal.export import export_json_lines, export_raw_lines, read_raw_lines, readable_line
-from journal.files import Files, OsFiles
+from journal.export import export_json_lines, export_raw_lines
+from journal.files import Files
 from journal.format import FrameKind
 from journal.losing import Loss
 from journal.opening import Recovery, RecoveryKind
-from journal.reader import Reader, TailState
+from journal.reader import Reader
 from journal.records import JournalEntry, Mark
-from journal.repairing import RepairAction, RepairPlan, plan_repair, repair
-from journal.statistics import JournalStatistics
-from journal.summary import JournalSummary, summarize
-from journal.verification import Problem, Verdict, VerifyReport, verify
+from journal.repairing import RepairAction, plan_repair, repair
+from journal.summary import summarize
+from journal.verification import Problem, Verdict, verify
 from journal.writer import Journal
 
 __all__ = [
     "BatchRefused",
-    "Capture",
     "Columns",
     "Damage",
     "JournalEntry",
@@ -51,28 +48,20 @@ __all__ = [
     "JournalFull",
     "JournalLocked",
     "JournalMissing",
-    "JournalStatistics",
-    "JournalSummary",
     "JournalTooNew",
     "Loss",
     "Mark",
-    "OsFiles",
     "Problem",
     "Reader",
     "Recovery",
     "RecoveryKind",
     "RepairAction",
-    "RepairPlan",
-    "TailState",
     "Tabulation",
     "Verdict",
-    "VerifyReport",
     "export_json_lines",
     "export_raw_lines",
     "plan_repair",
     "read_columns",
-    "read_raw_lines",
-    "readable_line",
     "repair",
     "summarize",
     "verify",

@@ -1,9 +1,9 @@
 """Append frames to the newest segment, switch to the next segment, and handle failed writes.
 
-A commit composes the frame, writes whole blocks with one `pwrite` on an O_DSYNC descriptor, and then counts the events as
-durable. A rotation first seals the segment. Then it writes the next segment's whole head (header and capture) to a spare
-file in one write, renames the spare, syncs the folder, and switches. A segment under its final name therefore always has a
-complete head.
+A commit composes the frame, writes whole blocks with one `pwrite` on an O_DSYNC descriptor, and then counts the events
+as durable. A rotation first seals the segment. Then it writes the next segment's whole head (header and capture) to a
+spare file in one write, renames the spare, syncs the folder, and switches. A segment under its final name therefore
+always has a complete head.
 
 If a write fails, for any reason:
 
@@ -13,13 +13,14 @@ If a write fails, for any reason:
 * If that fails too, or the disk has no space for another segment, the journal freezes. Every later call raises
   JournalFailed at once. No acknowledged event is lost, and a new start can continue from there.
 
-A full disk alone is not a failure. The next segment's file is created before this segment is sealed. If there is no space
-for it, `put` raises JournalFull and nothing has changed.
+A full disk alone is not a failure. The next segment's file is created before this segment is sealed. If there is no
+space for it, `put` raises JournalFull and nothing has changed.
 
 Invariants:
 
 * `current.tail` points after the last durable frame. It moves after a write has returned, never before.
-* All bytes after `current.tail` are zero, or they are the remains of a failed write. In that case nothing is written there.
+* All bytes after `current.tail` are zero, or they are the remains of a failed write. In that case nothing is written
+  there.
 * There is always room after the tail for a watermark and a seal.
 """
 
@@ -41,9 +42,10 @@ from journal.files import Files
 from journal.format import BODY_BYTES_MAX, EntryFlag, FrameKind, SegmentHeader
 from journal.frame import frame_bytes
 from journal.packing import Packer
-from journal.rotation import Current, RenameFailed, SegmentMaker, next_header
+from journal.rotation import Current, next_header
+from journal.segment import Tail, segment_file_name
 from journal.spare import SpareMaker
-from journal.writing import CLEAN_STOP, Batch, Fault, Head, Stamp, compose, seal_body
+from journal.writing import CLEAN_STOP, Batch, Fault, Stamp, compose, compose_head, seal_body
 
 # Another file cannot cure these errors. EFBIG is a limit on file size: the next segment would meet it too.
 _NO_SPACE: Final = frozenset({errno_codes.ENOSPC, errno_codes.EDQUOT, errno_codes.EFBIG})
@@ -61,8 +63,8 @@ _REASON_CHARACTERS_MAX: Final = 1024
 class Appender:
     """Append frames to the journal in `folder`. Used by one thread, with one write in flight.
 
-    `base` is the header from which every new segment's header is made. `capture` returns the state for a segment's head.
-    `reached` is called at the points named in `Journal.open`.
+    `base` is the header from which every new segment's header is made. `capture` returns the state for a segment's
+    head. `reached` is called at the points named in `Journal.open`.
     """
 
     def __init__(
@@ -102,8 +104,7 @@ class Appender:
 
         `events` are the events of the batch, for the segment's table.
         """
-        if self.failure is not None:
-            self.refuse()
+        self.refuse()
         # Check the length before anything changes: a refused batch must not cause a rotation.
         length = len(batch.body)
         if length > BODY_BYTES_MAX:  # safety: too-large-batch-refused
@@ -150,7 +151,7 @@ class Appender:
         self._resize(whole)
 
     def _resize(self, size: int) -> None:
-        """Set the length of later segments to `size` bytes, in whole blocks. Call only before the spare thread starts."""
+        """Set the length of later segments to `size` bytes, in whole blocks. Call it before the spare thread starts."""
         size = size // self._base.alignment * self._base.alignment
         self._base = msgspec.structs.replace(self._base, segment_bytes=size)
         self.spares.resize(size)
@@ -228,13 +229,11 @@ class Appender:
         base = msgspec.structs.replace(self._base, created_wall_ns=stamp.wall_ns)
         header = next_header(base, before, body_bytes, len(capture))
         own = self.own_stamp(stamp.wall_ns, stamp.mono_ns)
-        head = Head(header, before.tail if before is not None else None, fault, capture, own)
-        try:
-            maker = SegmentMaker(self._files, self.spares, self._folder, self.direct, self._buffer, self._reached)
-            current = maker.create(head)
-        except RenameFailed as failed:
-            # The name may or may not be on disk. A second file with that number could contradict the first one.
-            raise self.freeze("the next segment cannot be given its name", failed.error) from failed
+        # One write for header, POISON frame and capture. No reader opens the file before its rename, so a torn write
+        # does no harm here.
+        before_tail = before.tail if before is not None else None
+        head, tail = compose_head(self._buffer, header, before_tail, fault=fault, capture=capture, stamp=own)
+        current = self._create(header, head, tail)
         if before is not None:
             # The old descriptor is closed only after the new segment is durable: until then the journal still ends in
             # the old one.
@@ -242,11 +241,48 @@ class Appender:
         if self._tabulation is not None:
             # Each segment has a table of its own events only.
             current.gathered = Gathering(self._tabulation)
-        # From here on `put` writes to the new segment. The assignment is last, so an exception above leaves the old one.
+        # From here on `put` writes to the new segment. The assignment is last, so an exception above leaves the old
+        # one.
         self.current = current
         # The old segment has a successor now and may be packed.
         self.packer.notify_closed()
         return current
+
+    def _create(self, header: SegmentHeader, head: memoryview, tail: Tail) -> Current:
+        """Make the next segment durable under its final name. Raises OSError if it does not exist, or JournalFailed."""
+        # Zeros in the whole file are part of the format: the rules for a torn end rely on them.
+        spare = self.spares.take(header.segment_bytes)
+        try:
+            descriptor = self._files.open_write(spare)
+        except OSError:
+            self.spares.discard(spare)
+            raise
+        # For each descriptor: the file system under a new segment is the same, but an earlier failure may have turned
+        # it off.
+        is_direct = self.direct.turn_on(descriptor, header.alignment)
+        try:  # safety: segment-head-before-name
+            write_frames(self._files, descriptor, head, 0, direct=is_direct)
+        except OSError:
+            self._files.close(descriptor)
+            self.spares.discard(spare)
+            raise
+        # A crash here leaves a spare with a head and no events. The next start removes it and continues in the old
+        # segment.
+        self._reached("rotation_head")
+        path = self._folder / segment_file_name(header.segment_no, header.first_seq)
+        try:
+            self._files.rename(spare, path)
+            # Without this sync a power cut could remove the name of a segment that has acknowledged events.
+            self._files.fsync_folder(self._folder)  # safety: name-durable-before-events
+        except OSError as error:
+            self._files.close(descriptor)
+            # Never retried under the same number: the name may be on disk after all, and a second file with that number
+            # could contradict the first one. Only a new start can find out.
+            # safety: name-in-doubt-freezes
+            raise self.freeze("the next segment cannot be given its name", error) from error
+        # A crash here leaves the new segment complete and empty. The next start continues in it.
+        self._reached("rotation")
+        return Current(descriptor, path, header, tail, direct=is_direct)
 
     def _seal(self, stamp: Stamp) -> Fault | None:
         current = self.current
@@ -268,6 +304,7 @@ class Appender:
 
     def _poison(self, error: OSError) -> Fault | None:
         """Count the failure, and return where the valid bytes of the current segment end."""
+        # Also if only a seal or a table failed: what the frame held says nothing about the disk.
         self._failures_in_row += 1
         self.poisoned += 1
         if self.current is None:
@@ -309,6 +346,7 @@ class Appender:
 
     def own_stamp(self, wall_ns: int, mono_ns: int) -> Stamp:
         """Return the labels for a frame that the journal itself writes: epoch and step of the frame before it."""
+        # Without the labels of the frame before, a search by step would not find what follows such a frame.
         last = self.current.tail.last if self.current is not None else None
         return Stamp(last.epoch if last else 0, last.step if last else 0, wall_ns, mono_ns)
 

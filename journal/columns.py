@@ -19,7 +19,7 @@ import msgspec
 
 from journal.errors import Damage, JournalDamaged
 from journal.files import OS_FILES, Files
-from journal.format import BODY_BYTES_MAX, FrameKind
+from journal.format import BODY_BYTES_MAX, EVENTS, FrameKind
 from journal.frame import Flaw, Frame, frame_bytes
 from journal.records import events_of
 from journal.segment import SegmentView, Walk, list_segments
@@ -31,7 +31,6 @@ _VALUE_BYTES: Final = 8
 _HEAD_BYTES_MAX: Final = 4096  # of a table without its data: names, types, lengths
 # A segment with half a million rows is closed. The rows of one segment then take about 25 MB of memory.
 ROWS_MAX: Final = 1 << 19
-_EVENTS: Final = int(FrameKind.EVENTS)
 
 TableRow = Sequence[float]  # one number for each column; integers are allowed
 
@@ -96,13 +95,15 @@ class Gathering:
 
     def add_frame(self, view: SegmentView, frame: Frame) -> None:
         """Add the rows of a frame that was read from disk."""
-        if frame.header.kind == _EVENTS:
+        if frame.header.kind == EVENTS:
             self.add(map(bytes, events_of(view, frame)))
 
     def room(self, more: int, alignment: int) -> int:
         """Return how many bytes the table takes at most in the file after `more` rows are added."""
         if self._lost:
             return 0
+        # An upper bound, asked before a batch is written: a batch that leaves no room for the table goes to the next
+        # segment.
         return frame_bytes(_HEAD_BYTES_MAX + len(self._columns) * _VALUE_BYTES * (len(self) + more), alignment)
 
     def body(self) -> bytes | None:

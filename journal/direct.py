@@ -13,6 +13,7 @@ from typing import Final
 
 from journal.files import Files, write_all
 
+# The frame of a usual turn fits, so the buffer grows only for captures and large turns.
 _FIRST_BYTES: Final = 1 << 16
 _KEPT_BYTES_MAX: Final = 16 << 20
 

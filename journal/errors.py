@@ -1,7 +1,8 @@
 """The errors of the journal. Each one says what went wrong, where, and what to do next.
 
-Every error is a `JournalError`. Its text is a full sentence with file, offset and sequence number. Programs find the same
-facts in its fields. There are only as many classes as callers need: to try again later, to refuse to start, or to freeze.
+Every error is a `JournalError`. Its text is a full sentence with file, offset and sequence number. Programs find the
+same facts in its fields. There are only as many classes as callers need: to try again later, to refuse to start, or to
+freeze.
 """
 
 from __future__ import annotations
@@ -29,6 +30,8 @@ class Damage(enum.StrEnum):
     INDEX = "index"  # a seal, a table or the running maxima disagree with the frames
 
 
+# An acknowledged frame that cannot be read any more, whoever finds it.
+UNREADABLE: Final = "an acknowledged frame does not verify"
 RESTORE: Final = "The journal can still be read up to this point. To write to it again, restore the file from a copy."
 # A copy made while a writer is active takes its files at different moments. It then looks like a damaged journal.
 COPIED_LIVE: Final = "If this is a copy made while the run was active, pause the run and copy the journal again."
@@ -100,6 +103,7 @@ class JournalFailed(JournalError):
     def __init__(self, what: str, *, errno: int, reason: str, path: Path | None = None, seq: int | None = None) -> None:
         self.errno = errno
         self.reason = reason
+        # `freeze` begins its reason with `what`. The sentence must not say it twice.
         detail = reason.removeprefix(f"{what}: ")
         said = f"The cause: {detail}. " if detail and detail != what else ""
         hint = f"{said}No acknowledged event is lost. Free space or repair the disk, then start again."

@@ -3,8 +3,7 @@
 There are two forms. The readable form decodes each event. Bytes become hex strings. A number that is not finite becomes
 null, with a word in a field beside it (`loss: null, loss_state: "nan"`). A msgpack extension becomes
 `{"ext": code, "data": hex}`. Unknown types and fields are exported unchanged. The raw form keeps each event's msgpack
-bytes in base64, so it loses nothing; `read_raw_lines` reads them back. Both forms are ASCII: control sequences in an
-event cannot reach the terminal.
+bytes in base64, so it loses nothing. Both forms are ASCII: control sequences in an event cannot reach the terminal.
 """
 
 from __future__ import annotations
@@ -13,12 +12,11 @@ import base64
 import datetime as dt
 import json
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import msgspec
 
-from journal.errors import JournalError
 from journal.records import JournalEntry
 
 _WORD = {math.inf: "pos_inf", -math.inf: "neg_inf"}
@@ -57,26 +55,14 @@ def readable_line(entry: JournalEntry) -> str:
 
 def raw_line(entry: JournalEntry) -> str:
     """Return one entry as a JSON object that contains the event's exact bytes."""
+    # The bytes themselves: decoding and encoding again could give other bytes for the same value.
     labels = {"seq": entry.seq, "wall_ns": entry.wall_ns, "epoch": entry.epoch, "step": entry.step}
     return json.dumps({**labels, "raw": _base64(entry.event)})
 
 
-def read_raw_lines(lines: Iterable[str]) -> Iterator[JournalEntry]:
-    """Yield the entries of a raw export, byte for byte. Raises JournalError with the number of a line that is invalid."""
-    for number, line in enumerate(lines, start=1):
-        try:
-            fields = json.loads(line)
-            event = msgspec.Raw(base64.b64decode(fields["raw"], validate=True))
-            entry = JournalEntry(fields["seq"], fields["wall_ns"], fields["epoch"], fields["step"], event)
-        except (ValueError, KeyError, TypeError) as error:
-            hint = "Export the journal again in the raw form."
-            # Stop at the first wrong line: an import with a gap would number all later events wrongly.
-            raise JournalError(f"line {number} is not a line of a raw export: {error!r}", hint=hint) from error
-        yield entry
-
-
 def rfc3339(wall_ns: int) -> str:
-    """Return nanoseconds since 1970 as a UTC timestamp with microseconds, or as digits if the calendar has no such day."""
+    """Return nanoseconds since 1970 as a UTC timestamp with microseconds; as digits if there is no such day."""
+    # The label is whatever clock its writer had. An export must not fail because of it.
     try:
         seconds, rest_ns = divmod(wall_ns, 1_000_000_000)
         moment = dt.datetime.fromtimestamp(seconds, tz=dt.UTC).replace(microsecond=rest_ns // 1000)
@@ -128,6 +114,7 @@ def _words(value: Any) -> Any:
 
 
 def _extension(code: int, data: memoryview) -> dict[str, Any]:
+    # JSON has no type for it. Its code and its bytes let a reader who knows it decode it later.
     return {"ext": code, "data": bytes(data).hex()}
 
 

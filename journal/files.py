@@ -1,13 +1,12 @@
-"""All file operations of the journal, behind one small protocol.
+"""All file operations of the journal, as one small class.
 
-The writer's promises depend on these calls and on how they fail, so tests replace them. A fake that fails at call n, or
-a simulated disk that loses unsynced data, drives the real writer. The real implementation makes the system calls and
-adds protection against other users. In a journal's folder it follows no link, opens only regular files, and never blocks
-in `open`. New files get mode 0640 and new folders 0750, whatever the umask is. All calls raise `OSError`. Python retries
-EINTR by itself; no other error is retried.
+The writer's promises depend on these calls and on how they fail, so tests replace them. A subclass that fails at call
+n, or simulates a disk that loses unsynced data, drives the real writer. The class itself makes the system calls and
+adds protection against other users. In a journal's folder it follows no link, opens only regular files, and never
+blocks in `open`. New files get mode 0640 and new folders 0750, whatever the umask is. All calls raise `OSError`. Python
+retries EINTR by itself; no other error is retried.
 """
 
-# ruff: noqa: D102 -- the protocol documents each call; its implementation does not repeat it
 from __future__ import annotations
 
 import errno
@@ -15,10 +14,12 @@ import fcntl
 import mmap
 import os
 import stat
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Final
 
+from journal.errors import JournalLocked
 from journal.filesystem import file_system_magic
 
 # O_DSYNC makes a write durable when it returns: the data, and the file's length if that changed. O_APPEND is never
@@ -29,6 +30,7 @@ _PLAIN: Final = os.O_NOFOLLOW | os.O_NONBLOCK
 # The group may read, so that a user of the group can watch a run. Only the owner writes.
 _FILE_MODE: Final = 0o640
 _FOLDER_MODE: Final = 0o750
+LOCK_NAME: Final = "lock"
 # The errors of `open` for a link, a folder, a socket or a FIFO without a reader, and a missing device.
 _NOT_PLAIN: Final = (errno.ELOOP, errno.EISDIR, errno.ENXIO, errno.ENODEV)
 _KINDS: Final = {
@@ -49,74 +51,11 @@ class NotAFile(OSError):
         super().__init__(errno.EINVAL, f"is {self.kind}, not a file of the journal", str(path))
 
 
-class Files(Protocol):
+class Files:
     """The file operations that the journal uses. Paths are full paths, descriptors are small integers."""
 
     def make_folder(self, folder: Path) -> None:
         """Make `folder` and its parents, and make their names durable. An existing folder is not changed."""
-
-    def names(self, folder: Path) -> list[str]:
-        """Return the names in a folder, in no order. Raises FileNotFoundError if there is no such folder."""
-
-    def lock(self, path: Path) -> int:
-        """Take the exclusive lock on `path`, a folder or a file; create the file if needed. Raises BlockingIOError."""
-
-    def open_read(self, path: Path) -> int:
-        """Open for reading. Raises NotAFile if the name leads to a link, a FIFO or the like."""
-
-    def open_write(self, path: Path) -> int:
-        """Open for reading and writing; each write is durable when it returns. Raises NotAFile."""
-
-    def create(self, path: Path) -> int:
-        """Make a new file, open as `open_write` does. Raises FileExistsError."""
-
-    def make_direct(self, descriptor: int, block: int) -> None:
-        """Make writes to a file that is not empty bypass the page cache: whole blocks, from page-aligned memory.
-
-        Raises OSError if the file system or the device cannot do this. The descriptor is then unchanged.
-        """
-
-    def block_bytes(self, folder: Path) -> int:
-        """Return the device's logical block size under a folder or its nearest existing parent; 512 if unknown."""
-
-    def file_system(self, folder: Path) -> int:
-        """Return statfs(2)'s `f_type` for a folder, or for its nearest existing parent."""
-
-    def free_bytes(self, folder: Path) -> int:
-        """Return how many bytes the calling user can still write to the file system of a folder."""
-
-    def free_beside(self, descriptor: int) -> int:
-        """Return the same as `free_bytes` for the file system of an open file."""
-
-    def size(self, descriptor: int) -> int:
-        """Return the length of the file in bytes."""
-
-    def pread(self, descriptor: int, length: int, offset: int) -> bytes:
-        """Read `length` bytes at `offset`; fewer only at the end of the file."""
-
-    def pwrite(self, descriptor: int, data: bytes | memoryview, offset: int) -> int:
-        """Write once and return how many bytes were written. The caller must handle a short count."""
-
-    def fsync(self, descriptor: int) -> None:
-        """Make the file durable, with its metadata."""
-
-    def fsync_folder(self, folder: Path) -> None:
-        """Make a folder's entries durable."""
-
-    def rename(self, source: Path, target: Path) -> None:
-        """Give a file its final name. Durable only after `fsync_folder`."""
-
-    def unlink(self, path: Path) -> None:
-        """Remove a file."""
-
-    def close(self, descriptor: int) -> None:
-        """Close a descriptor."""
-
-
-class OsFiles(Files):
-    """The operating system's files."""
-
-    def make_folder(self, folder: Path) -> None:
         if folder.is_dir():
             return
         self.make_folder(folder.parent)
@@ -128,9 +67,11 @@ class OsFiles(Files):
         self.fsync_folder(folder.parent)  # safety: new-folder-name-is-durable
 
     def names(self, folder: Path) -> list[str]:
+        """Return the names in a folder, in no order. Raises FileNotFoundError if there is no such folder."""
         return [path.name for path in folder.iterdir()]
 
     def lock(self, path: Path) -> int:
+        """Take the exclusive lock on `path`, a folder or a file; create the file if needed. Raises BlockingIOError."""
         if path.is_dir():
             # A folder cannot be opened for writing, and flock does not need it.
             descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -146,12 +87,15 @@ class OsFiles(Files):
         return descriptor
 
     def open_read(self, path: Path) -> int:
+        """Open for reading. Raises NotAFile if the name leads to a link, a FIFO or the like."""
         return _open_plain(path, os.O_RDONLY | os.O_CLOEXEC)
 
     def open_write(self, path: Path) -> int:
+        """Open for reading and writing; each write is durable when it returns. Raises NotAFile."""
         return _open_plain(path, os.O_RDWR | _SYNCED)
 
     def create(self, path: Path) -> int:
+        """Make a new file, open as `open_write` does. Raises FileExistsError."""
         # O_EXCL: a file that exists may hold acknowledged events, so it is never opened as a new one.
         # safety: existing-file-never-remade
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | _SYNCED, _FILE_MODE)
@@ -169,10 +113,15 @@ class OsFiles(Files):
         return descriptor
 
     def make_direct(self, descriptor: int, block: int) -> None:
+        """Make writes to a file that is not empty bypass the page cache: whole blocks, from page-aligned memory.
+
+        Raises OSError if the file system or the device cannot do this. The descriptor is then unchanged.
+        """
         flags = fcntl.fcntl(descriptor, fcntl.F_GETFL)
         fcntl.fcntl(descriptor, fcntl.F_SETFL, flags | os.O_DIRECT)
         try:
-            # Some file systems accept the flag and then refuse each transfer. A read of one block shows whether they do.
+            # Some file systems accept the flag and then refuse each transfer. A read of one block shows whether they
+            # do.
             os.preadv(descriptor, [mmap.mmap(-1, block)], 0)
         except OSError:
             # Without O_DIRECT again: writes through the page cache are just as durable, only slower.
@@ -180,17 +129,16 @@ class OsFiles(Files):
             raise
 
     def file_system(self, folder: Path) -> int:
+        """Return statfs(2)'s `f_type` for a folder, or for its nearest existing parent."""
         return file_system_magic(_there(folder))
 
-    def free_bytes(self, folder: Path) -> int:
-        found = os.statvfs(_there(folder))
-        return found.f_bavail * found.f_frsize
-
-    def free_beside(self, descriptor: int) -> int:
-        found = os.fstatvfs(descriptor)
+    def free_bytes(self, place: Path | int) -> int:
+        """Return how many bytes the calling user can still write to the file system of a folder or an open file."""
+        found = os.statvfs(_there(place) if isinstance(place, Path) else place)
         return found.f_bavail * found.f_frsize
 
     def block_bytes(self, folder: Path) -> int:
+        """Return the device's logical block size under a folder or its nearest existing parent; 512 if unknown."""
         device = _there(folder).stat().st_dev
         place = Path(f"/sys/dev/block/{os.major(device)}:{os.minor(device)}")
         # A partition has no queue of its own; its disk has.
@@ -203,9 +151,11 @@ class OsFiles(Files):
         return 512
 
     def size(self, descriptor: int) -> int:
+        """Return the length of the file in bytes."""
         return os.fstat(descriptor).st_size
 
     def pread(self, descriptor: int, length: int, offset: int) -> bytes:
+        """Read `length` bytes at `offset`; fewer only at the end of the file."""
         data = os.pread(descriptor, length, offset)
         # A signal or the system's limit for one read can cut it short before the end of the file.
         while data and len(data) < length:
@@ -217,12 +167,16 @@ class OsFiles(Files):
         return data
 
     def pwrite(self, descriptor: int, data: bytes | memoryview, offset: int) -> int:
+        """Write once and return how many bytes were written. The caller must handle a short count."""
+        # One attempt: `write_all` decides what a short write means.
         return os.pwrite(descriptor, data, offset)
 
     def fsync(self, descriptor: int) -> None:
+        """Make the file durable, with its metadata."""
         os.fsync(descriptor)  # safety: file-synced-when-asked
 
     def fsync_folder(self, folder: Path) -> None:
+        """Make a folder's entries durable."""
         descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             os.fsync(descriptor)  # safety: folder-entries-synced
@@ -230,12 +184,17 @@ class OsFiles(Files):
             os.close(descriptor)
 
     def rename(self, source: Path, target: Path) -> None:
+        """Give a file its final name. Durable only after `fsync_folder`."""
+        # rename(2) is atomic, and it replaces an existing target. A repair relies on both.
         source.rename(target)
 
     def unlink(self, path: Path) -> None:
+        """Remove a file."""
+        # Not synced: if a power cut brings the name back, the next start finds a leftover and removes it again.
         path.unlink()
 
     def close(self, descriptor: int) -> None:
+        """Close a descriptor."""
         os.close(descriptor)
 
 
@@ -274,7 +233,7 @@ def _there(folder: Path) -> Path:
     return next(path for path in (folder, *folder.absolute().parents) if path.exists())
 
 
-OS_FILES = OsFiles()
+OS_FILES = Files()
 
 
 def write_all(files: Files, descriptor: int, data: bytes | memoryview, offset: int) -> None:
@@ -304,6 +263,32 @@ def _lacks_space(files: Files, descriptor: int, end: int) -> bool:
     """Return whether the file would have to grow to reach `end` and the file system has too little space for that."""
     try:
         growth = end - files.size(descriptor)
-        return growth > 0 and files.free_beside(descriptor) < growth
+        return growth > 0 and files.free_bytes(descriptor) < growth
     except OSError:
         return False  # report the first error, not one of this check
+
+
+# One writer: an flock on the file `lock` in the journal's folder, and one on the folder itself. Both are released when
+# the process ends, however it ends. The file is the visible lock, and a user may remove it to get rid of the lock. The
+# next writer would then create and lock a new file, and two writers would write into one segment. The folder cannot be
+# removed while it contains a journal.
+def take_locks(files: Files, folder: Path, hint: str) -> Sequence[int]:
+    """Lock the journal in `folder`. Return the descriptors of the locks. Raises JournalLocked with `hint`, OSError."""
+    held: list[int] = []
+    try:
+        held.append(files.lock(folder / LOCK_NAME))
+        held.append(files.lock(folder))  # safety: folder-is-locked
+    except BlockingIOError as error:
+        release_locks(files, held)  # safety: one-lock-of-two-released
+        raise JournalLocked("another process writes this journal", path=folder, hint=hint) from error
+    except OSError:
+        # Some network file systems cannot lock folders. The file's lock is then the only one.
+        if not held:
+            raise
+    return held
+
+
+def release_locks(files: Files, held: Sequence[int]) -> None:
+    """Release the locks, the file's last: a process that waits for it then finds the folder free."""
+    for descriptor in reversed(held):
+        files.close(descriptor)

@@ -62,8 +62,8 @@ def refuse_untested(folder: Path, magic: int) -> None:
     if name is None:
         return
     hint = (
-        "Data that it reports as durable may still be lost with a server or a lower layer. Give a folder on a local disk, or "
-        "set `journal.allow_filesystem: true`."
+        "Data that it reports as durable may still be lost with a server or a lower layer. Give a folder on a local "
+        "disk, or set `journal.allow_filesystem: true`."
     )
     raise FileSystemRefused(
         f"a journal is not written on {name}, a network or stacked file system", path=folder, hint=hint

@@ -1,8 +1,9 @@
 """The byte layout of the journal, as tables. All other modules and `docs/journal-format.md` follow this one.
 
-A segment file is a 256-byte segment header, zeros up to the alignment, frames, and zeros to the end of the file. A frame
-is one durable batch: a 256-byte entry header, a body, and zeros up to the alignment. All integers are little-endian. The
-structs are made from the two field tables below. A test compares the tables of the documentation with them.
+A segment file is a 256-byte segment header, zeros up to the alignment, frames, and zeros to the end of the file. A
+frame is one durable batch: a 256-byte entry header, a body, and zeros up to the alignment. All integers are
+little-endian. The structs and the field tables are made from the two header classes below. A test compares the tables
+of the documentation with them.
 
 Every writer keeps these rules, and every reader may rely on them:
 
@@ -17,7 +18,7 @@ from __future__ import annotations
 
 import enum
 import struct
-from typing import Final, NamedTuple
+from typing import Annotated, Final, NamedTuple, get_type_hints
 
 import msgspec
 
@@ -56,6 +57,7 @@ INCOMPATIBLE_KNOWN: Final = 0
 class FrameKind(enum.IntEnum):
     """The content of a frame. Only EVENTS frames take sequence numbers; all others have count 0."""
 
+    # The numbers are on disk, so a member is never given another one.
     EVENTS = 1
     CAPTURE = 2  # the folded state over all events before it
     STATE_HASH = 3  # a hash of that state, to check a replay against
@@ -65,6 +67,8 @@ class FrameKind(enum.IntEnum):
     STEP_TABLE = 10  # columns of numbers from the segment's events, before its seal; derived
 
 
+# The kind of nearly every frame, as a plain number: comparing with the member of the enum takes longer.
+EVENTS: Final = int(FrameKind.EVENTS)
 # These kinds are reserved and must not get another meaning. Kinds 11 and up are free.
 RESERVED_KINDS: Final = {7: "GAP", 8: "HMAC_TAG", 9: "RETENTION"}
 
@@ -73,6 +77,83 @@ class EntryFlag(enum.IntFlag):
     """Flags of a frame. A reader refuses a frame with a flag it does not know."""
 
     SKIPPABLE = 0x8000  # a reader that does not know this frame's kind may pass over it
+
+
+class At(NamedTuple):
+    """How a header stores a field. `code`: of the struct module. `zeros`: number of reserved bytes before it."""
+
+    code: str
+    meaning: str
+    zeros: int = 0
+
+
+# A segment's end is recorded in its successor, not in itself. After a failed write nothing more is written to a
+# segment, and a crash leaves no time to record an end. `previous_last_offset` lets a reader walk backwards over files.
+class SegmentHeader(msgspec.Struct, frozen=True, kw_only=True):
+    """The fields of a segment header, in the order of its bytes. `encode_segment_header` computes the checksum."""
+
+    magic: Annotated[bytes, At("8s", "`ESPERWAL`")] = SEGMENT_MAGIC
+    version: Annotated[int, At("H", "2")] = VERSION
+    header_bytes: Annotated[int, At("H", "256")] = HEADER_BYTES
+    compatible_flags: Annotated[int, At("I", "0; unknown bits are ignored")] = 0
+    incompatible_flags: Annotated[int, At("I", "0; unknown bits are refused")] = 0
+    alignment: Annotated[int, At("I", "frames start at multiples of this, a power of two from 512 to 65536")] = (
+        ALIGNMENT
+    )
+    run_id: Annotated[bytes, At("16s", "the run, the same in every segment and frame")]
+    segment_no: Annotated[int, At("Q", "1 for the first segment, then one more each")]
+    first_seq: Annotated[int, At("Q", "the sequence number the next event gets when this segment begins")]
+    created_wall_ns: Annotated[int, At("q", "wall clock at creation, ns since 1970, as read")]
+    boot_id: Annotated[bytes, At("16s", "the kernel's boot id, to which monotonic stamps belong")]
+    previous_segment_no: Annotated[int, At("Q", "0 in the first segment")]
+    previous_length: Annotated[int, At("Q", "where the predecessor's valid frames end")]
+    previous_last_offset: Annotated[int, At("Q", "offset of the predecessor's last valid frame")]
+    previous_last_seq: Annotated[int, At("Q", "the last sequence number in or before the predecessor")]
+    previous_chain: Annotated[bytes, At("32s", "chain value after the predecessor's last valid frame")]
+    context_hash: Annotated[bytes, At("32s", "hash of the execution context the run was started in")]
+    segment_bytes: Annotated[int, At("Q", "length of this file")]
+    codec: Annotated[int, At("H", "1: bodies are msgpack")] = CODEC_MSGPACK
+    hash: Annotated[int, At("H", "1: the chain is BLAKE3, 32 bytes")] = HASH_BLAKE3
+    header_crc: Annotated[int, At("I", "CRC-32C of bytes 0 to 251", 64)] = 0
+
+
+# The reasons for some fields of a frame:
+#   offset, segment_no, run_id   a block that was written or copied to the wrong place is not accepted as a frame
+#   acked_seq                    today it follows from the order; a writer with several writes in flight will need it
+#   previous_offset              walking backwards: the last events can be read without the first
+#   ..._max                      labels can decrease (clocks are set, steps are re-run); maxima can be searched
+#   body_crc before header_crc   the header's checksum covers the body's, so a good header also proves that value
+class EntryHeader(msgspec.Struct, frozen=True, gc=False):
+    """The fields of an entry header, in the order of its bytes, so that it can be made from an unpacked tuple."""
+
+    magic: Annotated[bytes, At("8s", "`ESPERENT`")]
+    version: Annotated[int, At("H", "2")]
+    header_bytes: Annotated[int, At("H", "256")]
+    kind: Annotated[int, At("H", "what the body is, see the kinds")]
+    flags: Annotated[int, At("H", "see the flags; unknown bits are refused")]
+    first_seq: Annotated[int, At("Q", "sequence number of the first event, or of the next one if count is 0")]
+    count: Annotated[int, At("I", "number of events, 1 to 4096; 0 in every kind but EVENTS")]
+    body_bytes: Annotated[int, At("I", "length of the body without the padding")]
+    acked_seq: Annotated[int, At("Q", "highest sequence number that was durable before this frame was written")]
+    offset: Annotated[int, At("Q", "this frame's own offset in its file")]
+    previous_offset: Annotated[int, At("Q", "offset of the frame before it in this file, 0 for the first")]
+    segment_no: Annotated[int, At("Q", "the segment it belongs to")]
+    run_id: Annotated[bytes, At("16s", "the run it belongs to")]
+    wall_ns: Annotated[int, At("q", "wall clock, ns since 1970, as read")]
+    mono_ns: Annotated[int, At("q", "monotonic clock, ns, within the boot")]
+    epoch: Annotated[int, At("Q", "label: the epoch of its last event")]
+    step: Annotated[int, At("Q", "label: the step of its last event")]
+    wall_ns_max: Annotated[int, At("q", "highest wall_ns of any EVENTS frame up to this one")]
+    epoch_max: Annotated[int, At("Q", "highest epoch label of any EVENTS frame up to this one")]
+    step_max: Annotated[int, At("Q", "highest step label of any EVENTS frame up to this one")]
+    previous_chain: Annotated[bytes, At("32s", "chain value before this frame")]
+    body_crc: Annotated[int, At("I", "CRC-32C of the body", 80)]
+    header_crc: Annotated[int, At("I", "CRC-32C of bytes 0 to 251")]
+
+    @property
+    def last_seq(self) -> int:
+        """The last sequence number in or before this frame."""
+        return self.first_seq + self.count - 1
 
 
 class Field(NamedTuple):
@@ -85,122 +166,20 @@ class Field(NamedTuple):
     meaning: str
 
 
-# A segment's end is recorded in its successor, not in itself. After a failed write nothing more is written to a segment,
-# and a crash leaves no time to record an end. `previous_last_offset` lets a reader walk backwards over files.
-SEGMENT_FIELDS: Final = (
-    Field("magic", 0, 8, "8s", "`ESPERWAL`"),
-    Field("version", 8, 2, "H", "2"),
-    Field("header_bytes", 10, 2, "H", "256"),
-    Field("compatible_flags", 12, 4, "I", "0; unknown bits are ignored"),
-    Field("incompatible_flags", 16, 4, "I", "0; unknown bits are refused"),
-    Field("alignment", 20, 4, "I", "frames start at multiples of this, a power of two from 512 to 65536"),
-    Field("run_id", 24, 16, "16s", "the run, the same in every segment and frame"),
-    Field("segment_no", 40, 8, "Q", "1 for the first segment, then one more each"),
-    Field("first_seq", 48, 8, "Q", "the sequence number the next event gets when this segment begins"),
-    Field("created_wall_ns", 56, 8, "q", "wall clock at creation, ns since 1970, as read"),
-    Field("boot_id", 64, 16, "16s", "the kernel's boot id, to which monotonic stamps belong"),
-    Field("previous_segment_no", 80, 8, "Q", "0 in the first segment"),
-    Field("previous_length", 88, 8, "Q", "where the predecessor's valid frames end"),
-    Field("previous_last_offset", 96, 8, "Q", "offset of the predecessor's last valid frame"),
-    Field("previous_last_seq", 104, 8, "Q", "the last sequence number in or before the predecessor"),
-    Field("previous_chain", 112, 32, "32s", "chain value after the predecessor's last valid frame"),
-    Field("context_hash", 144, 32, "32s", "hash of the execution context the run was started in"),
-    Field("segment_bytes", 176, 8, "Q", "length of this file"),
-    Field("codec", 184, 2, "H", "1: bodies are msgpack"),
-    Field("hash", 186, 2, "H", "1: the chain is BLAKE3, 32 bytes"),
-    Field("reserved", 188, 64, "64x", "zero"),
-    Field("header_crc", 252, 4, "I", "CRC-32C of bytes 0 to 251"),
-)
-
-# The reasons for some fields of a frame:
-#   offset, segment_no, run_id   a block that was written or copied to the wrong place is not accepted as a frame
-#   acked_seq                    today it follows from the order; a writer with several writes in flight will need it
-#   previous_offset              walking backwards: the last events can be read without the first
-#   ..._max                      labels can decrease (clocks are set, steps are re-run); maxima cannot, so they are searched
-#   body_crc before header_crc   the header's checksum covers the body's, so a good header also proves that value
-ENTRY_FIELDS: Final = (
-    Field("magic", 0, 8, "8s", "`ESPERENT`"),
-    Field("version", 8, 2, "H", "2"),
-    Field("header_bytes", 10, 2, "H", "256"),
-    Field("kind", 12, 2, "H", "what the body is, see the kinds"),
-    Field("flags", 14, 2, "H", "see the flags; unknown bits are refused"),
-    Field("first_seq", 16, 8, "Q", "sequence number of the first event, or of the next one if count is 0"),
-    Field("count", 24, 4, "I", "number of events, 1 to 4096; 0 in every kind but EVENTS"),
-    Field("body_bytes", 28, 4, "I", "length of the body without the padding"),
-    Field("acked_seq", 32, 8, "Q", "highest sequence number that was durable before this frame was written"),
-    Field("offset", 40, 8, "Q", "this frame's own offset in its file"),
-    Field("previous_offset", 48, 8, "Q", "offset of the frame before it in this file, 0 for the first"),
-    Field("segment_no", 56, 8, "Q", "the segment it belongs to"),
-    Field("run_id", 64, 16, "16s", "the run it belongs to"),
-    Field("wall_ns", 80, 8, "q", "wall clock, ns since 1970, as read"),
-    Field("mono_ns", 88, 8, "q", "monotonic clock, ns, within the boot"),
-    Field("epoch", 96, 8, "Q", "label: the epoch of its last event"),
-    Field("step", 104, 8, "Q", "label: the step of its last event"),
-    Field("wall_ns_max", 112, 8, "q", "highest wall_ns of any EVENTS frame up to this one"),
-    Field("epoch_max", 120, 8, "Q", "highest epoch label of any EVENTS frame up to this one"),
-    Field("step_max", 128, 8, "Q", "highest step label of any EVENTS frame up to this one"),
-    Field("previous_chain", 136, 32, "32s", "chain value before this frame"),
-    Field("reserved", 168, 80, "80x", "zero"),
-    Field("body_crc", 248, 4, "I", "CRC-32C of the body"),
-    Field("header_crc", 252, 4, "I", "CRC-32C of bytes 0 to 251"),
-)
+def _table_of(header: type[msgspec.Struct]) -> tuple[Field, ...]:
+    """Return the byte table of a header: its fields, and the zeros between them."""
+    rows, offset = [], 0
+    for name, kind in get_type_hints(header, include_extras=True).items():
+        (at,) = kind.__metadata__
+        for field, code, meaning in (("reserved", f"{at.zeros}x", "zero"), (name, at.code, at.meaning)):
+            if size := struct.calcsize(f"<{code}"):
+                rows.append(Field(field, offset, size, code, meaning))
+                offset += size
+    return tuple(rows)
 
 
-class SegmentHeader(msgspec.Struct, frozen=True, kw_only=True):
-    """The variable fields of a segment header. The codec adds magic, sizes and checksum."""
-
-    run_id: bytes
-    segment_no: int
-    first_seq: int
-    created_wall_ns: int
-    boot_id: bytes
-    previous_segment_no: int
-    previous_length: int
-    previous_last_offset: int
-    previous_last_seq: int
-    previous_chain: bytes
-    context_hash: bytes
-    segment_bytes: int
-    alignment: int = ALIGNMENT
-    version: int = VERSION
-    header_bytes: int = HEADER_BYTES
-    compatible_flags: int = 0
-    incompatible_flags: int = 0
-    codec: int = CODEC_MSGPACK
-    hash: int = HASH_BLAKE3
-
-
-class EntryHeader(msgspec.Struct, frozen=True, gc=False):
-    """The fields of an entry header, in the order of the table, so that it can be made from an unpacked tuple."""
-
-    magic: bytes
-    version: int
-    header_bytes: int
-    kind: int
-    flags: int
-    first_seq: int
-    count: int
-    body_bytes: int
-    acked_seq: int
-    offset: int
-    previous_offset: int
-    segment_no: int
-    run_id: bytes
-    wall_ns: int
-    mono_ns: int
-    epoch: int
-    step: int
-    wall_ns_max: int
-    epoch_max: int
-    step_max: int
-    previous_chain: bytes
-    body_crc: int
-    header_crc: int
-
-    @property
-    def last_seq(self) -> int:
-        """The last sequence number in or before this frame."""
-        return self.first_seq + self.count - 1
+SEGMENT_FIELDS: Final = _table_of(SegmentHeader)
+ENTRY_FIELDS: Final = _table_of(EntryHeader)
 
 
 def struct_of(fields: tuple[Field, ...]) -> struct.Struct:

@@ -2,8 +2,8 @@
 
 A frame has two checksums, because its length must be trusted before its body is read. It also has a hash chain, because
 an editor can recompute a checksum. Each header carries the chain value before the frame. The value after the frame is
-the hash of header and body. A segment's chain begins with the hash of its own header, which carries the last chain value
-of its predecessor.
+the hash of header and body. A segment's chain begins with the hash of its own header, which carries the last chain
+value of its predecessor.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from journal.format import (
     CRC_STRUCT,
     ENTRY_MAGIC,
     ENTRY_WHOLE_STRUCT,
+    EVENTS,
     EVENTS_MAX,
     HEADER_BYTES,
     SEGMENT_BYTES_MAX,
@@ -34,11 +35,10 @@ from journal.format import (
     aligned,
 )
 
-_CRC_AT: Final = HEADER_BYTES - 4
+CRC_AT: Final = HEADER_BYTES - 4
 _NO_HEADER: Final = bytes(HEADER_BYTES)
 _KINDS: Final = frozenset(int(kind) for kind in FrameKind)
 _FLAGS_KNOWN: Final = int(EntryFlag.SKIPPABLE)
-_EVENTS: Final = int(FrameKind.EVENTS)
 # Events stay raw: each is a view of the body. The caller, who has the types, decodes them.
 _RAW_EVENTS: Final = msgspec.msgpack.Decoder(list[msgspec.Raw])
 
@@ -46,6 +46,8 @@ _RAW_EVENTS: Final = msgspec.msgpack.Decoder(list[msgspec.Raw])
 class Flaw(enum.Enum):
     """The reason why the bytes at an offset are not the next frame."""
 
+    # Checksums are checked before the place, and the place before order and chain. So a torn write or a damaged block
+    # is never called misplaced or edited, which would say that somebody else wrote here.
     NOTHING = "no frame: only zeros, or the end of the file"
     UNREADABLE = "the header fails its checksum"
     NEWER = "the frame was written by a newer version"
@@ -66,8 +68,7 @@ class Frame(msgspec.Struct, frozen=True, gc=False):
 
 def encode_segment_header(header: SegmentHeader) -> bytes:
     """Return the 256 bytes of a segment header."""
-    values = (getattr(header, field.name) for field in fmt.SEGMENT_FIELDS[1:-1] if field.name != "reserved")
-    packed = fmt.SEGMENT_STRUCT.pack(fmt.SEGMENT_MAGIC, *values)
+    packed = fmt.SEGMENT_STRUCT.pack(*msgspec.structs.astuple(header)[:-1])
     return packed + CRC_STRUCT.pack(crc32c(packed))
 
 
@@ -75,14 +76,12 @@ def decode_segment_header(data: bytes) -> SegmentHeader | Flaw:
     """Return the segment header in the first 256 bytes of a file, or the reason why there is none."""
     if len(data) < HEADER_BYTES or not any(data):
         return Flaw.NOTHING
-    (crc,) = CRC_STRUCT.unpack_from(data, _CRC_AT)
+    (crc,) = CRC_STRUCT.unpack_from(data, CRC_AT)
     # Magic first, then the checksum, then every other field: a field means something only if the checksum is right.
-    if data[:8] != fmt.SEGMENT_MAGIC or crc32c(data[:_CRC_AT]) != crc:  # safety: segment-header-checksum
+    if data[:8] != fmt.SEGMENT_MAGIC or crc32c(data[:CRC_AT]) != crc:  # safety: segment-header-checksum
         return Flaw.UNREADABLE
-    names = [field.name for field in fmt.SEGMENT_FIELDS[:-1] if field.name != "reserved"]
-    fields = dict(zip(names, fmt.SEGMENT_STRUCT.unpack_from(data), strict=True))
-    del fields["magic"]
-    header = SegmentHeader(**fields)
+    names, values = SegmentHeader.__struct_fields__[:-1], fmt.SEGMENT_STRUCT.unpack_from(data)
+    header = SegmentHeader(**dict(zip(names, values, strict=True)))
     if _is_newer(header):  # safety: newer-segment-refused
         return Flaw.NEWER
     return header if _is_within(header) else Flaw.UNREADABLE  # safety: segment-header-bounds
@@ -126,7 +125,7 @@ def parse_entry(data: bytes, at: int = 0) -> EntryHeader | Flaw:
     # Unpack before checking: the tuple costs less than the slices that checking first would need.
     header = EntryHeader(*ENTRY_WHOLE_STRUCT.unpack_from(data, at))
     # safety: entry-header-checksum
-    if header.magic != ENTRY_MAGIC or crc32c(data[at : at + _CRC_AT]) != header.header_crc:
+    if header.magic != ENTRY_MAGIC or crc32c(data[at : at + CRC_AT]) != header.header_crc:
         # Zeros are what a segment is filled with, so they mean "not written". Any other bytes are a torn write or
         # damage.
         return Flaw.NOTHING if data[at : at + HEADER_BYTES] == _NO_HEADER else Flaw.UNREADABLE
@@ -139,8 +138,9 @@ def parse_entry(data: bytes, at: int = 0) -> EntryHeader | Flaw:
         # skippable.
         # safety: unknown-kind-refused
         return Flaw.NEWER if header.count or not header.flags & EntryFlag.SKIPPABLE else header
-    # The checksums are right but the values are impossible. A torn write cannot do that, so this is not Flaw.UNREADABLE.
-    count_fits = 1 <= header.count <= EVENTS_MAX if header.kind == _EVENTS else header.count == 0
+    # The checksums are right but the values are impossible. A torn write cannot do that, so this is not
+    # Flaw.UNREADABLE.
+    count_fits = 1 <= header.count <= EVENTS_MAX if header.kind == EVENTS else header.count == 0
     within = count_fits and header.body_bytes <= BODY_BYTES_MAX and header.acked_seq < header.first_seq
     return header if within else Flaw.ORDER  # safety: frame-bounds
 

@@ -56,7 +56,7 @@ class _Group(msgspec.Struct):
 
 
 class GroupCommit:
-    """A queue of events and the thread that writes them. From the first `append` on, only that thread uses the appender."""
+    """A queue of events, and the thread that writes them. Only that thread uses the appender."""
 
     def __init__(self, appender: Appender) -> None:
         from asyncio import get_running_loop  # here for the same reason as above
@@ -123,14 +123,14 @@ class GroupCommit:
                 self._progress.wait()
 
     def _last(self) -> _Group | None:
-        """Return the newest group that is not written yet, or None. The caller holds the lock. Raises after a failure."""
+        """Return the newest unwritten group, or None. The caller holds the lock. Raises after a failure."""
         # The group in flight counts too: its events are not durable before its write returns.
         if self._failed:  # safety: later-caller-hears-failure
             raise self._refusal()
         return self._groups[-1] if self._groups else self._in_flight  # safety: wait-includes-write-in-flight
 
     def durable_async(self) -> Awaitable[None]:
-        """Return an awaitable that does the same for the running event loop. Cancelling it does not remove the events."""
+        """Return an awaitable that does the same for the running event loop. Cancelling it removes no event."""
         loop = self._running_loop()
         future = loop.create_future()
         with self._lock:
@@ -165,6 +165,7 @@ class GroupCommit:
                 if not isinstance(error, JournalError):
                     _log.exception("the group-commit thread of a journal failed")
             if failed:
+                # The thread ends here. From now on `append` and `durable` raise the failure.
                 self._fail(group)
                 return
             with self._lock:

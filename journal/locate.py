@@ -68,12 +68,13 @@ def tail_at(header: EntryHeader) -> Tail:
 
 
 def start_near(view: SegmentView, target: Target, successor: SegmentView | None) -> Tail:
-    """Return a tail at or before the target from which a walk of `view` soon reaches it. It is never after the target."""
+    """Return a tail from which a walk of `view` soon reaches the target. It is never after the target."""
     if successor is not None:
         # The successor names the last frame, so the seal is found without reading the segment.
         seal = view.frame_at(successor.header.previous_last_offset)
         if not isinstance(seal, Flaw) and seal.header.kind == FrameKind.SEAL:
-            # The index is derived and may be wrong. If its frame does not verify, start at the beginning of the segment.
+            # The index is derived and may be wrong. If its frame does not verify, start at the beginning of the
+            # segment.
             rows = seal_of(view, seal).index
             place = bisect.bisect_left(rows, True, key=lambda row: not target.lies_after(row))
             return _start_at(view, rows[place - 1].offset) if place else view.start()
@@ -86,6 +87,7 @@ def last_frame_start(view: SegmentView) -> Tail:
 
 
 def _start_at(view: SegmentView, offset: int) -> Tail:
+    # The index is under the seal's checksum but is derived. A wrong row costs time, never an event.
     header = view.header_at(offset)
     return view.start() if isinstance(header, Flaw) else tail_at(header)
 
@@ -106,7 +108,8 @@ def _start_by_halving(view: SegmentView, target: Target) -> Tail:
 
 
 def _frame_over(view: SegmentView, block: int, lowest: int) -> EntryHeader | None:
-    # Return None for a block of zeros. A block of zeros inside a body misleads the search, but only to an earlier start.
+    # Return None for a block of zeros. A block of zeros inside a body misleads the search, but only to an earlier
+    # start.
     if not any(view.read(block * view.alignment, view.alignment)):
         return None
     # Bytes of a body may look like a header. `header_at` also requires the header to name this offset, segment and

@@ -52,11 +52,11 @@ class Loss(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Cut(NamedTuple):
-    """Where a journal can be cut: the last good segment, its good end, and all later segments."""
+    """A place at which a journal can be cut: the last good segment, its good end, and all later segments."""
 
     view: SegmentView
     tail: Tail
-    behind: Sequence[SegmentName]
+    later: Sequence[SegmentName]
 
 
 def find_cut(folder: Path, files: Files) -> Cut | None:
@@ -118,21 +118,21 @@ def loss_of(cut: Cut, files: Files) -> Loss | None:
     """Return what a cut there would lose, or None if it would lose no event (the damage is then of another kind)."""
     last = _last_known(cut, files)
     # No event comes after the cut: the damage is in a table, a seal or padding, and cutting would only hide it.
-    if last < cut.tail.next_seq and not cut.behind:  # safety: no-loss-without-lost-event
+    if last < cut.tail.next_seq and not cut.later:  # safety: no-loss-without-lost-event
         return None
     return Loss(
         first_seq=cut.tail.next_seq,
         last_seq=last if last >= cut.tail.next_seq else 0,
         file=cut.view.path,
         offset=cut.tail.offset,
-        segments=len(cut.behind),
+        segments=len(cut.later),
     )
 
 
 def _last_known(cut: Cut, files: Files) -> int:
     """Return the highest sequence number found after the cut, in any intact header or file name."""
     # The newest segment has the highest number. If it cannot be read, try the one before it, then the names.
-    for name in reversed(cut.behind):
+    for name in reversed(cut.later):
         with contextlib.suppress(JournalError, OSError):
             view = SegmentView(files, name)
             walk = Walk(view, last_frame_start(view))
@@ -140,7 +140,7 @@ def _last_known(cut: Cut, files: Files) -> int:
                 continue
             view.close()
             return walk.tail.last_seq
-    highest = max((name.first_seq - 1 for name in cut.behind), default=0)
+    highest = max((name.first_seq - 1 for name in cut.later), default=0)
     view, alignment = cut.view, cut.view.alignment
     for offset in range(cut.tail.offset, min(view.size, view.header.segment_bytes), alignment):
         header = view.header_at(offset)
@@ -170,14 +170,15 @@ def lose(folder: Path, files: Files, cut: Cut, loss: Loss, event: Callable[[Loss
     if fresh.name in files.names(folder):
         files.unlink(fresh)
     _write_cut(files, cut, fresh, event(loss))
-    # Sync this rename before the later segments are moved. If their moves reached the disk first, a power cut could leave
-    # the damaged segment as the newest one. Its damage could then look like a torn write, which a start cuts silently.
+    # Sync this rename before the later segments are moved. If their moves reached the disk first, a power cut could
+    # leave the damaged segment as the newest one. Its damage could then look like a torn write, which a start cuts
+    # silently.
     files.rename(fresh, proper)
     files.fsync_folder(folder)  # safety: shorter-segment-name-durable
     if is_packed(cut.view.path):
         # Its copy is in the quarantine folder. Readers already prefer the unpacked file, so a crash here is harmless.
         files.unlink(cut.view.path)
-    for name in reversed(cut.behind):
+    for name in reversed(cut.later):
         # The last one first: after a crash the segments that remain still follow each other without a gap.
         files.rename(name.path, aside / name.path.name)
     files.fsync_folder(aside)

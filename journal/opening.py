@@ -1,4 +1,4 @@
-"""The first step of opening a journal: lock, sync, scan. It changes no segment, so a refusal leaves all files unchanged.
+"""The first step of opening a journal: lock, sync, scan. It changes no segment, so a refusal changes no file.
 
 Files are synced before they are read. Otherwise a decision could rest on bytes that a crashed process left in the page
 cache, and a power cut could then remove them.
@@ -15,13 +15,12 @@ import msgspec
 
 from journal.columns import Gathering, Tabulation
 from journal.errors import Damage, JournalDamaged
-from journal.files import Files
+from journal.files import Files, release_locks, take_locks
 from journal.format import HEADER_BYTES, FrameKind, SegmentHeader
 from journal.frame import Flaw, decode_segment_header
-from journal.locking import release_locks, take_locks
 from journal.quarantine import set_aside
 from journal.scan import ScanResult, check_link, refusal, scan
-from journal.segment import SegmentName, SegmentView, Walk, list_segments, segment_file_name
+from journal.segment import SegmentName, SegmentView, Walk, closed_view, list_segments, segment_file_name
 from journal.spare import SPARE_SUFFIX
 from journal.tail import Decision
 
@@ -39,7 +38,7 @@ class RecoveryKind(enum.StrEnum):
 
 
 class Recovery(msgspec.Struct, frozen=True, kw_only=True):
-    """What `begin` found and did. The caller records it as an event; the journal itself writes no events."""
+    """The state that `begin` found, and its repair. The caller records it as an event; the journal itself writes no events."""
 
     kind: RecoveryKind
     file: Path | None = None
@@ -81,7 +80,8 @@ def lock_and_scan(files: Files, folder: Path, tabulation: Tabulation | None = No
         # is durable, so no event is read from a segment whose name a power cut could still remove.
         files.fsync_folder(folder)  # safety: found-names-made-durable
         # List after the lock: no other writer can rename or add a segment from here on.
-        found.views = open_views(files, list_segments(files, folder))
+        # Each file is closed again: a long journal has more than a process may open.
+        found.views = [closed_view(files, name) for name in list_segments(files, folder)]
         if found.views:
             # The scan reads the newest segment completely, so its rows are collected in the same pass.
             found.gathered = Gathering(tabulation) if tabulation is not None else None
@@ -122,19 +122,10 @@ def _refuse_nameless(files: Files, folder: Path, segment_no: int) -> None:
 def _head_of(files: Files, path: Path) -> SegmentHeader | Flaw:
     descriptor = files.open_read(path)
     try:
+        # Not a SegmentView: a spare has no name that its header could agree with.
         return decode_segment_header(files.pread(descriptor, HEADER_BYTES, 0))
     finally:
         files.close(descriptor)
-
-
-def open_views(files: Files, names: Sequence[SegmentName]) -> list[SegmentView]:
-    """Read the headers of segments. The files are closed again: a long journal has more than a process may open."""
-    views = []
-    for name in names:
-        view = SegmentView(files, name)
-        view.close()
-        views.append(view)
-    return views
 
 
 def check_links(views: Sequence[SegmentView]) -> None:
@@ -167,7 +158,8 @@ def _refuse_damaged(view: SegmentView, successor: SegmentView) -> None:
 
 
 def _scan_all(views: Sequence[SegmentView], gathered: Gathering | None) -> ScanResult:
-    # Sync every segment before any of it is read: the page cache may hold bytes of a crashed writer that are not on disk.
+    # Sync every segment before any of it is read: the page cache may hold bytes of a crashed writer that are not on
+    # disk.
     for view in views:
         view.sync()  # safety: found-bytes-made-durable
         view.close()

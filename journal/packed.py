@@ -1,26 +1,23 @@
 """Packed segments: the exact bytes of a sealed segment, compressed in pieces. A read unpacks only the pieces it needs.
 
 A `.wal.zst` file is a sequence of Zstandard frames, one for each piece of the segment. After them a skippable frame
-contains a table of their lengths and checksums. `zstd -d` restores the whole segment, byte for byte, with its zeros. This
-module reads any part of it. A CRC-32C covers every bit of the file.
+contains a table of their lengths and checksums. `zstd -d` restores the whole segment, byte for byte, with its zeros.
+This module reads any part of it. A CRC-32C covers every bit of the file.
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from itertools import accumulate
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from google_crc32c import value as crc32c
 
 from journal.errors import Damage, JournalDamaged, JournalTooNew
 from journal.files import Files, NotAFile, write_all
 from journal.format import SEGMENT_BYTES_MAX
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 PACKED_SUFFIX: Final = ".zst"
 # 64 frames of one block. A piece is unpacked in 0.1 ms, and larger pieces would save less than 2 % of space.
@@ -96,6 +93,7 @@ class PackedFile(PlainFile):
         self._piece = b""
         self._piece_no = -1
         self._unpacker: Any = None
+        # At once: if the table does not verify, no byte of the file is ever returned.
         self._pieces, self._segment_bytes, self._piece_bytes = self._table()
 
     def _damaged(self, what: str, offset: int) -> JournalDamaged:

@@ -1,11 +1,11 @@
 """Pack sealed segments in the background: 4096 bytes a step become about 120. Readers see no difference.
 
-Order: pack into a file with a temporary name, sync it, read it back and compare it with the segment. Then rename it, sync
-the folder, and only after that remove the plain segment. So at every moment, also after a crash, at least one complete
-copy has its name. If both exist, readers use the plain one, and the next start compares them again.
+Order: pack into a file with a temporary name, sync it, read it back and compare it with the segment. Then rename it,
+sync the folder, and only after that remove the plain segment. So at every moment, also after a crash, at least one
+complete copy has its name. If both exist, readers use the plain one, and the next start compares them again.
 
-Only segments with a successor are packed, because nothing writes to them any more, not even a repair. If a segment cannot
-be read, or its packed form differs, it stays unpacked and `last_error` gives the reason.
+Only segments with a successor are packed, because nothing writes to them any more, not even a repair. If a segment
+cannot be read, or its packed form differs, it stays unpacked and `last_error` gives the reason.
 """
 
 from __future__ import annotations
@@ -16,12 +16,11 @@ import threading
 from pathlib import Path
 from typing import Final
 
-from journal.background import be_nice
 from journal.errors import JournalError
 from journal.files import Files
 from journal.packed import PlainFile, is_packed, open_packed, packed_path, same_bytes, write_packed
 from journal.segment import list_segments
-from journal.spare import SPARE_SUFFIX
+from journal.spare import SPARE_SUFFIX, be_nice
 
 _log = logging.getLogger(__name__)
 # Four times the time that a piece takes. A segment is packed in about two seconds, and the kernel's thread seldom waits
@@ -34,7 +33,7 @@ class _Stopped(Exception):
 
 
 class Packer:
-    """Packs the segments of one folder, one at a time, while the writer holds the lock. A folder has only one packer."""
+    """Packs the segments of one folder, one at a time. A folder has one packer: that of the writer with the lock."""
 
     def __init__(self, files: Files, folder: Path, *, pause_s: float = _PAUSE_S) -> None:
         self._files = files
@@ -87,28 +86,24 @@ class Packer:
         rename it half written.
         """
         with self._turn:  # safety: one-packs-at-a-time
-            self._pack_closed()
-
-    def _pack_closed(self) -> None:
-        try:
-            names = list_segments(self._files, self._folder)
-        except (JournalError, OSError) as error:
-            self._note(error)
-            return
-        for name in names[:-1]:  # safety: newest-segment-not-packed
-            # The newest segment is never packed: its writer adds frames to it, and a repair may cut it.
-            if not is_packed(name.path) and name.path not in self._left_alone:
-                self._pack_or_leave(name.path)
+            try:
+                names = list_segments(self._files, self._folder)
+            except (JournalError, OSError) as error:
+                self._note(error)
+                return
+            for name in names[:-1]:  # safety: newest-segment-not-packed
+                # The newest segment is never packed: its writer adds frames to it, and a repair may cut it.
+                if not is_packed(name.path) and name.path not in self._left_alone:
+                    self._pack_or_leave(name.path)
 
     def _pack_or_leave(self, path: Path) -> None:
         try:
             self._pack(path)
-        except JournalError as error:
-            # Damage does not go away by itself: another attempt would only repeat the message at every rotation.
-            self._left_alone.add(path)
-            self._note(error)
-        except OSError as error:
-            # The disk may be full now. Try again when the next segment is closed.
+        except (JournalError, OSError) as error:
+            # Damage does not go away by itself: another attempt would only repeat the message at every rotation. But a
+            # disk that is full now may have space when the next segment is closed.
+            if isinstance(error, JournalError):
+                self._left_alone.add(path)
             self._note(error)
         else:
             self.packed += 1
@@ -147,6 +142,7 @@ class Packer:
             if not self._same(source, aside):  # safety: packed-copy-read-back
                 raise JournalError("the packed segment differs from what was packed", path=aside)
         except BaseException:
+            # Also if the journal is being closed: the partial file would take space until the next start.
             with contextlib.suppress(OSError):
                 self._files.unlink(aside)
             raise

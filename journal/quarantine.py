@@ -31,6 +31,7 @@ def set_aside(files: Files, segment: SegmentName, start: int, end: int) -> Path:
     # again.
     descriptor = files.open_write(segment.path)
     try:
+        # The rest of the file stays: only bytes that `recover` or a repair has classified are cut.
         # The copy and its name are durable before the first byte is zeroed. A crash in between repeats the copy.
         copy = _copy(files, descriptor, folder / f"{segment.path.stem}-{start:012d}", start, end)
         files.fsync_folder(folder)  # safety: copy-of-tail-before-zeroing

@@ -3,44 +3,33 @@
 A `Reader` is a cursor. Iterating yields the entries after it, up to the present end. Iterating again yields the entries
 that were added since. An entry may appear shortly before its writer reports it as durable, but no other entry appears.
 
-At the end the reader distinguishes three cases: nothing more, the remains of a write that is in flight or torn, and
-damage. It raises only if the journal is damaged and cannot be read further.
+The remains of a write that is in flight, or torn, end an iteration like the end of the journal. The reader raises only
+if the journal is damaged and cannot be read further.
 """
 
 from __future__ import annotations
 
 import bisect
-import enum
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final, Self
 
-from journal import sentences
-from journal.captures import Capture, captures_back, end_after
-from journal.errors import BatchRefused, Damage, JournalDamaged, JournalMissing
+from journal.errors import UNREADABLE, BatchRefused, Damage, JournalDamaged, JournalMissing
 from journal.files import OS_FILES, Files
-from journal.format import FrameKind
+from journal.format import EVENTS, FrameKind
 from journal.frame import Flaw, Frame
 from journal.locate import Target, last_frame_start, start_near
-from journal.records import JournalEntry, Mark, entries_of, entry_of, records_of
+from journal.records import Capture, JournalEntry, Mark, captures_back, end_after, entries_of, entry_of, records_of
 from journal.scan import declares_void, refusal, settle
 from journal.segment import SegmentView, Tail, Walk, list_segments
 from journal.tail import Decision
 
-_EVENTS: Final = int(FrameKind.EVENTS)
 _AHEAD_BYTES: Final = 1 << 20  # how far a reader looks after zeros for frames that must not be there
 _NO_SEQ: Final = (1 << 64) - 2  # greater than every sequence number
 # Labels can decrease, their running maxima cannot. Only the maxima can be searched by halving.
 _SEEK_KEYS: Final = {"time_ns": "wall_ns_max", "epoch": "epoch_max", "step": "step_max"}
-
-
-class TailState(enum.StrEnum):
-    """What a reader found at the end of the journal."""
-
-    END = "end"  # zeros: nothing more at present
-    TORN = "torn"  # a part of a write: in flight if the writer is alive, torn if it died
 
 
 class Reader:
@@ -55,7 +44,6 @@ class Reader:
             raise JournalMissing("the journal is empty", path=self._folder, hint="Its writer has not begun it yet.")
         self._views: dict[int, SegmentView] = {}
         self._examined_no = 0
-        self.tail_state = TailState.END
         self._after_seq = 0
         self._pending: deque[JournalEntry] = deque()  # entries of the last frame that were not yielded yet
         self._moves = 0  # how often the cursor was moved to another place
@@ -103,7 +91,7 @@ class Reader:
                 header = frame.header
                 # The second check passes over events that were read before. They come again if their write failed and
                 # they were written once more in the next segment.
-                if header.kind != _EVENTS or header.last_seq <= self._after_seq:  # safety: event-returned-once
+                if header.kind != EVENTS or header.last_seq <= self._after_seq:  # safety: event-returned-once
                     continue
                 if header.count > 1:
                     # A queue, not an inner loop: the caller may stop iterating in the middle of a frame and continue
@@ -157,7 +145,7 @@ class Reader:
     def seek(
         self, *, seq: int | None = None, step: int | None = None, epoch: int | None = None, time_ns: int | None = None
     ) -> Self:
-        """Move the cursor to the first entry at or after one position. Exactly one argument is given. Return the reader.
+        """Move the cursor to the first entry at or after one position, and return the reader. Give one argument.
 
         For `step`, `epoch` and `time_ns` the position is the first one at which the label's running maximum reaches the
         value. A step that was re-run after a restart is found at its first record.
@@ -205,7 +193,8 @@ class Reader:
     ) -> Iterator[JournalEntry]:
         """Yield the entries after the cursor, then those a writer adds, until `until()` is true at the journal's end.
 
-        `until()` is called before the journal is read. So every entry that was durable when it returned true is yielded.
+        `until()` is called before the journal is read. So every entry that was durable when it returned true is
+        yielded.
         """
         while True:
             # Ask first, then read: in the other order an event that becomes durable between the two would be missing.
@@ -273,8 +262,7 @@ class Reader:
         segment_no = walk.view.header.segment_no
         # safety: reader-looks-past-zeros
         if successor is None and walk.flaw is Flaw.NOTHING and self._examined_no == segment_no:
-            self.tail_state = TailState.END  # the rest was examined before, so a poll costs one small read
-            return False
+            return False  # the rest was examined before, so a poll costs one small read
         # Zeros are the end only if nothing follows them. A reader examines the next blocks once per segment; only
         # `verify` reads the whole rest. If there are bytes at the end, all of the rest is needed to classify them.
         stop = settle(walk, self._successor, _AHEAD_BYTES if walk.flaw is Flaw.NOTHING else None)
@@ -283,7 +271,6 @@ class Reader:
             return True
         if stop.decision not in (Decision.END, Decision.TORN):  # safety: reader-raises-on-damage
             raise refusal(walk.view, stop)
-        self.tail_state = TailState.END if stop.decision is Decision.END else TailState.TORN
         # Remember it only after a good end: damage must be found again by the next call.
         self._examined_no = segment_no
         return False
@@ -331,7 +318,7 @@ class Reader:
                 while offset:
                     frame = view.frame_at(offset)
                     if isinstance(frame, Flaw) or frame.chain != chain:  # safety: backwards-verified
-                        what = sentences.FRAME
+                        what = UNREADABLE
                         # The frame after this one was intact, so this one was acknowledged. This is damage and never
                         # a torn write.
                         raise JournalDamaged(what, damage=Damage.FRAME, path=view.path, offset=offset)
@@ -346,6 +333,7 @@ class Reader:
             place -= 1
 
     def _end_walk(self) -> Walk:
+        # A walk of its own: asking for the end must not move the cursor.
         self._look_for_more()
         view = self._borrow(len(self._names) - 1)
         walk = Walk(view, last_frame_start(view))

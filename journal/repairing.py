@@ -13,8 +13,7 @@ from typing import Final
 
 import msgspec
 
-from journal.files import OS_FILES, Files
-from journal.locking import release_locks, take_locks
+from journal.files import OS_FILES, Files, release_locks, take_locks
 from journal.losing import Loss, find_cut, lose, loss_of
 from journal.quarantine import set_aside
 from journal.segment import names_in
@@ -34,7 +33,7 @@ class RepairAction(enum.StrEnum):
 
 
 class RepairPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """What is wrong and what a repair does about it. `quarantine` is set after the repair."""
+    """The problem, and what a repair does about it. `quarantine` is set after the repair."""
 
     action: RepairAction
     sentence: str
@@ -49,6 +48,7 @@ class RepairPlan(msgspec.Struct, frozen=True, kw_only=True):
 
 def plan_repair(folder: Path, *, files: Files = OS_FILES) -> RepairPlan:
     """Return what `repair` would do. Changes nothing and needs no lock. Raises JournalMissing, OSError."""
+    # Without the lock, the plan may be outdated when it is read. `repair` makes it again, under the lock.
     return _plan(Verifier(folder, files), files)
 
 

@@ -1,25 +1,16 @@
-"""Create the next segment: its header from its predecessor, its file from a spare, and its name last.
-
-The whole head is written to the spare in one write, before the rename. A crash therefore leaves either no next segment
-(and a spare, which the next start removes) or a complete one. It never leaves a `.wal` file with a torn head.
-"""
+"""The segment that is being written, and the header of the next one, which is made from its predecessor."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
 
 import msgspec
 
 from journal.columns import ROWS_MAX, Gathering
-from journal.direct import DirectWrites, FrameBuffer, write_frames
-from journal.files import Files
 from journal.format import HEADER_BYTES, NO_CHAIN, SegmentHeader
 from journal.frame import frame_bytes
-from journal.segment import Tail, segment_file_name
-from journal.spare import SpareMaker
-from journal.writing import Head, closing_bytes_max, compose_head
+from journal.segment import Tail
+from journal.writing import closing_bytes_max
 
 _POISON_BYTES_MAX = 4096  # its longest field is a message of the operating system, cut to fit
 
@@ -27,6 +18,8 @@ _POISON_BYTES_MAX = 4096  # its longest field is a message of the operating syst
 class Current(msgspec.Struct):
     """The segment being written: its descriptor, its header, and the end of its frames."""
 
+    # Only `tail` and `gathered` change. A rotation or a failure makes a new object, so the old descriptor is never used
+    # with the new tail.
     descriptor: int
     path: Path
     header: SegmentHeader
@@ -42,7 +35,7 @@ class Current(msgspec.Struct):
         self.room_end = size - closing_bytes_max(size, self.header.alignment)  # safety: room-for-closing
 
     def has_room(self, body_bytes: int, rows: int) -> bool:
-        """Return whether a frame with this body fits, with `rows` more rows in the table and room to close the segment."""
+        """Return whether a frame with this body and `rows` rows in the table fits, with room to close the segment."""
         gathered = self.gathered
         if gathered is None:
             return self.fits(body_bytes) and not self.tail.sealed  # safety: no-event-after-seal
@@ -54,14 +47,6 @@ class Current(msgspec.Struct):
     def fits(self, body_bytes: int, more: int = 0) -> bool:
         """Return whether a frame with this body, and `more` bytes, fits before the room for the closing frames."""
         return self.tail.offset + frame_bytes(body_bytes, self.header.alignment) + more <= self.room_end
-
-
-class RenameFailed(Exception):
-    """The new segment's name may or may not be on disk. Only a new start can find out."""
-
-    def __init__(self, error: OSError) -> None:
-        super().__init__(str(error))
-        self.error = error
 
 
 def first_header(run_id: bytes, context_hash: bytes, boot_id: bytes, size: int, alignment: int) -> SegmentHeader:
@@ -89,8 +74,8 @@ def next_header(base: SegmentHeader, before: Current | None, body_bytes: int, ca
 
     The file gets longer than `base` says if the capture and the waiting batch need more room.
     """
-    # Take the link from the tail in memory, never from the predecessor's file. After a failed write the end of that file
-    # is unknown, but the last acknowledged frame is known.
+    # Take the link from the tail in memory, never from the predecessor's file. After a failed write the end of that
+    # file is unknown, but the last acknowledged frame is known.
     if before is not None:
         tail = before.tail
         base = msgspec.structs.replace(
@@ -110,53 +95,3 @@ def next_header(base: SegmentHeader, before: Current | None, body_bytes: int, ca
     # A state or a batch may outgrow the configured length. A longer file is better than a run that cannot continue.
     size = max(base.segment_bytes, need + closing_bytes_max(2 * need, alignment))
     return msgspec.structs.replace(base, segment_bytes=size)
-
-
-class SegmentMaker(NamedTuple):
-    """Creates segments. The fields are what that needs."""
-
-    files: Files
-    spares: SpareMaker
-    folder: Path
-    direct: DirectWrites
-    buffer: FrameBuffer
-    reached: Callable[[str], None]
-
-    def create(self, head: Head) -> Current:
-        """Make the segment durable under its final name. Raises OSError if it does not exist, or RenameFailed."""
-        header = head.header
-        # Zeros in the whole file are part of the format: the rules for a torn end rely on them.
-        spare = self.spares.take(header.segment_bytes)
-        try:
-            descriptor = self.files.open_write(spare)
-        except OSError:
-            self.spares.discard(spare)
-            raise
-        # For each descriptor: the file system under a new segment is the same, but an earlier failure may have turned
-        # it off.
-        is_direct = self.direct.turn_on(descriptor, header.alignment)
-        # One write for header, POISON frame and capture. No reader opens the file before its rename, so a torn write
-        # does no harm here.
-        data, tail = compose_head(self.buffer, head)
-        try:  # safety: segment-head-before-name
-            write_frames(self.files, descriptor, data, 0, direct=is_direct)
-        except OSError:
-            self.files.close(descriptor)
-            self.spares.discard(spare)
-            raise
-        # A crash here leaves a spare with a head and no events. The next start removes it and continues in the old
-        # segment.
-        self.reached("rotation_head")
-        path = self.folder / segment_file_name(header.segment_no, header.first_seq)
-        try:
-            self.files.rename(spare, path)
-            # Without this sync a power cut could remove the name of a segment that has acknowledged events.
-            self.files.fsync_folder(self.folder)  # safety: name-durable-before-events
-        except OSError as error:
-            self.files.close(descriptor)
-            # Never retried under the same number: if the first name reached the disk after all, two files would claim
-            # one segment.
-            raise RenameFailed(error) from error  # safety: name-in-doubt-freezes
-        # A crash here leaves the new segment complete and empty. The next start continues in it.
-        self.reached("rotation")
-        return Current(descriptor, path, header, tail, direct=is_direct)

@@ -1,8 +1,8 @@
 """Gather the facts for the table in `journal.tail`, and check the links between segments. Reads only.
 
 Opening reads the newest segments completely, up to a bound. Of every older one it reads the header, the link and the
-last frame. So the cost of opening hardly grows with the journal. A fold verifies the frames that it reads; `verify` reads
-all frames.
+last frame. So the cost of opening hardly grows with the journal. A fold verifies the frames that it reads; `verify`
+reads all frames.
 """
 
 from __future__ import annotations
@@ -12,8 +12,7 @@ from typing import Final
 
 import msgspec
 
-from journal import sentences
-from journal.errors import COPIED_LIVE, RESTORE, Damage, JournalDamaged, JournalError, JournalTooNew
+from journal.errors import COPIED_LIVE, RESTORE, UNREADABLE, Damage, JournalDamaged, JournalError, JournalTooNew
 from journal.format import BODY_BYTES_MAX, ENTRY_MAGIC, NO_CHAIN, FrameKind
 from journal.frame import Flaw, Frame, frame_bytes
 from journal.segment import SegmentView, Tail, Walk
@@ -21,13 +20,6 @@ from journal.tail import Case, Decision, TailFacts, decide
 
 _CHUNK_BYTES: Final = 1 << 20
 _ZEROS: Final = bytes(_CHUNK_BYTES)
-
-
-class Rest(msgspec.Struct, frozen=True):
-    """The bytes from X, where reading stopped, to the end of the file."""
-
-    nonzero_end: int  # just after the last byte that is not zero; X if all are zero
-    later_intact: bool
 
 
 class ScanResult(msgspec.Struct, frozen=True):
@@ -43,10 +35,11 @@ class ScanResult(msgspec.Struct, frozen=True):
         return self.case.decision
 
 
-def examine_rest(view: SegmentView, tail: Tail, ahead_bytes: int | None = None) -> Rest:
-    """Read from the tail to the end of the file: find the last byte that is not zero, and any later intact frame.
+def examine_rest(view: SegmentView, tail: Tail, ahead_bytes: int | None = None) -> tuple[int, bool]:
+    """Read from the tail to the end of the file. Return where its nonzero bytes end, and whether a later frame follows.
 
-    With `ahead_bytes`, read no farther than that. This shows that no frame follows soon, not that none follows at all.
+    The first value is the tail's offset if all bytes are zero. With `ahead_bytes`, read no farther than that. This
+    shows that no frame follows soon, not that none follows at all.
     """
     nonzero_end, later = tail.offset, False
     # A file longer than it was created is a fault by itself (`resized`), so its extra bytes are not read. A file with
@@ -62,7 +55,7 @@ def examine_rest(view: SegmentView, tail: Tail, ahead_bytes: int | None = None) 
             continue
         nonzero_end = at + len(chunk.rstrip(b"\0"))
         later = later or _holds_later_frame(view, tail, chunk, at)  # safety: later-frame-proves-earlier
-    return Rest(nonzero_end, later)
+    return nonzero_end, later
 
 
 def _holds_later_frame(view: SegmentView, tail: Tail, chunk: bytes, chunk_at: int) -> bool:
@@ -96,7 +89,7 @@ def judge(walk: Walk, successor: SegmentView | None, ahead_bytes: int | None = N
     """
     # Gather every fact, even if another one already decides. The table decides, not this function.
     view, tail = walk.view, walk.tail
-    rest = examine_rest(view, tail, ahead_bytes)
+    nonzero_end, later_intact = examine_rest(view, tail, ahead_bytes)
     facts = TailFacts(  # safety: segment-ends-at-link
         newer=walk.flaw is Flaw.NEWER,  # safety: newer-frame-is-no-damage
         resized=view.size != view.header.segment_bytes,  # safety: file-has-its-length
@@ -106,12 +99,12 @@ def judge(walk: Walk, successor: SegmentView | None, ahead_bytes: int | None = N
         newest=successor is None,
         linked_end=successor is not None and successor.header.previous_length == tail.offset,
         voided=successor is not None and declares_void(successor),
-        rest_zero=rest.nonzero_end == tail.offset,
+        rest_zero=nonzero_end == tail.offset,
         sealed=tail.sealed,  # safety: nothing-after-seal
-        later_intact=rest.later_intact,
-        stray=rest.nonzero_end > _reach(view, tail),  # safety: stray-bytes-are-damage
+        later_intact=later_intact,
+        stray=nonzero_end > _reach(view, tail),  # safety: stray-bytes-are-damage
     )
-    return ScanResult(tail, decide(facts), rest.nonzero_end)
+    return ScanResult(tail, decide(facts), nonzero_end)
 
 
 def declares_void(view: SegmentView) -> bool:
@@ -171,24 +164,24 @@ def check_link(previous: SegmentView | None, view: SegmentView) -> None:
     header = view.header
     if previous is None:
         if header.segment_no != 1 or header.previous_chain != NO_CHAIN:  # safety: first-has-no-predecessor
-            raise _broken_link(view, sentences.FIRST_LINK)
+            raise _broken_link(view, "the first segment names a predecessor")
         return
     # The hash chain alone does not show this: a segment of another run may be chained correctly within that run.
     # safety: segment-follows-predecessor
     if (header.previous_segment_no, header.run_id) != (previous.header.segment_no, previous.header.run_id):
-        raise _broken_link(view, sentences.OTHER_LINK)
+        raise _broken_link(view, "the segment follows another predecessor, or belongs to another run")
     if header.first_seq != header.previous_last_seq + 1:  # safety: segment-numbers-go-on
-        raise _broken_link(view, sentences.GAP_LINK)
+        raise _broken_link(view, "the segment's first sequence number does not follow the last one of its predecessor")
     # Checking the predecessor's last frame is enough: the chain value after it depends on every frame before it.
     last = previous.frame_at(header.previous_last_offset)
     if isinstance(last, Flaw):
         at, seq, hint = header.previous_last_offset, header.previous_last_seq, f"{RESTORE} {COPIED_LIVE}"
-        raise JournalDamaged(sentences.FRAME, damage=Damage.FRAME, path=previous.path, offset=at, seq=seq, hint=hint)
+        raise JournalDamaged(UNREADABLE, damage=Damage.FRAME, path=previous.path, offset=at, seq=seq, hint=hint)
     end = header.previous_last_offset + frame_bytes(last.header.body_bytes, previous.alignment)
     found = (end, last.header.last_seq, last.chain)
     # safety: link-is-predecessors-end
     if found != (header.previous_length, header.previous_last_seq, header.previous_chain):
-        raise _broken_link(view, sentences.LINK)
+        raise _broken_link(view, "the segment's link does not match the end of its predecessor")
 
 
 def _broken_link(view: SegmentView, what: str) -> JournalDamaged:

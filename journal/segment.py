@@ -1,8 +1,8 @@
 """Segment files: their names, their headers, and a walk over the frames of one file in order.
 
 A `SegmentView` reads one file and writes nothing. A `Walk` goes from frame to frame and stops at the first place that
-does not contain the next frame. Whether that place is the end, a torn write or damage is decided in `journal.tail`, from
-facts that `journal.scan` gathers.
+does not contain the next frame. Whether that place is the end, a torn write or damage is decided in `journal.tail`,
+from facts that `journal.scan` gathers.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ import msgspec
 from blake3 import blake3
 from google_crc32c import value as crc32c
 
-from journal import sentences
 from journal.errors import COPIED_LIVE, RESTORE, Damage, JournalDamaged, JournalMissing, JournalTooNew
 from journal.files import Files
 from journal.format import (
@@ -25,6 +24,7 @@ from journal.format import (
     ENTRY_FIELDS,
     ENTRY_MAGIC,
     ENTRY_WHOLE_STRUCT,
+    EVENTS,
     EVENTS_MAX,
     HEADER_BYTES,
     INDEX_STRIDE_BYTES,
@@ -34,7 +34,7 @@ from journal.format import (
     SegmentHeader,
     struct_of,
 )
-from journal.frame import Flaw, Frame, decode_segment_header, first_chain, parse_entry
+from journal.frame import CRC_AT, Flaw, Frame, decode_segment_header, first_chain, parse_entry
 from journal.packed import PackedFile, PlainFile, is_packed, open_segment
 
 # Walks read this much ahead. A larger window gains nothing: checksums and hash take longer than the copy.
@@ -42,12 +42,9 @@ _WINDOW_BYTES: Final = 256 * 1024
 # Decimal, like every number that people read. 8 digits are enough for 10 petabytes of segments of 100 MB. 16 digits are
 # enough for three centuries with a million events a second.
 _NAME: Final = re.compile(r"(\d{8})-(\d{16})\.wal(\.zst)?")
-_CRC_AT: Final = HEADER_BYTES - 4
 _unpack_entry: Final = ENTRY_WHOLE_STRUCT.unpack_from
-_EVENTS: Final = int(FrameKind.EVENTS)
 # The first bytes of every EVENTS frame of this version: magic, version, header length, kind, no flags.
-_EVENTS_HEAD: Final = struct_of(ENTRY_FIELDS[:6]).pack(ENTRY_MAGIC, VERSION, HEADER_BYTES, _EVENTS, 0)
-_SEAL: Final = int(FrameKind.SEAL)
+_EVENTS_HEAD: Final = struct_of(ENTRY_FIELDS[:6]).pack(ENTRY_MAGIC, VERSION, HEADER_BYTES, EVENTS, 0)
 _ZEROS: Final = bytes(ALIGNMENT_MAX)
 
 
@@ -79,8 +76,8 @@ def list_segments(files: Files, folder: Path) -> list[SegmentName]:
     """
     names = named_segments(files, folder)
     while (gap := _gap_in(names)) is not None:
-        # Reading a folder is not atomic: it may miss a name that a live writer has just added, and yet see the name after
-        # it. A gap is damage only if a second reading finds the same names.
+        # Reading a folder is not atomic: it may miss a name that a live writer has just added, and yet see the name
+        # after it. A gap is damage only if a second reading finds the same names.
         again = named_segments(files, folder)
         if again == names:  # safety: folder-read-twice
             raise gap
@@ -89,7 +86,7 @@ def list_segments(files: Files, folder: Path) -> list[SegmentName]:
 
 
 def named_segments(files: Files, folder: Path) -> list[SegmentName]:
-    """Return the segments of a folder by name, even if one is missing. Raises JournalMissing, JournalDamaged (a name)."""
+    """Return the segments of a folder, even if one is missing. Raises JournalMissing, JournalDamaged (a name)."""
     # Every name that looks like a segment counts. A misnamed segment is then an error and not a silent gap.
     # safety: misnamed-segment-refused
     named = [_parse_name(folder, name) for name in sorted(names_in(files, folder)) if ".wal" in name]
@@ -104,7 +101,7 @@ def named_segments(files: Files, folder: Path) -> list[SegmentName]:
 def _gap_in(names: list[SegmentName]) -> JournalDamaged | None:
     for place, segment in enumerate(names, start=1):
         if segment.segment_no != place:  # safety: missing-segment-refused
-            what = f"segment {place} is missing" if segment.segment_no > place else sentences.TWICE
+            what = f"segment {place} is missing" if segment.segment_no > place else "two files claim the same segment"
             return _missing(what, segment.path)
     if names and is_packed(names[-1].path):  # safety: newest-is-not-packed
         # Only segments with a successor are packed, so the successor of this one has been lost.
@@ -122,7 +119,8 @@ def _parse_name(folder: Path, name: str) -> SegmentName:
     if match:
         return SegmentName(int(match[1]), int(match[2]), folder / name)
     hint = "If the file does not belong to the journal, move it away. If it is a renamed segment, give it its old name."
-    raise JournalDamaged(sentences.NAME, damage=Damage.MISPLACED, path=folder / name, hint=hint)
+    what = "the file's name is not a name that the journal gives to a segment"
+    raise JournalDamaged(what, damage=Damage.MISPLACED, path=folder / name, hint=hint)
 
 
 class IndexEntry(NamedTuple):
@@ -135,21 +133,13 @@ class IndexEntry(NamedTuple):
     step_max: int
 
 
-class Maxima(NamedTuple):
-    """The running maxima of the labels over all EVENTS frames so far. They can be searched, because they never decrease."""
-
-    wall_ns: int = 0
-    epoch: int = 0
-    step: int = 0
-
-
 class Tail(msgspec.Struct, kw_only=True):
-    """The end of a segment's frames so far, with all values that the next frame must agree with. Mutable: it advances."""
+    """The end of a segment's frames so far, with all values that the next frame must agree with. It advances."""
 
     offset: int
     next_seq: int
     chain: bytes
-    inherited: Maxima = Maxima()  # before the segment's first frame
+    inherited: tuple[int, int, int] = (0, 0, 0)  # the maxima before the segment's first frame
     previous_offset: int = 0
     last: EntryHeader | None = None
     frames: int = 0
@@ -170,11 +160,11 @@ class Tail(msgspec.Struct, kw_only=True):
     @property
     def sealed(self) -> bool:
         """Whether the last frame is the seal."""
-        return self.last is not None and self.last.kind == _SEAL
+        return self.last_kind == FrameKind.SEAL
 
     @property
     def maxima(self) -> tuple[int, int, int]:
-        """The running maxima up to `offset`, in the order of `Maxima`."""
+        """The running maxima of wall clock, epoch and step over all EVENTS frames so far. They never decrease."""
         last = self.last
         return (last.wall_ns_max, last.epoch_max, last.step_max) if last is not None else self.inherited
 
@@ -182,7 +172,7 @@ class Tail(msgspec.Struct, kw_only=True):
         """Move after one frame."""
         offset = header.offset
         # `aligned` is inlined below, because this runs for every frame.
-        if header.kind == _EVENTS:
+        if header.kind == EVENTS:
             self.events += header.count
             if offset >= self.index_due:
                 self.index_due = offset + INDEX_STRIDE_BYTES
@@ -198,7 +188,7 @@ class Tail(msgspec.Struct, kw_only=True):
 
 
 class SegmentView:
-    """One segment file, read only. `limit` is the end of its valid frames, after it was read from a successor's header."""
+    """One segment file, read only. `limit` is the end of its valid frames, if a successor's header gave it."""
 
     def __init__(self, files: Files, name: SegmentName) -> None:
         self._files = files
@@ -208,6 +198,7 @@ class SegmentView:
         self._window = b""
         self._window_at = 0
         self._file: PlainFile | None = None
+        # The header at once: a view exists only of a segment whose header verified, so no caller checks it again.
         try:
             self.size = self._opened().size()
             head = self.read(0, HEADER_BYTES)
@@ -225,7 +216,7 @@ class SegmentView:
             hint = "Use the version of the program that wrote it, or a later one."
             raise JournalTooNew("the segment was written by a newer version", path=self.path, seq=seq, hint=hint)
         if isinstance(header, Flaw):
-            what = sentences.HEADER
+            what = "the segment header does not verify"
             raise JournalDamaged(what, damage=Damage.HEADER, path=self.path, offset=0, seq=seq)
         # Names give the order. A file that was copied over another one would be read in the wrong place.
         if (header.segment_no, header.first_seq) != (self.name.segment_no, seq):  # safety: file-holds-named-segment
@@ -240,7 +231,7 @@ class SegmentView:
         return self._file
 
     def close(self) -> None:
-        """Close the file. A later read opens it again: a long journal has more segments than a process may open files."""
+        """Close the file. A later read opens it again: a process may not open all files of a long journal at once."""
         file, self._file = self._file, None
         if file is not None:
             file.close()
@@ -270,7 +261,7 @@ class SegmentView:
         self.size = self._opened().size()
 
     def _at(self, offset: int, length: int) -> int:
-        """Return the position of `offset` in the window. Move the window if it does not contain `length` bytes there."""
+        """Return the position of `offset` in the window. Move the window unless it has `length` bytes there."""
         at = offset - self._window_at
         if at < 0 or at + length > len(self._window):
             self._window = self.read(offset, max(length, _WINDOW_BYTES))
@@ -312,7 +303,8 @@ class SegmentView:
     def frame_at(self, offset: int) -> Frame | Flaw:
         """Return the frame at an offset, with both checksums and its place verified. Order and chain are not verified.
 
-        This is the hot path of all reading. It repeats `parse_entry` and `_at` inline, because their calls cost too much.
+        This is the hot path of all reading. It repeats `parse_entry` and `_at` inline, because their calls cost too
+        much.
         """
         window, at = self._window, offset - self._window_at
         if at < 0 or at + HEADER_BYTES > len(window):
@@ -327,7 +319,7 @@ class SegmentView:
             and 1 <= header.count <= EVENTS_MAX  # safety: quick-frame-not-empty, quick-frame-events-bound
             and header.body_bytes <= BODY_BYTES_MAX
             and header.acked_seq < header.first_seq
-            and crc32c(window[at : at + _CRC_AT]) == header.header_crc
+            and crc32c(window[at : at + CRC_AT]) == header.header_crc
         )
         if not plain:
             parsed = parse_entry(window, at)
@@ -355,11 +347,18 @@ class SegmentView:
         return header.offset == offset and header.segment_no == own.segment_no and header.run_id == own.run_id
 
 
+def closed_view(files: Files, name: SegmentName) -> SegmentView:
+    """Return the view of a segment with its header read and its file closed."""
+    view = SegmentView(files, name)
+    view.close()
+    return view
+
+
 class Walk:
     """The frames of one segment in order, from `tail` on. It stops at the first place without the next frame.
 
-    After it has stopped, `flaw` is the reason, for the bytes at `tail.offset`. Iterating again reads that place again, so
-    a reader follows a live writer by iterating again.
+    After it has stopped, `flaw` is the reason, for the bytes at `tail.offset`. Iterating again reads that place again,
+    so a reader follows a live writer by iterating again.
     """
 
     def __init__(self, view: SegmentView, tail: Tail | None = None) -> None:

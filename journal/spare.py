@@ -1,12 +1,12 @@
 """Spares: segment files filled with zeros before they are needed.
 
 Writing zeros first makes every later write 1.5 to 2 times as fast. The file system must otherwise convert or allocate
-each block, through its own journal, at the block's first write. The zeros also prove that the end of a segment is empty.
-And a full disk is noticed here, where no event is lost, and not in a commit.
+each block, through its own journal, at the block's first write. The zeros also prove that the end of a segment is
+empty. And a full disk is noticed here, where no event is lost, and not in a commit.
 
-Readers ignore the name of a spare. The writer puts the segment's head into the spare and then renames it. One background
-thread keeps one spare ready. It writes in pieces with pauses between them: 100 MB at once would delay the journal's own
-writes by tens of milliseconds.
+Readers ignore the name of a spare. The writer puts the segment's head into the spare and then renames it. One
+background thread keeps one spare ready. It writes in pieces with pauses between them: 100 MB at once would delay the
+journal's own writes by tens of milliseconds.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ import contextlib
 import errno
 import itertools
 import mmap
+import os
 import threading
 import time
 from pathlib import Path
 from typing import Final
 
-from journal.background import be_nice
 from journal.files import Files, write_all
 
 SPARE_SUFFIX: Final = ".tmp"
@@ -29,7 +29,17 @@ _PIECE_BYTES: Final = 1 << 20
 # Page-aligned memory, as O_DIRECT requires. It stays zero because nothing writes to it.
 _PIECE: Final = memoryview(mmap.mmap(-1, _PIECE_BYTES)).toreadonly()
 _PAUSE_S: Final = 0.02
+_NICE: Final = 10
 _RETRY_S: Final = 5.0
+
+
+def be_nice() -> None:
+    """Give the calling thread the ordinary class and a low priority, whatever its parent thread had."""
+    # A new thread inherits its parent's class. Filling disks under SCHED_FIFO would delay the trainer.
+    with contextlib.suppress(OSError, AttributeError):
+        os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))
+    with contextlib.suppress(OSError):
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICE)
 
 
 class SpareMaker:
@@ -120,6 +130,7 @@ class SpareMaker:
 
     def discard(self, path: Path) -> None:
         """Remove a spare that will not be used. If that fails, the next start removes it."""
+        # No error of a leftover may become the error of a commit.
         with contextlib.suppress(OSError):
             self._files.unlink(path)
 
@@ -173,8 +184,8 @@ class SpareMaker:
             if pause_s and self._stopping.is_set():
                 raise InterruptedError("stopped while making a spare")
             if at == _PIECE_BYTES and size % self._block == 0:
-                # From the second piece on, because only a file with content shows whether O_DIRECT works. If it does not,
-                # the zeros go through the page cache.
+                # From the second piece on, because only a file with content shows whether O_DIRECT works. If it does
+                # not, the zeros go through the page cache.
                 with contextlib.suppress(OSError):
                     self._files.make_direct(descriptor, self._block)
             write_all(self._files, descriptor, _PIECE[: size - at], at)  # safety: spares-filled-with-zeros

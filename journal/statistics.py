@@ -8,8 +8,8 @@ import msgspec
 class JournalStatistics(msgspec.Struct, frozen=True, kw_only=True):
     """The state of a writer, for status and telemetry. `chain` is in hexadecimal.
 
-    `failed` is the reason if the journal is frozen, else None. `packed` counts the segments packed since the journal was
-    opened. `direct` is true if writes bypass the page cache; if not, `direct_refused` is the system's reason.
+    `failed` is the reason if the journal is frozen, else None. `packed` counts the segments packed since the journal
+    was opened. `direct` is true if writes bypass the page cache; if not, `direct_refused` is the system's reason.
     """
 
     segment_no: int

@@ -3,13 +3,13 @@
 Reading a segment stops at the first offset X that does not contain the next frame. Eleven yes/no facts decide what that
 means, and nothing else. Every combination of facts matches exactly one case; a test tries all of them.
 
-The table can be exact for two reasons. A segment is filled with zeros and synced before it is used, and only one write is
-in flight at a time. So in the newest segment all bytes after the last acknowledged frame are zero, except for parts of
-the one write in flight. An intact frame after X was written after X was acknowledged, or it is X's own frame in the wrong
-place. A torn write causes neither. If the file has another length, somebody else has changed it.
+The table can be exact for two reasons. A segment is filled with zeros and synced before it is used, and only one write
+is in flight at a time. So in the newest segment all bytes after the last acknowledged frame are zero, except for parts
+of the one write in flight. An intact frame after X was written after X was acknowledged, or it is X's own frame in the
+wrong place. A torn write causes neither. If the file has another length, somebody else has changed it.
 
-One case cannot be detected: if the very last frame is damaged and nothing follows it, it looks like a torn write. A clean
-stop therefore writes a WATERMARK frame after it. Only a journal that was not closed in order has this gap.
+One case cannot be detected: if the very last frame is damaged and nothing follows it, it looks like a torn write. A
+clean stop therefore writes a WATERMARK frame after it. Only a journal that was not closed in order has this gap.
 
     case  decision  reason
     A     TOO_NEW   a newer version wrote here; this version does not have its rules
@@ -34,8 +34,7 @@ from typing import Final
 
 import msgspec
 
-from journal import sentences
-from journal.errors import Damage
+from journal.errors import UNREADABLE, Damage
 
 
 class Decision(enum.Enum):
@@ -48,7 +47,7 @@ class Decision(enum.Enum):
 
 
 class TailFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """The facts observed at X, where reading a segment stopped."""
+    """The facts observed at X, the place at which reading a segment stopped."""
 
     newer: bool  # the header at X is intact and of a newer version
     resized: bool  # the file does not have the length that its header gives
@@ -68,9 +67,9 @@ class Case(msgspec.Struct, frozen=True):
 
     letter: str
     when: dict[str, bool]
-    decision: Decision
-    damage: Damage | None
     sentence: str
+    damage: Damage | None = None
+    decision: Decision = Decision.DAMAGED
 
     def matches(self, facts: TailFacts) -> bool:
         """Return whether every fact that this case names has the required value."""
@@ -78,66 +77,43 @@ class Case(msgspec.Struct, frozen=True):
 
 
 # The rows share these beginnings, so that no combination of facts can match two rows.
-_KNOWN: Final = {"newer": False, "resized": False}
-_PLAIN: Final = {**_KNOWN, "misplaced": False, "unchained": False}
+_OURS: Final = {"newer": False}
+_WHOLE: Final = {**_OURS, "resized": False}
+_PLACED: Final = {**_WHOLE, "misplaced": False}
+_PLAIN: Final = {**_PLACED, "unchained": False}
 _OLDER: Final = {**_PLAIN, "newest": False}
 _ENDED: Final = {**_OLDER, "linked_end": True}
+_BYTES: Final = {**_ENDED, "rest_zero": False}
 _NEWEST: Final = {**_PLAIN, "newest": True}
-_REST: Final = {**_NEWEST, "rest_zero": False, "sealed": False}
+_REST: Final = {**_NEWEST, "rest_zero": False}
+_OPEN: Final = {**_REST, "sealed": False}
+_LAST: Final = {**_OPEN, "later_intact": False}
 
-_D: Final = Decision.DAMAGED
 # A newer version comes first, because no other rule holds for its bytes. A torn write comes last: it is what remains if
 # no fact indicates damage.
 CASES: Final = (
-    Case("A", {"newer": True}, Decision.TOO_NEW, None, sentences.NEWER),
+    Case("A", {"newer": True}, "the frame was written by a newer version", decision=Decision.TOO_NEW),
     Case(
         "B",
-        {"newer": False, "resized": True},
-        _D,
+        {**_OURS, "resized": True},
+        "the segment file does not have the length that it was created with",
         Damage.LENGTH,
-        sentences.LENGTH,
-    ),
-    Case("C", {**_KNOWN, "misplaced": True}, _D, Damage.MISPLACED, sentences.MISPLACED),
-    Case(
-        "D",
-        {**_KNOWN, "misplaced": False, "unchained": True},
-        _D,
-        Damage.CHAIN,
-        sentences.CHAIN,
-    ),
-    Case("E", {**_OLDER, "linked_end": False}, _D, Damage.FRAME, sentences.FRAME),
-    Case("F", {**_ENDED, "rest_zero": True}, Decision.END, None, sentences.SEGMENT_ENDS),
-    Case("G", {**_ENDED, "rest_zero": False, "voided": True}, Decision.END, None, sentences.VOID),
-    Case(
-        "H",
-        {**_ENDED, "rest_zero": False, "voided": False},
-        _D,
-        Damage.STRAY_BYTES,
-        sentences.AFTER_END,
-    ),
-    Case("I", {**_NEWEST, "rest_zero": True}, Decision.END, None, sentences.JOURNAL_ENDS),
-    Case(
-        "J",
-        {**_NEWEST, "rest_zero": False, "sealed": True},
-        _D,
-        Damage.STRAY_BYTES,
-        sentences.AFTER_SEAL,
-    ),
-    Case("K", {**_REST, "later_intact": True}, _D, Damage.FRAME, sentences.FRAME),
-    Case(
-        "L",
-        {**_REST, "later_intact": False, "stray": True},
-        _D,
-        Damage.STRAY_BYTES,
-        sentences.STRAY,
     ),
     Case(
-        "M",
-        {**_REST, "later_intact": False, "stray": False},
-        Decision.TORN,
-        None,
-        sentences.TORN,
+        "C", {**_WHOLE, "misplaced": True}, "an intact frame is at a place where it does not belong", Damage.MISPLACED
     ),
+    Case(
+        "D", {**_PLACED, "unchained": True}, "the hash chain is broken although the checksums are right", Damage.CHAIN
+    ),
+    Case("E", {**_OLDER, "linked_end": False}, UNREADABLE, Damage.FRAME),
+    Case("F", {**_ENDED, "rest_zero": True}, "the segment ends here", decision=Decision.END),
+    Case("G", {**_BYTES, "voided": True}, "the rest was declared void", decision=Decision.END),
+    Case("H", {**_BYTES, "voided": False}, "bytes follow the end of the segment", Damage.STRAY_BYTES),
+    Case("I", {**_NEWEST, "rest_zero": True}, "the journal ends here", decision=Decision.END),
+    Case("J", {**_REST, "sealed": True}, "bytes follow the seal of the segment", Damage.STRAY_BYTES),
+    Case("K", {**_OPEN, "later_intact": True}, UNREADABLE, Damage.FRAME),
+    Case("L", {**_LAST, "stray": True}, "there are bytes at a place where no write put them", Damage.STRAY_BYTES),
+    Case("M", {**_LAST, "stray": False}, "the last write is torn; it was never acknowledged", decision=Decision.TORN),
 )
 
 

@@ -13,19 +13,17 @@ from typing import Final
 
 import msgspec
 
-from journal import sentences
 from journal.columns import Gathering, Tabulation, check_table
 from journal.errors import Damage, JournalDamaged, JournalError, JournalMissing, JournalTooNew
 from journal.files import OS_FILES, Files
-from journal.format import HEADER_BYTES, EntryHeader, FrameKind
+from journal.format import EVENTS, HEADER_BYTES, EntryHeader, FrameKind
 from journal.frame import Flaw, Frame
-from journal.locate import seal_of
+from journal.locate import SealBody, seal_of
 from journal.records import events_of
 from journal.scan import ScanResult, check_link, refusal, settle
 from journal.segment import SegmentName, SegmentView, Tail, Walk, list_segments
 from journal.tail import Decision
 
-_EVENTS: Final = int(FrameKind.EVENTS)
 # How often a torn end of a live journal is read again before it is reported. A write in flight ends in milliseconds.
 _IN_FLIGHT_LOOKS: Final = 3
 _IN_FLIGHT_PAUSE_S: Final = 0.02
@@ -146,6 +144,7 @@ class Verifier:
         # Open each successor's header once: it is asked at every end of a walk.
         if self._successor is None or self._successor.name != self._names[place]:
             self._successor = SegmentView(self._files, self._names[place])
+        # Reading its first frame has opened it again.
         self._successor.close()
         return self._successor
 
@@ -168,8 +167,8 @@ class Verifier:
                 view.limit = successor.header.previous_length if successor is not None else None
                 # safety: verify-walks-again-once
                 if view.limit is not None and walk.tail.offset > view.limit and walked_to != view.limit:
-                    # A frame was read that has been declared void since then, so walk the segment once more. If the walk
-                    # passes the end again, the end is inside a frame, and the link is wrong.
+                    # A frame was read that has been declared void since then, so walk the segment once more. If the
+                    # walk passes the end again, the end is inside a frame, and the link is wrong.
                     walk, before, walked_to = Walk(view), self._last, view.limit
                     self._gathered = Gathering(self._tabulation) if self._tabulation is not None else None
                 else:
@@ -190,10 +189,12 @@ class Verifier:
         self._counts["events"] += tail.events
         self._counts["bytes"] += tail.offset
         self._counts["last_seq"] = tail.last_seq
+        # After a problem too: it is the last chain value that can be compared with an anchor.
         self._chain = tail.chain
 
     def _settle(self, walk: Walk, view: SegmentView) -> ScanResult | None:
-        # A part of a write at the end of a live journal is probably in flight. Read it again before reporting it as torn.
+        # A part of a write at the end of a live journal is probably in flight. Read it again before reporting it as
+        # torn.
         stop = settle(walk, lambda: self._look_after(view))
         for _ in range(_IN_FLIGHT_LOOKS):
             if stop is None or stop.decision is not Decision.TORN:
@@ -208,7 +209,7 @@ class Verifier:
         if not view.is_zero(end, walk.tail.offset - end):  # safety: verify-zeros-as-padding
             raise _not_zero(view, end, walk.tail.offset, header.last_seq)
         # Decode only to count the events. The journal does not verify what an event means.
-        if header.kind == _EVENTS:
+        if header.kind == EVENTS:
             events = events_of(view, frame)  # safety: verify-decodes-events
             if self._gathered is not None:
                 self._gathered.add(map(bytes, events))
@@ -225,31 +226,29 @@ def _check_maxima(view: SegmentView, header: EntryHeader, before: EntryHeader | 
     wall_ns = epoch = step = 0
     if before is not None:
         wall_ns, epoch, step = before.wall_ns_max, before.epoch_max, before.step_max
-    if header.kind == _EVENTS:
+    if header.kind == EVENTS:
         # This runs for every frame, and calls of `max` would cost more than the rest of the function.
         wall_ns = header.wall_ns if header.wall_ns > wall_ns else wall_ns  # noqa: FURB136
         epoch = header.epoch if header.epoch > epoch else epoch  # noqa: FURB136
         step = header.step if header.step > step else step  # noqa: FURB136
     # safety: verify-checks-maxima
     if header.wall_ns_max != wall_ns or header.epoch_max != epoch or header.step_max != step:
-        what = sentences.MAXIMA
+        what = "the running maxima of time, epoch and step are wrong"
         raise JournalDamaged(what, damage=Damage.INDEX, path=view.path, offset=header.offset, seq=header.first_seq)
 
 
 def _check_seal(walk: Walk, frame: Frame) -> None:
-    seal, tail = seal_of(walk.view, frame), walk.tail
-    found = (seal.first_seq, seal.last_seq, seal.frames, seal.events, seal.chain, seal.index)
-    first_seq = walk.view.header.first_seq
-    expected = (first_seq, tail.last_seq, tail.frames - 1, tail.events, frame.header.previous_chain, tail.index)
-    if found != expected:  # safety: verify-checks-seals
-        what = sentences.SEAL
+    tail, first_seq, chain = walk.tail, walk.view.header.first_seq, frame.header.previous_chain
+    expected = SealBody(first_seq, tail.last_seq, tail.frames - 1, tail.events, chain, tail.index)
+    if seal_of(walk.view, frame) != expected:  # safety: verify-checks-seals
+        what = "the seal disagrees with the frames of its segment"
         raise JournalDamaged(what, damage=Damage.INDEX, path=walk.view.path, offset=frame.header.offset)
 
 
 def _not_zero(view: SegmentView, start: int, end: int, seq: int) -> JournalDamaged:
     padding = view.peek(start, end - start)
     offset = start + len(padding) - len(padding.lstrip(b"\0"))
-    what = sentences.PADDING
+    what = "padding that must be zero is not"
     return JournalDamaged(
         what, damage=Damage.PADDING, path=view.path, offset=offset, seq=seq, hint="No event is affected."
     )

@@ -1,8 +1,8 @@
 """The journal open for writing: the interface for its one caller.
 
-Opening has two steps, so that a refusal changes nothing. `open` locks and scans, and writes no frame. The caller folds the
-results of `captures` and `records` and decides whether it can continue. `begin` moves a torn tail to the quarantine folder
-and makes the journal writable. `journal.appending` writes the frames and handles failed writes.
+Opening has two steps, so that a refusal changes nothing. `open` locks and scans, and writes no frame. The caller folds
+the results of `captures` and `records` and decides whether it can continue. `begin` moves a torn tail to the quarantine
+folder and makes the journal writable. `journal.appending` writes the frames and handles failed writes.
 """
 
 from __future__ import annotations
@@ -13,10 +13,9 @@ from pathlib import Path
 from typing import Final, Self
 
 from journal.appending import Appender
-from journal.captures import Capture, captures_back
 from journal.columns import Tabulation
 from journal.errors import BatchRefused, JournalClosed
-from journal.files import OS_FILES, Files
+from journal.files import OS_FILES, Files, release_locks
 from journal.filesystem import refuse_untested
 from journal.fork import abandon_after_fork
 from journal.format import (
@@ -25,6 +24,7 @@ from journal.format import (
     ALIGNMENT_MIN,
     BOOT_ID_BYTES,
     CHAIN_BYTES,
+    EVENTS,
     EVENTS_MAX,
     RUN_ID_BYTES,
     SEGMENT_BYTES,
@@ -33,19 +33,18 @@ from journal.format import (
 )
 from journal.frame import array_head
 from journal.grouping import GroupCommit
-from journal.locking import release_locks
 from journal.opening import Found, Recovery, lock_and_scan, recover
-from journal.records import JournalEntry, Mark, walk_records
+from journal.records import Capture, JournalEntry, Mark, captures_back, walk_records
 from journal.rotation import Current, first_header
 from journal.segment import SegmentView
 from journal.statistics import JournalStatistics
 from journal.writing import Batch, Stamp
 
-# Header, POISON frame, capture, watermark and seal take at least one block each. A smaller segment has no room for events.
+# Header, POISON frame, capture, watermark and seal take at least one block each. A smaller segment has no room for
+# events.
 _SEGMENT_BLOCKS_MIN: Final = 8
 # The kinds that a caller may write. The others describe the files themselves, so only the journal may write them.
 _MARKS: Final = frozenset({FrameKind.CAPTURE, FrameKind.STATE_HASH, FrameKind.WATERMARK})
-_EVENTS: Final = int(FrameKind.EVENTS)
 
 
 def _nowhere(_point: str) -> None:
@@ -59,10 +58,10 @@ async def _nothing_to_wait_for() -> None:
 class Journal:
     """A journal open for writing. Call `open`, fold the results of `captures` and `records`, `begin`, then `commit`.
 
-    One thread uses `commit` and `mark`, and waits for its write. Any number of threads and tasks use `append`, `durable`
-    and `durable_async`; the journal's own thread writes their events, one frame at a time. A journal is used in one of
-    these two ways: from the first `append` on, `commit` and `mark` are refused. One thread calls `close`. Any thread may
-    call `statistics`.
+    One thread uses `commit` and `mark`, and waits for its write. Any number of threads and tasks use `append`,
+    `durable` and `durable_async`; the journal's own thread writes their events, one frame at a time. A journal is used
+    in one of these two ways: from the first `append` on, `commit` and `mark` are refused. One thread calls `close`. Any
+    thread may call `statistics`.
     """
 
     def __init__(
@@ -88,7 +87,6 @@ class Journal:
         self._group_starts = threading.Lock()
         self._run_id = found.views[-1].header.run_id if found.views else None
         self._closed: str | None = None
-        self.is_new = not found.views
         # From the start, before `begin`: the locks are held already, and a child that inherits them would keep them
         # after this process has ended.
         abandon_after_fork(self)
@@ -109,9 +107,9 @@ class Journal:
 
         `reached` is called with the names of points at which a test may stop. "commit" comes just before a frame is
         written, "committed" just after it. At "rotation_head" the next segment has its content but not its name; at
-        "rotation" it has its name but is not used yet. `alignment` is for new segments: by default 4096, or the device's
-        logical block if that is larger. `tabulation` is the table that closed segments get. If `allow_filesystem` is
-        false, a network or stacked file system is refused.
+        "rotation" it has its name but is not used yet. `alignment` is for new segments: by default 4096, or the
+        device's logical block if that is larger. `tabulation` is the table that closed segments get. If
+        `allow_filesystem` is false, a network or stacked file system is refused.
 
         Raises JournalLocked, JournalDamaged, JournalTooNew, BatchRefused (a size out of bounds), FileSystemRefused,
         OSError.
@@ -149,6 +147,7 @@ class Journal:
     @property
     def last_seq(self) -> int:
         """The last durable sequence number; 0 if there is none."""
+        # The tail moves only after a write has returned, so this number is durable at every moment.
         current = self._current
         return current.tail.last_seq if current is not None else self._found.last_seq
 
@@ -237,17 +236,16 @@ class Journal:
         """Write one batch of 1 to 4096 events, each one msgpack value. Return the first event's sequence number.
 
         When it returns, all of them are durable. If it raises, none is acknowledged. After JournalFailed the outcome is
-        unknown, as after a crash: the next start may find the whole batch. Raises BatchRefused, JournalFull (nothing has
-        changed: commit it again later), JournalFailed, JournalClosed.
+        unknown, as after a crash: the next start may find the whole batch. Raises BatchRefused, JournalFull (nothing
+        has changed: commit it again later), JournalFailed, JournalClosed.
         """
         count = len(events)
         if not 1 <= count <= EVENTS_MAX:
             raise BatchRefused(f"a batch holds 1 to {EVENTS_MAX} events, not {count}", path=self.folder)
         # Join the events without decoding them. The caller guarantees that each is exactly one msgpack value.
         body = b"".join((array_head(count), *events))
-        if self._group is not None:  # safety: commit-refused-while-others-append
-            self._refuse_while_grouped()
-        return self._writable().put(Batch(_EVENTS, count, body), Stamp(epoch, step, wall_ns, mono_ns), events)
+        self._refuse_while_grouped()  # safety: commit-refused-while-others-append
+        return self._writable().put(Batch(EVENTS, count, body), Stamp(epoch, step, wall_ns, mono_ns), events)
 
     def mark(self, kind: FrameKind, body: bytes, *, wall_ns: int, mono_ns: int) -> None:
         """Write a durable frame without events: a CAPTURE, a STATE_HASH, or a WATERMARK when the journal becomes idle.
@@ -310,17 +308,16 @@ class Journal:
 
     def start_preparing(self) -> None:
         """Start the background threads that keep one spare segment ready and pack closed segments."""
+        # Only after `begin`: a start that is refused must not fill the disk with spares.
         appender = self._writable()
         appender.spares.start()
         appender.packer.start()
 
     def _writable(self) -> Appender:
-        if self._closed is not None:
-            self._refuse_if_closed()
+        self._refuse_if_closed()
         if self._appender is None:
             raise JournalClosed("begin was not called on this journal", path=self.folder, hint="Call begin first.")
-        if self._appender.failure is not None:
-            self._appender.refuse()
+        self._appender.refuse()
         return self._appender
 
     def _refuse_if_closed(self) -> None:

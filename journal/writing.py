@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple
+from typing import Final
 
 import msgspec
 from blake3 import blake3
@@ -17,6 +17,7 @@ from journal.format import (
     CRC_STRUCT,
     ENTRY_MAGIC,
     ENTRY_STRUCT,
+    EVENTS,
     HEADER_BYTES,
     INDEX_STRIDE_BYTES,
     VERSION,
@@ -26,14 +27,14 @@ from journal.format import (
     aligned,
 )
 from journal.frame import encode_segment_header, first_chain, frame_bytes
-from journal.segment import Maxima, Tail
+from journal.locate import SealBody
+from journal.segment import Tail
 
 # A seal's body is a map of a few integers and 46 bytes, at most, for each row of its index.
 _SEAL_BASE_BYTES: Final = 512
 _SEAL_ROW_BYTES: Final = 46
 # The body of the watermark of an orderly close: `{"clean": true}`.
 CLEAN_STOP: Final = b"\x81\xa5clean\xc3"
-_EVENTS: Final = int(FrameKind.EVENTS)
 _PADDING: Final = bytes(ALIGNMENT_MAX)
 _encode: Final = msgspec.msgpack.Encoder().encode
 
@@ -47,11 +48,12 @@ class Stamp(msgspec.Struct, frozen=True, gc=False):
     mono_ns: int
 
 
-class Fault(NamedTuple):
-    """A failed write: its place and reason. The bytes there are never read again."""
+class Fault(msgspec.Struct, frozen=True):
+    """A failed write: its place and reason. The bytes there are never read again. It is the body of a POISON frame."""
 
+    # For people who inspect the file. Readers need only the frame: the segment header has the valid end.
     segment_no: int
-    offset: int
+    void_from: int
     last_seq: int
     errno: int
     reason: str
@@ -66,16 +68,6 @@ class Batch(msgspec.Struct, frozen=True, gc=False):
     flags: int = 0
 
 
-class Head(NamedTuple):
-    """The content of a new segment's head. `before` gives the running maxima to continue from."""
-
-    header: SegmentHeader
-    before: Tail | None
-    fault: Fault | None
-    capture: bytes
-    stamp: Stamp
-
-
 def compose(
     room: memoryview, header: SegmentHeader, tail: Tail, batch: Batch, stamp: Stamp
 ) -> tuple[int, EntryHeader, bytes]:
@@ -87,7 +79,7 @@ def compose(
     epoch, step, wall_ns, mono_ns = stamp.epoch, stamp.step, stamp.wall_ns, stamp.mono_ns
     # Frames without events inherit the maxima, so every frame can be used in a search.
     wall_ns_max, epoch_max, step_max = tail.maxima
-    if kind == _EVENTS:
+    if kind == EVENTS:
         wall_ns_max, epoch_max, step_max = max(wall_ns_max, wall_ns), max(epoch_max, epoch), max(step_max, step)
     # In the order of ENTRY_FIELDS. One write is in flight at a time, so every event before this frame is durable, and
     # acked_seq is the number before the frame's first.
@@ -113,16 +105,7 @@ def compose(
 def seal_body(tail: Tail, first_seq: int) -> bytes:
     """Return the body of a SEAL frame: totals, the chain value before it, and the sparse index."""
     # A map and not an array: fields can be added, and a reader passes over those it does not know.
-    return _encode(
-        {
-            "first_seq": first_seq,
-            "last_seq": tail.last_seq,
-            "frames": tail.frames,
-            "events": tail.events,
-            "chain": tail.chain,
-            "index": tail.index,
-        }
-    )
+    return _encode(SealBody(first_seq, tail.last_seq, tail.frames, tail.events, tail.chain, tail.index))
 
 
 def closing_bytes_max(segment_bytes: int, alignment: int) -> int:
@@ -133,38 +116,32 @@ def closing_bytes_max(segment_bytes: int, alignment: int) -> int:
     return seal + frame_bytes(len(CLEAN_STOP), alignment)
 
 
-def poison_body(fault: Fault) -> bytes:
-    """Return the body of a POISON frame: which bytes are void, and why."""
-    # For people who inspect the file. Readers need only the frame: the segment header has the valid end.
-    return _encode(
-        {
-            "segment_no": fault.segment_no,
-            "void_from": fault.offset,
-            "last_seq": fault.last_seq,
-            "errno": fault.errno,
-            "reason": fault.reason,
-        }
-    )
-
-
-def compose_head(buffer: FrameBuffer, head: Head) -> tuple[memoryview, Tail]:
+def compose_head(
+    buffer: FrameBuffer,
+    header: SegmentHeader,
+    before: Tail | None,
+    *,
+    fault: Fault | None,
+    capture: bytes,
+    stamp: Stamp,
+) -> tuple[memoryview, Tail]:
     """Compose a segment's head as one write at offset 0, and return it with the tail after it.
 
-    The head is the segment header, a POISON frame if the predecessor failed, and the capture.
+    The head is the segment header, a POISON frame if the predecessor failed (`fault`), and the capture.
     """
-    header, alignment = head.header, head.header.alignment
+    alignment = header.alignment
     packed = encode_segment_header(header)
-    inherited = Maxima(*head.before.maxima) if head.before is not None else Maxima()
     # The maxima continue from the predecessor: a search over segments relies on their never decreasing.
+    inherited = before.maxima if before is not None else (0, 0, 0)
     tail = Tail(offset=alignment, next_seq=header.first_seq, chain=first_chain(packed), inherited=inherited, index=[])
     # safety: failed-bytes-declared-void
-    batches = [Batch(int(FrameKind.POISON), 0, poison_body(head.fault))] if head.fault is not None else []
+    batches = [Batch(int(FrameKind.POISON), 0, _encode(fault))] if fault is not None else []
     # The POISON frame comes before the capture: a reader asks only the first frame whether the predecessor's end is
     # void.
-    batches.append(Batch(int(FrameKind.CAPTURE), 0, head.capture))
+    batches.append(Batch(int(FrameKind.CAPTURE), 0, capture))
     room = buffer.room(alignment + sum(frame_bytes(len(batch.body), alignment) for batch in batches))
     room[:alignment] = packed.ljust(alignment, b"\0")
     for batch in batches:
-        _, entry, chain = compose(room[tail.offset :], header, tail, batch, head.stamp)
+        _, entry, chain = compose(room[tail.offset :], header, tail, batch, stamp)
         tail.advance(entry, chain, alignment)
     return room[: tail.offset], tail

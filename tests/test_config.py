@@ -8,7 +8,10 @@ from pathlib import Path
 import pytest
 
 from tolariad import config
-from tolariad.config import ConfigError, load
+from tolariad.config import load
+from tolariad.core.settings.model import Settings
+from tolariad.core.settings.reading import ConfigError
+from tolariad.core.settings.rules import resolved_json
 
 
 @pytest.fixture
@@ -169,7 +172,7 @@ def test_the_resolved_form_is_a_configuration(write):
     """config.resolved.json can be given to `tolariad run` again."""
     settings = load({"tolaria": {"task": "digits", "rng_seed": 7}})
 
-    assert load(write(config.resolved_json(settings).decode())) == settings
+    assert load(write(resolved_json(settings).decode())) == settings
 
 
 def test_the_schema_knows_every_top_level_key():
@@ -178,5 +181,5 @@ def test_the_schema_knows_every_top_level_key():
 
     inner = described["$defs"]["Settings"]
     assert json.loads(json.dumps(described))["required"] == ["tolaria"]
-    assert set(inner["properties"]) == set(config.Settings.__struct_fields__)
+    assert set(inner["properties"]) == set(Settings.__struct_fields__)
     assert inner["additionalProperties"] is False

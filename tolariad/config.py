@@ -18,35 +18,8 @@ import yaml
 
 from tolariad.core.settings.model import Settings
 from tolariad.core.settings.reading import ConfigError, Problem, known_keys, read_settings
-from tolariad.core.settings.rules import (
-    check,
-    difference,
-    is_reloadable,
-    read_resolved,
-    require_task,
-    resolved_json,
-    warmup_note,
-    without_effect,
-)
+from tolariad.core.settings.rules import check
 from tolariad.core.settings.task_defaults import defaults_of, layer
-
-__all__ = [
-    "CONFIG_BYTES_MAX",
-    "ConfigError",
-    "Problem",
-    "Settings",
-    "anchored",
-    "difference",
-    "is_reloadable",
-    "load",
-    "read_resolved",
-    "read_settings",
-    "require_task",
-    "resolved_json",
-    "schema",
-    "warmup_note",
-    "without_effect",
-]
 
 CONFIG_BYTES_MAX: Final = 1 << 17
 # The largest file without aliases has fewer values. With aliases, a few hundred bytes can expand to billions of values.
@@ -140,6 +113,10 @@ def _construct_int(loader: yaml.SafeLoader, node: yaml.ScalarNode) -> int | str:
 _Loader.add_constructor("tag:yaml.org,2002:int", _construct_int)
 
 
+def _problem(what: str, where: str | None, path: str = "") -> ConfigError:
+    return ConfigError([Problem(path=path, what=what, where=where)])
+
+
 def _read_source(source: str | Path | Mapping[str, Any] | None) -> tuple[dict[str, Any], dict[str, str]]:
     """Return the mapping under `tolaria`, and the place of each key."""
     if source is None:
@@ -156,17 +133,13 @@ def _read_text(path: Path) -> str:
     try:
         with path.open("rb") as file:
             raw = file.read(CONFIG_BYTES_MAX + 1)
-    except OSError as error:
-        what = f"cannot be read: {error.strerror or error}"
-        raise ConfigError([Problem(path="", what=what, where=str(path))]) from error
-    if len(raw) > CONFIG_BYTES_MAX:
-        what = f"is larger than {CONFIG_BYTES_MAX} bytes, the limit for a configuration"
-        raise ConfigError([Problem(path="", what=what, where=str(path))])
-    try:
+        if len(raw) > CONFIG_BYTES_MAX:
+            raise _problem(f"is larger than {CONFIG_BYTES_MAX} bytes, the limit for a configuration", str(path))
         return raw.decode("utf-8")
+    except OSError as error:
+        raise _problem(f"cannot be read: {error.strerror or error}", str(path)) from error
     except UnicodeDecodeError as error:
-        what = f"is not valid UTF-8 at byte {error.start}"
-        raise ConfigError([Problem(path="", what=what, where=str(path))]) from error
+        raise _problem(f"is not valid UTF-8 at byte {error.start}", str(path)) from error
 
 
 def _parse(text: str, where: str) -> tuple[Any, dict[str, str]]:
@@ -182,15 +155,14 @@ def _parse(text: str, where: str) -> tuple[Any, dict[str, str]]:
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         place = f"{where}:{mark.line + 1}" if mark else where
-        what = f"is not valid YAML: {error.problem or error.context}"
-        raise ConfigError([Problem(path="", what=what, where=place)]) from error
+        raise _problem(f"is not valid YAML: {error.problem or error.context}", place) from error
     except yaml.YAMLError as error:
-        raise ConfigError([Problem(path="", what=f"is not valid YAML: {error}", where=where)]) from error
+        raise _problem(f"is not valid YAML: {error}", where) from error
     except RecursionError as error:
         what = "cannot be parsed: it is nested too deeply, or an alias refers to a value that contains it"
-        raise ConfigError([Problem(path="", what=what, where=where)]) from error
+        raise _problem(what, where) from error
     except ValueError as error:
-        raise ConfigError([Problem(path="", what=f"cannot be parsed: {error}", where=where)]) from error
+        raise _problem(f"cannot be parsed: {error}", where) from error
     finally:
         loader.dispose()
 
@@ -211,7 +183,7 @@ class _Places:
         self._values += 1
         if self._values > _VALUES_MAX:
             what = f"has more than {_VALUES_MAX} values, with aliases expanded; that is the limit for a configuration"
-            raise ConfigError([Problem(path="", what=what, where=self._where)])
+            raise _problem(what, self._where)
         if isinstance(node, yaml.SequenceNode):
             for number, item in enumerate(node.value):
                 self._put(f"{path}[{number}]", item)
@@ -223,7 +195,7 @@ class _Places:
                 if name in seen and name != "<<":
                     what = f"is a duplicate key; the first one is in line {seen[name]}"
                     place = f"{self._where}:{line}"
-                    raise ConfigError([Problem(path=_below_top(f"{path}.{name}"), what=what, where=place)])
+                    raise _problem(what, place, _below_top(f"{path}.{name}"))
                 seen[name] = line
                 self._put(f"{path}.{name}", key)
                 self.note(value, f"{path}.{name}")
@@ -241,7 +213,7 @@ def _below_top(path: str) -> str:
 def _under_top(document: Any, where: str | None) -> dict[str, Any]:
     if not isinstance(document, Mapping) or _TOP not in document:
         what = f"must be a mapping with the single key `{_TOP}:`, and all other keys below it"
-        raise ConfigError([Problem(path="", what=what, where=where)])
+        raise _problem(what, where)
     others = [str(key) for key in document if key != _TOP]
     if others:
         known = [key for key in others if key in known_keys()]
@@ -260,14 +232,14 @@ def _apply_set(explicit: dict[str, Any], places: dict[str, str], text: str) -> N
     where = f"--set {key}"
     parts = key.split(".")
     if not equals or not all(parts):
-        raise ConfigError([Problem(path="", what="must be key=value, such as learning_rate.base_lr=3e-4", where=where)])
+        raise _problem("must be key=value, such as learning_rate.base_lr=3e-4", where)
     value, _ = _parse(raw, where)
     section = explicit
     for depth, part in enumerate(parts[:-1], start=1):
         below = section.get(part)
         if below is not None and not isinstance(below, Mapping):
             what = "is not a section, so no key below it can be set"
-            raise ConfigError([Problem(path=".".join(parts[:depth]), what=what, where=where)])
+            raise _problem(what, where, ".".join(parts[:depth]))
         section[part] = section = dict(below or {})
         places.setdefault(".".join(parts[:depth]), where)
     section[parts[-1]] = value

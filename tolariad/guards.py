@@ -8,19 +8,9 @@ from __future__ import annotations
 
 import threading
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
-from tolariad.core.stability import (
-    Breaker,
-    BreakerRule,
-    BreakerState,
-    breaker_state,
-    failed,
-    succeeded,
-)
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
+from tolariad.core.stability import Breaker, BreakerRule, BreakerState, breaker_state, failed, succeeded
 
 
 class CircuitBreaker:
@@ -72,6 +62,7 @@ class CircuitBreaker:
 
     def record_success(self) -> None:
         """Record that the protected operation succeeded."""
+        # While the breaker is closed, this forgets earlier failures: only failures in a row open it.
         with self._lock:
             self._breaker = succeeded(self._breaker, self._rule, self._clock())
 

@@ -18,37 +18,42 @@ from typing import Final
 
 FILE_MODE: Final = 0o640
 FOLDER_MODE: Final = 0o750
-# The folders of a run, and the files that are opened for writing at one time or another.
+# The folders of a run, and its files that some process opens for writing.
 _FOLDERS: Final = ("journal", "checkpoints", "logs", "exports")
-_FILES: Final = (
-    "config.yaml",
-    "config.resolved.json",
-    "trainer.lock",
-    *("logs/trainer.log", "logs/trainer.log.1", "logs/trainer.stacks"),
-)
-# O_PATH needs no permission to list the folder. Other systems than Linux, which only read, do without.
-_FOLDER: Final = getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY | os.O_CLOEXEC
-# O_NONBLOCK changes nothing for a regular file, and lets the open of anything else return at once.
+_FILES: Final = ("config.yaml", "config.resolved.json", "trainer.lock")
+_LOGS: Final = ("logs/trainer.log", "logs/trainer.log.1", "logs/trainer.stacks")
+# O_PATH needs no permission to list the folder. Systems other than Linux have no O_PATH; they only read runs.
+_WAY: Final = getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY | os.O_CLOEXEC
+_FOLDER: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+# O_NONBLOCK changes nothing for a regular file. It makes the open of a FIFO return at once instead of blocking.
 _PLAIN: Final = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+_KINDS: Final = {
+    stat.S_IFLNK: "a symbolic link",
+    stat.S_IFIFO: "a FIFO",
+    stat.S_IFSOCK: "a socket",
+    stat.S_IFCHR: "a device",
+    stat.S_IFBLK: "a device",
+    stat.S_IFDIR: "a folder",
+}
 
 
 class UnsafeFile(OSError):
-    """A name in a run's folder is a link, a device or the like, or belongs to another user."""
+    """A name in a run's folder leads to a link, a device or the like, or its file belongs to another user."""
 
 
 class UnsafeFolder(Exception):
-    """Somebody other than root and this user can write to a run's folder; the text says who, and what to do."""
+    """A user other than root and this one can write to a run's folder. The text says who, and what to do."""
 
 
 def open_file(folder: Path, name: str, flags: int) -> int:
-    """Open the regular file `name`, a path relative to the run's `folder`; returns a descriptor.
+    """Open the regular file `name`, a path relative to the run's `folder`. Return a descriptor.
 
-    `flags` are those of os.open, without O_TRUNC: truncate the descriptor, which is known to be the run's own file.
-    Raises UnsafeFile for anything that is no regular file of this run, and OSError.
+    `flags` are those of os.open, without O_TRUNC: truncate the descriptor, after this function has checked the file.
+    Raises UnsafeFile if `name` is not a regular file of this run, and OSError.
     """
     *above, last = name.split("/")
     if not {"", ".", ".."}.isdisjoint((*above, last)):
-        raise UnsafeFile(errno.EINVAL, "is no name of a file within the run's folder", name)
+        raise UnsafeFile(errno.EINVAL, "is not the name of a file in the run's folder", name)
     parent = _descend(folder, above)
     try:
         descriptor = _open_or_create(parent, last, flags | _PLAIN)
@@ -65,10 +70,10 @@ def open_file(folder: Path, name: str, flags: int) -> int:
 
 
 def open_folder(folder: Path, name: str) -> int:
-    """Open the folder `name` in `folder`, to lock or to sync it; returns a descriptor. Raises as `open_file`."""
+    """Open the folder `name` in `folder`, to lock or sync it. Return a descriptor. Raises as `open_file`."""
     parent = _descend(folder, [])
     try:
-        return os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=parent)
+        return os.open(name, _FOLDER, dir_fd=parent)
     except OSError as error:
         raise _explained(error, parent, name, folder / name) from error
     finally:
@@ -76,9 +81,9 @@ def open_folder(folder: Path, name: str) -> int:
 
 
 def read_file(folder: Path, name: str, bytes_max: int) -> bytes:
-    """Return what the file holds. Raises UnsafeFile if that is more than `bytes_max` bytes, and as `open_file`."""
+    """Return the content of the file. Raises UnsafeFile if it has more than `bytes_max` bytes, and as `open_file`."""
     with os.fdopen(open_file(folder, name, os.O_RDONLY), "rb") as file:
-        # Before it is read: a file with holes claims terabytes at no cost.
+        # Ask for the size before reading: a file with holes can claim terabytes at no cost.
         too_large = os.fstat(file.fileno()).st_size > bytes_max
         content = b"" if too_large else file.read(bytes_max + 1)
     if too_large or len(content) > bytes_max:
@@ -87,25 +92,25 @@ def read_file(folder: Path, name: str, bytes_max: int) -> bytes:
 
 
 def replace_file(folder: Path, name: str, content: bytes) -> None:
-    """Give the file `name`, directly in `folder`, this content, whole or not at all. Raises OSError.
+    """Give the file `name`, directly in `folder`, this content, completely or not at all. Raises OSError.
 
-    A file that has it already is left alone.
+    A file that has this content already is not written again.
     """
     with contextlib.suppress(FileNotFoundError, UnsafeFile):
         if read_file(folder, name, len(content)) == content:
             return
     aside = f".{name}.{os.getpid()}"
     with contextlib.suppress(FileNotFoundError):
-        (folder / aside).unlink()  # of a process that had this number and was killed
+        (folder / aside).unlink()  # left by a process that had the same pid and was killed
     with os.fdopen(open_file(folder, aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL), "wb") as file:
         file.write(content)
     (folder / aside).replace(folder / name)
 
 
 def make_folder(folder: Path, name: str) -> None:
-    """Make the folder `name` in `folder`, which is there; one that exists is left as it is.
+    """Make the folder `name` in the existing `folder`. An existing one is not changed.
 
-    Raises UnsafeFile if the name is something else, such as a link to a folder, and OSError.
+    Raises UnsafeFile if `name` is something else, such as a link to a folder, and OSError.
     """
     *above, last = name.split("/")
     parent = _descend(folder, above)
@@ -115,9 +120,9 @@ def make_folder(folder: Path, name: str) -> None:
         except FileExistsError:
             os.close(_descend(folder, name.split("/")))
             return
-        made = os.open(last, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=parent)
+        made = os.open(last, _FOLDER, dir_fd=parent)
         try:
-            # With the bit that hands the parent's group on, where the parent has it.
+            # Keep the setgid bit, which passes the parent's group on to new files.
             _set_mode(made, FOLDER_MODE | os.fstat(made).st_mode & stat.S_ISGID)
         finally:
             os.close(made)
@@ -126,10 +131,7 @@ def make_folder(folder: Path, name: str) -> None:
 
 
 def make_run_folder(folder: Path) -> None:
-    """Make the run's own folder, unless it is there. Folders above it are made with the umask's modes.
-
-    Raises OSError.
-    """
+    """Make the run's own folder unless it exists. The umask decides the modes of its parents. Raises OSError."""
     if folder.is_dir():
         return
     folder.parent.mkdir(parents=True, exist_ok=True)
@@ -137,11 +139,10 @@ def make_run_folder(folder: Path) -> None:
 
 
 def require_own(folder: Path) -> None:
-    """Check that only root and this user can change the run in `folder`; a folder that is not there passes.
+    """Check that only root and this user can change the run in `folder`. A folder that does not exist passes.
 
-    Raises UnsafeFolder: for another owner, for write permission of a group or of everybody, for a link or a device in
-    the place of one of the run's folders or files. Reading is free. Raises OSError where the folder cannot be looked
-    at.
+    Raises UnsafeFolder if the owner is another user, if a group or everybody may write, or if one of the run's folders
+    or files is a link or a device. Other users may read. Raises OSError if the folder cannot be examined.
     """
     own = folder.resolve()
     if own.parent.is_dir():
@@ -151,29 +152,27 @@ def require_own(folder: Path) -> None:
     if not own.exists():
         return
     _require_unshared(own, own.stat())
-    for name in _FOLDERS:
-        if (found := _status(own / name)) is None:
+    for name in (*_FOLDERS, *_FILES, *_LOGS):
+        path, is_folder = own / name, name in _FOLDERS
+        try:
+            found = path.lstat()
+        except FileNotFoundError:
             continue
-        if not stat.S_ISDIR(found.st_mode):
-            hint = f"move what is there into {own}; another disk can be mounted there"
-            _refuse(own / name, f"it is {_kind(found.st_mode)}, not a folder of the run", hint)
-        _require_unshared(own / name, found)
-    for name in _FILES:
-        if (found := _status(own / name)) is None:
-            continue
-        if not stat.S_ISREG(found.st_mode):
-            _refuse(own / name, f"it is {_kind(found.st_mode)}, not a file of the run", "remove it")
-        _require_owner(own / name, found)
+        if stat.S_IFMT(found.st_mode) != (stat.S_IFDIR if is_folder else stat.S_IFREG):
+            hint = f"move its content into {own}; another disk can be mounted there" if is_folder else "remove it"
+            kind = "folder" if is_folder else "file"
+            _refuse(path, f"it is {_kind(found.st_mode)}, not a {kind} of the run", hint)
+        (_require_unshared if is_folder else _require_owner)(path, found)
 
 
 def _descend(folder: Path, names: list[str]) -> int:
-    """A descriptor of the folder that `names` lead to from `folder`; only the way to `folder` may have links."""
-    descriptor = os.open(folder, _FOLDER)
+    """Open the folder that `names` lead to from `folder`. Links are followed on the way to `folder` only."""
+    descriptor = os.open(folder, _WAY)
     path = folder
     for name in names:
         path = path / name
         try:
-            below = os.open(name, _FOLDER | os.O_NOFOLLOW, dir_fd=descriptor)
+            below = os.open(name, _WAY | os.O_NOFOLLOW, dir_fd=descriptor)
         except OSError as error:
             raise _explained(error, descriptor, name, path) from error
         finally:
@@ -183,7 +182,7 @@ def _descend(folder: Path, names: list[str]) -> int:
 
 
 def _open_or_create(parent: int, name: str, flags: int) -> int:
-    """As os.open; a file that this call makes gets its mode."""
+    """Open as os.open does. A file that this call creates gets its fixed mode."""
     if flags & os.O_CREAT:
         try:
             descriptor = os.open(name, flags | os.O_EXCL, FILE_MODE, dir_fd=parent)
@@ -197,13 +196,13 @@ def _open_or_create(parent: int, name: str, flags: int) -> int:
 
 
 def _set_mode(descriptor: int, mode: int) -> None:
-    # A file system without modes, such as FAT, refuses to change them: what it grants is its mount options'.
+    # A file system without modes (FAT, for example) refuses to change them. Its mount options decide.
     with contextlib.suppress(PermissionError):
         os.fchmod(descriptor, mode)
 
 
 def _explained(error: OSError, parent: int, name: str, path: Path) -> OSError:
-    """The same error, or UnsafeFile if the reason is what lies under that name."""
+    """Return the same error with its path, or UnsafeFile if the name leads to something that is not opened."""
     try:
         mode = os.stat(name, dir_fd=parent, follow_symlinks=False).st_mode
     except OSError:
@@ -221,22 +220,7 @@ def _require_plain(found: os.stat_result, path: Path, flags: int) -> None:
 
 
 def _kind(mode: int) -> str:
-    kinds = {
-        stat.S_IFLNK: "a symbolic link",
-        stat.S_IFIFO: "a FIFO",
-        stat.S_IFSOCK: "a socket",
-        stat.S_IFCHR: "a device",
-        stat.S_IFBLK: "a device",
-        stat.S_IFDIR: "a folder",
-    }
-    return kinds.get(stat.S_IFMT(mode), "a file")
-
-
-def _status(path: Path) -> os.stat_result | None:
-    try:
-        return path.lstat()
-    except FileNotFoundError:
-        return None
+    return _KINDS.get(stat.S_IFMT(mode), "a file")
 
 
 def _require_owner(path: Path, found: os.stat_result) -> None:
@@ -256,7 +240,7 @@ def _require_unshared(path: Path, found: os.stat_result) -> None:
 
 
 def _is_private_group(gid: int, uid: int) -> bool:
-    """Whether the group is the one of the owner alone that many systems make with each user, for a umask of 002."""
+    """Return whether the owner is the group's only member. Many systems make such a group with each user."""
     try:
         user, group = pwd.getpwuid(uid), grp.getgrgid(gid)
     except KeyError:

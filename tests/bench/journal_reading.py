@@ -20,7 +20,7 @@ from pathlib import Path
 
 import msgspec
 
-from journal import Journal, OsFiles, Reader, Tabulation, read_columns, summarize, verify
+from journal import Files, Journal, Reader, Tabulation, read_columns, summarize, verify
 from journal.frame import decode_events
 from journal.packing import Packer
 from journal.segment import SegmentView, Walk, list_segments
@@ -98,8 +98,8 @@ def fold_steps(folder: Path) -> float:
 def walk(folder: Path) -> int:
     """Checksums, places, order and chain of every frame, and that its events are as many as it says."""
     count = 0
-    for name in list_segments(OsFiles(), folder):
-        view = SegmentView(OsFiles(), name)
+    for name in list_segments(Files(), folder):
+        view = SegmentView(Files(), name)
         count += sum(len(decode_events(frame) or ()) for frame in Walk(view) if frame.header.count)
         view.close()
     return count
@@ -128,7 +128,7 @@ def rates(folder: Path, rounds: int) -> Rates:
 def bytes_a_step(folder: Path) -> tuple[float, float]:
     """On disk as written, and packed."""
     raw = summarize(folder / "steps").bytes_a_step
-    Packer(OsFiles(), folder / "steps", pause_s=0).pack_all()
+    Packer(Files(), folder / "steps", pause_s=0).pack_all()
     packed = summarize(folder / "steps").bytes_a_step_packed
     return raw or 0.0, packed or 0.0
 

@@ -31,7 +31,7 @@ from blake3 import blake3
 from journal import Journal
 from tests.bench.machine import as_a_trainer, become_a_trainer
 from tolariad.core.checkpoints.words import CheckpointReason, TakeCheckpoint
-from tolariad.storage import verify
+from tolariad.storage.verify import verify
 from tolariad.trainer.checkpoints.capture import capture
 from tolariad.trainer.checkpoints.restore import load, restore
 from tolariad.trainer.checkpoints.save import Saver

@@ -12,7 +12,7 @@ import sys
 import time
 from pathlib import Path
 
-from journal.files import OsFiles
+from journal.files import Files
 from tests.daemon.start_daemon import main
 from tolariad.supervisor.incarnation import Incarnation
 
@@ -21,13 +21,13 @@ def spare_and_break() -> None:
     """Install both; each checks its file when it is called."""
     folder = Path(json.loads(sys.argv[1])["run_dir"])
     spared, diskless = folder / "spared", folder / "diskless"
-    kill, pwrite = Incarnation.kill, OsFiles.pwrite
+    kill, pwrite = Incarnation.kill, Files.pwrite
 
     def killing(self: Incarnation, why: str) -> None:
         if not spared.exists():
             kill(self, why)
 
-    def writing(self: OsFiles, *given: object) -> int:
+    def writing(self: Files, *given: object) -> int:
         if not diskless.exists():
             return pwrite(self, *given)
         if not diskless.stat().st_size:
@@ -37,7 +37,7 @@ def spare_and_break() -> None:
             aside.replace(diskless)
         raise OSError(errno.EIO, "the disk is gone")
 
-    Incarnation.kill, OsFiles.pwrite = killing, writing
+    Incarnation.kill, Files.pwrite = killing, writing
 
 
 if __name__ == "__main__":

@@ -42,7 +42,7 @@ class KernelStub:
         self.write_started_ns = 0
         self.durable = RunState()
 
-    def ping(self, answer):
+    def call(self, answer):
         if self.answers:
             answer()
 

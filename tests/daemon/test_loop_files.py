@@ -9,6 +9,7 @@ import signal
 import sys
 import threading
 import time
+from types import SimpleNamespace
 
 import pytest
 
@@ -69,7 +70,7 @@ async def test_a_disk_that_hangs_stops_neither_loop_nor_watch():
             hangs.wait(60)
             return 0
 
-    watching = asyncio.create_task(watch_disk(Journal(), None, None))
+    watching = asyncio.create_task(watch_disk(Journal(), SimpleNamespace(durable=None), None))
     await told.wait()
     begun = time.monotonic()
     watching.cancel()

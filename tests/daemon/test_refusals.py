@@ -6,7 +6,7 @@ import stat
 
 import pytest
 
-from journal import OsFiles
+from journal import Files
 from tolariad.core.inputs import StartMode
 from tolariad.daemon.opening import ALLOW_FILESYSTEM, open_run, require_linux
 from tolariad.daemon.request import EXIT_CONFIG, EXIT_DAMAGED, EXIT_IO, RunRequest, StartRefused
@@ -52,7 +52,7 @@ def test_checkpoints_without_a_journal_are_a_journal_that_was_lost(run_dir):
 
 def test_a_network_file_system_is_refused_unless_it_is_allowed(run_dir, monkeypatch):
     """Exit 78; the configuration's key, and the variable for containers, allow it."""
-    monkeypatch.setattr(OsFiles, "file_system", lambda *_: NFS)
+    monkeypatch.setattr(Files, "file_system", lambda *_: NFS)
     monkeypatch.setenv(ALLOW_FILESYSTEM, "0")
     with pytest.raises(StartRefused, match=r"nfs.*journal\.allow_filesystem") as caught:
         opened(run_dir)

@@ -49,7 +49,8 @@ def test_a_second_signal_stops_at_once(start, run_dir):
     daemon.until(lambda status: status["step"] >= 3)
     daemon.kill()
     daemon = start(environ={"FAKE_TRAINER": "crawl@7", "FAKE_CHECKPOINT_S": "600"})
-    status = daemon.until(lambda status: status["phase"] == "running" and status["trainer"]["alive"])
+    # With a heartbeat: until the daemon has begun to serve, the folded state shows the trainer of the killed daemon.
+    status = daemon.until(lambda status: status["phase"] == "running" and status["trainer"]["activity"])
     daemon.send(signal.SIGTERM)
     daemon.until(lambda status: status["trainer"]["activity"] and status["phase"] == "stopping")
     started = time.monotonic()

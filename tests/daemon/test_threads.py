@@ -13,8 +13,8 @@ from tolariad.core.settings.model import Settings
 from tolariad.core.state import RunState
 from tolariad.daemon.opening import OpenRun, earlier_threads
 from tolariad.daemon.settings import resolve
-from tolariad.storage import Manifest, encode_manifest
-from tolariad.storage.manifest import complete
+from tolariad.storage import Manifest
+from tolariad.storage.manifest import complete, encode_manifest
 
 
 def opened(run_dir, *, torch_threads: int | None) -> OpenRun:

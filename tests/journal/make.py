@@ -10,7 +10,7 @@ from pathlib import Path
 
 import msgspec
 
-from journal import Journal, JournalEntry, JournalError, OsFiles, Reader
+from journal import Files, Journal, JournalEntry, JournalError, Reader
 
 RUN = bytes(range(16))
 CONTEXT = bytes(range(32))
@@ -47,7 +47,7 @@ def numbered(events: Iterable[bytes]) -> list[tuple[int, bytes]]:
     return list(enumerate(events, start=1))
 
 
-def read_all(folder: Path, files: OsFiles) -> tuple[list[tuple[int, bytes]], JournalError | None]:
+def read_all(folder: Path, files: Files) -> tuple[list[tuple[int, bytes]], JournalError | None]:
     """Return all events that a reader yields before it ends or refuses."""
     got: list[tuple[int, bytes]] = []
     try:
@@ -59,7 +59,7 @@ def read_all(folder: Path, files: OsFiles) -> tuple[list[tuple[int, bytes]], Jou
     return got, None
 
 
-def write_all_back(folder: Path, files: OsFiles) -> tuple[list[tuple[int, bytes]], JournalError | None]:
+def write_all_back(folder: Path, files: Files) -> tuple[list[tuple[int, bytes]], JournalError | None]:
     """Open for writing as a daemon does. Return the events that it would fold, or the refusal."""
     try:
         with contextlib.closing(
@@ -70,7 +70,7 @@ def write_all_back(folder: Path, files: OsFiles) -> tuple[list[tuple[int, bytes]
         return [], error
 
 
-class MemoryFiles(OsFiles):
+class MemoryFiles(Files):
     """A file system of byte arrays, for tens of thousands of small journals."""
 
     def __init__(self, images: dict[Path, bytes] | None = None) -> None:
@@ -154,7 +154,7 @@ class MemoryFiles(OsFiles):
         self.locked.discard(self.open.pop(descriptor))
 
 
-class FaultyFiles(OsFiles):
+class FaultyFiles(Files):
     """The operating system's files, with one call, or all calls from one on, failing on demand."""
 
     CALLS = ("pwrite", "fsync", "fsync_folder", "rename", "create", "open_write")

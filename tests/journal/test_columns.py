@@ -8,7 +8,7 @@ from array import array
 import msgspec
 import pytest
 
-from journal import Damage, FrameKind, Journal, Mark, OsFiles, Reader, Tabulation, Verdict, read_columns, verify
+from journal import Damage, Files, FrameKind, Journal, Mark, Reader, Tabulation, Verdict, read_columns, verify
 from journal.columns import ROWS_MAX, Gathering
 from journal.format import CRC_STRUCT, HEADER_BYTES
 from journal.frame import crc32c
@@ -42,10 +42,10 @@ def rows(steps: list[StepCompleted]) -> dict[str, array]:
     return {name: array(kind, [getattr(one, name) for one in steps]) for name, kind in STEP_COLUMNS}
 
 
-def fill(folder, steps: list[StepCompleted], files: OsFiles | None = None, batch: int = 2) -> list[bytes]:
+def fill(folder, steps: list[StepCompleted], files: Files | None = None, batch: int = 2) -> list[bytes]:
     """Commit steps, a few in a frame, with other events between them."""
     written = []
-    with begin(Journal.open(folder, segment_bytes=SEGMENT, files=files or OsFiles(), tabulation=TABLE)) as journal:
+    with begin(Journal.open(folder, segment_bytes=SEGMENT, files=files or Files(), tabulation=TABLE)) as journal:
         for at in range(0, len(steps), batch):
             events = [*map(encode_event, steps[at : at + batch]), encode_event(RunResumed(origin="start"))]
             written += events
@@ -72,8 +72,8 @@ def test_the_columns_are_those_of_the_events(quick_path):
     assert len(tables(quick_path)) >= 2
     assert same(read_columns(quick_path, TABLE), steps)
     assert verify(quick_path, tabulation=TABLE).verdict is Verdict.CLEAN
-    assert read_all(quick_path, OsFiles()) == (numbered(written), None)
-    Packer(OsFiles(), quick_path, pause_s=0).pack_all()
+    assert read_all(quick_path, Files()) == (numbered(written), None)
+    Packer(Files(), quick_path, pause_s=0).pack_all()
     assert same(read_columns(quick_path, TABLE), steps)
     assert verify(quick_path, tabulation=TABLE).verdict is Verdict.CLEAN
 

@@ -8,13 +8,13 @@ import os
 
 import pytest
 
-from journal import Journal, OsFiles, Verdict, verify
+from journal import Files, Journal, Verdict, verify
 from tests.journal.make import begin, commit, event, numbered, read_all
 
 SEGMENT = 16 * 4096
 
 
-class Watching(OsFiles):
+class Watching(Files):
     """Records which writes were direct, and refuses on demand."""
 
     def __init__(self, refuse_flag: int = 0, refuse_write: int = 0, block: int = 512) -> None:
@@ -57,7 +57,7 @@ def test_frames_are_written_past_the_page_cache_where_that_works(tmp_path):
             # Spares are made on the way; their first piece is all there is of such short ones.
             assert files.direct.count(True) >= len(half)
 
-    assert read_all(folder, OsFiles()) == (numbered(written), None)
+    assert read_all(folder, Files()) == (numbered(written), None)
     assert verify(folder).verdict is Verdict.CLEAN
 
 
@@ -70,7 +70,7 @@ def test_where_it_does_not_work_the_reason_is_told_and_everything_else_is_the_sa
 
     assert (found.direct, set(files.direct)) == (False, {False})
     assert "Invalid argument" in str(found.direct_refused)
-    assert read_all(tmp_path, OsFiles()) == (numbered([event(1)]), None)
+    assert read_all(tmp_path, Files()) == (numbered([event(1)]), None)
 
 
 def test_a_file_system_that_takes_the_flag_and_refuses_the_write_costs_one_segment(tmp_path):
@@ -85,7 +85,7 @@ def test_a_file_system_that_takes_the_flag_and_refuses_the_write_costs_one_segme
 
     assert (found.poisoned, found.failed, found.direct) == (1, None, False)
     assert "not a multiple" in str(found.direct_refused)
-    assert read_all(folder, OsFiles()) == (numbered(written), None)
+    assert read_all(folder, Files()) == (numbered(written), None)
 
 
 def test_what_a_longer_frame_left_in_the_buffer_is_not_written_again(tmp_path):
@@ -110,5 +110,5 @@ def test_new_segments_are_aligned_to_the_devices_block(tmp_path, block, alignmen
 
 def test_the_block_of_a_folder_that_is_not_there_yet_is_its_parents(tmp_path):
     """A journal is opened before its folder exists."""
-    assert OsFiles().block_bytes(tmp_path / "not" / "yet") == OsFiles().block_bytes(tmp_path)
-    assert OsFiles().block_bytes(tmp_path) >= 512
+    assert Files().block_bytes(tmp_path / "not" / "yet") == Files().block_bytes(tmp_path)
+    assert Files().block_bytes(tmp_path) >= 512

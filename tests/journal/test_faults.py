@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from journal import (
+    Files,
     FrameKind,
     Journal,
     JournalDamaged,
@@ -22,7 +23,6 @@ from journal import (
     JournalFailed,
     JournalFull,
     Mark,
-    OsFiles,
     Reader,
     Verdict,
     verify,
@@ -63,7 +63,7 @@ def check_reopened(folder: Path, acked: list[bytes], tried: list[bytes]) -> None
         begin(journal)
         commit(journal, [event(1000)])
     events = [one for _, one in got]
-    assert read_all(folder, OsFiles())[0] == numbered([*events, event(1000)])
+    assert read_all(folder, Files())[0] == numbered([*events, event(1000)])
     assert verify(folder).verdict is Verdict.CLEAN
 
 
@@ -136,7 +136,7 @@ def test_a_failed_write_goes_to_the_next_segment_behind_a_poison_frame(tmp_path)
         assert commit(journal, [event(3)]) == 4
 
     expected = numbered([event(0), event(1, size=5000), event(2), event(3)])
-    assert read_all(tmp_path, OsFiles()) == (expected, None)
+    assert read_all(tmp_path, Files()) == (expected, None)
     assert verify(tmp_path).verdict is Verdict.CLEAN
     with Reader(tmp_path) as reader:
         kinds = [record.kind for record in reader.records() if isinstance(record, Mark)]
@@ -149,7 +149,7 @@ def test_a_failed_write_goes_to_the_next_segment_behind_a_poison_frame(tmp_path)
 def test_a_batch_whose_write_failed_but_arrived_counts_once(tmp_path):
     """The disk wrote the frame but reported an error: the void copy is skipped and the second one counts."""
 
-    class ArrivesAndFails(OsFiles):
+    class ArrivesAndFails(Files):
         strike = False
 
         def pwrite(self, descriptor, data, offset):
@@ -170,7 +170,7 @@ def test_a_batch_whose_write_failed_but_arrived_counts_once(tmp_path):
         assert [entry.seq for entry in reader] == [2, 3]
     journal.close()
 
-    assert read_all(tmp_path, OsFiles())[0] == numbered([event(0), event(1), event(2)])
+    assert read_all(tmp_path, Files())[0] == numbered([event(0), event(1), event(2)])
     assert verify(tmp_path).verdict is Verdict.CLEAN
 
 
@@ -178,7 +178,7 @@ def test_a_reader_that_saw_the_void_frame_first_returns_its_events_once(tmp_path
     """A reader between the failed write and the POISON frame skips the repetition."""
     seen: list[int] = []
 
-    class ReadInTheWindow(OsFiles):
+    class ReadInTheWindow(Files):
         strike = False
 
         def pwrite(self, descriptor, data, offset):
@@ -285,7 +285,7 @@ def test_a_refusal_leaves_every_byte_as_it_was(tmp_path):
     assert {p.name: p.read_bytes() for p in tmp_path.iterdir()} == before
 
 
-class Small(OsFiles):
+class Small(Files):
     """A disk with limited space. Writes at its end are cut short or fail with EIO; removed files free their space."""
 
     def __init__(self, left: int, how: str) -> None:
@@ -298,10 +298,7 @@ class Small(OsFiles):
         self.paths[descriptor] = path
         return descriptor
 
-    def free_beside(self, descriptor):
-        return self.left
-
-    def free_bytes(self, folder):
+    def free_bytes(self, place):
         return self.left
 
     def pwrite(self, descriptor, data, offset):

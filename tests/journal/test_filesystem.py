@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from journal import FileSystemRefused, Journal, OsFiles
+from journal import Files, FileSystemRefused, Journal
 from journal.filesystem import UNTESTED
 
 OPEN = """
@@ -21,7 +21,7 @@ Journal.open(Path(sys.argv[1]), allow_filesystem=False)
 """
 
 
-class Lying(OsFiles):
+class Lying(Files):
     """Reports the file system type that the test chose."""
 
     def __init__(self, magic: int) -> None:
@@ -46,7 +46,7 @@ def test_network_and_stacked_file_systems_are_refused_by_name(tmp_path, magic):
 def test_local_file_systems_are_not(tmp_path, magic):
     """ext4, XFS, btrfs, tmpfs and ZFS are accepted."""
     with Journal.open(tmp_path / "journal", files=Lying(magic), allow_filesystem=False) as journal:
-        assert journal.is_new
+        assert journal.last_seq == 0
 
 
 def test_the_type_is_the_one_the_system_tells(tmp_path):
@@ -54,9 +54,9 @@ def test_the_type_is_the_one_the_system_tells(tmp_path):
     if shutil.which("stat") is None:
         pytest.skip("no stat command")
     said = subprocess.run(["stat", "-f", "-c", "%t", tmp_path], capture_output=True, text=True, check=True).stdout
-    assert OsFiles().file_system(tmp_path) == int(said, 16)
-    assert OsFiles().file_system(tmp_path / "not" / "yet") == int(said, 16)
-    assert OsFiles().free_bytes(tmp_path) == os.statvfs(tmp_path).f_bavail * os.statvfs(tmp_path).f_frsize
+    assert Files().file_system(tmp_path) == int(said, 16)
+    assert Files().file_system(tmp_path / "not" / "yet") == int(said, 16)
+    assert Files().free_bytes(tmp_path) == os.statvfs(tmp_path).f_bavail * os.statvfs(tmp_path).f_frsize
 
 
 def test_a_real_overlay_is_refused(tmp_path):

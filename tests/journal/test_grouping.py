@@ -12,13 +12,13 @@ import threading
 import msgspec
 import pytest
 
-from journal import BatchRefused, FrameKind, Journal, JournalClosed, JournalFailed, OsFiles, Reader, Verdict, verify
+from journal import BatchRefused, Files, FrameKind, Journal, JournalClosed, JournalFailed, Reader, Verdict, verify
 from tests.journal.make import FaultyFiles, begin, commit, event, numbered, read_all
 
 SEGMENT = 65_536
 
 
-class Gate(OsFiles):
+class Gate(Files):
     """Holds every write back until the test opens it, and reports that one has arrived."""
 
     def __init__(self) -> None:
@@ -63,7 +63,7 @@ def test_what_a_thread_appends_is_there_in_order_when_it_waited(journal):
         append(journal, n)
     journal.durable()
 
-    assert read_all(journal.folder, OsFiles())[0] == numbered(event(n) for n in range(10_000))
+    assert read_all(journal.folder, Files())[0] == numbered(event(n) for n in range(10_000))
     assert verify(journal.folder).verdict in (Verdict.CLEAN, Verdict.TORN_TAIL)
 
 
@@ -189,7 +189,7 @@ async def test_a_failure_reaches_everyone_who_waits_and_who_comes_later(quick_pa
     with pytest.raises(JournalFailed):
         journal.durable()
     journal.close()
-    assert read_all(quick_path, OsFiles())[0][:1] == numbered([event(0)])
+    assert read_all(quick_path, Files())[0][:1] == numbered([event(0)])
 
 
 def test_a_state_that_cannot_be_captured_is_a_failure_to_those_who_wait(quick_path):
@@ -296,7 +296,7 @@ def test_a_full_disk_is_waited_for_and_nothing_is_lost(quick_path):
     thread.join()
     journal.close()
 
-    assert read_all(quick_path, OsFiles()) == (numbered(event(n) for n in range(30)), None)
+    assert read_all(quick_path, Files()) == (numbered(event(n) for n in range(30)), None)
 
 
 def test_a_close_does_not_wait_for_space(quick_path):
@@ -305,7 +305,7 @@ def test_a_close_does_not_wait_for_space(quick_path):
     journal.close()
     thread.join()
 
-    got = read_all(quick_path, OsFiles())[0]
+    got = read_all(quick_path, Files())[0]
     assert got == numbered(event(n) for n in range(len(got)))
     assert len(got) < 30
 
@@ -349,7 +349,7 @@ def test_a_forked_child_cannot_append_and_its_parent_goes_on(journal):
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 2
     append(journal, 1)
     journal.durable()
-    assert read_all(journal.folder, OsFiles())[0] == numbered([event(0), event(1)])
+    assert read_all(journal.folder, Files())[0] == numbered([event(0), event(1)])
 
 
 def test_killed_writers_lose_no_event_that_was_called_durable(quick_path, seed):
@@ -374,7 +374,7 @@ def test_killed_writers_lose_no_event_that_was_called_durable(quick_path, seed):
             reported += more
         os.close(reading)
         last = int.from_bytes(reported[-8:], "big")
-        got, error = read_all(quick_path, OsFiles())
+        got, error = read_all(quick_path, Files())
         assert error is None
         assert len(got) >= last
         assert got == numbered(event(n) for n in range(len(got)))

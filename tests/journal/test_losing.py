@@ -10,11 +10,11 @@ import msgspec
 import pytest
 
 from journal import (
+    Files,
     Journal,
     JournalDamaged,
     JournalError,
     Loss,
-    OsFiles,
     RepairAction,
     Verdict,
     plan_repair,
@@ -34,7 +34,7 @@ def gap(loss: Loss) -> bytes:
     return msgspec.msgpack.encode({"type": "Gap", "first": loss.first_seq, "last": loss.last_seq})
 
 
-def fill(folder: Path, files: OsFiles, **sizes: int) -> list[bytes]:
+def fill(folder: Path, files: Files, **sizes: int) -> list[bytes]:
     written = [event(n, size=n * 97 % 1500) for n in range(1, COUNT + 1)]
     with begin(Journal.open(folder, files=files, **sizes)) as journal:
         for n, one in enumerate(written, start=1):
@@ -62,7 +62,7 @@ def check_repaired(folder: Path, written: list[bytes], plan) -> None:
     before = plan.loss.first_seq - 1
     expected = numbered([*written[:before], gap(plan.loss)])
     assert plan.action is RepairAction.LOSE_EVENTS
-    assert read_all(folder, OsFiles()) == (expected, None)
+    assert read_all(folder, Files()) == (expected, None)
     assert verify(folder).verdict is Verdict.CLEAN
     with begin(Journal.open(folder, segment_bytes=SEGMENT)) as journal:
         for n in range(30):
@@ -73,11 +73,11 @@ def check_repaired(folder: Path, written: list[bytes], plan) -> None:
 @pytest.mark.parametrize("packed", [False, True], ids=["plain", "packed"])
 def test_damage_in_an_old_segment_is_cut_with_everything_behind_it(quick_path, packed):
     """First planned and refused without changes, then done; every original byte is kept."""
-    written = fill(quick_path, OsFiles(), segment_bytes=SEGMENT)
+    written = fill(quick_path, Files(), segment_bytes=SEGMENT)
     victim = sorted(quick_path.glob("*.wal"))[1]
     spoil(victim)
     if packed:
-        Packer(OsFiles(), quick_path, pause_s=0).pack_all()
+        Packer(Files(), quick_path, pause_s=0).pack_all()
     before = originals(quick_path)
     segments = sum(".wal" in name for name in before)
 
@@ -101,7 +101,7 @@ def test_damage_in_an_old_segment_is_cut_with_everything_behind_it(quick_path, p
 
 def test_damage_in_the_newest_segment(quick_path):
     """An acknowledged frame with intact frames after it: these are counted and given up."""
-    written = fill(quick_path, OsFiles(), segment_bytes=SEGMENT)
+    written = fill(quick_path, Files(), segment_bytes=SEGMENT)
     newest = max(quick_path.glob("*.wal"))
     spoil(newest, frame=2)
     done = repair(quick_path, accept_loss=gap)
@@ -111,7 +111,7 @@ def test_damage_in_the_newest_segment(quick_path):
 
 def test_a_missing_segment(quick_path):
     """The segment before it loses its seal to make room for the event; later segments are moved away."""
-    written = fill(quick_path, OsFiles(), segment_bytes=SEGMENT)
+    written = fill(quick_path, Files(), segment_bytes=SEGMENT)
     names = sorted(quick_path.glob("*.wal"))
     missing = int(names[2].name[9:25])
     names[2].unlink()
@@ -122,7 +122,7 @@ def test_a_missing_segment(quick_path):
 
 def test_a_segment_whose_head_is_damaged(quick_path):
     """Its header is unreadable, so its frames are counted by the later segments."""
-    written = fill(quick_path, OsFiles(), segment_bytes=SEGMENT)
+    written = fill(quick_path, Files(), segment_bytes=SEGMENT)
     names = sorted(quick_path.glob("*.wal"))
     image = bytearray(names[1].read_bytes())
     image[50] ^= 1
@@ -134,7 +134,7 @@ def test_a_segment_whose_head_is_damaged(quick_path):
 
 def test_where_nothing_would_be_left_there_is_nothing_to_accept(quick_path):
     """If the first segment's head is damaged, no state is left, so the repair stays refused."""
-    fill(quick_path, OsFiles(), segment_bytes=SEGMENT)
+    fill(quick_path, Files(), segment_bytes=SEGMENT)
     first = min(quick_path.glob("*.wal"))
     image = bytearray(first.read_bytes())
     image[50] ^= 1
@@ -147,7 +147,7 @@ def test_where_nothing_would_be_left_there_is_nothing_to_accept(quick_path):
 
 def test_damage_that_touches_no_event_loses_none(quick_path):
     """Padding that is not zero is refused as before, and there is no loss to accept."""
-    fill(quick_path, OsFiles(), segment_bytes=SEGMENT)
+    fill(quick_path, Files(), segment_bytes=SEGMENT)
     newest = max(quick_path.glob("*.wal"))
     image = bytearray(newest.read_bytes())
     image[300] = 1
@@ -158,7 +158,7 @@ def test_damage_that_touches_no_event_loses_none(quick_path):
 
 def test_a_clean_or_torn_journal_loses_nothing_to_a_repair_that_would_accept_it(quick_path):
     """Accepting a loss causes none."""
-    written = fill(quick_path, OsFiles(), segment_bytes=SEGMENT)
+    written = fill(quick_path, Files(), segment_bytes=SEGMENT)
     assert repair(quick_path, accept_loss=gap).action is RepairAction.NOTHING
     newest = max(quick_path.glob("*.wal"))
     image = bytearray(newest.read_bytes())
@@ -166,7 +166,7 @@ def test_a_clean_or_torn_journal_loses_nothing_to_a_repair_that_would_accept_it(
     image[end : end + 9] = b"remains!!"
     newest.write_bytes(image)
     assert repair(quick_path, accept_loss=gap).action is RepairAction.CUT_TAIL
-    assert read_all(quick_path, OsFiles()) == (numbered(written), None)
+    assert read_all(quick_path, Files()) == (numbered(written), None)
 
 
 @pytest.mark.parametrize("damaged", ["plain", "packed", "to its end"])
@@ -219,7 +219,7 @@ def test_a_power_cut_at_any_operation_leaves_a_refusal_or_a_gap_that_is_told(dam
 
 def test_what_does_not_fit_behind_the_cut_is_refused_before_anything_is_changed(quick_path):
     """If the event is larger than the room, the damaged segment stays in place."""
-    fill(quick_path, OsFiles(), segment_bytes=SEGMENT)
+    fill(quick_path, Files(), segment_bytes=SEGMENT)
     spoil(min(quick_path.glob("*.wal")))
     before = originals(quick_path)
     with pytest.raises(JournalError, match="no room"):

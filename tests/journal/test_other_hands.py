@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from journal import Journal, JournalDamaged, OsFiles, Reader, plan_repair, summarize, verify
+from journal import Files, Journal, JournalDamaged, Reader, plan_repair, summarize, verify
 from journal.errors import Damage
 from journal.files import NotAFile
 from journal.packing import Packer
@@ -79,7 +79,7 @@ READERS: dict[str, Callable[[Path], object]] = {
 def test_what_is_no_file_is_named_by_every_reader(journal, put, said, place, packed):
     """Verify, readers, figures, a repair's plan and opening name it; none of them waits for it."""
     if packed:
-        Packer(OsFiles(), journal, pause_s=0).pack_all()
+        Packer(Files(), journal, pause_s=0).pack_all()
     path = sorted(journal.glob("*.wal*"))[place]
     put(path)
     began = time.monotonic()
@@ -142,7 +142,7 @@ def test_modes_are_the_same_whatever_the_umask(tmp_path, umask):
             for n in range(24):
                 commit(opened, [event(n)])
             opened.prepare_spare()
-            Packer(OsFiles(), tmp_path / "journal", pause_s=0).pack_all()
+            Packer(Files(), tmp_path / "journal", pause_s=0).pack_all()
             found = {path.suffix: path.stat().st_mode & 0o7777 for path in (tmp_path / "journal").iterdir()}
     finally:
         os.umask(before)

@@ -17,10 +17,10 @@ import zstandard
 
 from journal import (
     Damage,
+    Files,
     Journal,
     JournalDamaged,
     JournalError,
-    OsFiles,
     Reader,
     RepairAction,
     Verdict,
@@ -43,17 +43,17 @@ SEGMENT = 16 * 4096
 DRAWS = 3
 
 
-def fill(folder: Path, count: int = 60, files: OsFiles | None = None, segment_bytes: int = SEGMENT) -> list[bytes]:
+def fill(folder: Path, count: int = 60, files: Files | None = None, segment_bytes: int = SEGMENT) -> list[bytes]:
     """Return a closed journal of several segments; if `files` fails, one begins after a failed write."""
     written = [event(n, size=n * 37 % 3000) for n in range(1, count + 1)]
-    with begin(Journal.open(folder, segment_bytes=segment_bytes, files=files or OsFiles())) as journal:
+    with begin(Journal.open(folder, segment_bytes=segment_bytes, files=files or Files())) as journal:
         for n, one in enumerate(written, start=1):
             commit(journal, [one], step=n)
     return written
 
 
-def pack(folder: Path, files: OsFiles | None = None) -> Packer:
-    packer = Packer(files or OsFiles(), folder, pause_s=0)
+def pack(folder: Path, files: Files | None = None) -> Packer:
+    packer = Packer(files or Files(), folder, pause_s=0)
     packer.pack_all()
     return packer
 
@@ -106,7 +106,7 @@ def test_two_who_ask_at_once_do_not_pack_one_segment_twice(tmp_path, caplog):
     written = fill(tmp_path, count=200)
     barrier = threading.Barrier(4)
 
-    class Meeting(OsFiles):
+    class Meeting(Files):
         """All threads read the folder at the same moment."""
 
         def names(self, folder: Path) -> list[str]:
@@ -126,7 +126,7 @@ def test_two_who_ask_at_once_do_not_pack_one_segment_twice(tmp_path, caplog):
     # There was no error on the way either: a later success would reset it.
     assert [record.message for record in caplog.records] == []
     assert len(packed) > 3
-    assert read_all(tmp_path, OsFiles()) == (numbered(written), None)
+    assert read_all(tmp_path, Files()) == (numbered(written), None)
 
 
 def test_the_zstd_tool_gives_the_segment_back(tmp_path):
@@ -150,7 +150,7 @@ def test_writing_goes_on_behind_packed_segments(tmp_path):
         for one in more:
             commit(journal, [one], step=1000)
 
-    assert read_all(tmp_path, OsFiles()) == (numbered([*written, *more]), None)
+    assert read_all(tmp_path, Files()) == (numbered([*written, *more]), None)
     assert verify(tmp_path).verdict is Verdict.CLEAN
 
 
@@ -212,17 +212,17 @@ def test_a_packed_form_that_a_crash_spoilt_is_made_again(tmp_path):
     written = fill(tmp_path)
     first = min(tmp_path.glob("*.wal"))
     first.with_name(first.name + ".zst").write_bytes(b"\0" * 1000)
-    assert read_all(tmp_path, OsFiles()) == (numbered(written), None)
+    assert read_all(tmp_path, Files()) == (numbered(written), None)
 
     assert pack(tmp_path).last_error is None
     assert not first.exists()
-    assert read_all(tmp_path, OsFiles()) == (numbered(written), None)
+    assert read_all(tmp_path, Files()) == (numbered(written), None)
 
 
 def test_a_segment_whose_packed_form_differs_is_left_alone(tmp_path):
     """If the disk changes a byte, reading back notices it and the segment stays."""
 
-    class Changing(OsFiles):
+    class Changing(Files):
         def pwrite(self, descriptor, data, offset):
             spoilt = bytes([data[0], *data[1:100], data[100] ^ 1]) + data[101:] if len(data) > 101 else data
             return super().pwrite(descriptor, spoilt, offset)
@@ -233,7 +233,7 @@ def test_a_segment_whose_packed_form_differs_is_left_alone(tmp_path):
     assert packer.packed == 0
     assert "differs" in str(packer.last_error)
     assert not [path for path in tmp_path.iterdir() if path.suffix in {".zst", ".tmp"}]
-    assert read_all(tmp_path, OsFiles()) == (numbered(written), None)
+    assert read_all(tmp_path, Files()) == (numbered(written), None)
 
 
 def test_no_flipped_bit_of_a_packed_segment_goes_unseen(tmp_path, seed):
@@ -292,11 +292,11 @@ def test_nothing_is_set_aside_in_a_packed_segment(tmp_path):
     """Zeroing some of its bytes would destroy a whole piece, so it is refused."""
     fill(tmp_path)
     pack(tmp_path)
-    segment = list_segments(OsFiles(), tmp_path)[0]
+    segment = list_segments(Files(), tmp_path)[0]
     image = segment.path.read_bytes()
 
     with pytest.raises(JournalError, match="never written to"):
-        set_aside(OsFiles(), segment, 100, 200)
+        set_aside(Files(), segment, 100, 200)
 
     assert segment.path.read_bytes() == image
 

@@ -9,13 +9,13 @@ import pytest
 
 from journal import (
     BatchRefused,
+    Files,
     FrameKind,
     Journal,
     JournalDamaged,
     JournalMissing,
     JournalTooNew,
     Mark,
-    OsFiles,
     Reader,
 )
 from journal.frame import crc32c
@@ -159,7 +159,7 @@ def test_damage_in_the_middle_ends_reading_there_with_its_place(tmp_path):
     image[4 * 4096 + 100] ^= 1
     path.write_bytes(image)
 
-    got, error = read_all(tmp_path, OsFiles())
+    got, error = read_all(tmp_path, Files())
 
     assert isinstance(error, JournalDamaged)
     assert (error.path, error.offset, error.damage) == (path, 4 * 4096, "frame")
@@ -178,7 +178,7 @@ def test_a_zeroed_frame_in_the_middle_is_not_taken_for_the_end(tmp_path):
     image[4 * 4096 : 5 * 4096] = bytes(4096)
     path.write_bytes(image)
 
-    got, error = read_all(tmp_path, OsFiles())
+    got, error = read_all(tmp_path, Files())
 
     assert len(got) == 2
     assert isinstance(error, JournalDamaged)
@@ -206,7 +206,7 @@ def test_what_a_newer_version_wrote_is_refused_by_name(tmp_path):
     with begin(Journal.open(tmp_path, segment_bytes=65_536)) as journal:
         for n in range(20):
             commit(journal, [event(n)])
-    Packer(OsFiles(), tmp_path, pause_s=0).pack_all()
+    Packer(Files(), tmp_path, pause_s=0).pack_all()
     (path,) = tmp_path.glob("*.wal.zst")
     image = bytearray(path.read_bytes())
     image[-16:-12] = (2).to_bytes(4, "little")  # the version of the packing, its table's checksum made good
@@ -223,7 +223,7 @@ def test_what_a_newer_version_wrote_is_refused_by_name(tmp_path):
 def test_the_last_entries_of_a_large_segment_cost_a_few_reads(quick_path):
     """`tail`, `last_seq` and following do not read the zeros up to the segment's end."""
 
-    class Counting(OsFiles):
+    class Counting(Files):
         read = 0
 
         def pread(self, descriptor, length, offset):

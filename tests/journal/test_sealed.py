@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from journal import FrameKind, Journal, OsFiles, Reader, Tabulation, Verdict, verify
+from journal import Files, FrameKind, Journal, Reader, Tabulation, Verdict, verify
 from journal.segment import SegmentView, Walk, list_segments
 from tests.journal.make import begin, commit, event, numbered, read_all
 
@@ -36,7 +36,7 @@ def sealed(folder: Path, tabulation: Tabulation | None) -> list[bytes]:
 
 def kinds(folder: Path, number: int) -> list[int]:
     """Return the kinds of a segment's frames."""
-    view = SegmentView(OsFiles(), list_segments(OsFiles(), folder)[number])
+    view = SegmentView(Files(), list_segments(Files(), folder)[number])
     found = [frame.header.kind for frame in Walk(view)]
     view.close()
     return found
@@ -51,7 +51,7 @@ def test_what_comes_next_goes_into_the_next_segment_and_there_is_one_seal(tmp_pa
 
     assert kinds(tmp_path, 0).count(FrameKind.SEAL) == 1
     assert kinds(tmp_path, 0)[-1] == FrameKind.SEAL
-    assert read_all(tmp_path, OsFiles()) == (numbered([*written, event(2)]), None)
+    assert read_all(tmp_path, Files()) == (numbered([*written, event(2)]), None)
     assert verify(tmp_path, tabulation=tabulation).verdict is Verdict.CLEAN
 
 

@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from journal import Journal, OsFiles, Verdict, verify
+from journal import Files, Journal, Verdict, verify
 from journal.spare import SpareMaker
 from tests.journal.make import FaultyFiles, begin, commit, event
 
@@ -75,10 +75,10 @@ def test_zeros_are_written_with_pauses_in_the_background_and_without_where_someb
     """
     pauses = []
     monkeypatch.setattr("journal.spare.time.sleep", pauses.append)
-    SpareMaker(OsFiles(), tmp_path, 3 << 20).take(0)
+    SpareMaker(Files(), tmp_path, 3 << 20).take(0)
     assert pauses == []
 
-    maker = SpareMaker(OsFiles(), tmp_path, 3 << 20)
+    maker = SpareMaker(Files(), tmp_path, 3 << 20)
     maker.start()
     ready = wait_until_ready(maker)
     maker.stop()
@@ -97,7 +97,7 @@ def wait_until_ready(maker: SpareMaker) -> bool:
 
 def test_a_spare_is_all_zeros_and_has_its_full_length(tmp_path):
     """It is written and not merely allocated: as many blocks as bytes."""
-    maker = SpareMaker(OsFiles(), tmp_path, 3_000_000)
+    maker = SpareMaker(Files(), tmp_path, 3_000_000)
     spare = maker.take(0)
 
     assert spare.read_bytes() == bytes(3_000_000)
@@ -106,7 +106,7 @@ def test_a_spare_is_all_zeros_and_has_its_full_length(tmp_path):
 
 def test_a_spare_that_is_too_small_is_kept_for_the_next_time(tmp_path):
     """A longer segment is made at once."""
-    maker = SpareMaker(OsFiles(), tmp_path, 10_000)
+    maker = SpareMaker(Files(), tmp_path, 10_000)
     assert maker.prepare()
 
     assert maker.take(20_000).stat().st_size == 20_000

@@ -11,6 +11,7 @@ import pytest
 
 from journal import (
     BatchRefused,
+    Files,
     FrameKind,
     Journal,
     JournalClosed,
@@ -18,7 +19,6 @@ from journal import (
     JournalFailed,
     JournalLocked,
     Mark,
-    OsFiles,
     Reader,
     RecoveryKind,
     Verdict,
@@ -47,7 +47,7 @@ def folder(tmp_path):
 def test_a_new_journal_is_new_until_it_is_begun(folder):
     """Opening creates the folder and the lock file, but no segment."""
     with Journal.open(folder, segment_bytes=SEGMENT) as journal:
-        assert (journal.is_new, journal.run_id, journal.last_seq) == (True, None, 0)
+        assert (journal.run_id, journal.last_seq) == (None, 0)
         assert list(journal.records()) == []
         assert names(folder) == ["lock"]
         begin(journal)
@@ -78,7 +78,7 @@ def test_what_was_committed_is_what_is_read_back_across_rotations(folder):
     with Reader(folder) as reader:
         labels = [(entry.epoch, entry.step, entry.wall_ns) for entry in reader]
     assert labels[42] == (4, 42, 42_000_000_000)
-    assert read_all(folder, OsFiles())[0] == numbered(written)
+    assert read_all(folder, Files())[0] == numbered(written)
 
 
 def test_a_batch_larger_than_a_segment_gets_a_segment_of_its_own_size(folder):
@@ -89,7 +89,7 @@ def test_a_batch_larger_than_a_segment_gets_a_segment_of_its_own_size(folder):
         commit(journal, [large])
         commit(journal, [event(2)])
 
-    assert read_all(folder, OsFiles())[0] == numbered([event(0), large, event(2)])
+    assert read_all(folder, Files())[0] == numbered([event(0), large, event(2)])
     assert verify(folder).verdict is Verdict.CLEAN
 
 
@@ -294,7 +294,7 @@ def test_a_write_that_is_interrupted_freezes_the_journal(folder):
         with pytest.raises(JournalFailed, match="interrupted"):
             commit(journal, [event(2)])
 
-    got = read_all(folder, OsFiles())[0]
+    got = read_all(folder, Files())[0]
     assert got == numbered([event(0), event(1)])  # never acknowledged, and whole: it counts
 
 
@@ -322,7 +322,7 @@ def test_a_state_too_large_for_a_frame_freezes_the_journal(folder, monkeypatch):
             fill(journal)
         count = journal.last_seq
 
-    assert len(read_all(folder, OsFiles())[0]) == count > 0
+    assert len(read_all(folder, Files())[0]) == count > 0
     assert verify(folder).verdict is Verdict.CLEAN
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 
-from journal.files import OsFiles
+from journal.files import Files
 from tests.core.simulate import environment
 from tests.kernel.rig import SOON_S, Rig, events_on_disk, written
 from tolariad.core.checkpoints import words as ck
@@ -18,7 +18,7 @@ from tolariad.core.steps import words as sv
 from tolariad.core.trainer import words as tv
 
 
-class Full(OsFiles):
+class Full(Files):
     """A disk on which every write fails after `broken` is set."""
 
     broken = False
@@ -49,7 +49,7 @@ def test_a_journal_that_fails_freezes_the_run_and_says_why(tmp_path):
     assert "No space left on device" in again.why
     assert trainer.page.durable < number
     answered = threading.Event()
-    rig.kernel.ping(answered.set)
+    rig.kernel.call(answered.set)
     assert answered.wait(SOON_S)  # the watchdog's question: it is frozen, not dead
     rig.kernel.submit(SignalReceived(count=1, name="SIGTERM"))
     rig.wait(lambda: rig.effects(rv.ExitDaemon))

@@ -176,7 +176,7 @@ def test_what_is_left_to_fold_is_short(tmp_path, monkeypatch):
 def test_a_ping_is_answered_while_nothing_happens(rig):
     """The watchdog relies on this."""
     answered = threading.Event()
-    rig.kernel.ping(answered.set)
+    rig.kernel.call(answered.set)
 
     assert answered.wait(SOON_S)
 
@@ -198,7 +198,7 @@ def test_a_trainer_is_recorded_before_anything_it_says(rig):
     """Even if the recorder was busy, a trainer's start is recorded before its reports."""
     rig.wait(lambda: rig.effects(tv.SpawnTrainer))
     busy = threading.Event()
-    rig.kernel.ping(lambda: busy.wait(SOON_S))
+    rig.kernel.call(lambda: busy.wait(SOON_S))
     end, sock = channel_pair(1)
     trainer = TrainerEnd(sock, Page.attach(os.dup(end.page.descriptor)))
     rig.kernel.attach(end, TrainerSpawned(incarnation=1, pid=4242, start_ticks=1, boot_id="b"))

@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from journal.files import OsFiles
+from journal.files import Files
 from tests.core.simulate import OPERATOR, environment
 from tests.kernel.rig import SOON_S, Rig, written
 from tolariad.core.checkpoints import words as ck
@@ -19,7 +19,7 @@ from tolariad.core.trainer import words as tv
 LOOK_S = 0.1
 
 
-class Held(OsFiles):
+class Held(Files):
     """A disk whose next write waits for the test, and reports that it waits."""
 
     def __init__(self) -> None:

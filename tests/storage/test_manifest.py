@@ -8,9 +8,8 @@ import random
 import pytest
 
 from tolariad.core.checkpoints.words import Piece
-from tolariad.storage import FORMAT, Manifest, decode_manifest, encode_manifest
-from tolariad.storage.manifest import complete
-from tolariad.storage.merkle import merkle_root
+from tolariad.storage import Manifest
+from tolariad.storage.manifest import FORMAT, complete, decode_manifest, encode_manifest, merkle_root
 
 MANIFEST = complete(
     Manifest(

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 from pathlib import Path
 
 import pytest
 
-from tolariad.core.checkpoints.words import DeleteCheckpoint, SweepCheckpoints
-from tolariad.core.inputs import CheckpointRemoved
-from tolariad.storage import InUse, held, remove, sweep
-from tolariad.storage.jobs import StorageJobs
+from tolariad.storage import held
+from tolariad.storage.remove import InUse, remove, sweep
 
 
 def stored(root: Path, name: str) -> Path:
@@ -81,30 +78,3 @@ def test_of_a_checkpoint_that_somebody_has_moved_and_linked_the_name_goes(tmp_pa
     assert sweep(root, [], highest=3) == ["c000002", "c000003"]
     assert list(root.iterdir()) == []
     assert [len(list((elsewhere / name).iterdir())) for name in ("c000001", "c000002")] == [3, 3]
-
-
-def test_jobs_are_done_in_their_order_and_each_is_answered(tmp_path, monkeypatch):
-    """The answer is: removed, in use, or an error in words. Closing waits for pending jobs."""
-    for name in ("c000001", "c000002", "c000003"):
-        stored(tmp_path, name)
-    told: list[CheckpointRemoved] = []
-    jobs = StorageJobs(tmp_path, told.append)
-    with held(tmp_path / "c000002"):
-        jobs.obey(SweepCheckpoints(committed=("c000001", "c000002"), highest=3))
-        jobs.obey(DeleteCheckpoint(id="c000001"))
-        jobs.obey(DeleteCheckpoint(id="c000002"))
-        jobs.close()
-    assert told == [
-        CheckpointRemoved(id="c000001", freed=112),
-        CheckpointRemoved(id="c000002", error="checkpoint c000002 is being read"),
-    ]
-    assert [path.name for path in tmp_path.iterdir()] == ["c000002"]
-
-    def refused(*_):
-        raise PermissionError(13, os.strerror(13))
-
-    monkeypatch.setattr(Path, "rename", refused)
-    jobs = StorageJobs(tmp_path, told.append)
-    jobs.obey(DeleteCheckpoint(id="c000002"))
-    jobs.close()
-    assert told[-1] == CheckpointRemoved(id="c000002", error="cannot be removed: Permission denied")

@@ -16,10 +16,10 @@ from tolariad.storage import (
     map_piece,
     read_manifest,
     remove_partial,
-    verify,
     write,
 )
 from tolariad.storage.pace import Pace
+from tolariad.storage.verify import verify
 from tolariad.storage.write import write_all
 
 

@@ -7,7 +7,7 @@ import signal
 import pytest
 
 from tolariad.core.trainer.words import DeathReason
-from tolariad.supervisor.death import Evidence, Exit, death_reason
+from tolariad.supervisor.process import Evidence, Exit, death_reason
 
 KILLED = Exit(signal_number=signal.SIGKILL)
 TRACEBACK = 'Traceback (most recent call last):\n  File "task.py", line 3\n'

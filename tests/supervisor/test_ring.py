@@ -14,7 +14,7 @@ import xxhash
 from tolariad.core.inputs import RingPrepared, SnapshotDiffers
 from tolariad.core.snapshots.words import PrepareRing, VerifySnapshot
 from tolariad.storage.slot import Table, TensorRow, encode_table, head
-from tolariad.supervisor import MemoryRing
+from tolariad.supervisor.ring import MemoryRing
 
 SLOT_BYTES = 4 * 1024 * 1024
 WEIGHT_AT, WEIGHT = 4096, os.urandom(1024 * 1024 + 17)

@@ -8,13 +8,4 @@ from tolariad.channel.packets import ChannelError
 from tolariad.channel.page import Activity, Heartbeat, Page
 from tolariad.channel.pair import DaemonEnd, Reports, TrainerEnd, channel_pair
 
-__all__ = [
-    "Activity",
-    "ChannelError",
-    "DaemonEnd",
-    "Heartbeat",
-    "Page",
-    "Reports",
-    "TrainerEnd",
-    "channel_pair",
-]
+__all__ = ["Activity", "ChannelError", "DaemonEnd", "Heartbeat", "Page", "Reports", "TrainerEnd", "channel_pair"]

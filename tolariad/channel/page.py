@@ -34,7 +34,7 @@ _OPEN, _SHUT, _HALTED = range(3)
 
 
 class Activity(enum.IntEnum):
-    """What the trainer is doing. Each activity has its own limit before silence counts as a hang."""
+    """The trainer's present activity. Each activity has its own limit before silence counts as a hang."""
 
     IMPORT = 0
     BUILD = 1

@@ -48,12 +48,33 @@ _decode_report = msgspec.msgpack.Decoder(_Numbered)
 _decode_order = msgspec.msgpack.Decoder(_Order)
 
 
-class DaemonEnd:
+class _End:
+    """The parts of both ends: packets over a socket, and the page."""
+
+    def __init__(self, packets: Packets, page: Page) -> None:
+        self._packets = packets
+        self.page = page
+
+    @property
+    def closed(self) -> bool:
+        """The other side is gone, and everything it sent has been received. A trainer then makes no further update."""
+        return self._packets.closed
+
+    @property
+    def unsent_count(self) -> int:
+        """Number of messages that did not fit into the socket yet."""
+        return self._packets.unsent_count
+
+    def flush(self) -> None:
+        """Send the messages that did not fit before."""
+        self._packets.flush()
+
+
+class DaemonEnd(_End):
     """The daemon's end. Only the kernel's thread calls `send` and reads reports (`Reports`)."""
 
     def __init__(self, sock: socket.socket, page: Page) -> None:
-        self._packets = Packets(sock, REPORT_BYTES_MAX)
-        self.page = page
+        super().__init__(Packets(sock, REPORT_BYTES_MAX), page)
         self.received_bytes = 0
         self._orders = 0
         # `_posted_at_empty`: the trainer's count of posted reports when the socket was last found empty.
@@ -62,11 +83,6 @@ class DaemonEnd:
     def fileno(self) -> int:
         """Return the socket's descriptor, for poll()."""
         return self._packets.fileno()
-
-    @property
-    def closed(self) -> bool:
-        """The trainer has closed its end or is dead, and everything it sent has been received."""
-        return self._packets.closed
 
     def send(self, effect: TrainerEffect, attachment: bytes | None = None) -> None:
         """Send an order, with an optional attachment; never blocks."""
@@ -78,15 +94,6 @@ class DaemonEnd:
     def wake(self) -> None:
         """Wake a trainer that sleeps at its gate. Never blocks."""
         self._packets.nudge()
-
-    @property
-    def unsent_count(self) -> int:
-        """Number of orders that did not fit into the socket yet."""
-        return self._packets.unsent_count
-
-    def flush(self) -> None:
-        """Send the orders that did not fit before."""
-        self._packets.flush()
 
     @property
     def report_pending(self) -> bool:
@@ -228,12 +235,11 @@ class Reports:
         return None
 
 
-class TrainerEnd:
+class TrainerEnd(_End):
     """The trainer's end. One thread uses it. No send blocks."""
 
     def __init__(self, sock: socket.socket, page: Page) -> None:
-        self._packets = Packets(sock)
-        self.page = page
+        super().__init__(Packets(sock), page)
         self._ring = RingWriter(page.ring_words, page.ring_doubles)
         self._number = self._posted = 0
         # Reports up to this number have room in the ring. It starts at 0, so the first report looks it up.
@@ -243,19 +249,9 @@ class TrainerEnd:
         self._poll.register(sock.fileno(), select.POLLIN)
 
     @property
-    def closed(self) -> bool:
-        """The daemon is gone. The trainer must exit without another update."""
-        return self._packets.closed
-
-    @property
     def last_number(self) -> int:
         """The number of the last report."""
         return self._number
-
-    @property
-    def unsent_count(self) -> int:
-        """Number of reports that did not fit into the socket yet."""
-        return self._packets.unsent_count
 
     @property
     def needs_attention(self) -> bool:
@@ -303,10 +299,6 @@ class TrainerEnd:
         # The durable number only rises, so one reading is good for the rest of a round of the ring.
         self._room_to = self.page.durable + _RING_AHEAD_MAX
         return number <= self._room_to
-
-    def flush(self) -> None:
-        """Send the reports that did not fit before."""
-        self._packets.flush()
 
     def order(self) -> tuple[TrainerEffect, bytes | None] | None:
         """Return the next order and its attachment, or None if there is none now."""

@@ -43,8 +43,8 @@ def _check(number: int, values: StepValues) -> int:
     return hash((number, plain)) & _MASK
 
 
-class RingWriter:
-    """The trainer's side of the ring."""
+class _Side:
+    """One side of the ring, and how many records it has passed."""
 
     def __init__(self, words: memoryview[int], doubles: memoryview[float]) -> None:
         """`words` and `doubles` are two views of the same memory: unsigned 64-bit words, and doubles."""
@@ -52,39 +52,32 @@ class RingWriter:
         self._doubles = doubles
         self._count = 0
 
+
+class RingWriter(_Side):
+    """The trainer's side of the ring."""
+
     def write(self, number: int, values: StepValues) -> None:
         """Write the report of a step, under its number, into the next slot. The caller has checked that it is free."""
         at, words, doubles = self._count % SLOTS * _SLOT_WORDS, self._words, self._doubles
-        (
-            words[at + 1],
-            words[at + 2],
-            words[at + 3],
-            doubles[at + 4],
-            doubles[at + 5],
-            doubles[at + 6],
-            words[at + 7],
-        ) = values
+        step, epoch, batch, loss, norm, rate, digest = values
+        words[at + 1], words[at + 2], words[at + 3], words[at + 7] = step, epoch, batch, digest
+        doubles[at + 4], doubles[at + 5], doubles[at + 6] = loss, norm, rate
         words[at + 8] = _check(number, values)
         # Invariant: the number last. It is what makes the record visible to the reader.
         words[at] = number
         self._count += 1
 
 
-class RingReader:
+class RingReader(_Side):
     """The daemon's side of the ring."""
 
-    def __init__(self, words: memoryview[int], doubles: memoryview[float]) -> None:
-        """`words` and `doubles` are two views of the same memory: unsigned 64-bit words, and doubles."""
-        self._words = words
-        self._doubles = doubles
-        self._count = 0
-        # The number of a record whose check was wrong. It may stay wrong for ever (its writer died), so a reader that
-        # polls for it must sleep between attempts instead of spinning.
-        self.damaged_number = 0
+    # The number of a record whose check was wrong. It may stay wrong for ever (its writer died), so a reader that polls
+    # for it must sleep between attempts instead of spinning.
+    damaged_number = 0
 
     @property
     def next_slot(self) -> tuple[memoryview[int], int]:
-        """Where the number of the next record will appear: the words, and the index in them."""
+        """The place at which the number of the next record will appear: the words, and the index in them."""
         return self._words, self._count % SLOTS * _SLOT_WORDS
 
     def has_record(self, number: int) -> bool:

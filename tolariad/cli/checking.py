@@ -13,7 +13,9 @@ import click
 
 from tolariad.cli import output
 from tolariad.cli.errors import CommandError
-from tolariad.config import ConfigError, load, require_task, resolved_json, schema, without_effect
+from tolariad.config import load, schema
+from tolariad.core.settings.reading import ConfigError
+from tolariad.core.settings.rules import require_task, resolved_json, without_effect
 from tolariad.forensics.words import safe, safe_lines
 
 EXIT_CONFIG: Final = 78

@@ -16,7 +16,7 @@ from typing import Final
 from tolariad.core.inputs import StartMode
 from tolariad.daemon.live import Daemon, log_fields
 from tolariad.daemon.opening import OpenRun, open_run, require_linux
-from tolariad.daemon.request import EXIT_IO, From, Progress, RunRequest, StartRefused
+from tolariad.daemon.request import EXIT_IO, From, Progress, RunRequest, StartRefused, refusing
 from tolariad.failpoints import reached
 from tolariad.supervisor.activation import ActivationError, PassedSocket, take_passed_socket
 from tolariad.supervisor.notify import Notifier
@@ -37,7 +37,8 @@ def run(request: RunRequest) -> int:
     # Print all stacks on a crash in native code, or on the SIGABRT of a watchdog.
     faulthandler.enable()
     notifier = Notifier(os.environ)
-    passed = _passed_socket()
+    with refusing(EXIT_IO, "", ActivationError, OSError):
+        passed = take_passed_socket(os.environ)
     opened = open_run(request, _mode(request, passed), notifier)
     logging_ = opened.resolved.settings.logging
     log = DaemonLog(logging_.level, logging_.format)
@@ -58,13 +59,6 @@ async def _live(
     request: RunRequest, opened: OpenRun, notifier: Notifier, passed: PassedSocket | None, log: DaemonLog
 ) -> int:
     return await Daemon(request, opened, notifier, passed, log).live()
-
-
-def _passed_socket() -> PassedSocket | None:
-    try:
-        return take_passed_socket(os.environ)
-    except (ActivationError, OSError) as error:
-        raise StartRefused(EXIT_IO, str(error)) from error
 
 
 def _mode(request: RunRequest, passed: PassedSocket | None) -> StartMode:

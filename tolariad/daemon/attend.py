@@ -74,7 +74,7 @@ class Attendant:
         turns = self._answered or self._kernel.write_started_ns != 0
         if self._answered or not self._pinged:
             self._answered, self._pinged = False, True
-            self._kernel.ping(self._answer)
+            self._kernel.call(self._answer)
         return turns
 
     def _answer(self) -> None:

@@ -1,7 +1,7 @@
 """One life of a daemon: kernel thread, supervisor, control server, telemetry and signals, until the run ends.
 
-Promises: the socket answers from before READY until the end, even if the journal has failed. A stop leaves no process
-behind. A fault of telemetry, logs or display does not affect the run.
+Promises: the socket answers from before READY until the end, even if the journal has failed. After a stop no process
+of the run is left. A fault of telemetry, logs or display does not affect the run.
 """
 
 from __future__ import annotations
@@ -14,39 +14,40 @@ import signal
 import sys
 import time
 from collections.abc import Coroutine
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
 import tolariad
-from journal import JournalError, Recovery
+from journal import JournalError
 from tolariad.control.peer import Operators, UnknownOperator, operators
 from tolariad.control.place import Bound, adopt, bind, publish, withdraw
 from tolariad.control.server import ControlServer
-from tolariad.core.checkpoints.words import CheckpointBegun, CheckpointReason, DeleteCheckpoint, SweepCheckpoints
+from tolariad.core.base import Event
+from tolariad.core.checkpoints.words import CheckpointBegun, CheckpointReason
 from tolariad.core.control.words import StopRequested
 from tolariad.core.inputs import BudgetsReported, Opened, SignalReceived, StartMode
 from tolariad.core.plain import safe_lines
 from tolariad.core.run.slice import TERMINAL, Phase
 from tolariad.core.run.words import ExitDaemon
 from tolariad.core.settings.model import STOP_BUDGET_S, Settings
-from tolariad.core.snapshots.words import PrepareRing, VerifySnapshot
 from tolariad.core.state import RunState
 from tolariad.core.trainer.words import KillTrainer, SpawnTrainer
 from tolariad.daemon import leaving
 from tolariad.daemon.attend import Attendant
 from tolariad.daemon.disk import measured, watch_disk
-from tolariad.daemon.opening import OpenRun, earlier_threads, recovered
+from tolariad.daemon.opening import OpenRun, begin, earlier_threads
 from tolariad.daemon.port import DaemonPort, Publications, now
 from tolariad.daemon.reload import Reloader
-from tolariad.daemon.request import EXIT_CONFIG, EXIT_IO, RunRequest, StartRefused
+from tolariad.daemon.request import EXIT_CONFIG, EXIT_IO, RunRequest, refusing
 from tolariad.daemon.settings import RESOLVED_NAME
 from tolariad.daemon.showing import Showing
 from tolariad.daemon.spending import Spending
 from tolariad.kernel import Kernel, Published
-from tolariad.storage.jobs import StorageJobs
-from tolariad.supervisor import FormerTrainer, MemoryRing, Supervisor, TrainerCode, TrainerSetup
+from tolariad.supervisor import FormerTrainer, Supervisor, TrainerCode, TrainerSetup
 from tolariad.supervisor.activation import PassedSocket
 from tolariad.supervisor.notify import Notifier
+from tolariad.supervisor.saved_states import SavedStates
 from tolariad.supervisor.scheduling import Scheduling
 from tolariad.telemetry.histograms import BudgetHistograms
 from tolariad.telemetry.logs import DaemonLog
@@ -95,13 +96,12 @@ class Daemon:
         self._scheduling = Scheduling(run.journal.folder, settings.workers)
         self._kernel = Kernel(run.journal, run.state, clock=now, publish=self._publish, scheduling=self._scheduling)
         log.bind(lambda: log_fields(run.run_dir, self._kernel.durable))
-        self._storage = StorageJobs(run.run_dir / "checkpoints", self._kernel.submit)
-        self._ring = MemoryRing(self._kernel.submit)
+        self._saved = SavedStates(run.run_dir / "checkpoints", self._kernel.submit)
         self._trainer_log = _open_trainer_log(run)
         self._supervisor = Supervisor(
             *(self._trainer_setup(), self._kernel, _former_trainer(run)),
             defect=self._give_up,
-            trainer_code=_trainer_code(run, self._ring.descriptor),
+            trainer_code=_trainer_code(run, self._saved.arena),
         )
         self._port = DaemonPort(
             *(run.run_dir, run.journal, self._kernel, self._supervisor, self._publications), histograms=self._histograms
@@ -123,7 +123,7 @@ class Daemon:
             # The trainer's output goes through the log, so that lines of the two are never mixed.
             sinks=(self._trainer_log.write, self._log.write),
             timeouts=self._request.timeouts,
-            ring=self._ring.descriptor,
+            ring=self._saved.arena,
         )
 
     # -- start, serve, leave -------------------------------------------------------------------------------------------
@@ -133,19 +133,12 @@ class Daemon:
 
         Raises StartRefused.
         """
-        recovery = self._begin()
-        self._kernel.start()
+        with refusing(EXIT_IO, "the journal cannot be opened for writing", JournalError):
+            facts = begin(self._run, self._kernel)
         try:
-            return await self._serve(recovery)
+            return await self._serve(facts)
         finally:
             await self._leave()
-
-    def _begin(self) -> Recovery:
-        run = self._run
-        try:
-            return self._kernel.begin(run.run_id, run.context_hash, bytes.fromhex(run.boot_id))
-        except JournalError as error:
-            raise StartRefused(EXIT_IO, f"the journal cannot be opened for writing: {error}") from error
 
     def _hear_reloads(self) -> None:
         reloader = Reloader(
@@ -155,13 +148,15 @@ class Daemon:
         )
         self._loop.add_signal_handler(signal.SIGHUP, reloader.read_again)
 
-    async def _serve(self, recovery: Recovery) -> int:
+    async def _serve(self, facts: tuple[Event, ...]) -> int:
         run = self._run
         await self._start_server()
         by_hand = self._passed is None and "RUNTIME_DIRECTORY" not in os.environ
         link = publish(run.run_dir, run.run_dir.name) if by_hand else None
-        disk = measured(run.journal, run.state, run.resolved.settings)
-        self._kernel.submit(Opened(mode=run.mode, facts=(*recovered(recovery), *run.facts), disk=disk))
+        disk = None
+        with suppress(OSError):  # `watch_disk` logs it
+            disk = measured(run.journal, run.state, run.resolved.settings)
+        self._kernel.submit(Opened(mode=run.mode, facts=facts, disk=disk))
         # After Opened, so that no stop is recorded before the start of the run. Until here a signal ends the process.
         self._add_signal_handlers()
         showing = None
@@ -183,15 +178,14 @@ class Daemon:
 
     async def _start_server(self) -> None:
         """Bind the socket. The journal's lock is held, so no other daemon of this run can own it."""
-        try:
+        with (
+            refusing(EXIT_IO, "the control socket cannot be created", OSError),
+            refusing(EXIT_CONFIG, "", UnknownOperator),
+        ):
             self._bound = self._bind()
             may_change = self._may_change(self._run.resolved.settings)
             self._server = ControlServer(self._port, self._bound, may_change, version=tolariad.__version__)
             await self._server.start()
-        except OSError as error:
-            raise StartRefused(EXIT_IO, f"the control socket cannot be created: {error}") from error
-        except UnknownOperator as error:
-            raise StartRefused(EXIT_CONFIG, str(error)) from error
 
     def _bind(self) -> Bound:
         if self._passed is not None:
@@ -234,8 +228,7 @@ class Daemon:
             _log.critical("A write to the journal does not end. The daemon exits without closing the journal.")
             return
         # Everything durable is on disk already. If one of these fails, the next start recovers as after a crash.
-        await leaving.finish("the storage thread", self._storage.close, limit_s=_LEAVE_S)
-        await leaving.finish("the snapshots' memory", self._ring.close, limit_s=_LEAVE_S)
+        await leaving.finish("the work on saved states", self._saved.close, limit_s=_LEAVE_S)
         if self._kernel.durable.run.phase not in TERMINAL:
             self._flush_spending()
         if await leaving.finish("the kernel", self._kernel.stop, limit_s=_LEAVE_S):
@@ -265,14 +258,10 @@ class Daemon:
         for effect in published.effects:
             if isinstance(effect, ExitDaemon):
                 self._end(effect, published.state.run.phase)
-            elif isinstance(effect, DeleteCheckpoint | SweepCheckpoints):
-                self._storage.obey(effect)
-            elif isinstance(effect, PrepareRing):
-                self._ring.prepare(effect)
-            elif isinstance(effect, VerifySnapshot):
-                self._ring.verify(effect)
             elif isinstance(effect, SpawnTrainer | KillTrainer):
                 self._supervisor.obey(effect)
+            else:
+                self._saved.obey(effect)
 
     def _end(self, effect: ExitDaemon, phase: Phase) -> None:
         if self._lingers and phase is Phase.COMPLETED and not self._signals:
@@ -378,7 +367,5 @@ def _threads_argument(run: OpenRun) -> tuple[str, ...]:
 
 def _open_trainer_log(run: OpenRun) -> LogFile:
     path = run.run_dir / "logs" / "trainer.log"
-    try:
+    with refusing(EXIT_IO, f"{path} cannot be written", OSError):
         return LogFile(path, "trainer-log")
-    except OSError as error:
-        raise StartRefused(EXIT_IO, f"{path} cannot be written: {error}") from error

@@ -29,7 +29,6 @@ from journal import (
     JournalLocked,
     JournalTooNew,
     Mark,
-    Recovery,
     RecoveryKind,
     Tabulation,
 )
@@ -43,9 +42,18 @@ from tolariad.core.state import RunState
 from tolariad.core.steps.table import STEP_COLUMNS, step_row
 from tolariad.daemon import parent
 from tolariad.daemon import settings as settings_of
-from tolariad.daemon.request import EXIT_CONFIG, EXIT_DAMAGED, EXIT_IO, EXIT_TRY_AGAIN, RunRequest, StartRefused
+from tolariad.daemon.request import (
+    EXIT_CONFIG,
+    EXIT_DAMAGED,
+    EXIT_IO,
+    EXIT_TRY_AGAIN,
+    RunRequest,
+    StartRefused,
+    refusing,
+)
 from tolariad.daemon.settings import GIVEN_NAME, RESOLVED_NAME, Resolved
 from tolariad.failpoints import reached
+from tolariad.kernel import Kernel
 from tolariad.storage import CheckpointUnusable, read_manifest
 from tolariad.supervisor.notify import Notifier
 from tolariad.supervisor.procfs import boot_id, own_limits
@@ -105,12 +113,11 @@ def open_run(request: RunRequest, mode: StartMode, notifier: Notifier) -> OpenRu
 
 def _refuse_strangers(folder: Path) -> None:
     """Raise StartRefused if another user could change the run, or read what only this one may write to."""
-    try:
+    with (
+        refusing(EXIT_CONFIG, "", run_files.UnsafeFolder),
+        refusing(EXIT_IO, f"the run folder {folder} cannot be checked", OSError),
+    ):
         run_files.require_own(folder)
-    except run_files.UnsafeFolder as error:
-        raise StartRefused(EXIT_CONFIG, str(error)) from error
-    except OSError as error:
-        raise StartRefused(EXIT_IO, f"the run folder {folder} cannot be checked: {error}") from error
 
 
 def _refuse_lost_journal(folder: Path) -> None:
@@ -125,31 +132,25 @@ def _refuse_lost_journal(folder: Path) -> None:
 
 
 def _open_journal(folder: Path, asked: JournalSettings) -> Journal:
-    try:
+    with (
+        refusing(EXIT_IO, f"the run folder {folder} cannot be opened", JournalError, OSError),
+        refusing(EXIT_DAMAGED, "", JournalDamaged, JournalTooNew),
+        refusing(EXIT_CONFIG, "", FileSystemRefused),
+        refusing(
+            EXIT_TRY_AGAIN,
+            f"another daemon runs {folder} (`tolaria --dir {folder} status` shows the run)",
+            JournalLocked,
+        ),
+    ):
         run_files.make_run_folder(folder)
         run_files.make_folder(folder, "logs")
         return Journal.open(
             folder / JOURNAL_NAME,
             segment_bytes=asked.segment_bytes,
             allow_filesystem=asked.allow_filesystem or os.environ.get(ALLOW_FILESYSTEM) == "1",
-            reached=_reached,
+            reached=reached,
             tabulation=Tabulation(STEP_COLUMNS, step_row),
         )
-    except JournalLocked as error:
-        why = f"another daemon runs {folder}: {error} `tolaria --dir {folder} status` shows the run"
-        raise StartRefused(EXIT_TRY_AGAIN, why) from error
-    except FileSystemRefused as error:
-        raise StartRefused(EXIT_CONFIG, str(error)) from error
-    except (JournalDamaged, JournalTooNew) as error:
-        raise StartRefused(EXIT_DAMAGED, str(error)) from error
-    except (JournalError, OSError) as error:
-        raise StartRefused(EXIT_IO, f"the run folder {folder} cannot be opened: {error}") from error
-
-
-def _reached(point: str) -> None:
-    """Pass on the journal's points that are failpoints. It has more than those."""
-    if point in ("commit", "rotation_head", "rotation"):
-        reached(point)
 
 
 def _fold(journal: Journal, notifier: Notifier) -> RunState:
@@ -168,15 +169,14 @@ def _fold(journal: Journal, notifier: Notifier) -> RunState:
     if last_seq:
         notifier.status(f"replaying {last_seq} events")
         notifier.extend(_EXTEND_S)
-    try:
+    damage = (JournalDamaged, JournalTooNew, ReplayError, msgspec.DecodeError)
+    with (
+        refusing(EXIT_IO, f"the journal in {journal.folder} cannot be read", JournalError, OSError),
+        refusing(EXIT_DAMAGED, f"the journal in {journal.folder} cannot be folded", *damage),
+    ):
         start = newest_usable(journal.captures())
         records = _with_failpoints(journal.records(start.seq))
         return replay_records(start, records, strict=True, progress=tell).state
-    except (JournalDamaged, JournalTooNew, ReplayError, msgspec.DecodeError) as error:
-        why = f"the journal in {journal.folder} cannot be folded: {error}"
-        raise StartRefused(EXIT_DAMAGED, why) from error
-    except (JournalError, OSError) as error:
-        raise StartRefused(EXIT_IO, f"the journal in {journal.folder} cannot be read: {error}") from error
 
 
 def _with_failpoints(records: Iterator[JournalEntry | Mark]) -> Iterator[JournalEntry | Mark]:
@@ -209,10 +209,8 @@ def _agree(request: RunRequest, mode: StartMode, asked: Settings, journal: Journ
         facts.append(changed)
         if mode is not StartMode.ACTIVATED and settings_of.goes_on(state, resolved):
             resolved = replace(resolved, notes=(*resolved.notes, settings_of.going_on(state, resolved)))
-    try:
+    with refusing(EXIT_IO, f"the configuration cannot be written into {folder}", OSError):
         write_configuration(request, folder, resolved)
-    except OSError as error:
-        raise StartRefused(EXIT_IO, f"the configuration cannot be written into {folder}: {error}") from error
     return OpenRun(
         run_dir=folder,
         journal=journal,
@@ -259,19 +257,20 @@ def write_configuration(request: RunRequest, folder: Path, resolved: Resolved) -
     run_files.replace_file(folder, RESOLVED_NAME, resolved.text.encode())
 
 
-def recovered(recovery: Recovery) -> tuple[Event, ...]:
-    """Return the event for a torn end of the journal that was repaired at the start, if there was one."""
+def begin(run: OpenRun, kernel: Kernel) -> tuple[Event, ...]:
+    """Open the journal for writing and start the kernel. Return the facts for `Opened`. Raises JournalError."""
+    recovery = kernel.begin(run.run_id, run.context_hash, bytes.fromhex(run.boot_id))
+    kernel.start()
     if recovery.kind is not RecoveryKind.TORN:
-        return ()
-    return (
-        JournalRecovered(
-            kind=recovery.kind.value,
-            file=recovery.file.name if recovery.file else "",
-            offset=recovery.offset,
-            bytes_cut=recovery.bytes_cut,
-            quarantine=str(recovery.quarantine or ""),
-        ),
+        return run.facts
+    repaired = JournalRecovered(
+        kind=recovery.kind.value,
+        file=recovery.file.name if recovery.file else "",
+        offset=recovery.offset,
+        bytes_cut=recovery.bytes_cut,
+        quarantine=str(recovery.quarantine or ""),
     )
+    return (repaired, *run.facts)
 
 
 def earlier_threads(run: OpenRun) -> int | None:

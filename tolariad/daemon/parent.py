@@ -6,21 +6,17 @@ the checkpoint's manifest must have; the new run records it.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import msgspec
 
 from journal import JournalError, Reader
+from tolariad.core.checkpoints.catalogue_slice import CatalogueEntry
 from tolariad.core.replay import ReplayError
 from tolariad.core.run.words import Parent
-from tolariad.daemon.request import EXIT_CONFIG, EXIT_DAMAGED, EXIT_IO, EXIT_USAGE, From, StartRefused
+from tolariad.core.state import RunState
+from tolariad.daemon.request import EXIT_CONFIG, EXIT_DAMAGED, EXIT_IO, EXIT_USAGE, From, StartRefused, refusing
 from tolariad.forensics.moment import state_at
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from tolariad.core.checkpoints.catalogue_slice import CatalogueEntry
-    from tolariad.core.state import RunState
 
 
 def find(asked: From) -> Parent:
@@ -29,13 +25,13 @@ def find(asked: From) -> Parent:
     journal = folder / "journal"
     if not journal.is_dir():
         raise StartRefused(EXIT_USAGE, f"--from: {folder} contains no run. `tolaria list` shows the existing runs")
-    try:
-        with Reader(journal) as reader:
-            state = state_at(reader).state
-    except (JournalError, ReplayError, msgspec.DecodeError) as error:
-        raise StartRefused(EXIT_DAMAGED, f"--from: the journal of {folder} cannot be read: {error}") from error
-    except OSError as error:
-        raise StartRefused(EXIT_IO, f"--from: the journal of {folder} cannot be read: {error}") from error
+    what = f"--from: the journal of {folder} cannot be read"
+    with (
+        refusing(EXIT_IO, what, OSError),
+        refusing(EXIT_DAMAGED, what, JournalError, ReplayError, msgspec.DecodeError),
+        Reader(journal) as reader,
+    ):
+        state = state_at(reader).state
     entry = _entry(state, asked.id, folder)
     return Parent(
         run_id=state.run.run_id,

@@ -165,14 +165,15 @@ class DaemonPort:
         return run_status(self._kernel.durable, str(self._run_dir), facts)
 
     def _heartbeat(self, mono_ns: int) -> Heartbeat:
-        beat = self._supervisor.heartbeat
-        if beat is None or beat.mono_ns == 0:
+        living = self._supervisor.living
+        beat = living.heartbeat if living is not None else None
+        if living is None or beat is None or beat.mono_ns == 0:
             return Heartbeat()
         return Heartbeat(
             step=beat.step,
             age_s=max(0.0, (mono_ns - beat.mono_ns) / 1e9),
             activity=beat.activity.name.lower(),
-            waiting=self._supervisor.waiting,
+            waiting=living.waiting,
         )
 
     def submit(self, command: AnyCommand, actor: Actor, answer: Callable[[Answer], None]) -> None:

@@ -1,8 +1,9 @@
-"""What `tolariad run` asks of the daemon, and the error that refuses a start."""
+"""The request of `tolariad run` to the daemon, and the error that refuses a start."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
@@ -62,3 +63,12 @@ class StartRefused(Exception):
         super().__init__(why)
         self.code = code
         self.why = why
+
+
+@contextmanager
+def refusing(code: int, what: str, *errors: type[Exception]) -> Iterator[None]:
+    """Turn one of `errors` in the `with` block into StartRefused. Its text follows `what`, which may be empty."""
+    try:
+        yield
+    except errors as error:
+        raise StartRefused(code, f"{what}: {error}" if what else str(error)) from error

@@ -16,17 +16,19 @@ import msgspec
 from msgspec.structs import replace
 
 from tolariad import config, run_files
-from tolariad.config import ConfigError, Settings
 from tolariad.core.health.budget_slice import breakers_of, limits_of
 from tolariad.core.run import limit_ask
 from tolariad.core.run.limit_ask import rates_of_plan
 from tolariad.core.run.limit_slice import is_of_end
 from tolariad.core.run.slice import Phase
 from tolariad.core.run.words import ConfigChanged, Policy
+from tolariad.core.settings import rules
+from tolariad.core.settings.model import Settings
+from tolariad.core.settings.reading import ConfigError, read_settings
 from tolariad.core.settings.values import DEFAULT_METRIC, Better, read_metric
 from tolariad.core.stability import breaker_rule
 from tolariad.core.state import RunState
-from tolariad.daemon.request import EXIT_CONFIG, RunRequest, StartRefused
+from tolariad.daemon.request import EXIT_CONFIG, RunRequest, StartRefused, refusing
 
 GIVEN_NAME: Final = "config.yaml"
 RESOLVED_NAME: Final = "config.resolved.json"
@@ -52,7 +54,9 @@ def load(request: RunRequest, journaled: str | None = None) -> Settings:
     folder. The copy may be from a start that ended before its change was recorded.
     """
     if request.settings is not None:
-        return _checked(request.settings)
+        # A program has made them: check types and ranges.
+        with refusing(EXIT_CONFIG, "", ConfigError):
+            return read_settings(msgspec.to_builtins(request.settings))
     sets = list(request.sets)
     if request.task is not None:
         sets.insert(0, f"task={request.task}")
@@ -65,23 +69,10 @@ def load(request: RunRequest, journaled: str | None = None) -> Settings:
         source = msgspec.json.decode(journaled)
     elif request.task is None and (request.run_dir / RESOLVED_NAME).exists():
         source = _kept(request.run_dir)
-    try:
+    with refusing(EXIT_CONFIG, "", ConfigError):
         settings = config.load(source, sets)
-        config.require_task(settings)
-    except ConfigError as error:
-        raise StartRefused(EXIT_CONFIG, str(error)) from error
-    return settings
-
-
-def _checked(settings: Settings) -> Settings:
-    """Return settings that a program has made, unchanged.
-
-    Raises StartRefused if a value is of the wrong type or out of range.
-    """
-    try:
-        return config.read_settings(msgspec.to_builtins(settings))
-    except ConfigError as error:
-        raise StartRefused(EXIT_CONFIG, str(error)) from error
+        rules.require_task(settings)
+        return settings
 
 
 def _kept(run_dir: Path) -> dict[str, Any]:
@@ -98,11 +89,11 @@ def resolve(settings: Settings, rng_seed: int | None = None) -> Resolved:
     """Complete the settings: if the seed is None, take the run's own or draw one."""
     if settings.rng_seed is None:
         settings = replace(settings, rng_seed=secrets.randbits(63) if rng_seed is None else rng_seed)
-    notes = [note] if (note := config.warmup_note(settings)) else []
-    idle = config.without_effect(settings)
+    notes = [note] if (note := rules.warmup_note(settings)) else []
+    idle = rules.without_effect(settings)
     if idle:
         notes.append(f"these keys have no effect in this version: {', '.join(idle)}")
-    text = config.resolved_json(settings)
+    text = rules.resolved_json(settings)
     return Resolved(
         settings=settings,
         text=text.decode(),
@@ -157,11 +148,11 @@ def policy_of(settings: Settings) -> Policy:
 
 
 def change(
-    former: str, resolved: Resolved, request: RunRequest, free: Callable[[str], bool] = config.is_reloadable
+    former: str, resolved: Resolved, request: RunRequest, free: Callable[[str], bool] = rules.is_reloadable
 ) -> ConfigChanged | None:
-    """Return what differs from the run's configuration. Raises StartRefused unless it is accepted or every key is `free`."""
+    """Return what differs from the run's configuration. Raises StartRefused unless it may differ (`free`)."""
     try:
-        keys = config.difference(config.read_resolved(former.encode()), resolved.settings)
+        keys = rules.difference(rules.read_resolved(former.encode()), resolved.settings)
     except ConfigError as error:
         # Another version with other keys wrote it. Only the operator can decide that the new one replaces it.
         if not request.accept_config:
@@ -188,7 +179,7 @@ def change_at_start(state: RunState, resolved: Resolved, request: RunRequest) ->
     has_later_end = goes_on(state, resolved)
 
     def free(key: str) -> bool:
-        return config.is_reloadable(key) or (has_later_end and is_of_end(key))
+        return rules.is_reloadable(key) or (has_later_end and is_of_end(key))
 
     return change(state.run.config, resolved, request, free)
 
@@ -208,7 +199,9 @@ def going_on(state: RunState, resolved: Resolved) -> str:
     """Return the sentence for a complete run that goes on because its configuration has a later end."""
     done, an_epoch = state.progress, state.progress.steps_per_epoch
     by_steps = resolved.policy.stop_steps
-    end = f"epoch {limit_ask.last_epoch(_with_end(state, resolved.policy))}{f', at most step {by_steps}' if by_steps else ''}"
+    end = f"epoch {limit_ask.last_epoch(_with_end(state, resolved.policy))}"
+    if by_steps:
+        end += f", at most step {by_steps}"
     rates = rates_of_plan(state, resolved.settings.epochs * an_epoch) if an_epoch else ""
     here = f"the run was complete after epoch {done.epoch_finished}, step {done.step}, and goes on to {end}"
     return f"{here}; {rates}" if rates else here

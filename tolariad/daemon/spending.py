@@ -7,16 +7,14 @@ number and recorded once a minute.
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from tolariad.core.health.budget_slice import Overruns, in_unit, limits_of
 from tolariad.core.health.budget_words import Tally, tallies
 from tolariad.core.health.budgets import BUDGETS
 from tolariad.core.health.histogram import Meter, with_one
-
-if TYPE_CHECKING:
-    from tolariad.core.settings.model import Settings
-    from tolariad.kernel import Published
+from tolariad.core.settings.model import Settings
+from tolariad.kernel import Published
 
 # One turn in this many is measured.
 SAMPLED: Final = 64

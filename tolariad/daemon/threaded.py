@@ -7,20 +7,15 @@ from __future__ import annotations
 
 import os
 import time
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from tolariad.channel import Activity
-from tolariad.daemon.opening import earlier_threads
-from tolariad.supervisor.threaded import TrainerExit
+from tolariad.channel import Activity, TrainerEnd
+from tolariad.daemon.opening import OpenRun, earlier_threads
+from tolariad.supervisor.threaded import TrainerCode, TrainerExit
+from tolariad.trainer.loop import Trainer
 from tolariad.trainer.process.children import kept_from_children
 from tolariad.trainer.process.lifecycle import End, built, see_through
 from tolariad.trainer.process.lifelines import lock_run
-
-if TYPE_CHECKING:
-    from tolariad.channel import TrainerEnd
-    from tolariad.daemon.opening import OpenRun
-    from tolariad.supervisor.threaded import TrainerCode
-    from tolariad.trainer.loop import Trainer
 
 _CODES: Final = {End.TOLD: 0, End.REFUSED: 78, End.RAISED: 1}
 

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from typing import Final
+from typing import Final, Protocol
 
 from journal import FrameKind, Journal, JournalError, Recovery
 from tolariad.channel import ChannelError, DaemonEnd
-from tolariad.core.base import Effect, TrainerEffect
+from tolariad.core.base import TrainerEffect
 from tolariad.core.checkpoints.words import TrainFrom
 from tolariad.core.decide import overdue
 from tolariad.core.decision import Refusal
@@ -30,13 +29,11 @@ from tolariad.core.run.words import ExitDaemon
 from tolariad.core.state import RunState, capture, hash_mark
 from tolariad.core.steps.ask import may_wait
 from tolariad.core.steps.words import StepReport
-from tolariad.core.trainer.words import ExecutionContextRecorded
-from tolariad.kernel.scheduling import Scheduling
-from tolariad.kernel.script import RerunScript, ScriptLoader, ScriptRequest
-from tolariad.kernel.space import commit
+from tolariad.core.trainer.words import ExecutionContextRecorded, SchedulingRecorded
+from tolariad.kernel.script import ScriptLoader, ScriptRequest, read_script
 from tolariad.kernel.trainer_link import TrainerLink
-from tolariad.kernel.turn import AnswerTo, Published, Turn
-from tolariad.kernel.wakeup import SLEEP_MAX_MS, Wakeup
+from tolariad.kernel.turn import AnswerTo, Published, Turn, log
+from tolariad.kernel.wakeup import DOZE_MS, SLEEP_MAX_MS, Wakeup
 
 STATE_HASH_EVENTS: Final = 10_000
 # A start folds at most this many events after the last capture (0.1 s); so does a reader of a run without a daemon.
@@ -55,7 +52,15 @@ _LOOKS: Final = 16
 _FLOW_NS: Final = 1_000_000_000
 _EXIT_IO: Final = 74  # EX_IOERR of sysexits.h
 
-log = logging.getLogger("tolariad.kernel")
+
+class Scheduling(Protocol):
+    """Cores and scheduling classes. The kernel's thread calls both methods, for itself. Neither raises."""
+
+    def take(self, context: ExecutionContextRecorded, trainer_pid: int) -> SchedulingRecorded:
+        """Ask for the cores and the class that suit a trainer that is ready. Return what the system gave."""
+
+    def give_back(self) -> None:
+        """Undo `take`: the trainer is gone."""
 
 
 class Kernel:
@@ -79,7 +84,7 @@ class Kernel:
         self._inputs: deque[tuple[Input, AnswerTo | None] | Callable[[], None]] = deque()
         self._wakeup = Wakeup()
         self._link = TrainerLink(self._wakeup)
-        self._script_loader = ScriptLoader(journal.folder, self._call)
+        self._script_loader = ScriptLoader(journal.folder, self.call)
         self._scheduling = scheduling
         self._polls = False
         self._pace = Pace()
@@ -126,7 +131,7 @@ class Kernel:
 
     def stop(self) -> None:
         """Take the inputs queued so far, then end the thread. The caller closes the journal."""
-        self._call(self._end_thread)
+        self.call(self._end_thread)
         if self._thread.is_alive():
             self._thread.join()
         self._script_loader.close()
@@ -137,18 +142,16 @@ class Kernel:
         self._inputs.append((given, answer))
         self._wakeup.wake()
 
-    def ping(self, answer: Callable[[], None]) -> None:
-        """Call `answer` in the kernel's next turn: a proof that the kernel is not stuck."""
-        self._call(answer)
+    def call(self, function: Callable[[], None]) -> None:
+        """Call `function` in the kernel's thread, once what was submitted before is decided. Never blocks."""
+        self._inputs.append(function)
+        self._wakeup.wake()
 
     def attach(self, end: DaemonEnd, spawned: TrainerSpawned) -> None:
         """Record that a trainer was started; read its reports from then on."""
+        # In this order: a turn may decide the input before `submit` returns, and it then takes the channel.
         self._link.expect(spawned.incarnation, end)
         self.submit(spawned)
-
-    def _call(self, function: Callable[[], None]) -> None:
-        self._inputs.append(function)
-        self._wakeup.wake()
 
     # -- in the kernel's thread ----------------------------------------------------------------------------------------
 
@@ -158,7 +161,7 @@ class Kernel:
                 self._turn(check_socket=self._wait())
             # A capture at the end of the journal: `tolaria status` of a run without a daemon then folds nothing.
             self._mark(FrameKind.CAPTURE, capture(self._durable), self._clock())
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - logged, and every order is answered with it
             # A defect of the recorder must not let a trainer train without a record. Freeze, and answer every order
             # with the reason.
             log.exception("the kernel failed")
@@ -178,7 +181,8 @@ class Kernel:
         now_ns = time.monotonic_ns()
         steps_flow = now_ns - self._durable.progress.last_mono < _FLOW_NS and not end.unsent_count
         if steps_flow and may_wait(self._durable):
-            return self._wakeup.doze()
+            # Its steps may be held back, so the trainer need not wake this thread.
+            return self._wakeup.sleep(DOZE_MS)
         if self._polls and steps_flow and (pauses_s := self._pace.pauses_s(now_ns)) is not None:
             reports.poll_ring(self._inputs, *pauses_s, _LOOKS)
             return reports.later_record_present
@@ -197,6 +201,7 @@ class Kernel:
         turn = self._held or Turn(now)
         turn.now = now
         self._take_reports(turn, check_socket=check_socket)
+        # Only those that are here now: an input that arrives meanwhile waits for the next turn, so that this one ends.
         for _ in range(min(len(self._inputs), INPUTS_A_TURN)):
             if turn.is_full:
                 break
@@ -239,6 +244,7 @@ class Kernel:
         try:
             taken = reports.drain(REPORTS_A_TURN, check_socket=check_socket)
         except ChannelError as error:
+            # Nothing that follows on this channel can be trusted. The next trainer starts from what is recorded.
             log.warning("trainer %d: %s", reports.incarnation, error)
             self._decide(ReportUnusable(incarnation=reports.incarnation, why=str(error)), turn, None)
             self._disconnect()
@@ -259,14 +265,12 @@ class Kernel:
 
     def _commit(self, turn: Turn) -> bool:
         """Make this turn's events durable. Return False if that failed: then nothing of the turn has happened."""
+        # An answer without an event, such as most refusals, promises nothing that a crash could break.
         if not turn.raw:
             return True
-        progress, now = self._head.progress, turn.now
-        self._write_started_ns = begun_ns = time.monotonic_ns()
+        self._write_started_ns = time.monotonic_ns()
         try:
-            commit(
-                self._journal, turn.raw, epoch=progress.epoch, step=progress.step, wall_ns=now.wall, mono_ns=now.mono
-            )
+            turn.commit(self._journal, self._head)
         except JournalError as error:
             log.critical("The journal cannot be written (%s). The run is frozen: no update begins any more.", error)
             self._fail(str(error))
@@ -275,7 +279,6 @@ class Kernel:
             return False
         finally:
             self._write_started_ns = 0
-        turn.write_ns = time.monotonic_ns() - begun_ns
         # Only here does `head` become `durable`: everything outside this thread reads `durable`.
         self._durable = self._head
         return True
@@ -285,13 +288,18 @@ class Kernel:
         # The page first: the trainer may be waiting at its gate for exactly this number.
         self._link.show_durable(self._durable, only_steps=turn.only_steps)
         for effect in turn.effects:
-            self._send(effect)
+            # The daemon's effects leave with `Published`.
+            if isinstance(effect, TrainFrom):
+                self._order_training(effect)
+            elif isinstance(effect, TrainerEffect):
+                self._link.send(effect, None)
         for answer, given in turn.answers:
             answer(given)
         if turn.events or turn.effects:
             self._publish_to(Published(self._durable, tuple(turn.events), turn.published, None, turn.write_ns))
         if turn.context is not None:
             self._schedule(turn.context)
+        # Last, so that no answer waits for it. A crash before it only makes the next fold longer.
         self._mark_state(turn.now)
 
     def _schedule(self, context: ExecutionContextRecorded) -> None:
@@ -314,13 +322,6 @@ class Kernel:
         if self._scheduling is not None:
             self._scheduling.give_back()
 
-    def _send(self, effect: Effect) -> None:
-        """Send an order to the trainer. The daemon's effects leave with `Published` instead."""
-        if isinstance(effect, TrainFrom):
-            self._order_training(effect)
-        elif isinstance(effect, TrainerEffect):
-            self._link.send(effect, None)
-
     def _order_training(self, order: TrainFrom) -> None:
         """Send TrainFrom with the script of its re-run. Other orders may overtake it: the trainer obeys it first."""
         reports, request = self._link.reports, ScriptRequest.for_order(order, self._durable)
@@ -328,14 +329,13 @@ class Kernel:
             return
         if request.checkpoint is None:
             # Before the first checkpoint the journal is short: read it here, without a thread.
-            script = RerunScript.from_journal(self._journal.folder, request, threading.Event())
-            self._link.send(order, script.payload)
+            self._link.send(order, read_script(self._journal.folder, request, threading.Event()))
             return
         incarnation = reports.incarnation
 
-        def send(script: RerunScript) -> None:
+        def send(script: bytes) -> None:
             if self._link.is_connected_to(incarnation):
-                self._link.send(order, script.payload)
+                self._link.send(order, script)
 
         self._script_loader.load(request, send)
 
@@ -362,6 +362,7 @@ class Kernel:
             self._write_started_ns = 0
 
     def _end_thread(self) -> None:
+        # From here on `_may_hold` is false, so a turn that was held back is written before the thread ends.
         self._running = False
         self._disconnect()
 
@@ -384,6 +385,7 @@ class Kernel:
         why = self._failure or ""
         while self._inputs:
             item = self._inputs.popleft()
+            # Functions are still called: `stop` must end this thread after a failure too.
             if callable(item):
                 item()
                 continue

@@ -44,21 +44,18 @@ class ScriptRequest(NamedTuple):
         return cls(ref, entry.script_from if entry else 1, entry.branch if entry else 0, state.rollbacks.branches)
 
 
-class RerunScript(NamedTuple):
-    """A script as the trainer receives it: `payload` is the msgpack form of `vocabulary.script.Script`."""
+def read_script(folder: Path, request: ScriptRequest, cancelled: threading.Event) -> bytes:
+    """Read a script from the journal, in the form in which the trainer receives it: the msgpack of a `Script`.
 
-    payload: bytes
-
-    @classmethod
-    def from_journal(cls, folder: Path, request: ScriptRequest, cancelled: threading.Event) -> RerunScript:
-        """Read the script from the journal. Once `cancelled` is set it returns early, with a part of the script."""
-        # A reader of its own: the kernel goes on appending meanwhile, and a reader never disturbs the writer.
-        with Reader(folder) as reader:
-            reader.seek(seq=request.first_seq)
-            events = _events(cancelled, reader)
-            # Only steps of the checkpoint's branch and its successors: an abandoned branch must not be repeated.
-            script = script_from_journal(events, request.checkpoint, request.branch, request.branches)
-            return cls(msgspec.msgpack.encode(script))
+    Once `cancelled` is set it returns early, with a part of the script.
+    """
+    # A reader of its own: the kernel goes on appending meanwhile, and a reader never disturbs the writer.
+    with Reader(folder) as reader:
+        reader.seek(seq=request.first_seq)
+        events = _events(cancelled, reader)
+        # Only steps of the checkpoint's branch and its successors: an abandoned branch must not be repeated.
+        script = script_from_journal(events, request.checkpoint, request.branch, request.branches)
+        return msgspec.msgpack.encode(script)
 
 
 class ScriptLoader:
@@ -71,7 +68,7 @@ class ScriptLoader:
         self._cancelled = threading.Event()
         self._thread: threading.Thread | None = None
 
-    def load(self, request: ScriptRequest, then: Callable[[RerunScript], None]) -> None:
+    def load(self, request: ScriptRequest, then: Callable[[bytes], None]) -> None:
         """Cancel the request in flight, read this script, and call `then` with it in the kernel's thread."""
         self.cancel()
         # A new event for each request: the old thread keeps its own, which stays set.
@@ -93,10 +90,10 @@ class ScriptLoader:
         if self._thread is not None:
             self._thread.join()
 
-    def _work(self, request: ScriptRequest, then: Callable[[RerunScript], None], cancelled: threading.Event) -> None:
-        script, failure = RerunScript(b""), None
+    def _work(self, request: ScriptRequest, then: Callable[[bytes], None], cancelled: threading.Event) -> None:
+        script, failure = b"", None
         try:
-            script = RerunScript.from_journal(self._folder, request, cancelled)
+            script = read_script(self._folder, request, cancelled)
         except Exception as error:  # noqa: BLE001 - `in_kernel` raises it again
             failure = error
 

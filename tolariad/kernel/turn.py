@@ -1,13 +1,15 @@
-"""What one turn of the kernel collects, and what it publishes once the turn is durable."""
+"""One turn of the kernel: what it collects, how it becomes durable, and what it publishes then."""
 
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable
 from typing import Final
 
 import msgspec
 
+from journal import Journal, JournalFull
 from tolariad.core.base import DaemonEffect, Effect, Event, Seq
 from tolariad.core.decide import decide
 from tolariad.core.decision import Answer, Refusal
@@ -21,6 +23,10 @@ from tolariad.core.vocabulary import encode_event
 # The largest event, and the bytes after which a turn takes no further input: together they fit into one frame.
 EVENT_BYTES_MAX: Final = 16 << 20
 TURN_BYTES_MAX: Final = 16 << 20
+
+# Between two attempts on a full disk: short enough to continue at once after space was freed, long enough to cost
+# nothing.
+_PAUSE_S: Final = 0.2
 
 log = logging.getLogger("tolariad.kernel")
 
@@ -57,7 +63,7 @@ def refused_instead(state: RunState, given: Input, why: str, now: Now) -> Decide
 
 
 class Turn:
-    """What one turn collects before its frame is written.
+    """Everything that one turn collects before its frame is written.
 
     `now` is the reading of the clock; `began_mono` that of the first turn whose steps were held back in this one.
     """
@@ -113,6 +119,29 @@ class Turn:
         self.effects.extend(decided.effects)
         if answer is not None and decided.answer is not None:
             self.answers.append((answer, decided.answer))
+
+    def commit(self, journal: Journal, head: RunState) -> None:
+        """Make the events durable in one frame, however long that takes. Raises JournalError if they never can be.
+
+        On a full disk the turn waits for space as it would wait for a slow disk. This is the last resort: long before
+        it, `core.run.rules` pauses the run, because free space fell below its floor.
+        """
+        epoch, step, began_ns, is_logged = head.progress.epoch, head.progress.step, time.monotonic_ns(), False
+        while True:
+            try:
+                journal.commit(self.raw, epoch=epoch, step=step, wall_ns=self.now.wall, mono_ns=self.now.mono)
+            except JournalFull as error:
+                # JournalFull leaves the journal as it was before the call, so the same batch is tried again.
+                # Log once: the condition may last for hours, and the log lies on a disk too.
+                if not is_logged:
+                    log.critical("The journal's disk is full (%s). The run waits until there is space.", error)
+                is_logged = True
+                # Sleeping in the kernel's thread is right here: no order may be acknowledged and no step may count
+                # before this frame is durable, so the thread has nothing else to do.
+                time.sleep(_PAUSE_S)
+            else:
+                self.write_ns = time.monotonic_ns() - began_ns
+                return
 
     @property
     def is_full(self) -> bool:

@@ -75,10 +75,6 @@ class Wakeup:
         with contextlib.suppress(BlockingIOError):
             os.eventfd_read(self._eventfd)
 
-    def doze(self) -> bool:
-        """Sleep for `DOZE_MS` at most, without asking the trainer to wake this thread: its steps may be held back."""
-        return self.sleep(DOZE_MS)
-
     def sleep_on_ring(self, end: DaemonEnd, reports: Reports, *, steps_flow: bool, most_ms: int = SLEEP_MAX_MS) -> bool:
         """Sleep until something happens; a new record in the step ring counts. Retry a full outbox soon.
 

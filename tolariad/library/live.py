@@ -14,31 +14,29 @@ import threading
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, TypeAlias
 
 from tolariad.channel import Page, TrainerEnd, channel_pair
 from tolariad.core.base import Actor
-from tolariad.core.checkpoints.words import DeleteCheckpoint, SweepCheckpoints
+from tolariad.core.checkpoints.words import CheckpointAborted, CheckpointCommitted
 from tolariad.core.control import words as cv
 from tolariad.core.decision import Accepted, Answer
 from tolariad.core.inputs import CommandReceived, Input, Opened, SignalReceived, StartMode, TrainerGone, TrainerSpawned
 from tolariad.core.rollback.words import Rollback
 from tolariad.core.run.slice import Phase
 from tolariad.core.run.words import ExitDaemon
-from tolariad.core.snapshots.words import PrepareRing, VerifySnapshot
+from tolariad.core.state import RunState
 from tolariad.core.trainer.words import DeathReason, KillTrainer, SpawnTrainer
 from tolariad.core.vocabulary import AnyCommand
-from tolariad.daemon.opening import OpenRun, earlier_threads, open_run, recovered, require_linux
+from tolariad.daemon.opening import OpenRun, begin, earlier_threads, open_run, require_linux
 from tolariad.daemon.port import now
 from tolariad.daemon.request import RunRequest
 from tolariad.kernel import Kernel, Published
 from tolariad.library.saying import Saying
-from tolariad.library.wanted import Wanted
 from tolariad.storage import copy_checkpoint
-from tolariad.storage.jobs import StorageJobs
 from tolariad.supervisor.notify import Notifier
 from tolariad.supervisor.procfs import boot_id
-from tolariad.supervisor.ring import MemoryRing
+from tolariad.supervisor.saved_states import SavedStates
 from tolariad.trainer.build import build
 from tolariad.trainer.checkpoints.restore import load, restore
 from tolariad.trainer.loop import Trainer
@@ -48,8 +46,7 @@ from tolariad.trainer.process.lifelines import lock_run
 from tolariad.trainer.setup import Setup
 from tolariad.trainer.tasks.task import FoundTask
 
-if TYPE_CHECKING:
-    from tolariad.core.state import RunState
+_Ends: TypeAlias = "queue.SimpleQueue[CheckpointCommitted | CheckpointAborted]"
 
 
 class RunFailed(Exception):
@@ -64,11 +61,12 @@ class Live:
         self._setup = setup
         self._kernel = Kernel(opened.journal, opened.state, clock=now, publish=self._publish)
         self._effects: queue.SimpleQueue[SpawnTrainer | ExitDaemon | RunFailed] = queue.SimpleQueue()
-        self._storage = StorageJobs(opened.run_dir / "checkpoints", self._kernel.submit)
-        self._ring = MemoryRing(self._kernel.submit)
+        self._saved = SavedStates(opened.run_dir / "checkpoints", self._kernel.submit)
         self._thread = threading.get_ident()
         self._channel: socket.socket | None = None
-        self._wanted: tuple[Wanted, ...] = ()
+        # One queue for each call of `checkpoint` in progress. The kernel's thread puts the end of every checkpoint into
+        # all.
+        self._ends: tuple[_Ends, ...] = ()
         self._saying = Saying()
         self._copying: list[threading.Thread] = []
 
@@ -97,19 +95,17 @@ class Live:
         """Run until the run ends. `hear` gets the function to call on ^C."""
         opened, kernel = self._opened, self._kernel
         try:
-            recovery = kernel.begin(opened.run_id, opened.context_hash, bytes.fromhex(opened.boot_id))
-            kernel.start()
+            facts = begin(opened, kernel)
             opened.journal.start_preparing()
             mode = StartMode.RETRY if opened.state.run.phase is Phase.FAILED else StartMode.EXPLICIT
-            kernel.submit(Opened(mode=mode, facts=(*recovered(recovery), *opened.facts)))
+            kernel.submit(Opened(mode=mode, facts=facts))
             # Only now: no stop may be recorded before the start of the run.
             hear(self._stop)
             if opened.state.run.phase in (Phase.PAUSED, Phase.FROZEN) or opened.state.run.pause is not None:
                 self._resume()
             self._serve()
         finally:
-            self._storage.close()
-            self._ring.close()
+            self._saved.close()
             kernel.stop()
             self._saying.close()
             opened.journal.close()
@@ -152,16 +148,14 @@ class Live:
         channel = TrainerEnd(theirs, page)
         self._channel = theirs
         reason, code = DeathReason.KILLED, 1
-        descriptors = (lock, page.descriptor, ours.fileno(), theirs.fileno(), self._ring.descriptor)
+        descriptors = (lock, page.descriptor, ours.fileno(), theirs.fileno(), self._saved.arena)
         with kept_from_children(opened.journal.folder, *descriptors):
             kernel.attach(
                 ours, TrainerSpawned(incarnation=incarnation, pid=os.getpid(), start_ticks=0, boot_id=boot_id())
             )
             try:
                 ending = see_through(
-                    lambda: Trainer(
-                        self._setup, channel, opened.run_dir, opened.run_id.hex(), ring=self._ring.descriptor
-                    ),
+                    lambda: Trainer(self._setup, channel, opened.run_dir, opened.run_id.hex(), ring=self._saved.arena),
                     channel,
                 )
                 reason = DeathReason.EXIT if ending.end is End.TOLD else DeathReason.EXCEPTION
@@ -189,20 +183,18 @@ class Live:
         for effect in turn.effects:
             if isinstance(effect, KillTrainer):
                 self._cut()
-            elif isinstance(effect, DeleteCheckpoint | SweepCheckpoints):
-                self._storage.obey(effect)
-            elif isinstance(effect, PrepareRing):
-                self._ring.prepare(effect)
-            elif isinstance(effect, VerifySnapshot):
-                self._ring.verify(effect)
             elif isinstance(effect, SpawnTrainer | ExitDaemon):
                 self._effects.put(effect)
+            else:
+                self._saved.obey(effect)
         if turn.failure:
             self._effects.put(RunFailed(turn.failure))
             self._cut()
         self._saying.look(turn.events)
-        for wanted in self._wanted:
-            wanted.look(turn.events)
+        for _, event in turn.events if self._ends else ():
+            if isinstance(event, CheckpointCommitted | CheckpointAborted):
+                for ends in self._ends:
+                    ends.put(event)
 
     def _cut(self) -> None:
         """Close the trainer's channel. A thread cannot be killed; without a channel it starts no update and exits."""
@@ -215,7 +207,7 @@ class Live:
         """Submit an input and wait until it is recorded."""
         done = threading.Event()
         self._kernel.submit(given)
-        self._kernel.ping(done.set)
+        self._kernel.call(done.set)
         done.wait()
 
     def _order(self, command: AnyCommand) -> Answer:
@@ -232,38 +224,40 @@ class Live:
         return isinstance(self._order(Rollback(epoch=epoch, reason="Tolaria.rollback")), Accepted)
 
     def extend(self, epochs: int | None, steps: int | None) -> bool:
-        """Order another end; whether it was accepted."""
+        """Order another end. Return whether it was accepted."""
         return isinstance(self._order(cv.Extend(epochs=epochs, steps=steps, reason="Tolaria.extend")), Accepted)
 
     # -- checkpoints on demand -----------------------------------------------------------------------------------------
 
     def checkpoint(self, target: Path) -> bool:
         """Order a checkpoint, and copy it to `target` when it is committed."""
-        wanted = Wanted()
-        self._wanted = (*self._wanted, wanted)
+        # Listen before ordering: the end must not be missed, however soon it comes.
+        ends: _Ends = queue.SimpleQueue()
+        self._ends = (*self._ends, ends)
         answer = self._order(cv.Checkpoint(reason=f"for {target}"))
         if not isinstance(answer, Accepted):
-            self._forget(wanted)
+            self._forget(ends)
             return False
-        wanted.cause.put(answer.seq)
         if threading.get_ident() != self._thread:
-            return self._copy(wanted, target)
-        thread = threading.Thread(target=self._copy, args=(wanted, target), name="tolaria-copy")
+            return self._copy(answer.seq, ends, target)
+        thread = threading.Thread(target=self._copy, args=(answer.seq, ends, target), name="tolaria-copy")
         self._copying.append(thread)
         thread.start()
         return True
 
-    def _forget(self, wanted: Wanted) -> None:
-        self._wanted = tuple(one for one in self._wanted if one is not wanted)
+    def _forget(self, ends: _Ends) -> None:
+        self._ends = tuple(one for one in self._ends if one is not ends)
 
-    def _copy(self, wanted: Wanted, target: Path) -> bool:
-        try:
-            committed = wanted.wait(self._kernel)
-        finally:
-            self._forget(wanted)
-        if committed is None:
+    def _copy(self, order: int, ends: _Ends, target: Path) -> bool:
+        """Wait for the end of the checkpoint that event `order` ordered, and copy it. False: it was aborted."""
+        end: CheckpointCommitted | CheckpointAborted | None = None
+        while self._kernel.failure is None and (end is None or end.root != order):
+            with suppress(queue.Empty):
+                end = ends.get(timeout=0.2)
+        self._forget(ends)
+        if not isinstance(end, CheckpointCommitted) or end.root != order:
             return False
-        copy_checkpoint(self._opened.run_dir / "checkpoints" / committed.id, committed.manifest, target)
+        copy_checkpoint(self._opened.run_dir / "checkpoints" / end.id, end.manifest, target)
         return True
 
 

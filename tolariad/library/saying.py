@@ -9,15 +9,12 @@ from __future__ import annotations
 import logging
 import queue
 import threading
-from typing import TYPE_CHECKING, Final
+from collections.abc import Iterable
+from typing import Final
 
+from tolariad.core.base import Event
 from tolariad.core.said import is_said
 from tolariad.core.sentences import sentence
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from tolariad.core.base import Event
 
 QUEUE_MAX: Final = 1000
 _CLOSE_S: Final = 1.0

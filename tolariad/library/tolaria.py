@@ -18,10 +18,12 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import msgspec
+import torch
 from msgspec.structs import replace
+from torch import nn
 
 from tolariad import config as reading
 from tolariad.core.settings.model import Settings
@@ -33,10 +35,6 @@ from tolariad.trainer.data.randomness import preserved_rng
 from tolariad.trainer.process.determinism import lent
 from tolariad.trainer.tasks.given import GivenTask
 from tolariad.trainer.tasks.task import GIVEN
-
-if TYPE_CHECKING:
-    import torch
-    from torch import nn
 
 _busy: Final = threading.Lock()
 
@@ -152,8 +150,8 @@ class Tolaria:
     def extend(self, *, epochs: int | None = None, steps: int | None = None) -> bool:
         """End with epoch `epochs`, or with step `steps`, later or earlier than configured; False if it was refused.
 
-        During `train`, from a hook or another thread: True when it is ordered, durably. Give one of the two; both count from
-        the beginning of the run. A later call of `train` with the same number of epochs keeps this end.
+        During `train`, from a hook or another thread: True when it is ordered, durably. Give one of the two; both count
+        from the beginning of the run. A later call of `train` with the same number of epochs keeps this end.
         """
         return self._live.extend(epochs, steps) if self._live is not None else False
 

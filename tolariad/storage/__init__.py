@@ -4,33 +4,21 @@ Promises: a folder under its final name is complete and synced. Nothing is used 
 """
 
 from tolariad.storage.copy import copy_checkpoint
-from tolariad.storage.export import Exported, NoAverage, Weights, export_weights
-from tolariad.storage.manifest import FORMAT, Manifest, decode_manifest, encode_manifest
+from tolariad.storage.manifest import Manifest
 from tolariad.storage.pace import Pace
-from tolariad.storage.remove import InUse, held, remove, sweep
-from tolariad.storage.verify import CheckpointUnfit, CheckpointUnusable, map_piece, read_manifest, verify
+from tolariad.storage.remove import held
+from tolariad.storage.verify import CheckpointUnfit, CheckpointUnusable, map_piece, read_manifest
 from tolariad.storage.write import CheckpointWriter, remove_partial
 
 __all__ = [
-    "FORMAT",
     "CheckpointUnfit",
     "CheckpointUnusable",
     "CheckpointWriter",
-    "Exported",
-    "InUse",
     "Manifest",
-    "NoAverage",
     "Pace",
-    "Weights",
     "copy_checkpoint",
-    "decode_manifest",
-    "encode_manifest",
-    "export_weights",
     "held",
     "map_piece",
     "read_manifest",
-    "remove",
     "remove_partial",
-    "sweep",
-    "verify",
 ]

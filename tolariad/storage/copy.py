@@ -7,16 +7,15 @@ from __future__ import annotations
 
 import os
 import shutil
-from typing import TYPE_CHECKING, Final
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Final
 
 from tolariad import run_files
 from tolariad.storage.manifest import FILE_NAME
 from tolariad.storage.remove import held
 from tolariad.storage.verify import verify
 from tolariad.storage.write import sync_folder
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 _COPY_BYTES: Final = 1 << 20
 
@@ -28,18 +27,14 @@ def copy_checkpoint(folder: Path, manifest: str, target: Path) -> None:
     """
     if target.exists():
         raise FileExistsError(f"{target} already exists. Name a folder that does not exist; the copy creates it.")
-    # The lock keeps the daemon's retention from removing the checkpoint during the copy.
-    with held(folder):
-        _copy(folder, manifest, target)
-
-
-def _copy(folder: Path, manifest: str, target: Path) -> None:
-    verified = verify(folder, manifest)
     partial = target.with_name(f".{target.name}.partial")
-    shutil.rmtree(partial, ignore_errors=True)
-    partial.parent.mkdir(parents=True, exist_ok=True)
-    try:
-        partial.mkdir()
+    with ExitStack() as stack:
+        # The lock keeps the daemon's retention from removing the checkpoint during the copy.
+        stack.enter_context(held(folder))
+        verified = verify(folder, manifest)
+        shutil.rmtree(partial, ignore_errors=True)
+        stack.callback(shutil.rmtree, partial, ignore_errors=True)
+        partial.mkdir(parents=True)
         for name in (FILE_NAME, *(piece.name for piece in verified.pieces)):
             source = run_files.open_file(folder.parent, f"{folder.name}/{name}", os.O_RDONLY)
             with os.fdopen(source, "rb") as original, (partial / name).open("xb") as copied:
@@ -51,5 +46,3 @@ def _copy(folder: Path, manifest: str, target: Path) -> None:
         # does not exist.
         partial.rename(target)
         sync_folder(target.parent)
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)

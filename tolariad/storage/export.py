@@ -9,18 +9,13 @@ from __future__ import annotations
 
 import enum
 import os
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import msgspec
 
-from tolariad.storage.manifest import AVERAGE_PIECE, MODEL_PIECE
+from tolariad.storage.manifest import AVERAGE_PIECE, MODEL_PIECE, Manifest
 from tolariad.storage.tensor_file import Tensor, header, layout, parse
 from tolariad.storage.verify import CheckpointUnusable, map_piece, read_manifest
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from tolariad.storage.manifest import Manifest
 
 
 class Weights(enum.Enum):

@@ -7,14 +7,15 @@ manifest's pieces and execution context.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from pathlib import PurePath
 from typing import Final
 
 import msgspec
+from blake3 import blake3
 
 from tolariad.core.checkpoints.words import HealthStatus, Piece
 from tolariad.core.plain import rfc3339
-from tolariad.storage.merkle import merkle_root
 
 FORMAT: Final = "tolaria_3.1_c020"
 FILE_NAME: Final = "manifest.json"
@@ -24,6 +25,15 @@ AVERAGE_PIECE: Final = "ema-00000.safetensors"
 IMPORTANCE_PIECE: Final = "importance-00000.safetensors"
 # Leyline's number. A run of this version never prunes.
 PRUNING_DISABLED: Final = 3
+_CONTEXT: Final = (
+    *("training_run_id", "model_hash", "task_hash", "config_hash"),
+    *("code_version", "toolchain_version", "hardware_profile", "torch_threads"),
+)
+
+
+_LEAF: Final = b"\x00"
+_NODE: Final = b"\x01"
+_ROOT: Final = b"\x02"
 
 
 class Chunk(msgspec.Struct, frozen=True, kw_only=True):
@@ -39,11 +49,12 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     """Leyline's CheckpointMetadata; its `schema` is called `format`. docs/checkpoints.md explains each field.
 
     `epoch` and `batch` say what comes next: batch `batch` + 1 of `epoch`. `created` is `created_ns` for people.
-    `health` is the run's HealthStatus when the checkpoint was ordered, `pruning_phase` Leyline's number. `promoted_good`
-    is false: promotion needs healthy steps after the checkpoint, and the manifest never changes after it is written. `sizes` adds up bytes by group. `aliases` maps the further
-    names of a tied tensor to the one under which it is stored; `cut` holds, by group, the shapes of tensors that lie
-    in several files; `transient` are buffers that the model's state_dict leaves out. `acted` holds the causes of the newest
-    boundary orders that the state contains, as keys: a number of the journal is not a part of the state.
+    `health` is the run's HealthStatus when the checkpoint was ordered, `pruning_phase` Leyline's number.
+    `promoted_good` is false: promotion needs healthy steps after the checkpoint, and the manifest never changes after
+    it is written. `sizes` adds up bytes by group. `aliases` maps the further names of a tied tensor to the one under
+    which it is stored; `cut` holds, by group, the shapes of tensors that lie in several files; `transient` are buffers
+    that the model's state_dict leaves out. `acted` holds the causes of the newest boundary orders that the state
+    contains, as keys: a number of the journal is not a part of the state.
     """
 
     format: str = FORMAT
@@ -94,16 +105,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def context(self) -> dict[str, str]:
         """The execution context, in the form that is hashed into the root."""
-        return {
-            "training_run_id": self.training_run_id,
-            "model_hash": self.model_hash,
-            "task_hash": self.task_hash,
-            "config_hash": self.config_hash,
-            "code_version": self.code_version,
-            "toolchain_version": self.toolchain_version,
-            "hardware_profile": self.hardware_profile,
-            "torch_threads": str(self.torch_threads),
-        }
+        return {name: str(getattr(self, name)) for name in _CONTEXT}
 
     def group(self, name: str) -> tuple[Piece, ...]:
         """Return the files of the group `name`, in order; empty if there is no such group."""
@@ -139,6 +141,36 @@ def complete(manifest: Manifest, pieces: tuple[Piece, ...]) -> Manifest:
         created=rfc3339(manifest.created_ns),
         merkle_root=merkle_root(pieces, manifest.context),
     )
+
+
+# The Merkle root: one hash over every piece and over the execution context. Leaves, nodes and the root have different
+# prefixes, so that none can be presented as another. Leaves are sorted. An odd leaf moves up as it is (it is never
+# duplicated). The number of leaves is part of the root.
+def _field(data: bytes) -> bytes:
+    """Prefix the field with its length, so that different lists of fields never give the same bytes."""
+    return len(data).to_bytes(8, "little") + data
+
+
+def piece_leaf(piece: Piece) -> bytes:
+    """Return the leaf of one file: a hash of its name, its size and its BLAKE3."""
+    size = piece.size.to_bytes(8, "little")
+    return blake3(_LEAF + b"piece" + _field(piece.name.encode()) + size + _field(piece.blake3.encode())).digest()
+
+
+def context_leaf(context: Mapping[str, str]) -> bytes:
+    """Return the leaf of the execution context: a hash of its names and values, sorted by name."""
+    fields = b"".join(_field(name.encode()) + _field(value.encode()) for name, value in sorted(context.items()))
+    return blake3(_LEAF + b"context" + fields).digest()
+
+
+def merkle_root(pieces: Sequence[Piece], context: Mapping[str, str]) -> str:
+    """Return the root in hexadecimal. It does not depend on the order of `pieces`."""
+    level = sorted([*map(piece_leaf, pieces), context_leaf(context)])
+    count = len(level).to_bytes(8, "little")
+    while len(level) > 1:
+        paired = [blake3(_NODE + one + two).digest() for one, two in zip(level[::2], level[1::2], strict=False)]
+        level = [*paired, *level[len(paired) * 2 :]]
+    return blake3(_ROOT + count + level[0]).hexdigest()
 
 
 class _Format(msgspec.Struct, frozen=True):

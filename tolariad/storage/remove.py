@@ -11,17 +11,15 @@ import fcntl
 import os
 import re
 import shutil
+from collections.abc import Collection, Iterator
 from contextlib import ExitStack, contextmanager, suppress
-from typing import TYPE_CHECKING, Final
+from pathlib import Path
+from typing import Final
 
 from tolariad import run_files
 from tolariad.failpoints import reached
 from tolariad.storage.manifest import group_of
 from tolariad.storage.write import check_id, sync_folder
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator
-    from pathlib import Path
 
 _OURS: Final = re.compile(r"^\.?c(\d{6,})(\.partial|\.removed)?$")
 

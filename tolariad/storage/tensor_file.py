@@ -7,12 +7,10 @@ its type, because wider types come first and the header ends at a multiple of 8 
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 import msgspec
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
 
 
 class TensorEntry(msgspec.Struct, frozen=True, kw_only=True):

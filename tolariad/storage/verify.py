@@ -1,28 +1,25 @@
 """Read and verify the files of a checkpoint. Every byte is checked against its hash before it is used.
 
-The journal holds the hash of the manifest, and the manifest holds the hash of every piece. Pieces are mapped into memory,
-hashed on all cores, and used in place, so reading a gigabyte needs no second gigabyte. Promises: a file that cannot be
-read raises an error with its name and never a signal. A link, a file of another user, or one of another size is refused
-before it is read.
+The journal holds the hash of the manifest, and the manifest holds the hash of every piece. Pieces are mapped into
+memory, hashed on all cores, and used in place, so reading a gigabyte needs no second gigabyte. Promises: a file that
+cannot be read raises an error with its name and never a signal. A link, a file of another user, or one of another size
+is refused before it is read.
 """
 
 from __future__ import annotations
 
 import mmap
 import os
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Final
+from pathlib import Path
+from typing import Final
 
 from blake3 import blake3
 
 from tolariad import run_files
+from tolariad.core.checkpoints.words import Piece
 from tolariad.storage.manifest import FILE_NAME, Manifest, decode_manifest
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
-
-    from tolariad.core.checkpoints.words import Piece
 
 _SLICE_BYTES: Final = 64 * 1024 * 1024
 _READ_BYTES: Final = 4 * 1024 * 1024

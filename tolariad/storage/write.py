@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import os
 import shutil
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Self
+from pathlib import Path
+from typing import Self
 
 from blake3 import blake3
 
@@ -18,10 +20,6 @@ from tolariad import run_files
 from tolariad.core.checkpoints.words import Piece
 from tolariad.storage.manifest import FILE_NAME, Manifest, complete, encode_manifest
 from tolariad.storage.pace import Pace
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-    from pathlib import Path
 
 
 def sync_folder(folder: Path) -> None:
@@ -31,11 +29,6 @@ def sync_folder(folder: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
-
-
-def partial_name(checkpoint_id: str) -> str:
-    """Return the name of a checkpoint's folder while it is being written."""
-    return f".{checkpoint_id}.partial"
 
 
 def check_id(checkpoint_id: str) -> None:
@@ -59,7 +52,7 @@ class CheckpointWriter:
         check_id(checkpoint_id)
         self._root = root
         self._final = root / checkpoint_id
-        self._partial = root / partial_name(checkpoint_id)
+        self._partial = root / f".{checkpoint_id}.partial"  # its name while it is being written
         self._pace = pace or Pace()
         self._pieces: list[Piece] = []
         self._published = False

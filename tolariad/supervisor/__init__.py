@@ -3,18 +3,9 @@
 Promises: this package imports no torch, nothing in it blocks the loop, and no process that it started outlives the run.
 """
 
-from tolariad.supervisor.incarnation import Recorder, Timeouts, TrainerSetup
+from tolariad.supervisor.incarnation import Timeouts, TrainerSetup
 from tolariad.supervisor.lock import FormerTrainer
-from tolariad.supervisor.ring import MemoryRing
 from tolariad.supervisor.supervisor import Supervisor
 from tolariad.supervisor.threaded import TrainerCode
 
-__all__ = [
-    "TrainerCode",
-    "FormerTrainer",
-    "MemoryRing",
-    "Timeouts",
-    "Recorder",
-    "Supervisor",
-    "TrainerSetup",
-]
+__all__ = ["FormerTrainer", "Supervisor", "Timeouts", "TrainerCode", "TrainerSetup"]

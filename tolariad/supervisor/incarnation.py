@@ -1,7 +1,8 @@
-"""One trainer process from start to end: channel, process, output, heartbeat, and the cause of its end.
+"""One trainer process from start to end: channel, output, heartbeat, and the cause of its end.
 
-Promises: the end is reported once, after the process is reaped and its process group is dead. The stacks of a hung
-trainer are taken before it is killed. A trainer that survives SIGKILL is reported as stuck, and waited for.
+`RunningTrainer` is the part that a trainer thread has too. Promises: the end is reported once, after the process is
+reaped and its process group is dead. The stacks of a hung trainer are taken before it is killed. A trainer that
+survives SIGKILL is reported as stuck, and waited for.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import logging
 import os
 import signal
 import time
+from abc import abstractmethod
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Final, Protocol
@@ -21,11 +23,9 @@ import msgspec
 from tolariad import loop_files, run_files
 from tolariad.channel import DaemonEnd, Heartbeat, Page, channel_pair
 from tolariad.core.inputs import Input, TrainerGone, TrainerSilent, TrainerSpawned, TrainerStuck
-from tolariad.core.trainer.words import DeathReason
-from tolariad.supervisor.death import Evidence, death_reason
 from tolariad.supervisor.hang import HangLimits, HangMonitor, Silence
 from tolariad.supervisor.output import OutputCapture, Sink
-from tolariad.supervisor.process import ChildProcess, child_environment
+from tolariad.supervisor.process import ChildProcess, Evidence, child_environment, death_reason
 from tolariad.supervisor.procfs import boot_id, oom_kill_count, wait_channel
 
 _log: Final = logging.getLogger(__name__)
@@ -75,12 +75,24 @@ class TrainerSetup(msgspec.Struct, frozen=True, kw_only=True):
         return (*self.command, *(str(word) for pair in added.items() for word in pair))
 
 
-class PageView:
-    """Reads the page of a trainer (process or thread) and watches its heartbeat. Any thread may read the properties."""
+class RunningTrainer:
+    """A running trainer, process or thread: reads its page, watches its heartbeat, ends it, and reports its end.
+
+    A subclass starts it, sets `_gone` when it has ended, and supplies the abstract methods. Use it on the main thread's
+    event loop; any thread may read the properties.
+    """
 
     _page: Page
-    _gone: asyncio.Event
-    _monitor: HangMonitor
+
+    def __init__(self, number: int, timeouts: Timeouts, recorder: Recorder) -> None:
+        self.number = number
+        self._timeouts = timeouts
+        self._recorder = recorder
+        self._gone = asyncio.Event()
+        # When it was first told to end; 0 while it may live.
+        self._ended_ns = 0
+        self._hung = False
+        self._monitor = HangMonitor(timeouts.hang, time.monotonic_ns())
 
     @property
     def heartbeat(self) -> Heartbeat | None:
@@ -98,28 +110,82 @@ class PageView:
         except ValueError:
             return False
 
+    @property
+    @abstractmethod
+    def pid(self) -> int:
+        """The id of the process that the trainer runs in."""
+
+    def kill(self, why: str) -> None:
+        """End it without another update. A no-op if it has ended, or is being ended because it hung."""
+        if self._hung or self._gone.is_set():
+            return
+        _log.info("Ending trainer %d (pid %d): %s", self.number, self.pid, why)
+        self._end_now()
+
+    def _end_now(self) -> None:
+        self._ended_ns = self._ended_ns or time.monotonic_ns()
+        self._cut_off()
+
+    async def run(self) -> None:
+        """Watch the trainer until it has ended, then report the cause."""
+        stacks, reported_stuck = "", False
+        while not await self._gone_within(self._timeouts.poll_s):
+            beat = self.heartbeat
+            if self._ended_ns:
+                reported_stuck = reported_stuck or self._report_if_stuck()
+            elif beat is not None and (silence := self._monitor.check(beat, time.monotonic_ns())):
+                self._report_hang(silence)
+                stacks = await self._take_stacks()
+                self._end_now()
+        self._recorder.submit(self._end(stacks))
+
     async def _gone_within(self, seconds: float) -> bool:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await self._gone.wait()
         return self._gone.is_set()
 
-    def _silence(self) -> Silence | None:
-        beat = self.heartbeat
-        return None if beat is None else self._monitor.check(beat, time.monotonic_ns())
+    def _report_if_stuck(self) -> bool:
+        waited_s = (time.monotonic_ns() - self._ended_ns) / 1e9
+        if waited_s < self._timeouts.kill_s:
+            return False
+        state = self._state()
+        _log.error("Trainer %d (pid %d, %s) does not end. No other one is started.", self.number, self.pid, state)
+        self._recorder.submit(TrainerStuck(incarnation=self.number, pid=self.pid, state=state, waited_s=waited_s))
+        return True
+
+    def _report_hang(self, silence: Silence) -> None:
+        self._hung = True
+        self._recorder.submit(TrainerSilent(incarnation=self.number, **msgspec.structs.asdict(silence)))
+        _log.error(
+            "Trainer %d (pid %d) has been silent for %.0f s in activity %s. It has hung and is ended.",
+            *(self.number, self.pid, silence.silent_s, silence.activity),
+        )
+
+    @abstractmethod
+    def _cut_off(self) -> None:
+        """Make it end, whatever it does."""
+
+    @abstractmethod
+    def _state(self) -> str:
+        """Return why it may not end, in a few words."""
+
+    @abstractmethod
+    async def _take_stacks(self) -> str:
+        """Return the stacks of its threads, as far as they can be had."""
+
+    @abstractmethod
+    def _end(self, stacks: str) -> TrainerGone:
+        """Release what belongs to it, and return how it ended. Called once, after it has ended."""
 
 
-class Incarnation(PageView):
-    """A running trainer process. Create and use it on the main thread's event loop."""
+class Incarnation(RunningTrainer):
+    """A running trainer process."""
 
     def __init__(self, number: int, setup: TrainerSetup, recorder: Recorder) -> None:
         """Start the process. Raises OSError if that fails, and releases everything it had opened."""
-        self.number = number
-        self._setup = setup
-        self._recorder = recorder
-        self._killed_ns = 0
-        self._hung = False
-        self._gone = asyncio.Event()
+        super().__init__(number, setup.timeouts, recorder)
+        self._run_dir = setup.run_dir
         self._oom_before = oom_kill_count()
         with contextlib.ExitStack() as undo, contextlib.ExitStack() as handed_over:
             end, theirs = channel_pair(number)
@@ -136,7 +202,6 @@ class Incarnation(PageView):
             self._child = ChildProcess.spawn(command, child_environment(setup.environment), writer, passed)
             undo.pop_all()
         self._output = OutputCapture(reader, setup.sinks)
-        self._monitor = HangMonitor(setup.timeouts.hang, time.monotonic_ns())
         asyncio.get_running_loop().add_reader(self._child.pidfd, self._note_end)
         spawned = TrainerSpawned(
             incarnation=number, pid=self._child.pid, start_ticks=self._child.start_ticks, boot_id=boot_id()
@@ -148,68 +213,26 @@ class Incarnation(PageView):
         """The trainer's process id."""
         return self._child.pid
 
-    def kill(self, why: str) -> None:
-        """Send SIGKILL to its process group. A no-op if it has ended, or is being killed because it hung."""
-        if self._hung or self._gone.is_set():
-            return
-        _log.info("Killing trainer %d (pid %d): %s", self.number, self.pid, why)
-        self._kill_now()
-
-    def _kill_now(self) -> None:
-        self._killed_ns = self._killed_ns or time.monotonic_ns()
+    def _cut_off(self) -> None:
         self._child.kill_group()
+
+    def _state(self) -> str:
+        return wait_channel(self.pid)
 
     def _note_end(self) -> None:
         # The pidfd stays readable from now on and would call this again and again.
         asyncio.get_running_loop().remove_reader(self._child.pidfd)
         self._gone.set()
 
-    async def run(self) -> None:
-        """Watch the trainer until it has ended, then report the cause."""
-        stacks = ""
-        reported_stuck = False
-        while not await self._gone_within(self._setup.timeouts.poll_s):
-            if self._killed_ns:
-                if not reported_stuck:
-                    reported_stuck = self._report_if_stuck()
-            elif silence := self._silence():
-                stacks = await self._take_stacks(silence)
-                self._kill_now()
-        self._report_end(stacks)
-
-    def _report_if_stuck(self) -> bool:
-        waited_s = (time.monotonic_ns() - self._killed_ns) / 1e9
-        if waited_s < self._setup.timeouts.kill_s:
-            return False
-        state = wait_channel(self.pid)
-        _log.error(
-            "Trainer %d (pid %d, state %s) survives SIGKILL. No other one is started.",
-            self.number,
-            self.pid,
-            state,
-        )
-        stuck = TrainerStuck(incarnation=self.number, pid=self.pid, state=state, waited_s=waited_s)
-        self._recorder.submit(stuck)
-        return True
-
-    async def _take_stacks(self, silence: Silence) -> str:
-        """Record the hang, then make the trainer's faulthandler write the stacks of all threads."""
-        self._hung = True
-        self._recorder.submit(TrainerSilent(incarnation=self.number, **msgspec.structs.asdict(silence)))
-        _log.error(
-            "Trainer %d (pid %d) has been silent for %.0f s in activity %s. It has hung and is killed.",
-            self.number,
-            self.pid,
-            silence.silent_s,
-            silence.activity,
-        )
+    async def _take_stacks(self) -> str:
+        """Make the trainer's faulthandler write the stacks of all threads, and read them."""
         if not _catches(self.pid, signal.SIGUSR2):
             return ""
-        before = await loop_files.in_thread(_size, self._setup.run_dir)
+        before = await loop_files.in_thread(_size, self._run_dir)
         self._child.send(signal.SIGUSR2)
-        return await _read_added(self._setup.run_dir, before, self._setup.timeouts.stacks_s)
+        return await _read_added(self._run_dir, before, self._timeouts.stacks_s)
 
-    def _report_end(self, stacks: str) -> None:
+    def _end(self, stacks: str) -> TrainerGone:
         exit_ = self._child.reap()
         if exit_ is None:
             raise ChildProcessError(f"the pidfd of process {self.pid} is readable, but the process still runs")
@@ -217,7 +240,7 @@ class Incarnation(PageView):
         self._page.close()
         oom_now = oom_kill_count()
         oom_kills = None if oom_now is None or self._oom_before is None else oom_now - self._oom_before
-        evidence = Evidence(hung=self._hung, killed_by_us=bool(self._killed_ns), oom_kills=oom_kills, output=output)
+        evidence = Evidence(hung=self._hung, killed_by_us=bool(self._ended_ns), oom_kills=oom_kills, output=output)
         reason = death_reason(exit_, evidence)
         how = exit_.signal_name or f"exit code {exit_.code}"
         _log.log(
@@ -225,23 +248,15 @@ class Incarnation(PageView):
             "Trainer %d (pid %d) has ended: %s, %s",
             *(self.number, self.pid, reason.value, how),
         )
-        self._recorder.submit(
-            TrainerGone(
-                incarnation=self.number,
-                reason=reason,
-                pid=self.pid,
-                exit_code=exit_.code,
-                signal=exit_.signal_name,
-                output=output,
-                stacks=stacks,
-            )
+        return TrainerGone(
+            incarnation=self.number,
+            reason=reason,
+            pid=self.pid,
+            exit_code=exit_.code,
+            signal=exit_.signal_name,
+            output=output,
+            stacks=stacks,
         )
-
-
-def not_started(number: int, error: OSError) -> TrainerGone:
-    """Return the report of a trainer that could not be started."""
-    why = f"the trainer could not be started: {error}"
-    return TrainerGone(incarnation=number, reason=DeathReason.EXIT, output=why)
 
 
 def _catches(pid: int, number: signal.Signals) -> bool:

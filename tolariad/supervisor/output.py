@@ -1,7 +1,7 @@
 """Capture the trainer's output: pass it on line by line, and keep its last part for the record of the trainer's death.
 
-Promises: reading never blocks, a flood of output never fills the memory, and a grandchild that keeps the pipe open delays
-nothing. Sinks must not block.
+Promises: reading never blocks, a flood of output never fills the memory, and a grandchild that keeps the pipe open
+delays nothing. Sinks must not block.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class OutputCapture:
         self._loop.add_reader(descriptor, self._read_some)
 
     def _read_some(self) -> bool:
-        """Read once; the loop calls this again while there is more. Return False if there is nothing now, or at the end."""
+        """Read once; the loop calls this again while there is more. Return False if there is nothing to read."""
         try:
             piece = os.read(self._descriptor, _READ_BYTES)
         except BlockingIOError:

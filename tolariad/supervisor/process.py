@@ -1,4 +1,4 @@
-"""One child process: started in its own session, watched through a pidfd, killed as a process group.
+"""One child process: started in its own session, watched through a pidfd, killed as a process group. And what ended it.
 
 Promises: a signal reaches the started process or nobody. The pidfd names that process, and its group id cannot be
 reused before it is reaped. Nothing here waits.
@@ -7,13 +7,16 @@ reused before it is reaped. Nothing here waits.
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import threading
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from tolariad.supervisor.death import Exit
+import msgspec
+
+from tolariad.core.trainer.words import DeathReason
 from tolariad.supervisor.procfs import process_stat
 
 # Variables for the daemon alone. A child must not answer the daemon's service manager or take its sockets.
@@ -22,10 +25,53 @@ _NOT_FOR_CHILDREN: Final = frozenset(
 )
 
 
+_MEMORY_ERROR: Final = re.compile(r"^(?:\w+\.)*(?:MemoryError|OutOfMemoryError)\b", re.MULTILINE)
+_TRACEBACK: Final = "Traceback (most recent call last):"
 # From this size on the C library copies with non-temporal stores, which need two memory transfers instead of three. Its
 # default, three quarters of all caches, is larger than any single tensor on a large machine.
 _TUNABLE: Final = "glibc.cpu.x86_non_temporal_threshold"
 _COPIED_PAST_CACHES: Final = 0x100000
+
+
+class Exit(msgspec.Struct, frozen=True, kw_only=True):
+    """How a process ended: with an exit code, or by a signal."""
+
+    code: int | None = None
+    signal_number: int | None = None
+
+    @property
+    def signal_name(self) -> str:
+        """The signal's name, such as `SIGSEGV`; empty if no signal ended the process."""
+        if self.signal_number is None:
+            return ""
+        try:
+            return signal.Signals(self.signal_number).name
+        except ValueError:
+            return f"signal {self.signal_number}"
+
+
+class Evidence(msgspec.Struct, frozen=True, kw_only=True):
+    """Evidence beside the exit. `oom_kills`: out-of-memory kills while the trainer lived; None if unknown."""
+
+    hung: bool = False
+    killed_by_us: bool = False
+    oom_kills: int | None = None
+    output: str = ""
+
+
+def death_reason(exit_: Exit, evidence: Evidence) -> DeathReason:
+    """Return the class of this death."""
+    if evidence.hung:
+        return DeathReason.HANG
+    if evidence.killed_by_us and exit_.signal_number == signal.SIGKILL:
+        return DeathReason.KILLED
+    if exit_.signal_number is not None:
+        by_memory = exit_.signal_number == signal.SIGKILL and bool(evidence.oom_kills)
+        return DeathReason.MEMORY if by_memory else DeathReason.SIGNAL
+    last_traceback = evidence.output.rpartition(_TRACEBACK)[2] if _TRACEBACK in evidence.output else ""
+    if exit_.code == 0 or not last_traceback:
+        return DeathReason.EXIT
+    return DeathReason.MEMORY if _MEMORY_ERROR.search(last_traceback) else DeathReason.EXCEPTION
 
 
 def child_environment(environ: Mapping[str, str]) -> dict[str, str]:
@@ -109,6 +155,4 @@ class ChildProcess:
         by_signal = info.si_code != os.CLD_EXITED
         # Otherwise Popen would wait for the child again, and warn that it still runs.
         self._popen.returncode = -info.si_status if by_signal else info.si_status
-        if not by_signal:
-            return Exit(code=info.si_status)
-        return Exit(signal_number=info.si_status, dumped=info.si_code == os.CLD_DUMPED)
+        return Exit(signal_number=info.si_status) if by_signal else Exit(code=info.si_status)

@@ -1,4 +1,4 @@
-"""Ask the system for what core.run.scheduling decided: cores for daemon and trainer, SCHED_FIFO for the recorder's thread.
+"""Ask the system for cores for daemon and trainer, and for SCHED_FIFO, as core.run.scheduling decided.
 
 Promises: a refusal is recorded, never raised. The recorded values are read back from the system. A thread that uses its
 core for one second without sleeping loses SCHED_FIFO again.

@@ -13,10 +13,9 @@ from collections.abc import Callable, Coroutine
 from typing import Any, Final
 
 from tolariad import loop_files
-from tolariad.channel import Heartbeat
-from tolariad.core.inputs import TrainerStuck
-from tolariad.core.trainer.words import KillTrainer, SpawnTrainer
-from tolariad.supervisor.incarnation import Incarnation, Recorder, TrainerSetup, not_started
+from tolariad.core.inputs import TrainerGone, TrainerStuck
+from tolariad.core.trainer.words import DeathReason, KillTrainer, SpawnTrainer
+from tolariad.supervisor.incarnation import Incarnation, Recorder, RunningTrainer, TrainerSetup
 from tolariad.supervisor.lock import FormerTrainer, holder_pid, is_held
 from tolariad.supervisor.procfs import wait_channel
 from tolariad.supervisor.threaded import ThreadIncarnation, TrainerCode
@@ -45,22 +44,15 @@ class Supervisor:
         self._defect = defect
         self._recorder = recorder
         self._former = former
-        self._living: Incarnation | ThreadIncarnation | None = None
+        self._living: RunningTrainer | None = None
         self._starting: asyncio.Task[None] | None = None
         self._life: asyncio.Task[None] | None = None
         self._closing = False
 
     @property
-    def heartbeat(self) -> Heartbeat | None:
-        """The running trainer's last heartbeat, or None. Any thread may read it."""
-        living = self._living
-        return living.heartbeat if living else None
-
-    @property
-    def waiting(self) -> bool:
-        """Whether the running trainer waits at its gate. Any thread may read it."""
-        living = self._living
-        return living.waiting if living else False
+    def living(self) -> RunningTrainer | None:
+        """The running trainer, or None. Any thread may read it."""
+        return self._living
 
     @property
     def pid(self) -> int:
@@ -105,24 +97,25 @@ class Supervisor:
             self._living = self._begin(order.incarnation)
         except OSError as error:
             _log.error("Trainer %d could not be started: %s", order.incarnation, error)
-            self._recorder.submit(not_started(order.incarnation, error))
+            why = f"the trainer could not be started: {error}"
+            self._recorder.submit(TrainerGone(incarnation=order.incarnation, reason=DeathReason.EXIT, output=why))
             return
         _log.info("Trainer %d started as pid %d", order.incarnation, self._living.pid)
         self._life = self._vital(self._watch(self._living))
 
-    def _begin(self, number: int) -> Incarnation | ThreadIncarnation:
+    def _begin(self, number: int) -> RunningTrainer:
         if self._trainer_code is not None:
             return ThreadIncarnation(number, self._trainer_code, self._setup.timeouts, self._recorder)
         return Incarnation(number, self._setup, self._recorder)
 
-    async def _watch(self, living: Incarnation | ThreadIncarnation) -> None:
+    async def _watch(self, living: RunningTrainer) -> None:
         await living.run()
         self._living = None
 
     async def _no_other_trainer(self, incarnation: int) -> bool:
         """Kill the trainer that an earlier daemon left and wait for its lock. Return False if it is stuck."""
         started = time.monotonic()
-        while await self._another_exists():
+        while self._living is not None or await self._is_lock_held():
             # Kill it only if the lock of this run folder is held. In a copy of a run folder the journal names the
             # trainer of the original run, which must live on.
             if self._former and await self._is_lock_held():
@@ -135,9 +128,6 @@ class Supervisor:
         self._former = None
         return True
 
-    async def _another_exists(self) -> bool:
-        return self._living is not None or await self._is_lock_held()
-
     async def _is_lock_held(self) -> bool:
         return await loop_files.in_thread(is_held, self._setup.run_dir)
 
@@ -146,12 +136,9 @@ class Supervisor:
         pid = pid or await loop_files.in_thread(holder_pid, self._setup.run_dir)
         state = wait_channel(pid)
         _log.error(
-            "Process %d (state %s) holds the trainer lock and survives SIGKILL. No trainer is started.",
-            pid,
-            state,
+            "Process %d (state %s) holds the trainer lock and survives SIGKILL. No trainer is started.", pid, state
         )
-        stuck = TrainerStuck(incarnation=incarnation, pid=pid, state=state, waited_s=waited_s)
-        self._recorder.submit(stuck)
+        self._recorder.submit(TrainerStuck(incarnation=incarnation, pid=pid, state=state, waited_s=waited_s))
 
     async def close(self) -> None:
         """Kill the running trainer and wait until it is reaped, at most `Timeouts.kill_s`."""

@@ -11,11 +11,11 @@ from msgspec import inspect
 from tests.core.facts import daemon_started
 from tests.extremes import NUMBERS, TEXTS, document, extremes, is_number
 from tolariad import config
-from tolariad.config import ConfigError
 from tolariad.core.decide import decide
 from tolariad.core.inputs import Now, Opened, StartMode
 from tolariad.core.run.words import RunStarted
 from tolariad.core.settings.model import Settings
+from tolariad.core.settings.reading import ConfigError
 from tolariad.core.settings.rules import read_resolved
 from tolariad.core.state import RunState, capture, fold, read_capture
 from tolariad.core.vocabulary import decode_event, encode_event

@@ -19,6 +19,7 @@ from pathlib import Path
 import msgspec
 
 from journal import (
+    Files,
     FrameKind,
     Journal,
     JournalDamaged,
@@ -26,7 +27,6 @@ from journal import (
     JournalError,
     JournalFull,
     Mark,
-    OsFiles,
     Reader,
     RecoveryKind,
     Verdict,
@@ -37,7 +37,7 @@ from journal.columns import Tabulation
 BLOCK = 4096
 SEGMENT = 10 * BLOCK
 RUN, CONTEXT, BOOT = bytes(range(16)), bytes(range(32)), b"boot-id-16-bytes"
-OS = OsFiles()
+OS = Files()
 # A table of the numbers of even events, so that some events give no row.
 TABULATION = Tabulation((("seq", "Q"),), lambda event: (seq,) if (seq := seq_of(event)) % 2 == 0 else None)
 _SAID = struct.Struct("<QQ")  # tried, acknowledged
@@ -88,9 +88,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     patience: int = 0  # how often a batch for which there was no space is committed again
 
 
-def open_journal(
-    folder: Path, plan: Plan, files: OsFiles = OS, reached: Callable[[str], None] | None = None
-) -> Journal:
+def open_journal(folder: Path, plan: Plan, files: Files = OS, reached: Callable[[str], None] | None = None) -> Journal:
     """Open the journal as the plan says."""
     more = {} if reached is None else {"reached": reached}
     return Journal.open(
@@ -224,7 +222,7 @@ def torn_journal(folder: Path, plan: Plan) -> int:
     return acks.acked
 
 
-def examine(folder: Path, plan: Plan, acks: Acks, files: OsFiles = OS) -> Counter[str]:
+def examine(folder: Path, plan: Plan, acks: Acks, files: Files = OS) -> Counter[str]:
     """Examine the journal as the next start of a daemon does: read, open, fold, begin, commit, close, verify.
 
     An open journal has all acknowledged events, and all or nothing of the batch in flight. Sets `acks` to what is
@@ -257,7 +255,7 @@ def refusal_name(error: JournalError) -> str:
     return f"refused: {error.damage}" if isinstance(error, JournalDamaged) else f"refused: {type(error).__name__}"
 
 
-def readable(folder: Path, plan: Plan, counts: Counter[str], files: OsFiles = OS) -> int | None:
+def readable(folder: Path, plan: Plan, counts: Counter[str], files: Files = OS) -> int | None:
     """Return how far a reader without a lock gets, or None if it refuses. Its events are checked either way."""
     try:
         with Reader(folder, files=files) as reader:

@@ -29,8 +29,8 @@ WRITING: tuple[Mutation, ...] = (
     row("a segment's new name is durable before events go into it", "name-durable-before-events", GONE,
         f"{CRASH}[new]"),
     row("a segment has its head before it has its name", "segment-head-before-name",
-        before("early = self.folder / segment_file_name(header.segment_no, header.first_seq)\n"
-               "self.files.rename(spare, early)\nspare = early"),
+         before("early = self._folder / segment_file_name(header.segment_no, header.first_seq)\n"
+               "self._files.rename(spare, early)\nspare = early"),
         f"{CRASH}[new]"),
     row("what is found is durable before it is read", "found-bytes-made-durable", GONE,
         f"{CRASH}[frame in memory]"),
@@ -90,7 +90,7 @@ WRITING: tuple[Mutation, ...] = (
     row("a failed descriptor is never written again", "failed-descriptor-never-written-again", line("continue"),
         f"{FAULTS}test_a_write_that_fails_loses_nothing[5-once]"),
     row("the failed bytes are declared void", "failed-bytes-declared-void",
-        line("batches = [Batch(int(FrameKind.POISON), 0, poison_body(head.fault))] if head.fault is None else []"),
+        line("batches = [Batch(int(FrameKind.POISON), 0, _encode(fault))] if fault is None else []"),
         f"{FAULTS}test_a_failed_write_goes_to_the_next_segment_behind_a_poison_frame"),
     row("a second failure in a row freezes", "second-failure-freezes", line("if self._failures_in_row > 50:"),
         f"{FAULTS}test_a_write_that_fails_loses_nothing[30-for good]"),

@@ -1,6 +1,6 @@
 """Fault class 7: the writer's system calls are recorded, and every disk that a crash may leave is examined.
 
-This does what ALICE does for applications. The calls below `OsFiles` are recorded with their data. The log is cut after
+This does what ALICE does for applications. The calls below `Files` are recorded with their data. The log is cut after
 every call. For each cut it makes the disks that a file system may leave in the worst case. Synced data is there. Of
 unsynced changes there are none, all, all but one, or a single one. Of the write in flight there is any part. Each disk
 is examined as by the next start.

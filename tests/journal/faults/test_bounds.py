@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from journal import Damage, JournalDamaged, OsFiles, Reader, Verdict, verify
+from journal import Damage, Files, JournalDamaged, Reader, Verdict, verify
 from journal.format import FrameKind
 from journal.frame import array_head
 from journal.segment import segment_file_name
@@ -142,5 +142,5 @@ def test_a_file_that_is_there_is_never_made_anew(tmp_path):
     (tmp_path / "kept").write_bytes(b"kept")
 
     with pytest.raises(FileExistsError):
-        OsFiles().create(tmp_path / "kept")
+        Files().create(tmp_path / "kept")
     assert (tmp_path / "kept").read_bytes() == b"kept"

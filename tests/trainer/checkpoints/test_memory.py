@@ -10,7 +10,7 @@ import pytest
 from tests.trainer.checkpoints.own import step
 from tolariad.core.checkpoints.words import CheckpointReason, TakeCheckpoint
 from tolariad.core.health.budget_words import SetMemoryPressure
-from tolariad.storage import verify
+from tolariad.storage.verify import verify
 from tolariad.trainer.checkpoints.save import Saver
 from tolariad.trainer.checkpoints.snapshot import Position
 from tolariad.trainer.health import memory

@@ -13,7 +13,8 @@ from safetensors.torch import load_file
 from torch import nn
 
 from tests.trainer.checkpoints.own import OwnTask, bits, loaded, save, step
-from tolariad.storage import CheckpointUnusable, Weights, export_weights
+from tolariad.storage import CheckpointUnusable
+from tolariad.storage.export import Weights, export_weights
 from tolariad.trainer.checkpoints.capture import MODEL_FILE, STATE_FILE, capture, check_capturable
 from tolariad.trainer.checkpoints.restore import restore, taken_apart
 from tolariad.trainer.checkpoints.snapshot import Position

@@ -18,7 +18,8 @@ from tolariad.core.checkpoints.words import (
     HealthStatus,
     TakeCheckpoint,
 )
-from tolariad.storage import Weights, export_weights, verify
+from tolariad.storage.export import Weights, export_weights
+from tolariad.storage.verify import verify
 from tolariad.trainer.checkpoints import save as saving
 from tolariad.trainer.checkpoints.buffers import HostBuffer
 from tolariad.trainer.checkpoints.capture import MODEL_FILE, capture

@@ -1,0 +1,53 @@
+"""The effects on saved states: removals in order, each with an answer; a snapshot's arena beside them."""
+
+from __future__ import annotations
+
+import os
+import queue
+from pathlib import Path
+
+from tests.storage.test_remove import stored
+from tolariad.core.checkpoints.words import DeleteCheckpoint, SweepCheckpoints
+from tolariad.core.inputs import CheckpointRemoved, RingPrepared
+from tolariad.core.snapshots.words import PrepareRing
+from tolariad.storage import held
+from tolariad.supervisor.saved_states import SavedStates
+
+
+def test_the_arena_is_prepared_beside_the_removals(tmp_path):
+    """An order for the arena gives the descriptor its size, and its result comes as an input."""
+    told: queue.SimpleQueue[object] = queue.SimpleQueue()
+    saved = SavedStates(tmp_path, told.put)
+    assert os.fstat(saved.arena).st_size == 0
+    saved.obey(PrepareRing(slots=2, slot_bytes=4096, memory=1 << 20))
+
+    assert told.get(timeout=20) == RingPrepared(slots=2, slot_bytes=4096)
+    assert os.fstat(saved.arena).st_size == 8192
+    saved.close()
+
+
+def test_removals_are_done_in_their_order_and_each_is_answered(tmp_path, monkeypatch):
+    """The answer is: removed, in use, or an error in words. Closing waits for pending removals."""
+    for name in ("c000001", "c000002", "c000003"):
+        stored(tmp_path, name)
+    told: list[CheckpointRemoved] = []
+    saved = SavedStates(tmp_path, told.append)
+    with held(tmp_path / "c000002"):
+        saved.obey(SweepCheckpoints(committed=("c000001", "c000002"), highest=3))
+        saved.obey(DeleteCheckpoint(id="c000001"))
+        saved.obey(DeleteCheckpoint(id="c000002"))
+        saved.close()
+    assert told == [
+        CheckpointRemoved(id="c000001", freed=112),
+        CheckpointRemoved(id="c000002", error="checkpoint c000002 is being read"),
+    ]
+    assert [path.name for path in tmp_path.iterdir()] == ["c000002"]
+
+    def refused(*_):
+        raise PermissionError(13, os.strerror(13))
+
+    monkeypatch.setattr(Path, "rename", refused)
+    saved = SavedStates(tmp_path, told.append)
+    saved.obey(DeleteCheckpoint(id="c000002"))
+    saved.close()
+    assert told[-1] == CheckpointRemoved(id="c000002", error="cannot be removed: Permission denied")

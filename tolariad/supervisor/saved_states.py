@@ -1,0 +1,83 @@
+"""The saved states of a run, as the kernel's effects speak of them: checkpoint folders, and snapshots in memory.
+
+Daemon and library carry out these effects in the same way. Promises: the caller never waits, because all work is done
+in other threads. A result, also an error, is an input to the kernel. Checkpoints are removed in the order of the
+effects.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import queue
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+from tolariad.core.base import DaemonEffect
+from tolariad.core.checkpoints.words import DeleteCheckpoint, SweepCheckpoints
+from tolariad.core.inputs import CheckpointRemoved, RingPrepared, SnapshotDiffers
+from tolariad.core.snapshots.words import PrepareRing, VerifySnapshot
+from tolariad.storage.manifest import IMPORTANCE_PIECE
+from tolariad.storage.remove import InUse, remove, sweep
+from tolariad.supervisor.ring import MemoryRing
+
+_log: Final = logging.getLogger(__name__)
+
+
+class SavedStates:
+    """Removes checkpoints under `root`, and keeps the arena of snapshots, whose descriptor `arena` trainers inherit."""
+
+    def __init__(
+        self, root: Path, submit: Callable[[CheckpointRemoved | RingPrepared | SnapshotDiffers], None]
+    ) -> None:
+        self._root = root
+        self._submit = submit
+        self._ring = MemoryRing(submit)
+        self.arena = self._ring.descriptor
+        self._removals: queue.SimpleQueue[DeleteCheckpoint | SweepCheckpoints | None] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._run, name="checkpoint-removal", daemon=True)
+        self._thread.start()
+
+    def obey(self, effect: DaemonEffect) -> None:
+        """Begin what the effect asks for, if it concerns saved states. Any thread may call this."""
+        match effect:
+            case PrepareRing():
+                self._ring.prepare(effect)
+            case VerifySnapshot():
+                self._ring.verify(effect)
+            case DeleteCheckpoint() | SweepCheckpoints():
+                self._removals.put(effect)
+
+    def close(self) -> None:
+        """Carry out the pending removals, and end the threads."""
+        self._removals.put(None)
+        self._thread.join()
+        self._ring.close()
+
+    def _run(self) -> None:
+        while (order := self._removals.get()) is not None:
+            if isinstance(order, SweepCheckpoints):
+                self._sweep(order)
+            else:
+                self._submit(self._removed(order))
+
+    def _sweep(self, order: SweepCheckpoints) -> None:
+        try:
+            removed = sweep(self._root, order.committed, order.highest)
+        except OSError as error:
+            _log.warning("Unfinished checkpoint folders could not be removed (%s). The next start tries again.", error)
+            return
+        if removed:
+            _log.info("Removed unfinished checkpoint folders: %s", ", ".join(removed))
+
+    def _removed(self, order: DeleteCheckpoint) -> CheckpointRemoved:
+        kept = (IMPORTANCE_PIECE,) if order.keeps_importance else ()
+        try:
+            return CheckpointRemoved(id=order.id, freed=remove(self._root, order.id, kept))
+        except InUse as error:
+            return CheckpointRemoved(id=order.id, error=str(error))
+        except OSError as error:
+            reason = os.strerror(error.errno) if error.errno else str(error)
+            return CheckpointRemoved(id=order.id, error=f"cannot be removed: {reason}")
