@@ -92,7 +92,6 @@ class RunningTrainer:
         # When it was first told to end; 0 while it may live.
         self._ended_ns = 0
         self._hung = False
-        self._monitor = HangMonitor(timeouts.hang, time.monotonic_ns())
 
     @property
     def heartbeat(self) -> Heartbeat | None:
@@ -129,11 +128,12 @@ class RunningTrainer:
     async def run(self) -> None:
         """Watch the trainer until it has ended, then report the cause."""
         stacks, reported_stuck = "", False
+        monitor = HangMonitor(self._timeouts.hang, time.monotonic_ns())
         while not await self._gone_within(self._timeouts.poll_s):
             beat = self.heartbeat
             if self._ended_ns:
                 reported_stuck = reported_stuck or self._report_if_stuck()
-            elif beat is not None and (silence := self._monitor.check(beat, time.monotonic_ns())):
+            elif beat is not None and (silence := monitor.check(beat, time.monotonic_ns())):
                 self._report_hang(silence)
                 stacks = await self._take_stacks()
                 self._end_now()
