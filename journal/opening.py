@@ -38,7 +38,7 @@ class RecoveryKind(enum.StrEnum):
 
 
 class Recovery(msgspec.Struct, frozen=True, kw_only=True):
-    """The state that `begin` found, and its repair. The caller records it as an event; the journal itself writes no events."""
+    """The state that `begin` found, and its repair. The caller records it as an event; the journal does not."""
 
     kind: RecoveryKind
     file: Path | None = None
