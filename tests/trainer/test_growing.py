@@ -8,7 +8,6 @@ import torch
 
 from tolariad.core.checkpoints.words import RerunReport
 from tolariad.core.learning_rate.schedule import LRPolicy
-from tolariad.core.rates import optimizer_words as ov
 from tolariad.core.rates import words as lv
 from tolariad.core.steps import words as sv
 from tolariad.trainer.lr import GroupConfig, UnifiedLRController, controller_of
@@ -25,11 +24,11 @@ def test_a_rebuild_is_told_once_and_the_groups_before_the_first_step_with_them(d
     daemon = daemon_in("run", 1, checkpoint_every_epoch=False, exit_after_step=5)
     configuration = configured(TASK, epochs=1, batch_size=8)
     daemon.train_here(configuration)
-    told = [report.told for report in of(daemon, ov.RebuildReport)]
+    told = [report.told for report in of(daemon, lv.RebuildReport)]
     (grown,) = of(daemon, lv.RateGroupsReport)
 
-    assert [type(one) for one in told] == [ov.OptimizerRebuildPrepared, ov.OptimizerRebuildCommitted]
-    assert told[1].counts == ov.RebuildCounts(carried=6, added=2)
+    assert [type(one) for one in told] == [lv.OptimizerRebuildPrepared, lv.OptimizerRebuildCommitted]
+    assert told[1].counts == lv.RebuildCounts(carried=6, added=2)
     assert grown.applied_before_step == 4
     assert [group.policy for group in grown.groups] == [LRPolicy.HOST_COSINE, LRPolicy.MORPHO_ADAPTIVE]
     third = next(report for report in of(daemon, sv.StepReport) if report.step == 3)
@@ -40,7 +39,7 @@ def test_a_rebuild_is_told_once_and_the_groups_before_the_first_step_with_them(d
     (rerun,) = of(daemon, RerunReport)
     again = of(daemon, lv.RateGroupsReport)[-1]
     assert (rerun.compared, rerun.first_difference) == (made, None)
-    assert len(of(daemon, ov.RebuildReport)) == 2
+    assert len(of(daemon, lv.RebuildReport)) == 2
     assert again.applied_before_step == made + 1
     assert [one.schedule for one in again.groups] == [one.schedule for one in trained._setup.rates.groups]
     assert [one.schedule for one in again.groups] == [one.schedule for one in grown.groups]

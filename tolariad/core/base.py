@@ -43,7 +43,7 @@ CallerId = Annotated[str, unit("", 0, ID_CHARACTERS_MAX)]
 
 
 class Actor(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Who ordered something: the peer of the socket, or one of our own programs with uid -1."""
+    """The giver of an order: the peer of the socket, or one of our own programs with uid -1."""
 
     uid: int = -1
     pid: int = 0

@@ -70,7 +70,7 @@ def text_refusal(text: str, most: int, name: str) -> str | None:
 def _struct_check(kind: type[msgspec.Struct]) -> _Check:
     info = inspect.type_info(kind)
     fields = info.fields if isinstance(info, inspect.StructType) else ()
-    checks = tuple((field.name, _check_of(field.type, {})) for field in fields)
+    checks = tuple((field.name, _check_of(field.type, {})[1]) for field in fields)
 
     def check(value: Any, path: str) -> str | None:
         before = f"{path}." if path else ""
@@ -86,53 +86,40 @@ def _nested_check(value: msgspec.Struct, path: str) -> str | None:
     return _struct_check(type(value))(value, path)
 
 
-def _check_of(kind: inspect.Type, bounds: dict[str, Any]) -> _Check:
+def _check_of(kind: inspect.Type, bounds: dict[str, Any]) -> tuple[Any, _Check]:
+    """Return the classes of the values of a type, and the check of a value."""
     match kind:
         case inspect.Metadata():
             return _check_of(kind.type, kind.extra or bounds)
         case inspect.UnionType():
-            return _one_of(*((_classes(one), _check_of(one, bounds)) for one in kind.types))
+            return object, _one_of(*(_check_of(one, bounds) for one in kind.types))
         case inspect.StructType():
             # Defer the call of `_struct_check`: a type may contain itself.
-            return _one_of((kind.cls, _nested_check))
+            return kind.cls, _one_of((kind.cls, _nested_check))
         case inspect.VarTupleType():
-            return _items_check(_check_of(kind.item_type, bounds))
+            return tuple, _items_check(_check_of(kind.item_type, bounds)[1])
         case inspect.DictType():
-            return _map_check(_check_of(kind.key_type, {}), _check_of(kind.value_type, bounds))
+            return dict, _map_check(_check_of(kind.key_type, {})[1], _check_of(kind.value_type, bounds)[1])
         case inspect.IntType():
-            return functools.partial(_whole, bounds.get("least", -COUNT_MAX), bounds.get("most", COUNT_MAX))
+            return int, functools.partial(_whole, bounds.get("least", -COUNT_MAX), bounds.get("most", COUNT_MAX))
         case inspect.FloatType():
-            return functools.partial(_number, bounds.get("least"), bounds.get("most"))
+            return (float, int), functools.partial(_number, bounds.get("least"), bounds.get("most"))
         case inspect.StrType():
-            return functools.partial(_text, bounds.get("most") or TEXT_CHARACTERS_MAX)
+            return str, functools.partial(_text, bounds.get("most") or TEXT_CHARACTERS_MAX)
         case inspect.LiteralType():
-            return functools.partial(_listed, frozenset(kind.values))
-        case inspect.EnumType() | inspect.BoolType() | inspect.NoneType():
-            return _one_of((_classes(kind), lambda _value, _path: None))
+            return str, functools.partial(_listed, frozenset(kind.values))
+        case inspect.EnumType():
+            return kind.cls, _one_of((kind.cls, _anything))
+        case inspect.BoolType():
+            return bool, _one_of((bool, _anything))
+        case inspect.NoneType():
+            return type(None), _one_of((type(None), _anything))
         case _:
             raise TypeError(f"no bounds are known for {kind}; write a check of it in core/bounds.py")
 
 
-def _classes(kind: inspect.Type) -> Any:
-    match kind:
-        case inspect.Metadata():
-            return _classes(kind.type)
-        case inspect.StructType() | inspect.EnumType():
-            return kind.cls
-        case inspect.IntType():
-            return int
-        case inspect.FloatType():
-            return (float, int)
-        case inspect.StrType() | inspect.LiteralType():
-            return str
-        case inspect.BoolType():
-            return bool
-        case inspect.NoneType():
-            return type(None)
-        case inspect.DictType():
-            return dict
-        case _:
-            return tuple
+def _anything(_value: Any, _path: str) -> None:
+    return None
 
 
 def _is(value: Any, classes: Any) -> bool:

@@ -31,7 +31,7 @@ Answer = Accepted | Refusal
 
 
 class Decision(msgspec.Struct, frozen=True):
-    """What one rule returns: events in the order they are recorded, effects, and an answer.
+    """The result of one rule: events in the order they are recorded, effects, and an answer.
 
     If an event names no cause, its cause is the event that the rule reacts to. If an effect names none, its cause is
     the first event beside it, else the event that the rule reacts to.

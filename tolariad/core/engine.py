@@ -69,7 +69,7 @@ def on(kind: type[W], *rules: Callable[[S, W, At[S]], Decision | None], makes: I
 
 
 class Decided(msgspec.Struct, Generic[S_co], frozen=True):
-    """What follows from one input: the state after it, stamped events, effects, and an answer to the caller."""
+    """The consequences of one input: the state after it, stamped events, effects, and an answer to the caller."""
 
     state: S_co
     events: tuple[Event, ...] = ()

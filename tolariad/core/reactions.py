@@ -12,7 +12,6 @@ from typing import Final
 from tolariad.core import inputs as given
 from tolariad.core.architecture import rules as architecture_rules
 from tolariad.core.architecture import words as ar
-from tolariad.core.base import Event
 from tolariad.core.boundary import rules as boundary_rules
 from tolariad.core.boundary import words as bw
 from tolariad.core.checkpoints import rules as checkpoint_rules
@@ -26,7 +25,6 @@ from tolariad.core.health import budget_words as bv
 from tolariad.core.health import quarantine_words as qv
 from tolariad.core.health import words as hv
 from tolariad.core.orders import ORDERS
-from tolariad.core.rates import optimizer_words as ov
 from tolariad.core.rates import rules as rate_rules
 from tolariad.core.rates import words as lv
 from tolariad.core.rollback import rules as rollback_rules
@@ -41,7 +39,6 @@ from tolariad.core.steps import rules as step_rules
 from tolariad.core.steps import words as sv
 from tolariad.core.trainer import rules as trainer_rules
 from tolariad.core.trainer import words as tv
-from tolariad.core.vocabulary import defined_in
 
 # The facts of a start: a new run, the daemon, its configuration, a repaired journal.
 _FACTS: Final = (rv.JournalRecovered, rv.GapRecorded, rv.RunStarted, rv.DaemonStarted, rv.ConfigChanged)
@@ -60,7 +57,7 @@ _UNUSABLE: Final = (sn.SnapshotRejected, ck.CheckpointUnfit, ck.CheckpointReject
 _RETAINED: Final = (ck.CheckpointDeletionBegun, ck.StorageExhausted, ck.StorageRelieved)
 
 TABLE: Final[tuple[Row[RunState], ...]] = (
-    # -- inputs ------------------------------------------------------------------------------------------------------------
+    # -- inputs --------------------------------------------------------------------------------------------------------
     on(
         given.Opened,
         run_rules.opened,
@@ -108,7 +105,7 @@ TABLE: Final[tuple[Row[RunState], ...]] = (
     on(given.Scheduled, trainer_rules.scheduled, makes=(tv.SchedulingRecorded,)),
     on(given.DiskMeasured, run_rules.disk_measured, makes=(rv.DiskLow, rv.DiskRecovered)),
     on(given.BudgetsReported, budget_rules.reported, makes=(bv.BudgetsMeasured,)),
-    # -- reports -----------------------------------------------------------------------------------------------------------
+    # -- reports -------------------------------------------------------------------------------------------------------
     on(
         tv.ReadyReport,
         trainer_rules.ready,
@@ -162,7 +159,11 @@ TABLE: Final[tuple[Row[RunState], ...]] = (
     on(lv.AuditReport, rate_rules.audited, makes=(lv.AuditDiffered,)),
     on(lv.RateGroupsReport, rate_rules.regrouped, makes=(lv.LrGroupsChanged,)),
     on(ar.ArchitectureReport, architecture_rules.changed, makes=(ar.ArchitectureChanged, cv.ReportRefused)),
-    on(ov.RebuildReport, trainer_rules.rebuild, makes=defined_in(ov, Event)),
+    on(
+        lv.RebuildReport,
+        trainer_rules.rebuild,
+        makes=(lv.OptimizerRebuildPrepared, lv.OptimizerRebuildCommitted, lv.OptimizerRebuildAborted),
+    ),
     on(rb.RollbackHeardReport, rollback_rules.heard, makes=(rb.RollbackHeard,)),
     on(rb.RollbackPreparedReport, rollback_rules.prepared, makes=(rb.RollbackPrepared,)),
     # The trainer is at the target: only now its rates are those of the target.
@@ -185,7 +186,7 @@ TABLE: Final[tuple[Row[RunState], ...]] = (
     on(sn.SnapshotSizeReport, snapshot_rules.sized, makes=(sn.FastTierDisabled,)),
     on(sn.SnapshotTakenReport, snapshot_rules.taken, makes=(sn.SnapshotTaken, sn.SnapshotAborted)),
     on(sn.SnapshotFailedReport, snapshot_rules.given_up, makes=(sn.SnapshotAborted,)),
-    # -- steps and epochs --------------------------------------------------------------------------------------------------
+    # -- steps and epochs ----------------------------------------------------------------------------------------------
     # Every step is offered to these rules. A rule that finds nothing to do costs less than 300 ns.
     on(
         sv.StepCompleted,
@@ -233,7 +234,7 @@ TABLE: Final[tuple[Row[RunState], ...]] = (
         detection_rules.after_validation,
         makes=(sv.ValidationImproved, rv.RunFailed, hv.InstabilityDetected),
     ),
-    # -- the trainer -------------------------------------------------------------------------------------------------------
+    # -- the trainer ---------------------------------------------------------------------------------------------------
     on(tv.TrainerStarted, trainer_rules.unwanted),
     on(
         tv.ExecutionContextRecorded,
@@ -282,7 +283,7 @@ TABLE: Final[tuple[Row[RunState], ...]] = (
         checkpoint_rules.sweep,
         makes=(bv.BudgetExceeded, *_ENDS, rv.RunStopped),
     ),
-    # -- the run -----------------------------------------------------------------------------------------------------------
+    # -- the run -------------------------------------------------------------------------------------------------------
     on(cv.PauseRequested, control_rules.paused, makes=(rv.RunPaused,)),
     on(cv.ResumeRequested, control_rules.resumed, makes=(rv.RunResumed,)),
     on(
@@ -298,7 +299,7 @@ TABLE: Final[tuple[Row[RunState], ...]] = (
     on(rv.DiskRecovered, run_rules.go_on_after_disk, makes=(rv.RunResumed,)),
     on(rv.RunResumed, run_rules.resumed, rate_rules.back_off, makes=(rb.RatesBackedOff, lv.RateOrdered)),
     on(rv.RunFailed, run_rules.failed),
-    # -- checkpoints, snapshots, rates, quarantine -------------------------------------------------------------------------
+    # -- checkpoints, snapshots, rates, quarantine ---------------------------------------------------------------------
     on(
         ck.CheckpointCommitted,
         budget_rules.exceeded,
@@ -320,7 +321,7 @@ TABLE: Final[tuple[Row[RunState], ...]] = (
     on(lv.RatesRestored, rate_rules.back_off, makes=(rb.RatesBackedOff, lv.RateOrdered)),
     on(qv.QuarantineAdded, quarantine_rules.send),
     on(qv.QuarantineRemoved, quarantine_rules.send),
-    # -- rollbacks ---------------------------------------------------------------------------------------------------------
+    # -- rollbacks -----------------------------------------------------------------------------------------------------
     on(rb.RollbackRequested, rollback_rules.begin_ordered, makes=(rb.RollbackBegun, rb.RollbackAborted)),
     on(
         rb.RollbackBegun,
@@ -334,7 +335,7 @@ TABLE: Final[tuple[Row[RunState], ...]] = (
     on(rb.RollbackHeard, budget_rules.exceeded, makes=(bv.BudgetExceeded,)),
     on(rb.RollbackPrepared, budget_rules.exceeded, makes=(bv.BudgetExceeded,)),
     on(rb.RolledBack, budget_rules.exceeded, makes=(bv.BudgetExceeded,)),
-    # -- health ------------------------------------------------------------------------------------------------------------
+    # -- health --------------------------------------------------------------------------------------------------------
     # The answer comes last: a waiting trainer goes on only if nothing else follows.
     on(
         hv.InstabilityDetected,
@@ -357,7 +358,7 @@ TABLE: Final[tuple[Row[RunState], ...]] = (
     ),
     on(bv.MemoryPressed, budget_rules.tell_pressure),
     on(bv.MemoryRelieved, budget_rules.tell_pressure),
-    on(ov.OptimizerRebuildCommitted, budget_rules.exceeded, makes=(bv.BudgetExceeded,)),
+    on(lv.OptimizerRebuildCommitted, budget_rules.exceeded, makes=(bv.BudgetExceeded,)),
     on(bv.BudgetExceeded, budget_rules.enter_conservative, makes=(hv.ConservativeModeEntered,)),
     on(lv.LrViolationDetected, emergency_rules.after_violation, makes=(hv.ConservativeModeEntered,)),
 )

@@ -125,7 +125,8 @@ def _end(epochs: int | None, steps: int | None) -> str:
 
 
 def _disk_low(e: run.DiskLow) -> str:
-    return f"The disk is low: {_megabytes(e.free)} are free, {_megabytes(e.floor)} are needed. The run pauses until there is space."
+    free, floor = _megabytes(e.free), _megabytes(e.floor)
+    return f"The disk is low: {free} are free, {floor} are needed. The run pauses until there is space."
 
 
 def _disk_recovered(e: run.DiskRecovered) -> str:

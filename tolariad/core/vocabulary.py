@@ -21,7 +21,6 @@ from tolariad.core.control import words as control
 from tolariad.core.health import budget_words as budgets
 from tolariad.core.health import quarantine_words as quarantine
 from tolariad.core.health import words as hv
-from tolariad.core.rates import optimizer_words as optimizer
 from tolariad.core.rates import words as learning_rate
 from tolariad.core.rollback import words as rollback
 from tolariad.core.run import words as run
@@ -36,8 +35,7 @@ CONCERNS: Final = {
     "Steps, epochs, validations": steps,
     "Checkpoints and re-runs": checkpoints,
     "Orders and notes": control,
-    "Learning rates": learning_rate,
-    "Optimizers": optimizer,
+    "Learning rates and optimizers": learning_rate,
     "Architecture": architecture,
     "Budgets": budgets,
     "Rollbacks": rollback,
@@ -81,17 +79,11 @@ class Unknown(msgspec.Struct, frozen=True):
     """An event of a type that this version does not know."""
 
     type: str
-    skippable: bool
-
-
-class _Kind(msgspec.Struct, frozen=True):
-    """The two fields that decide how the rest is read."""
-
-    type: str
     skippable: bool = False
 
 
-_kind = msgspec.msgpack.Decoder(_Kind)
+# These two fields of every event decide how the rest is read.
+_kind = msgspec.msgpack.Decoder(Unknown)
 _decoders: Final[dict[str, msgspec.msgpack.Decoder[Event]]] = {
     name: msgspec.msgpack.Decoder(kind) for name, kind in EVENT_TYPES.items()
 }
@@ -107,4 +99,4 @@ def decode_event(raw: bytes | msgspec.Raw) -> Event | Unknown:
     """Read one journaled event. Raises msgspec.ValidationError if a known type has an impossible field."""
     kind = _kind.decode(raw)
     decoder = _decoders.get(kind.type)
-    return Unknown(kind.type, kind.skippable) if decoder is None else decoder.decode(raw)
+    return kind if decoder is None else decoder.decode(raw)

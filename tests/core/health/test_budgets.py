@@ -18,7 +18,7 @@ from tolariad.core.health.budget_words import BudgetExceeded, Tally
 from tolariad.core.health.budgets import BUDGETS
 from tolariad.core.health.histogram import Bin, Meter, bucket_of
 from tolariad.core.inputs import Input, Now, Opened, ReportReceived, StartMode, TrainerGone
-from tolariad.core.rates import optimizer_words as ov
+from tolariad.core.rates import words as ov
 from tolariad.core.rollback import words as rb
 from tolariad.core.run import words as rv
 from tolariad.core.settings.model import Breaker, Settings

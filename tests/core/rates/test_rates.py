@@ -15,7 +15,6 @@ from tolariad.core.health import words as hv
 from tolariad.core.inputs import ReportReceived
 from tolariad.core.learning_rate.group import Group, rate_of
 from tolariad.core.learning_rate.schedule import LRPolicy, Schedule
-from tolariad.core.rates import optimizer_words as ov
 from tolariad.core.rates import words as lv
 from tolariad.core.run.slice import Phase
 from tolariad.core.steps import words as sv
@@ -170,15 +169,15 @@ def test_groups_that_come_while_training_are_checked_like_the_others():
     world = until(RatedWorld(0), 5)
     grown = Group("new", Schedule(policy=LRPolicy.CONSTANT, base_lr=0.004, total_steps=12))
     groups = (*world.trainer.groups, grown)
-    counts = ov.RebuildCounts(carried=4, added=1)
-    told = ov.OptimizerRebuildCommitted(optimizer="host", counts=counts, elapsed_ms=1.5)
-    for report in (ov.RebuildReport(told=told), lv.RateGroupsReport(applied_before_step=6, groups=groups)):
+    counts = lv.RebuildCounts(carried=4, added=1)
+    told = lv.OptimizerRebuildCommitted(optimizer="host", counts=counts, elapsed_ms=1.5)
+    for report in (lv.RebuildReport(told=told), lv.RateGroupsReport(applied_before_step=6, groups=groups)):
         world.give(ReportReceived(incarnation=world.trainer.incarnation, report=report))
     world.trainer.groups = groups
     assert isinstance(world.lr_set("new", 0.002), Accepted)
     world.run()
 
-    (committed,) = find(world, ov.OptimizerRebuildCommitted)
+    (committed,) = find(world, lv.OptimizerRebuildCommitted)
     assert (committed.counts, committed.elapsed_ms) == (counts, 1.5)
     assert [event.applied_before_step for event in find(world, lv.LrGroupsChanged)] == [6]
     assert find(world, lv.RateChanged)[0].before == 0.004

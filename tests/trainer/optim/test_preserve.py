@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from tests.trainer.optim.surgery import OPTIMIZERS, Rates, backward, bits, net, same, split, train, widened
-from tolariad.core.rates.optimizer_words import RebuildCounts
+from tolariad.core.rates.words import RebuildCounts
 from tolariad.trainer.optim import (
     AmbiguousMapping,
     DynamicOptimizerStatePreserver,

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from tests.trainer.optim.surgery import OPTIMIZERS, Rates, bits, net, same, train
-from tolariad.core.rates.optimizer_words import RebuildCounts
+from tolariad.core.rates.words import RebuildCounts
 from tolariad.trainer.optim import OptimizerRebuildCoordinator, ParameterMapping, RebuildRefused
 
 COMMITTED = ["OptimizerRebuildPrepared", "OptimizerRebuildCommitted"]

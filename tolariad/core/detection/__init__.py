@@ -6,7 +6,7 @@ The trainer asks before each update. Every value is compared with what this run 
 |---|---|---|
 | loss or gradient norm is not finite | NON_FINITE | the step is skipped |
 | the value is far above the level, its spread, and the excesses of the last 4096 steps | SPIKE | the step is skipped |
-| nine steps in a row are not finite, or a lasting rise is far above any that the run recovered from | SUSTAINED | rollback |
+| nine steps in a row are not finite, or a lasting rise is far above any before it | SUSTAINED | rollback |
 | the fifth step in a row is high in its gradient norm alone | SHIFT | record only: the update is made |
 | a lasting rise is smaller than that, or has an explanation | RISE | record only |
 | the loss is fifteen times the level and far above all excesses, two or three times in a row | EXPLOSION | emergency |

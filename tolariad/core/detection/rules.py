@@ -12,7 +12,7 @@ from msgspec import Struct
 
 
 class Signal(Enum):
-    """What was measured."""
+    """The quantity that was measured."""
 
     LOSS = "loss"
     GRAD_NORM = "grad_norm"
@@ -21,7 +21,7 @@ class Signal(Enum):
 
 
 class Finding(Enum):
-    """What is wrong with the value."""
+    """The fault of the value."""
 
     NON_FINITE = "non_finite"
     SPIKE = "spike"
@@ -36,7 +36,7 @@ class Finding(Enum):
 
 
 class Action(Enum):
-    """What the finding calls for."""
+    """The action that a finding calls for."""
 
     SKIP = "skip"
     ROLLBACK = "rollback"
@@ -81,8 +81,9 @@ class Verdict(Struct, frozen=True):
 
 # The largest float, not infinity: `value <= limit` must be false for an infinite value.
 NO_LIMIT: Final = 1.7976931348623157e308
-# Constants of the detector. Factors refer to the level; spreads are robust standard deviations of the signal's own noise.
-# A step is skipped if its loss (its gradient norm) exceeds this factor, SPREADS, and the excesses of the last 4096 steps.
+# Constants of the detector. Factors refer to the level; spreads are robust standard deviations of the signal's own
+# noise. A step is skipped if its loss (its gradient norm) exceeds this factor, SPREADS, and the excesses of the last
+# 4096 steps.
 SPREADS: Final = 7.0
 SPIKE: Final = 2.0
 SPIKE_NORM: Final = 5.0

@@ -1,4 +1,4 @@
-"""What follows if something exceeded its budget: an event, and if it persists, conservative mode."""
+"""The rules of budgets: an overrun is an event, and if it persists, conservative mode."""
 
 from __future__ import annotations
 

@@ -1,25 +1,28 @@
 """Budgets and their measurements: slice, apply table.
 
-Durations come from the trainer's tallies and from events that say what they took. An overrun is an event; one of a soft
-budget in time is a failure of the breaker that bears the budget's name, and an open breaker, or three slow epoch boundaries
-in a row, make the run careful. Invariants: no budget ever discards a weight; with `budgets.act: false` overruns are only
-recorded; what all of tolariad costs a run (percent) is shown and leads to nothing. Only what acts is folded: the
-histograms that are shown are added up from the same events in `tolariad.telemetry.histograms`.
+Durations come from the trainer's tallies and from events that contain them. An overrun is an event. If the budget is a
+soft one for a time, the overrun is also a failure of the breaker with the budget's name. An open breaker, or three slow
+epoch boundaries in a row, lead to conservative mode.
+
+Invariants: no budget ever discards a weight. With `budgets.act: false` overruns are only recorded. The share of a run
+that all of tolariad costs (percent) is shown and leads to nothing. The fold holds only what acts: the histograms are
+added up from the same events in `tolariad.telemetry.histograms`.
 """
 
 from __future__ import annotations
 
+from functools import reduce
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
-from msgspec.structs import replace
+from msgspec.structs import asdict, replace
 
 from tolariad.core.base import ApplyTable, Cause, Event
 from tolariad.core.checkpoints import words as ck
 from tolariad.core.health import budget_words as budgets
 from tolariad.core.health import words as hv
 from tolariad.core.health.budgets import BUDGETS, MEMORY_SHARES, WITH_BREAKER, Budget
-from tolariad.core.rates import optimizer_words as optimizer
+from tolariad.core.rates import words as optimizer
 from tolariad.core.rollback import words as rb
 from tolariad.core.run import words as run
 from tolariad.core.stability import Breaker, BreakerRule, BreakerState, breaker_state, failed, succeeded
@@ -110,9 +113,7 @@ def limits_of(settings: Settings) -> dict[str, float]:
     for budget in BUDGETS.values():
         if not budget.setting:
             continue
-        value: Any = settings
-        for part in budget.setting.split("."):
-            value = getattr(value, part)
+        value: Any = reduce(getattr, budget.setting.split("."), settings)
         if float(value) != budget.limit:
             changed[budget.name] = float(value)
     return changed
@@ -120,11 +121,7 @@ def limits_of(settings: Settings) -> dict[str, float]:
 
 def breakers_of(settings: Settings) -> dict[str, run.BreakerLimits]:
     """Return the breaker rules that the configuration gives for budgets."""
-    return {
-        name: run.BreakerLimits(failures=rule.failures, reset_s=rule.reset_s, probes=rule.probes)
-        for name, rule in settings.breakers.items()
-        if name in BUDGETS
-    }
+    return {name: run.BreakerLimits(**asdict(rule)) for name, rule in settings.breakers.items() if name in BUDGETS}
 
 
 # -- what events say of budgets ----------------------------------------------------------------------------------------
@@ -139,7 +136,10 @@ _Found = tuple[tuple[str, float], ...]
 
 
 def measured(s: Overruns, event: Event) -> tuple[tuple[str, float], ...]:
-    """Return each budget that the event says a duration of, with its value in the budget's unit. `s`: before the event."""
+    """Return each budget of which the event contains a duration, with its value in the budget's unit.
+
+    `s`: the slice before the event.
+    """
     say = SAY.get(type(event))
     return tuple((name, in_unit(BUDGETS[name], seconds)) for name, seconds in say(s, event)) if say else ()
 
@@ -172,16 +172,19 @@ def _of_rollback(s: Overruns, e: rb.RolledBack) -> _Found:
         found.append(("full_rollback", e.commit_s + e.confirm_s))
         taken = ((f"full_{part}", getattr(e.spans, part)) for part in _PARTS_OF_FULL)
         found += [one for one in taken if one[1]]
-    if s.raised is not None and s.raised.level is hv.Level.SEVERE:
-        found.append(("emergency_severe", max(0, e.mono - s.raised.mono) / 1e9))
-    return tuple(found)
+    return (*found, *_of_reaction(s, e, hv.Level.SEVERE))
 
 
 def _of_heard(s: Overruns, e: rb.RollbackHeard) -> _Found:
     """The budget is the time until the full tier begins. Its duration has a budget of its own."""
-    if s.raised is None or s.raised.level is not hv.Level.MAJOR:
+    return _of_reaction(s, e, hv.Level.MAJOR)
+
+
+def _of_reaction(s: Overruns, e: Event, level: hv.Level) -> _Found:
+    """Return how long the reaction to an emergency of this level took, if one waits for its reaction."""
+    if s.raised is None or s.raised.level is not level:
         return ()
-    return (("emergency_major", max(0, e.mono - s.raised.mono) / 1e9),)
+    return ((f"emergency_{level.value}", max(0, e.mono - s.raised.mono) / 1e9),)
 
 
 def _of_rebuild(_: Overruns, e: optimizer.OptimizerRebuildCommitted) -> _Found:
@@ -191,9 +194,7 @@ def _of_rebuild(_: Overruns, e: optimizer.OptimizerRebuildCommitted) -> _Found:
 def _of_end(s: Overruns, e: trainer.TrainerDied | trainer.TrainerEnded) -> _Found:
     """The freeze through the shared page is faster than this. By now the process that could train is gone."""
     of_daemon = isinstance(e, trainer.TrainerDied) and e.reason is trainer.DeathReason.WITH_DAEMON
-    if s.raised is None or s.raised.level is not hv.Level.CRITICAL or of_daemon:
-        return ()
-    return (("emergency_critical", max(0, e.mono - s.raised.mono) / 1e9),)
+    return () if of_daemon else _of_reaction(s, e, hv.Level.CRITICAL)
 
 
 SAY: Final[dict[type[Event], Callable[[Overruns, Any], _Found]]] = {

@@ -1,4 +1,4 @@
-"""What follows from a finding, from an accuracy that collapses, and from a step that stalls.
+"""The rules of findings, of an accuracy that collapses, and of a step that stalls.
 
 | finding | before its update | a step late (CUDA without `detect.sync`) |
 |---|---|---|

@@ -1,10 +1,10 @@
-"""What follows for emergencies and for conservative mode: orders, what each level leads to, when each is over.
+"""The rules of emergencies and of conservative mode: orders, what each level leads to, when each is over.
 
 | level | Leyline's | what follows |
 |---|---|---|
 | MINOR | NOTICE | a record |
 | MAJOR | ELEVATED | a rollback by the full tier |
-| SEVERE | CONSERVATIVE | conservative mode, and a rollback by the fast tier if it has a snapshot, else by the full one |
+| SEVERE | CONSERVATIVE | conservative mode, and a rollback: the fast tier if it has a snapshot, else the full one |
 | CRITICAL | HALT | the trainer is frozen through the shared page; only an operator can resume the run |
 
 An operator may raise MAJOR or SEVERE during a re-run or while the trainer is built. The rollback then begins after

@@ -1,4 +1,4 @@
-"""What follows for quarantine: orders, entries that the run adds by itself, and the list for a living trainer."""
+"""The rules of quarantine: orders, entries that the run adds by itself, and the list for a living trainer."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def send(state: Reads, event: qn.QuarantineAdded | qn.QuarantineRemoved, at: At[
     return Decision((), (qn.SetQuarantine(batches=state.quarantine.batches),))
 
 
-# -- orders --------------------------------------------------------------------------------------------------------------
+# -- orders ------------------------------------------------------------------------------------------------------------
 
 
 def order_to_add(state: Reads, command: qn.QuarantineAdd) -> qn.QuarantineAdded | Refusal:
@@ -59,7 +59,8 @@ def _refusal(state: Reads, command: qn.QuarantineAdd) -> str:
         return f"epoch {command.until} has ended already; nothing would be in quarantine"
     targets = [one.id for one in state.checkpoints.catalogue if one.is_target]
     if targets == [command.checkpoint]:
-        return f"{command.checkpoint} is the last checkpoint that the run could start from; `tolaria checkpoint` takes another"
+        last = f"{command.checkpoint} is the last checkpoint that the run could start from"
+        return f"{last}; `tolaria checkpoint` takes another"
     return ""
 
 
@@ -86,7 +87,7 @@ def order_to_remove(state: Reads, command: qn.QuarantineRemove) -> qn.Quarantine
     return qn.QuarantineRemoved(name=entry.name)
 
 
-# -- without an order ----------------------------------------------------------------------------------------------------
+# -- without an order --------------------------------------------------------------------------------------------------
 
 
 def add_suspects(state: Reads, event: hv.EmergencyRaised, _: At[Reads]) -> Decision | None:

@@ -1,4 +1,4 @@
-"""The health of a run: the detector's findings and the trainer's question about them, emergencies, conservative mode."""
+"""The health of a run: the detector's findings and the question about them, emergencies, conservative mode."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Level(enum.Enum):
 
 
 class Follows(enum.Enum):
-    """What an emergency leads to: nothing further, a rollback, or a halt of the run."""
+    """The consequence of an emergency: nothing further, a rollback, or a halt of the run."""
 
     RECORD = "record"
     ROLLBACK = "rollback"
@@ -38,8 +38,8 @@ class Follows(enum.Enum):
 class RaiseEmergency(Command, frozen=True, kw_only=True):
     """Raise an emergency: minor is recorded, major and severe roll back, critical freezes the trainer at once.
 
-    With `more` the outcome is that of its consequence: RolledBack, RollbackAborted, RunFrozen; if it is only recorded, the
-    event itself.
+    With `more` the outcome is that of its consequence: RolledBack, RollbackAborted, RunFrozen. If it is only recorded,
+    the outcome is the event itself.
     """
 
     METHOD: ClassVar[str] = "Emergency"

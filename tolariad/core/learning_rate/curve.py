@@ -1,4 +1,4 @@
-"""Compute a schedule's rate at a step, a column of them, and the digest over a step's rates: one function for each policy.
+"""Compute a schedule's rate at a step, a column of rates, and the digest over a step's rates.
 
 Promises: a policy is a closed form in Python floats, without state. A step's rate has the same bits if it is computed
 alone or as one of a column. The trainer, which writes the rates, and the kernel, which checks them, use the same

@@ -1,4 +1,4 @@
-"""What follows for learning rates: orders from acceptance to effect, plateaus, and the check of every step."""
+"""The rules of learning rates: orders from acceptance to effect, plateaus, and the check of every step."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Reads(HasRun, HasProgress, HasTrainer, HasRates, HasBoundary, HasRollbacks
 _ROWS_AT_ONCE: Final = 64
 
 
-# -- what a trainer says of its groups -----------------------------------------------------------------------------------
+# -- what a trainer says of its groups ---------------------------------------------------------------------------------
 
 
 def registered(state: Reads, report: tv.ReadyReport, _: At[Reads]) -> Decision | None:
@@ -74,7 +74,7 @@ def _told(found: lr.Standing) -> lr.RatesRestored:
     return lr.RatesRestored(**asdict(found))
 
 
-# -- orders ----------------------------------------------------------------------------------------------------------------
+# -- orders ------------------------------------------------------------------------------------------------------------
 
 
 def order(state: Reads, command: lr.LrSet) -> lr.RateOrdered | Refusal:
@@ -155,7 +155,7 @@ def applied(state: Reads, report: bw.BoundaryOrderReport, _: At[Reads]) -> Decis
     return Decision((changed,))
 
 
-# -- plateaus and checks ---------------------------------------------------------------------------------------------------
+# -- plateaus and checks -----------------------------------------------------------------------------------------------
 
 
 def plateaus(_: Reads, event: steps.EpochFinished, at: At[Reads]) -> Decision | None:

@@ -25,7 +25,7 @@ GROUPS_MAX: Final = 512
 
 
 class GivenBy(msgspec.Struct, frozen=True):
-    """Who gave the waiting order with this cause, and why."""
+    """The giver of the waiting order with this cause, and the reason."""
 
     cause: int
     by: str

@@ -1,4 +1,4 @@
-"""Learning rates: orders on their way to the optimizer, plateaus, violations, audits.
+"""Learning rates: orders on their way to the optimizer, plateaus, violations, audits; rebuilds of optimizers.
 
 Scheduled changes are no events: every step's report contains the rates that it used.
 """
@@ -19,8 +19,8 @@ from tolariad.core.learning_rate.schedule import LRPolicy
 class LrSet(Command, frozen=True, kw_only=True):
     """Make `value` the rate of `group` from the next step on; the rest of its curve scales with it.
 
-    `policy` puts another curve in place: constant holds the value, frozen (with 0) stops the group. One order moves a rate at
-    most learning_rate.max_order_factor-fold.
+    `policy` puts another curve in place: constant holds the value, frozen (with 0) stops the group. One order changes a
+    rate at most by the factor learning_rate.max_order_factor.
     """
 
     group: Name
@@ -211,3 +211,50 @@ class AuditReport(Report, frozen=True, kw_only=True):
     step: Step
     parameter: str
     what: str
+
+
+# -- optimizers that are rebuilt during a run: prepared separately, then committed or aborted --------------------------
+
+
+class RebuildCounts(msgspec.Struct, frozen=True):
+    """Numbers of parameters by what happened to their state.
+
+    `carried`: taken over bit for bit. `transformed`: adapted to a new shape. `reset`: begun again. `added`, `dropped`:
+    new or removed parameters. `forgotten`: entries of the state that were left out because their kind is not known.
+    """
+
+    carried: int = 0
+    transformed: int = 0
+    reset: int = 0
+    added: int = 0
+    dropped: int = 0
+    forgotten: int = 0
+
+
+class OptimizerRebuildPrepared(Event, frozen=True, kw_only=True):
+    """The rebuild of an optimizer was prepared and checked. It ends in exactly one of Committed and Aborted."""
+
+    optimizer: str
+    counts: RebuildCounts
+
+
+class OptimizerRebuildCommitted(Event, frozen=True, kw_only=True):
+    """The rebuilt optimizer replaced the old one. `elapsed_ms`: since the rebuild began."""
+
+    optimizer: str
+    counts: RebuildCounts
+    elapsed_ms: float
+
+
+class OptimizerRebuildAborted(Event, frozen=True, kw_only=True):
+    """The rebuild was given up. Optimizer, model and rates are unchanged."""
+
+    optimizer: str
+    why: str
+    counts: RebuildCounts = RebuildCounts()
+
+
+class RebuildReport(Report, frozen=True, kw_only=True):
+    """A rebuild of the run's own optimizer, as its event."""
+
+    told: OptimizerRebuildPrepared | OptimizerRebuildCommitted | OptimizerRebuildAborted

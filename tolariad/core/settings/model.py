@@ -146,7 +146,7 @@ class Metrics(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class Budgets(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What follows an overrun of a budget."""
+    """The consequences of an overrun of a budget."""
 
     act: Annotated[
         bool, Meta(description="an overrun may open a breaker and lead to conservative mode; false: only record it")

@@ -50,7 +50,7 @@ Secret = Annotated[
 
 
 class Better(enum.Enum):
-    """Which way a metric gets better."""
+    """The direction in which a metric gets better."""
 
     MIN = "min"
     MAX = "max"

@@ -20,7 +20,7 @@ from tolariad.core.inputs import (
     TrainerSpawned,
     TrainerStuck,
 )
-from tolariad.core.rates import optimizer_words as ov
+from tolariad.core.rates import words as ov
 from tolariad.core.rates.slice import HasRates
 from tolariad.core.run import words as rv
 from tolariad.core.run.ask import pause_reached

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from tolariad.core.rates.optimizer_words import OptimizerRebuildAborted
+from tolariad.core.rates.words import OptimizerRebuildAborted
 from tolariad.trainer.errors import SetupRefused
 from tolariad.trainer.optim.mapping import ParameterMapping
 from tolariad.trainer.optim.rebuild import OptimizerRebuildCoordinator

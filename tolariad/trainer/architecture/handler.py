@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from tolariad.core.architecture.words import ArchitectureReport
 from tolariad.core.checkpoints.words import Difference
-from tolariad.core.rates.optimizer_words import RebuildReport
+from tolariad.core.rates.words import RebuildReport
 from tolariad.trainer.step.rerun import Rerun, ScriptError
 
 if TYPE_CHECKING:

@@ -9,8 +9,14 @@ import logging
 from collections import Counter
 from typing import TYPE_CHECKING, Final
 
-from tolariad.core.rates.optimizer_words import OptimizerRebuildCommitted, RebuildReport
-from tolariad.core.rates.words import AuditReport, RateGroupsReport, RateViolationReport, SetRate
+from tolariad.core.rates.words import (
+    AuditReport,
+    OptimizerRebuildCommitted,
+    RateGroupsReport,
+    RateViolationReport,
+    RebuildReport,
+    SetRate,
+)
 from tolariad.trainer.orders.numbered import OrderRefused
 
 if TYPE_CHECKING:

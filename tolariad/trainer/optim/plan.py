@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from tolariad.core.rates.optimizer_words import RebuildCounts
+from tolariad.core.rates.words import RebuildCounts
 from tolariad.trainer.optim.kinds import STEP, Kind, kinds_of
 from tolariad.trainer.optim.matching import match
 from tolariad.trainer.optim.transform import carried

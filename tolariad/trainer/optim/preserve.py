@@ -12,7 +12,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from tolariad.core.health.budgets import BUDGETS
-from tolariad.core.rates.optimizer_words import (
+from tolariad.core.rates.words import (
     OptimizerRebuildAborted,
     OptimizerRebuildCommitted,
     OptimizerRebuildPrepared,

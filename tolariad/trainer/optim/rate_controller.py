@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 
     from torch.optim import Optimizer
 
-    from tolariad.core.rates.optimizer_words import (
+    from tolariad.core.rates.words import (
         OptimizerRebuildAborted,
         OptimizerRebuildCommitted,
         OptimizerRebuildPrepared,

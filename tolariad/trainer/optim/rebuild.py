@@ -11,7 +11,7 @@ import logging
 import time
 from typing import TYPE_CHECKING, Any
 
-from tolariad.core.rates.optimizer_words import (
+from tolariad.core.rates.words import (
     OptimizerRebuildAborted,
     OptimizerRebuildCommitted,
     OptimizerRebuildPrepared,
