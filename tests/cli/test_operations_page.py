@@ -12,7 +12,7 @@ import pytest
 from tolariad.cli.errors import Exit
 from tolariad.cli.tolaria import tolaria
 from tolariad.cli.tolariad import tolariad
-from tolariad.control.connection import Limits
+from tolariad.control.connection import ServerLimits
 from tolariad.control.methods import description
 from tolariad.control.wire import INTERFACE
 from tolariad.core.run.slice import Phase
@@ -72,7 +72,7 @@ def test_every_word_that_why_knows_is_on_the_page_and_in_its_help():
 
 def test_the_bounds_on_the_page_are_those_of_the_server():
     """The page's numbers are those of the code."""
-    limits = Limits()
+    limits = ServerLimits()
     said = (
         f"at most {limits.message_bytes >> 20} MiB; a connection with {2 * limits.message_bytes >> 20} MiB",
         f"{limits.connections} connections, {limits.connections_a_user} of one user",

@@ -9,7 +9,7 @@ import threading
 import pytest
 
 from tests.control.fakes import Recorder, Served
-from tolariad.control.connection import Limits
+from tolariad.control.connection import ServerLimits
 from tolariad.control.peer import Operators
 from tolariad.control.place import publish
 from tolariad.core.checkpoints import words as ck
@@ -78,7 +78,7 @@ def test_an_order_without_permission_is_exit_4(tolaria, recorder, run_dir):
 def test_an_order_that_is_not_durable_in_time_is_exit_5(tolaria, recorder, run_dir):
     """The order may still take effect; the error says so, and how to find out."""
     recorder.hold_answers = True
-    with Served(recorder, run_dir, limits=Limits(answer_s=0.05)):
+    with Served(recorder, run_dir, limits=ServerLimits(answer_s=0.05)):
         said = tolaria("pause", "--dir", run_dir, "--id", "p1")
         as_json = tolaria("note", "x", "--dir", run_dir, "--json")
 

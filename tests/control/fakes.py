@@ -12,7 +12,7 @@ import msgspec
 import uvloop
 
 import journal
-from tolariad.control.connection import Limits
+from tolariad.control.connection import ServerLimits
 from tolariad.control.methods import Change
 from tolariad.control.peer import Operators, operators
 from tolariad.control.place import bind
@@ -202,7 +202,7 @@ class Served:
         recorder,
         folder: Path,
         *,
-        limits: Limits | None = None,
+        limits: ServerLimits | None = None,
         allow: Operators | None = None,
         loop_factory=asyncio.new_event_loop,
     ) -> None:

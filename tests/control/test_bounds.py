@@ -13,7 +13,7 @@ import pytest
 from tests.control.clients import call, messages, raw
 from tests.control.fakes import Served
 from tolariad.control.client import Client
-from tolariad.control.connection import Limits
+from tolariad.control.connection import ServerLimits
 from tolariad.control.peer import Peer
 from tolariad.control.wire import INTERFACE, SERVICE
 
@@ -116,7 +116,10 @@ def test_a_oneway_call_gets_no_answer_but_is_obeyed(served):
 
 def test_a_flood_of_orders_is_refused_beyond_its_rate(recorder, run_dir):
     """A client cannot fill the journal: orders are limited in rate."""
-    with Served(recorder, run_dir, limits=Limits(changes_per_s=0.001, changes_burst=5)) as served, raw(served) as sock:
+    with (
+        Served(recorder, run_dir, limits=ServerLimits(changes_per_s=0.001, changes_burst=5)) as served,
+        raw(served) as sock,
+    ):
         sock.sendall(call("Note", text="x") * 20)
         replies = messages(sock, 20)
 
@@ -126,7 +129,7 @@ def test_a_flood_of_orders_is_refused_beyond_its_rate(recorder, run_dir):
 
 def test_a_client_too_many_is_told_so_and_takes_nobodys_place(recorder, run_dir):
     """Connected clients are not affected; a closed connection makes room for a new one."""
-    with Served(recorder, run_dir, limits=Limits(connections=2, connections_kept=0)) as served:
+    with Served(recorder, run_dir, limits=ServerLimits(connections=2, connections_kept=0)) as served:
         first, second = raw(served), raw(served)
         for sock in (first, second):
             sock.sendall(call("Status"))
@@ -150,7 +153,7 @@ def test_connections_are_bounded_a_user_and_some_are_kept_for_operators(recorder
     """Two of six for each user, the last two only for operators: no user can lock others out."""
     monkeypatch.setattr("tolariad.control.connection.peer_of", lambda _: Peer(next(uids), 1, frozenset()))
     uids = iter((1001, 1001, 1001, 1002, 1002, 1003, 0, 0, 0))
-    limits = Limits(connections=6, connections_a_user=2, connections_kept=2)
+    limits = ServerLimits(connections=6, connections_a_user=2, connections_kept=2)
     with Served(recorder, run_dir, limits=limits) as served, contextlib.ExitStack() as stack:
         said = []
         for _ in range(9):
@@ -170,14 +173,14 @@ def test_connections_are_bounded_a_user_and_some_are_kept_for_operators(recorder
 
 def test_an_idle_client_is_disconnected(recorder, run_dir):
     """An idle connection is closed after a while."""
-    with Served(recorder, run_dir, limits=Limits(idle_s=0.05)) as served, raw(served) as sock:
+    with Served(recorder, run_dir, limits=ServerLimits(idle_s=0.05)) as served, raw(served) as sock:
         assert sock.recv(1) == b""
 
 
 def test_a_watcher_that_does_not_read_is_coalesced_to_the_newest_state(recorder, run_dir, monkeypatch):
     """A client that sleeps costs one buffer; then it gets the newest state only."""
     monkeypatch.setattr("tolariad.control.methods._WATCH_ALIVE_S", 0.0)
-    limits = Limits(write_bytes=4096)
+    limits = ServerLimits(write_bytes=4096)
     with Served(recorder, run_dir, limits=limits) as served, raw(served) as sock:
         # A receive buffer of the least size, and no wait between states: the buffers are full at once.
         monkeypatch.setattr("tolariad.control.methods.min", lambda *_: 0.0, raising=False)
@@ -207,7 +210,7 @@ def test_a_watcher_that_does_not_read_is_coalesced_to_the_newest_state(recorder,
 
 def test_a_client_that_reads_nothing_for_too_long_is_dropped(recorder, run_dir):
     """Replies for a client that does not read are not buffered in memory."""
-    with Served(recorder, run_dir, limits=Limits(write_bytes=1024, stall_s=0.1)) as served, raw(served) as sock:
+    with Served(recorder, run_dir, limits=ServerLimits(write_bytes=1024, stall_s=0.1)) as served, raw(served) as sock:
         with contextlib.suppress(BrokenPipeError, ConnectionResetError, TimeoutError):
             for _ in range(200):
                 sock.sendall(call("Status") * 60)
@@ -220,7 +223,7 @@ def test_a_client_that_reads_nothing_for_too_long_is_dropped(recorder, run_dir):
 
 def test_the_calls_of_a_client_that_was_dropped_are_not_carried_out(recorder, run_dir):
     """An order that waited after thousands of unread replies is dropped with its connection."""
-    with Served(recorder, run_dir, limits=Limits(write_bytes=1024, stall_s=0.1)) as served, raw(served) as sock:
+    with Served(recorder, run_dir, limits=ServerLimits(write_bytes=1024, stall_s=0.1)) as served, raw(served) as sock:
         sock.sendall(call("Status") * 3000 + call("Note", text="too late"))
         deadline = time.monotonic() + 20
         while not served.server.connections and time.monotonic() < deadline:

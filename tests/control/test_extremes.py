@@ -18,7 +18,7 @@ from tests.control.clients import messages, raw
 from tests.control.fakes import Recorder, Served
 from tests.extremes import extremes_of
 from tolariad.control import methods, order_methods
-from tolariad.control.connection import Limits
+from tolariad.control.connection import ServerLimits
 from tolariad.control.wire import END, INTERFACE, SERVICE, CallError, read_call
 from tolariad.core.control.words import Pause
 from tolariad.core.state import RunState, fold
@@ -62,7 +62,7 @@ def served(run_dir):
     recorder = Recorder(run_dir / "journal", segment_bytes=1 << 20)
     recorder.begin_run()
     recorder.step()
-    with Served(recorder, run_dir, limits=Limits(changes_per_s=1e9, changes_burst=10**9)) as server:
+    with Served(recorder, run_dir, limits=ServerLimits(changes_per_s=1e9, changes_burst=10**9)) as server:
         yield server
     recorder.journal.close()
 

@@ -10,7 +10,7 @@ import varlink
 from tests.control.clients import call, foreign, messages, raw
 from tests.control.fakes import Served
 from tolariad.control.client import Client, ControlError
-from tolariad.control.connection import Limits
+from tolariad.control.connection import ServerLimits
 from tolariad.control.methods import description
 from tolariad.control.peer import Operators
 from tolariad.control.wire import INTERFACE, SERVICE
@@ -176,7 +176,7 @@ def test_events_come_in_slices_and_then_as_they_happen(served):
 def test_an_answer_that_is_not_durable_in_time_says_so(recorder, run_dir):
     """The order may still take effect: the error says how to find out."""
     recorder.hold_answers = True
-    with Served(recorder, run_dir, limits=Limits(answer_s=0.05)) as served, Client(served.path) as client:
+    with Served(recorder, run_dir, limits=ServerLimits(answer_s=0.05)) as served, Client(served.path) as client:
         with pytest.raises(ControlError) as late:
             client.call(f"{INTERFACE}.Pause", {"id": "p"})
         status = client.call(f"{INTERFACE}.Status")["status"]

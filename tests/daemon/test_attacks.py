@@ -18,10 +18,10 @@ from click.testing import CliRunner
 from tests.control.clients import call, messages
 from tests.daemon.harness import CallFailed, DaemonProcess, of_type
 from tolariad.cli.tolaria import tolaria
-from tolariad.control.connection import Limits
+from tolariad.control.connection import ServerLimits
 from tolariad.core.control.words import NoteAdded
 
-CLIENTS = Limits().connections_a_user
+CLIENTS = ServerLimits().connections_a_user
 WINDOW_S = 2.0
 GROWTH_MAX = 96 << 20
 ESCAPES = "\x1b[2J\x1b]0;a title\x07\x9b31mred\r\b"

@@ -13,7 +13,7 @@ from tests.trainer.bare_setup import CPU, setup_of
 from tolariad.core.detection.rules import Finding, Signal
 from tolariad.core.settings.model import Detect
 from tolariad.trainer.errors import SetupRefused
-from tolariad.trainer.health.watch import Watch
+from tolariad.trainer.health.watch import Monitor
 from tolariad.trainer.step.gradients import forward_backward
 
 LARGEST = 0.5
@@ -48,7 +48,7 @@ def test_the_norm_before_clipping_is_judged(clip, is_found, seed):
     A task that tells the norm behind its clipping hides that from the detector: what it is told, it believes.
     """
     draw, setup = random.Random(seed), clipped(clip)
-    watch = Watch(setup.model, CPU, Detect(), reads_late=False)
+    watch = Monitor(setup.model, CPU, Detect(), reads_late=False)
     for step in range(1, 101):
         setup.model.zero_grad()
         measured = forward_backward(setup, [torch.tensor(draw.uniform(0.9, 1.1))], step)

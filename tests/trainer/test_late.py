@@ -12,7 +12,7 @@ from tolariad.core.detection.rules import Finding, Signal, Verdict
 from tolariad.core.settings.model import Detect, Settings
 from tolariad.core.steps.words import StepReport
 from tolariad.trainer import build
-from tolariad.trainer.health.watch import Watch
+from tolariad.trainer.health.watch import Monitor
 from tolariad.trainer.orders.gate import Gate
 from tolariad.trainer.step import stepper
 from tolariad.trainer.step.measured import reads_late
@@ -103,7 +103,7 @@ def test_what_is_found_late_is_durable_before_the_next_update(daemon_in, configu
 
         return call
 
-    monkeypatch.setattr(Watch, "judge", lambda self, loss, norm, rate: next(verdicts, None))
+    monkeypatch.setattr(Monitor, "judge", lambda self, loss, norm, rate: next(verdicts, None))
     for name in ("report_step", "report", "wait"):
         monkeypatch.setattr(Gate, name, noting(name, getattr(Gate, name)))
     monkeypatch.setattr(stepper, "update", noting("update", stepper.update))

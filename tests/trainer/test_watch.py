@@ -18,7 +18,7 @@ from tolariad.core.steps.script_words import Script, ScriptStep
 from tolariad.core.steps.words import SkipReason, StepReport, StepSkipped, StepSkippedReport
 from tolariad.trainer.data.randomness import preserved_host_rng, seed_everything
 from tolariad.trainer.health.forward_state import ForwardStateBackup
-from tolariad.trainer.health.watch import Watch
+from tolariad.trainer.health.watch import Monitor
 from tolariad.trainer.step.gradients import Measured
 from tolariad.trainer.step.rerun import Rerun
 
@@ -231,14 +231,14 @@ def test_one_that_begins_to_be_written_unseen_never_falls_back_to_its_beginning(
     assert torch.equal(model.book, seen)
 
 
-def judged(watch: Watch, values: list[float]) -> list[SkipReason | None]:
+def judged(watch: Monitor, values: list[float]) -> list[SkipReason | None]:
     return [watch.check(Measured(value, 1.0), None, step).reason for step, value in enumerate(values, 1)]
 
 
 def test_a_spike_and_a_loss_that_is_not_finite_are_skipped_and_the_next_step_is_healthy():
     """A value that is not finite does not enter the detector; a spike does, so that its kind is not always skipped."""
     calm = [2.0 + 0.01 * (step % 7) for step in range(80)]
-    watch, other = (Watch(nn.Linear(1, 1), CPU, Detect(), reads_late=False) for _ in range(2))
+    watch, other = (Monitor(nn.Linear(1, 1), CPU, Detect(), reads_late=False) for _ in range(2))
     reasons = judged(watch, [*calm[:70], 900.0, float("nan"), float("inf"), *calm[70:]])
     judged(other, [*calm[:70], 900.0, *calm[70:]])
 
@@ -249,7 +249,7 @@ def test_a_spike_and_a_loss_that_is_not_finite_are_skipped_and_the_next_step_is_
 def test_the_state_of_an_older_detector_is_not_taken_over_and_that_is_said(caplog):
     """The state has another format: the detector starts again, with a sentence."""
     older = {"loss": {"scale": "log", "values": [0.1] * 64, "fresh": [], "floor": 0.2}, "grad_norm": {}, "fast": 0.1}
-    watch, fresh = (Watch(nn.Linear(1, 1), CPU, Detect(), reads_late=False) for _ in range(2))
+    watch, fresh = (Monitor(nn.Linear(1, 1), CPU, Detect(), reads_late=False) for _ in range(2))
     judged(watch, [2.0] * 20)
     watch.load_state(msgspec.msgpack.encode(older))
     assert watch.state() == fresh.state()
@@ -262,7 +262,7 @@ def test_the_state_of_an_older_detector_is_not_taken_over_and_that_is_said(caplo
 def test_the_learning_rate_reaches_the_detector():
     """A restart of the rate explains a rise, which is only recorded; otherwise it causes a rollback."""
     for rates in ((0.1, 0.01, 0.1), (0.1, 0.1, 0.1)):
-        watch = Watch(nn.Linear(1, 1), CPU, Detect(), reads_late=False)
+        watch = Monitor(nn.Linear(1, 1), CPU, Detect(), reads_late=False)
         falling = [0.1 + 2.2 * math.exp(-step / 100.0) for step in range(1500)]
         losses = [*((loss, rates[step >= 1000]) for step, loss in enumerate(falling)), *[(0.7, rates[2])] * 60]
         looks = [watch.check(Measured(loss, 1.0), None, step, rate) for step, (loss, rate) in enumerate(losses, 1)]
@@ -275,7 +275,7 @@ def test_the_learning_rate_reaches_the_detector():
 @pytest.mark.parametrize("detect", [Detect(act=False), Detect(skip=False)])
 def test_where_skipping_is_off_the_verdict_is_given_and_nothing_is_skipped(detect):
     """The kernel decides what follows."""
-    watch = Watch(nn.Linear(1, 1), CPU, detect, reads_late=False)
+    watch = Monitor(nn.Linear(1, 1), CPU, detect, reads_late=False)
     found = watch.check(Measured(float("nan"), 1.0), None, 1)
 
     assert found.reason is None
@@ -298,7 +298,7 @@ def step_report(one: ScriptStep) -> StepReport:
 def test_a_rerun_skips_what_was_skipped_and_leaves_the_detector_as_it_was():
     """With a state in between and other numbers now, the detector gets the journal's numbers."""
     calm = [2.0 + 0.01 * (step % 7) for step in range(100)]
-    watch = Watch(nn.Linear(1, 1), CPU, Detect(), reads_late=False)
+    watch = Monitor(nn.Linear(1, 1), CPU, Detect(), reads_late=False)
     judged(watch, calm)
     middle = watch.state()
     skips = (
@@ -308,7 +308,7 @@ def test_a_rerun_skips_what_was_skipped_and_leaves_the_detector_as_it_was():
     assert judged(watch, [700.0]) == [SkipReason.SPIKE]
     judged(watch, calm[:2])
     script = Script(skips=skips, steps=tuple(ScriptStep(101 + n, calm[n], 1.0, 0.1, 5) for n in range(2)))
-    again = Watch(nn.Linear(1, 1), CPU, Detect(), reads_late=False)
+    again = Monitor(nn.Linear(1, 1), CPU, Detect(), reads_late=False)
     again.load_state(middle)
     rerun = Rerun(msgspec.msgpack.encode(script))
 

@@ -22,7 +22,7 @@ from tolariad.control.wire import END, Call, CallError, error_bytes, own_error, 
 _log: Final = logging.getLogger(__name__)
 
 
-class Limits(msgspec.Struct, frozen=True, kw_only=True):
+class ServerLimits(msgspec.Struct, frozen=True, kw_only=True):
     """Every bound of a control server: no client costs the daemon more.
 
     `message_bytes` is for each connection, `changes_per_s` for each user id.
@@ -48,7 +48,7 @@ class Connection:
 
     def __init__(
         self,
-        limits: Limits,
+        limits: ServerLimits,
         handler: Callable[[Call, Connection], Awaitable[None]],
         admit: Callable[[Connection], None],
         reader: asyncio.StreamReader,

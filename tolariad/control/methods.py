@@ -16,7 +16,7 @@ import msgspec
 
 from journal import JournalError
 from tolariad import loop_files
-from tolariad.control.connection import Connection, Limits
+from tolariad.control.connection import Connection, ServerLimits
 from tolariad.control.history import History
 from tolariad.control.order_methods import METHODS, described, read_order
 from tolariad.control.outcome import Outcome, ended_with_daemon, outcome_of
@@ -107,7 +107,7 @@ class Methods:
     """The methods over one port. Streams and waits end when `closing` is set, which the server does at its end."""
 
     def __init__(
-        self, port: ControlPort, operators: Operators, limits: Limits, *, version: str, clock: Callable[[], float]
+        self, port: ControlPort, operators: Operators, limits: ServerLimits, *, version: str, clock: Callable[[], float]
     ) -> None:
         self._port = port
         self.operators = operators

@@ -12,7 +12,7 @@ import sys
 import time
 from typing import Any, Final
 
-from tolariad.control.connection import Connection, Limits
+from tolariad.control.connection import Connection, ServerLimits
 from tolariad.control.methods import ControlPort, Methods
 from tolariad.control.peer import Operators
 from tolariad.control.place import BACKLOG, Bound, remove_made
@@ -25,10 +25,10 @@ class ControlServer:
     """Serves `port` on a listening socket: create it, `await start()`, later `await close()`, all on one loop."""
 
     def __init__(
-        self, port: ControlPort, bound: Bound, operators: Operators, *, version: str, limits: Limits | None = None
+        self, port: ControlPort, bound: Bound, operators: Operators, *, version: str, limits: ServerLimits | None = None
     ) -> None:
         self._bound = bound
-        self._limits = limits or Limits()
+        self._limits = limits or ServerLimits()
         self._methods = Methods(port, operators, self._limits, version=version, clock=time.monotonic)
         self._server: asyncio.Server | None = None
         # Clients that were admitted, and the tasks of all, also of those that are told that there is no room.

@@ -20,7 +20,7 @@ from tolariad.trainer.data.feed import Feed, TensorFeed
 from tolariad.trainer.data.loaders import training_feed, validation_feed
 from tolariad.trainer.data.randomness import derived_seed, preserved_rng, seed_everything
 from tolariad.trainer.errors import SetupRefused
-from tolariad.trainer.health.watch import Watch
+from tolariad.trainer.health.watch import Monitor
 from tolariad.trainer.lr.configured import controller_for, horizon
 from tolariad.trainer.optim.average import Average
 from tolariad.trainer.optim.configured import build_optimizers
@@ -69,7 +69,7 @@ def build(config: bytes, threads: int | None = None, given: FoundTask | None = N
     late = reads_late(settings, device)
     rates = controller_for(owned, settings, drawn_for)
     average = Average(model, settings.ema.decay) if settings.ema.decay is not None else None
-    watch = Watch(model, device, settings.detect, reads_late=late, loss_unit=_loss_unit(found.task))
+    watch = Monitor(model, device, settings.detect, reads_late=late, loss_unit=_loss_unit(found.task))
     ledger = Ledger(found.task, model, owners, rates, average, device=device)
     ledger.notify(watch.backup.look_again)
     setup = Setup(

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from tolariad.core.trainer.words import Environment
     from tolariad.trainer.architecture import Ledger
     from tolariad.trainer.data.feed import Feed
-    from tolariad.trainer.health.watch import Watch
+    from tolariad.trainer.health.watch import Monitor
     from tolariad.trainer.lr import UnifiedLRController
     from tolariad.trainer.optim.average import Average
     from tolariad.trainer.optim.owners import Owner
@@ -53,7 +53,7 @@ class Setup:
     average: Average | None = None
     scaling: Scaling | None = None
     reads_late: bool = False
-    watch: Watch
+    watch: Monitor
     ledger: Ledger
     clip: Callable[[nn.Module], Any] | None = None
     acted: ActedOrders = field(default_factory=ActedOrders)

@@ -30,7 +30,7 @@ class OrderedEnd(msgspec.Struct, frozen=True):
     cause: Cause
 
 
-class Limits(msgspec.Struct, frozen=True):
+class RunLimits(msgspec.Struct, frozen=True):
     """Slice of RunState. `clock_mono`: the time up to which training is counted; 0 while the clock is stopped.
 
     `best`: the best value on the current branch, of `best_epoch`. `end`: the end that was ordered; None: as configured.
@@ -53,7 +53,7 @@ class Limits(msgspec.Struct, frozen=True):
         return self.trained_ns + (max(0, mono - self.clock_mono) if self.clock_mono else 0)
 
 
-def _tick(s: Limits, e: Event, _: Cause) -> Limits:
+def _tick(s: RunLimits, e: Event, _: Cause) -> RunLimits:
     """Count the time of training up to this event."""
     if not s.clock_mono:
         return s
@@ -61,27 +61,27 @@ def _tick(s: Limits, e: Event, _: Cause) -> Limits:
     return replace(s, trained_ns=min(trained, _NS_MAX), clock_mono=e.mono)
 
 
-def _start_clock(s: Limits, e: Event, _: Cause) -> Limits:
+def _start_clock(s: RunLimits, e: Event, _: Cause) -> RunLimits:
     return replace(s, clock_mono=e.mono)
 
 
-def _stop_clock(s: Limits, _: Event, __: Cause) -> Limits:
+def _stop_clock(s: RunLimits, _: Event, __: Cause) -> RunLimits:
     return replace(s, clock_mono=0)
 
 
-def _tick_and_stop(s: Limits, e: Event, at: Cause) -> Limits:
+def _tick_and_stop(s: RunLimits, e: Event, at: Cause) -> RunLimits:
     return _stop_clock(_tick(s, e, at), e, at)
 
 
-def _improved(s: Limits, e: steps.ValidationImproved, _: Cause) -> Limits:
+def _improved(s: RunLimits, e: steps.ValidationImproved, _: Cause) -> RunLimits:
     return replace(s, best=e.value, best_epoch=e.epoch)
 
 
-def _reached(s: Limits, e: steps.LimitReached, _: Cause) -> Limits:
+def _reached(s: RunLimits, e: steps.LimitReached, _: Cause) -> RunLimits:
     return replace(s, reached=e.limit)
 
 
-def _end_ordered(s: Limits, e: control.EndOrdered, at: Cause) -> Limits:
+def _end_ordered(s: RunLimits, e: control.EndOrdered, at: Cause) -> RunLimits:
     return replace(s, end=OrderedEnd(e.epochs, e.steps, at), reached=s.reached if s.is_spent else None)
 
 
@@ -90,7 +90,7 @@ def is_of_end(key: str) -> bool:
     return key in ("epochs", "*") or key.startswith("stop.")
 
 
-def _config_changed(s: Limits, e: run.ConfigChanged, _: Cause) -> Limits:
+def _config_changed(s: RunLimits, e: run.ConfigChanged, _: Cause) -> RunLimits:
     # The newest word counts: another end in the configuration takes the place of one that was ordered before.
     return replace(s, end=None, reached=None) if any(map(is_of_end, e.keys)) else s
 

@@ -21,7 +21,7 @@ from tolariad.core.checkpoints import words as ck
 from tolariad.core.control import words as control
 from tolariad.core.rollback import words as rb
 from tolariad.core.run import words as run
-from tolariad.core.run.limit_slice import Limits
+from tolariad.core.run.limit_slice import RunLimits
 from tolariad.core.trainer import words as trainer
 
 
@@ -119,7 +119,7 @@ class HasRun(Protocol):
         """Return the state of the journal's disk."""
 
     @property
-    def limits(self) -> Limits:
+    def limits(self) -> RunLimits:
         """Return the limits and the best epoch."""
 
 

@@ -62,8 +62,8 @@ def overlaps(quarantined: Sequence[Batches], at: Position, batches: int) -> bool
     return any(one.epoch == at.epoch and one.first <= at.batch + batches and at.batch < one.last for one in quarantined)
 
 
-class Judged(NamedTuple):
-    """A judgement. `reason`: why no update is made, or None. `found`: the reason by the numbers of this computation.
+class CheckResult(NamedTuple):
+    """The result of a check. `reason`: why no update is made, or None. `found`: the reason by the numbers of this computation.
 
     They differ only if a re-run diverges from the journal.
     """
@@ -73,11 +73,11 @@ class Judged(NamedTuple):
     verdict: Verdict | None = None
 
 
-_HEALTHY: Final = Judged(None, None)
-_OVERFLOWN: Final = Judged(SkipReason.OVERFLOW, SkipReason.OVERFLOW)
+_HEALTHY: Final = CheckResult(None, None)
+_OVERFLOWN: Final = CheckResult(SkipReason.OVERFLOW, SkipReason.OVERFLOW)
 
 
-class Watch:
+class Monitor:
     """One run's detector. `skips`: an unhealthy step is skipped at once, if its numbers are known before the update.
 
     `loss_unit`: for a loss that may be negative, the rise that justifies a rollback; None if the task gives none.
@@ -97,7 +97,7 @@ class Watch:
         self.backup = ForwardStateBackup(model, device)
         self.skips = detect.act and detect.skip and not reads_late
 
-    def check(self, measured: Measured, rerun: Rerun | None, step: int, rate: float = 0.0) -> Judged:
+    def check(self, measured: Measured, rerun: Rerun | None, step: int, rate: float = 0.0) -> CheckResult:
         """Judge the batches of update `step`, at learning rate `rate`. `rerun`: the journal's record of them, if any.
 
         In a re-run a batch that was skipped is skipped again, whatever the numbers are now: the steps must be those of
@@ -111,12 +111,12 @@ class Watch:
             if verdict is None:
                 return _HEALTHY
             found = self._reason_to_skip(verdict)
-            return Judged(found, found, verdict)
+            return CheckResult(found, found, verdict)
         reason = rerun.skip_before(step)
         if reason is SkipReason.OVERFLOW or (measured.overflow and reason is None):
-            return Judged(reason, SkipReason.OVERFLOW if measured.overflow else None)
+            return CheckResult(reason, SkipReason.OVERFLOW if measured.overflow else None)
         verdict = self.judge(*rerun.told(step), rate)
-        return Judged(reason, self._reason_to_skip(verdict), verdict)
+        return CheckResult(reason, self._reason_to_skip(verdict), verdict)
 
     def judge(self, loss: float, grad_norm: float, rate: float) -> Verdict | None:
         """Return the verdict on the next step, None if it is healthy. A gradient norm of -1 was not measured."""

@@ -27,7 +27,7 @@ from tolariad.core.health import quarantine_words as quarantine
 from tolariad.core.steps import words as steps
 from tolariad.failpoints import reached
 from tolariad.trainer.checkpoints.snapshot import Position
-from tolariad.trainer.health.watch import NOT_COMPUTED, OF_THE_DETECTOR, Judged, instability, overlaps
+from tolariad.trainer.health.watch import NOT_COMPUTED, OF_THE_DETECTOR, CheckResult, instability, overlaps
 from tolariad.trainer.step.gradients import drop_gradients, forward_backward, update
 from tolariad.trainer.step.pending import PendingStep
 from tolariad.trainer.step.rerun import Rerun
@@ -184,10 +184,10 @@ class Stepper:
             is_one = overlaps(self._quarantined, self.position, batches)
         if is_one:
             self.settle()
-            self._skip(batches, NOT_COMPUTED, quarantined, Judged(quarantined, quarantined))
+            self._skip(batches, NOT_COMPUTED, quarantined, CheckResult(quarantined, quarantined))
         return is_one
 
-    def _skip(self, batches: int, measured: Measured, reason: steps.SkipReason, judged: Judged) -> None:
+    def _skip(self, batches: int, measured: Measured, reason: steps.SkipReason, judged: CheckResult) -> None:
         """Make no update from these batches: advance the position, but not the step."""
         if reason in OF_THE_DETECTOR:
             self._setup.watch.backup.put_back()
