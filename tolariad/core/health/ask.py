@@ -67,14 +67,9 @@ def _is_on_watch(state: HealthKnown) -> bool:
 # -- conservative mode ------------------------------------------------------------------------------------------------
 
 
-def entered(state: HasHealth, why: str) -> hv.ConservativeModeEntered | None:
-    """Return the event that begins the mode, or None if it is on."""
-    return None if state.stability.conservative else hv.ConservativeModeEntered(why=why)
-
-
-def reason_to_enter(state: HasHealth, mono: int) -> str | None:
-    """Return the reason to enter the mode, or None; also None if it is on."""
-    return None if state.stability.conservative else reason_for(state, mono)
+def entered(state: HasHealth, why: str | None) -> tuple[hv.ConservativeModeEntered, ...]:
+    """Return the event that begins the mode for this reason; nothing if there is none, or if the mode is on."""
+    return () if why is None or state.stability.conservative else (hv.ConservativeModeEntered(why=why),)
 
 
 def reason_for(state: HasHealth, mono: int) -> str | None:

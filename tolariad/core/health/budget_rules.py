@@ -8,8 +8,7 @@ from tolariad.core.base import Event
 from tolariad.core.decision import Decision
 from tolariad.core.engine import At
 from tolariad.core.health import budget_words as budgets
-from tolariad.core.health import words as hv
-from tolariad.core.health.ask import reason_to_enter
+from tolariad.core.health.ask import entered, reason_for
 from tolariad.core.health.budget_slice import MEMORY, SHOWN_ONLY, Overruns, measured
 from tolariad.core.health.budgets import BUDGETS
 from tolariad.core.health.slice import HasHealth
@@ -54,10 +53,9 @@ def _event(s: Overruns, name: str, value: float, times: int) -> budgets.BudgetEx
     )
 
 
-def enter_conservative(state: Reads, event: budgets.BudgetExceeded, at: At[Reads]) -> Decision | None:
+def enter_conservative(state: Reads, event: budgets.BudgetExceeded, at: At[Reads]) -> Decision:
     """Enter conservative mode if a breaker is open, or if a rollback took longer than its tier's budget."""
-    why = _slow_rollback(state, event) or reason_to_enter(state, at.now.mono)
-    return Decision((hv.ConservativeModeEntered(why=why),)) if why and not state.stability.conservative else None
+    return Decision(entered(state, _slow_rollback(state, event) or reason_for(state, at.now.mono)))
 
 
 def _slow_rollback(state: Reads, event: budgets.BudgetExceeded) -> str | None:

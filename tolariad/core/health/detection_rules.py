@@ -61,8 +61,7 @@ def raise_emergency(state: Reads, event: hv.InstabilityDetected, at: At[Reads]) 
     target = target_of(was, event, level) if event.level is not None or event.goes_on else None
     if event.goes_on:
         is_granted = near is not None and near.granted and isfinite(event.value)
-        mode = None if is_granted else entered(state, f"{_vain(event, target)}; the run goes on")
-        return None if mode is None else Decision((mode,))
+        return None if is_granted else Decision(entered(state, f"{_vain(event, target)}; the run goes on"))
     if event.level is None:
         return None
     if target is None or event.returns >= RETURNS_MAX:
@@ -101,8 +100,7 @@ def after_refusal(state: Reads, report: rb.RollbackRefusedReport, at: At[Reads])
     opened, asked = at.was.rollbacks.open, state.instability.asked
     if opened is None or state.rollbacks.open is not None or asked is None or opened.otherwise is rb.Otherwise.HALT:
         return None
-    mode = entered(state, f"{given_up(opened, report)}; the run goes on")
-    return Decision((mode,) if mode is not None else (), (hv.GoOn(step=asked.step),))
+    return Decision(entered(state, f"{given_up(opened, report)}; the run goes on"), (hv.GoOn(step=asked.step),))
 
 
 # -- accuracy and time -------------------------------------------------------------------------------------------------

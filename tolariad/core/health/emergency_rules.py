@@ -22,7 +22,7 @@ from msgspec.structs import replace
 from tolariad.core.decision import Decision, Refusal
 from tolariad.core.engine import At
 from tolariad.core.health import words as hv
-from tolariad.core.health.ask import Reads, entered, may_go_back, plan, reason_for, reason_to_enter, target_for_later
+from tolariad.core.health.ask import Reads, entered, may_go_back, plan, reason_for, target_for_later
 from tolariad.core.inputs import RollbackOverdue
 from tolariad.core.rates import words as lr
 from tolariad.core.rollback import words as rb
@@ -118,16 +118,14 @@ def _halt(state: Reads, why: str) -> Decision:
 # -- conservative mode ------------------------------------------------------------------------------------------------
 
 
-def after_violation(state: Reads, _: lr.LrViolationDetected, at: At[Reads]) -> Decision | None:
+def after_violation(state: Reads, _: lr.LrViolationDetected, at: At[Reads]) -> Decision:
     """Enter conservative mode after enough rate violations."""
-    why = reason_to_enter(state, at.now.mono)
-    return Decision((hv.ConservativeModeEntered(why=why),)) if why else None
+    return Decision(entered(state, reason_for(state, at.now.mono)))
 
 
-def after_severe(state: Reads, event: hv.EmergencyRaised, _: At[Reads]) -> Decision | None:
+def after_severe(state: Reads, event: hv.EmergencyRaised, _: At[Reads]) -> Decision:
     """Enter conservative mode after an emergency of level SEVERE."""
-    mode = entered(state, event.why) if event.level is hv.Level.SEVERE else None
-    return Decision((mode,)) if mode is not None else None
+    return Decision(entered(state, event.why if event.level is hv.Level.SEVERE else None))
 
 
 def leave_after_epoch(state: Reads, _: steps.EpochFinished, at: At[Reads]) -> Decision | None:
