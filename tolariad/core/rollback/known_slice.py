@@ -30,7 +30,7 @@ class KnownProgress(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class KnownLimits(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The restored fields of `limits.Limits`."""
+    """The restored fields of `RunLimits`."""
 
     best: float | None = None
     best_epoch: int = 0
