@@ -1,7 +1,7 @@
 """The loops tolariad is priced against, each over the same data, model and optimizer, each with host loss and norm.
 
-A loop takes an iterable of batches that reads the clock when the first one is asked for and when there are no more, or
-when its `end` is called.
+A loop takes an iterable of batches. The iterable reads the clock when the first batch is asked for, and when there are
+no more or its `end` is called.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ def norm_of(model: nn.Module) -> float:
 def moved(model: nn.Module, optimizer: torch.optim.Optimizer, draw: random.Random) -> None:
     """Put parameters and moments elsewhere in memory, values and objects as they were.
 
-    Where they happen to lie makes a step of this size 5 % slower or faster, for as long as the process lives: two loops
-    that are the same differ by more than what is measured here. So every block of every loop lies elsewhere.
+    Their place makes a step of this size 5 % slower or faster, as long as the process lives. So two equal loops differ
+    by more than the measured price. For that reason every block of every loop lies elsewhere.
     """
     aside = [torch.empty(draw.randrange(1, 1 << 16)) for _ in range(draw.randrange(8))]
     for parameter in model.parameters():

@@ -1,11 +1,11 @@
 """CRITICAL, and a journal that is lost: how long until the shared page is frozen, and until the trainer stands.
 
 Seen from a third process that maps the page. An order's clock begins before its first byte is in the control socket,
-the other one with the first write that fails. The trainer is spared the kill that follows an order, so what stops it is
-the page; the last columns show that no order was sent, and how many updates in progress ended behind the flag. With
-steps of 50 ms the trainer stands up to that much later than the flag: it computes on to its gate, where no update
-begins. It beats every 50 ms while it stands, and only a beat behind the flag is believed: some rows show that much too
-much. Printed; asserted is only that nothing but the page was needed.
+the other one with the first write that fails. The trainer is spared the kill that follows an order, so only the page
+stops it. The last columns show that no order was sent, and how many updates in progress ended after the flag. With
+steps of 50 ms the trainer stops up to 50 ms after the flag: it computes on to its gate. It beats every 50 ms while it
+stands, and only a beat behind the flag is believed: some rows show that much too much. Printed; asserted is only that
+nothing but the page was needed.
 
     python -m tests.bench.test_freeze_speed [--rounds 30] [--kinds bare torch]
 """

@@ -1,8 +1,8 @@
 """The plans of a campaign, made from a seed. Each can be carried out to its last kill.
 
 A run is held at the end of epoch n until n kills have happened (the task waits there for the campaign's word). So when
-kill n + 1 is armed, a whole epoch lies ahead of it, with its steps, its validation and the checkpoint before it; and
-`can_happen` says of every point whether it is certain to be reached, given what was killed before.
+kill n + 1 is armed, a whole epoch follows, with its steps, its validation and the checkpoint before it. `can_happen`
+says of every point whether it is certain to be reached after the kills before it.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Dropout, BatchNorm, whole-batch augmentation from the global generator, per-sample augmentation (Python, NumPy and torch
 generators) in a DataLoader worker, state of the task's own. At the end of an epoch it waits until the file `brake` in
-the working folder, where there is one, names that epoch or a later one.
+the working folder names that epoch or a later one. Without the file it does not wait.
 """
 
 from __future__ import annotations
@@ -76,8 +76,8 @@ class Small(nn.Module):
 class Disturbed:
     """The task. It also counts steps and batches, as its own state that must be restored.
 
-    With the option `overflow: N`, the loss of every N-th batch has gradients beyond the range of fp16; with `backend:
-    NAME` a compiled model is compiled by that one.
+    With the option `overflow: N`, the loss of every N-th batch has gradients beyond the range of fp16. With `backend:
+    NAME` that backend compiles the model.
     """
 
     def __init__(self) -> None:

@@ -93,9 +93,9 @@ def passed_over(events: list) -> list[tuple[int, int, SkipReason]]:
 
 
 def test_a_run_whose_trainer_died_of_batches_ends_as_one_that_never_looked_at_them(tmp_path, template, monkeypatch):
-    """Two of them, one behind the other: each kills three trainers, is put aside, and the bits are those of a run from
-    the same seed that had both in quarantine before it came to them. Although losses draw from Python's and NumPy's
-    generators, and a batch that was skipped behind its draws is run again by each trainer.
+    """Two batches in a row: each kills three trainers and is then skipped. The bits are those of a run from the same
+    seed that had both in quarantine from the beginning. This holds although losses draw from Python's and NumPy's
+    generators. Each trainer re-runs a batch that was skipped after its draws.
     """
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
     died = Run(tmp_path / "died", template, shells=7)

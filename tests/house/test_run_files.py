@@ -1,7 +1,7 @@
 """Files are opened in two modules: `tolariad/run_files.py`, and `journal/files.py` for the journal.
 
-They follow no link, never block, and set fixed modes. The table below lists all other code that opens a file, with the
-reason why the file does not belong to a run, or why opening it is safe.
+They follow no link, never block, and set fixed modes. The table below lists all other code that opens a file. Each row
+has the reason: the file does not belong to a run, or opening it is safe.
 """
 
 from __future__ import annotations

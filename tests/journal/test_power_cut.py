@@ -1,8 +1,8 @@
 """Power cuts at every operation, on a simulated disk that keeps only what a real one must keep.
 
-These survive a cut: writes that returned (they are O_DSYNC); any of the sectors of the one write in flight; names as
-far as their folder was synced. Of later changes of names, any subset survives: one file's changes in their order, those
-of several files in no order. All other data is lost.
+These survive a cut: writes that returned (they are O_DSYNC), and names if their folder was synced. Of the one write in
+flight any of the sectors may survive. Of later changes of names, any subset survives: one file's changes in their
+order, those of several files in no order. All other data is lost.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Run by `python -m tests.journals.make_real`; the ordinary suite does not collect this file. Each function drives one run
 to its end, however it is disturbed, and leaves its journal in its folder. A new type of event gets a few lines in the
-run that fits it, or a run of its own; a run names what it is there for in its last line.
+run that fits it, or a run of its own. The last line of a run names its purpose.
 """
 
 from __future__ import annotations

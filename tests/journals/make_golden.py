@@ -2,11 +2,11 @@
 
 `python -m tests.journals.make_golden` makes `tests/journals/<version>/`: a disturbed run's events over several
 segments, with captures, seals and state hashes, and `expected.json` with what they fold to: every field of the state.
-The state gains a field when RunState does, so `make docs` writes `expected.json` again; the journal's own bytes are
-never touched, and every value that is recorded must come out as before. Captures and hashes inside are of the
-FOLD_VERSION that wrote them and say nothing under another; this record is what holds a later fold to an earlier one's
-results. Where a field of RunState is taken out, or FOLD_VERSION rises because an old event means something else,
-`--changed FIELD…` writes it for the fields that are named: say why.
+If RunState gains a field, `make docs` writes `expected.json` again. The journal's own bytes never change, and every
+recorded value must come out as before. Captures and hashes inside are of the FOLD_VERSION that wrote them and say
+nothing under another. This record holds a later fold to the results of an earlier one. `--changed FIELD…` writes the
+named fields again. Use it if RunState loses a field, or if FOLD_VERSION rises because an old event means something
+else, and say why.
 """
 
 from __future__ import annotations

@@ -2,10 +2,10 @@
 
     python -m tests.journals.make_real [--from FOLDER …]
 
-It runs `drive_real.py` and the tests named in `SOURCES`, which drive runs with a real trainer through deaths, orders
-and failures, and takes the fewest of their journals that hold every type. Each becomes `real/NAME.tar.zst`, beside
-`real/NAME.json`, what it folds to. It takes eight minutes and root, for a small file system. `--from`: take the
-journals of earlier calls of pytest that kept their folders (`drive` says how).
+It runs `drive_real.py` and the tests named in `SOURCES`: runs with a real trainer, through deaths, orders and failures.
+It takes the fewest of their journals that hold every type. Each becomes `real/NAME.tar.zst`, beside `real/NAME.json`,
+what it folds to. It takes eight minutes and root, for a small file system. `--from`: take the journals of earlier calls
+of pytest that kept their folders (`drive` says how).
 
 Run it again if a type of event is added: give `drive_real.py` a few lines that make a run record it. If no run can make
 it, say why in `NOT_MADE`. A journal holds the paths of the files in its stack traces: run this where they may be

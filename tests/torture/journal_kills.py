@@ -1,8 +1,8 @@
 """Fault class 8: a writer is SIGKILLed at random times while somebody else counts what it acknowledged.
 
 A child commits batches to a journal on a real file system and reports each acknowledged sequence number through a pipe.
-The parent kills it at a drawn moment, opens the journal as a daemon would, and checks: every acknowledged event is
-there, unchanged, in order, and nothing that was not committed. The same journal goes on to the next kill.
+The parent kills it at a drawn moment and opens the journal as a daemon would. Every acknowledged event must be there,
+unchanged, in order, and nothing that was not committed. The same journal goes on to the next kill.
 
     python -m tests.torture.journal_kills [--kills 1000] [--seed N] [--folder DIR]
 """

@@ -1,9 +1,9 @@
 """Shared by all fault classes: a writer whose events contain their own number, and the examination of its journal.
 
 An event's bytes follow from its sequence number alone. So for any event in any broken journal the tests can say whether
-it is the committed one, and from the acknowledgements how many there must be. Two counts stay zero: `lost`
-(acknowledged, and the journal opened for writing without them) and `wrong` (returned by a reader, but not committed
-under that number). A refusal counts as neither.
+it is the committed one. The acknowledgements say how many there must be. Two counts stay zero. `lost`: acknowledged,
+and the journal opened for writing without them. `wrong`: returned by a reader, but not committed under that number. A
+refusal counts as neither.
 """
 
 from __future__ import annotations

@@ -47,8 +47,8 @@ def ext4_image(path: Path, size: int, *options: str) -> Path:
 def paged_loop(image: Path) -> Iterator[Path]:
     """Return a block device over a file that is written one page at a time, so that it never reports too much.
 
-    Linux' loop driver takes a short write to its file for a complete one (seen with 6.18). Of 128 KiB, written with
-    O_DIRECT and O_DSYNC over a tmpfs with room for 64, only half is there afterwards, but the call has returned 131072.
+    Linux' loop driver takes a short write to its file for a complete one (seen with 6.18). 128 KiB are written with
+    O_DIRECT and O_DSYNC over a tmpfs with room for 64. Only half is there afterwards, but the call has returned 131072.
     No journal can work with such a disk. A tmpfs takes a whole page or none.
     """
     device = Path(call("losetup", "--find", "--show", image).strip())

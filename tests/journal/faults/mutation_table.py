@@ -1,7 +1,7 @@
 """Fault class 19: the safety lines of the journal, each with the test that must fail without it.
 
-A row names a marker (`# safety: NAME` in a file of the journal), the change that takes that rule out of a copy, and the
-test that must fail. A line that moves or is written anew takes its marker with it, and its row stays as it is.
+A row names a marker (`# safety: NAME` in a file of the journal), the change that removes the rule from a copy, and the
+test that must fail then. A line that moves or is written anew takes its marker with it, and its row stays as it is.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Fault class 14: a simulated disk under the real writer. One seed decides everything that happens.
 
-A seed draws a profile and several lives. In each life the journal is opened, examined, begun and written to, until the
-machine loses power, the process is killed, a call fails, or all is done. There is no thread and no clock, so a seed
-that fails will fail again.
+A seed draws a profile and several lives. In each life the journal is opened, examined, begun and written to. A life
+ends by a power cut, a kill, a failing call, or when all is done. There is no thread and no clock, so a seed that fails
+will fail again.
 
     profile   faults of the disk
     calm      only power cuts and kills: the write in flight is torn sector by sector, unsynced names may be lost

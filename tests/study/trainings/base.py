@@ -1,7 +1,7 @@
 """Real small trainings in a plain torch loop, with the detector beside them: once acting, once only recording.
 
 A training is a generator. Before each update it yields what the detector judges (`Seen`) and is sent whether to make
-the update; it returns how good the trained model is. Its data and its draws depend on its seed alone, so two runs of it
+the update. It returns how good the trained model is. Its data and its draws depend on its seed alone, so two runs of it
 differ only by the updates that were skipped.
 """
 

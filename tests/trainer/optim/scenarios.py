@@ -1,7 +1,7 @@
 """Gradients that expose wrong variants of cautious AdamW, and those variants.
 
-The variants are the mistakes that published implementations make or that a rewrite could slip into; `step` is written
-operation by operation in float64, so that each of them is one line.
+The variants are mistakes of published implementations, or of a possible rewrite. `step` is written operation by
+operation in float64, so that each variant is one line.
 """
 
 from __future__ import annotations

@@ -39,9 +39,9 @@ def shapes(draw):
     steps=st.integers(0, 2),
 )
 def test_growth_keeps_identities_and_old_blocks_bit_for_bit(grown, kept, growth, dtype, name, steps):
-    """One parameter grows by up to 100 along any dimensions at once, one stays: the state of what stays, and the old
-    units' block of what grew, are equal bits; new units have first moments of 0 and second ones that are no larger than
-    the largest old one; scalars are scalars.
+    """One parameter grows by up to 100 along any dimensions at once, one stays. The state of the one that stays, and of
+    the old units, has equal bits. New units have first moments of 0 and second moments no larger than the largest old
+    one. Scalars stay scalars.
     """
     larger = tuple(size + more for size, more in zip(grown, growth, strict=False))
     if torch.Size(larger).numel() > 200_000:

@@ -154,8 +154,8 @@ def test_what_does_not_fit_is_aborted_with_its_reason(call, why, seed, caplog):
 @pytest.mark.parametrize("name", list(OPTIMIZERS))
 @pytest.mark.parametrize("stage", ["replace", "add"])
 def test_an_abort_in_the_middle_leaves_every_bit(name, stage, seed):
-    """The owner of the rates fails when groups and state are already exchanged: all of it is undone, and training goes
-    on as if nothing had been tried.
+    """The owner of the rates fails after groups and state were exchanged. All of it is undone, and training goes on as
+    before.
     """
     model, optimizer, rates, told, coordinator = ready(name, seed)
     twin = net(seed)
