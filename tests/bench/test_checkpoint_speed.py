@@ -37,7 +37,7 @@ from tolariad.trainer.checkpoints.restore import load, restore
 from tolariad.trainer.checkpoints.save import Saver
 from tolariad.trainer.checkpoints.snapshot import Position
 from tolariad.trainer.data.feed import TensorFeed
-from tolariad.trainer.orders.acted import ActedOrders
+from tolariad.trainer.orders.numbered import ActedOrders
 
 WIDTH = 1024
 MODULE = "tests.bench.test_checkpoint_speed"

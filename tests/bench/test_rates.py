@@ -19,7 +19,7 @@ from torch.optim import lr_scheduler
 
 from tolariad.core.learning_rate.group import rates_at
 from tolariad.trainer.lr import GroupConfig, LRPolicy, UnifiedLRController
-from tolariad.trainer.lr.guard import _before_any_step
+from tolariad.trainer.lr.integrity import _before_any_step
 
 ROUNDS = int(os.environ.get("TOLARIA_BENCH_ROUNDS", "9"))
 STEPS = 4096

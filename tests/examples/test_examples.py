@@ -33,6 +33,6 @@ def test_an_example_trains(monkeypatch, name):
             break
     assert sum(losses[-5:]) < sum(losses[:5])
     assert setup.validation is not None
-    found = validate(setup.task, setup.model, setup.validation, device=setup.device, rng_seed=1, each=lambda: None)
+    found = validate(setup, lambda: None)
     assert found.samples in {800, 240}
     assert found.means["loss"] > 0

@@ -12,7 +12,7 @@ from tolariad.core.checkpoints.words import RerunReport
 from tolariad.core.settings.reading import read_settings
 from tolariad.core.settings.rules import resolved_json
 from tolariad.trainer.build import build
-from tolariad.trainer.checkpoints.rng import rng_states, set_rng_states
+from tolariad.trainer.data.randomness import rng_states, set_rng_states
 from tolariad.trainer.step.gradients import InFlight, forward_backward, update
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no CUDA device here")

@@ -10,7 +10,7 @@ import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset, SubsetRandomSampler, TensorDataset
 
 from tolariad.trainer.data.feed import TensorFeed
-from tolariad.trainer.data.loaders import IterableFeed, LoaderFeed, training_feed, validation_feed
+from tolariad.trainer.data.loaders import IterableFeed, LoaderFeed, feed_of
 from tolariad.trainer.errors import SetupRefused
 
 
@@ -93,10 +93,10 @@ def test_a_loader_keeps_its_ways():
 
 
 def test_each_kind_of_data_becomes_the_feed_for_it():
-    """Tensors are indexed, datasets get a loader, loaders are rebuilt; validation may be absent."""
+    """Tensors are indexed, datasets get a loader, loaders are rebuilt."""
 
     def made(data):
-        return training_feed(data, batch_size=2, workers=0, rng_seed=1)
+        return feed_of(data, batch_size=2, workers=0, rng_seed=1, shuffle=True)
 
     tensors = (torch.ones(3), torch.ones(3))
     assert isinstance(made(tensors), TensorFeed)
@@ -104,8 +104,7 @@ def test_each_kind_of_data_becomes_the_feed_for_it():
     assert isinstance(made(Drawing()), LoaderFeed)
     assert isinstance(made(DataLoader(Drawing())), LoaderFeed)
     assert isinstance(made([[1], [2]]), LoaderFeed)
-    assert validation_feed(None, batch_size=2, workers=0, rng_seed=1) is None
-    in_order = validation_feed(Drawing(), batch_size=11, workers=0, rng_seed=1)
+    in_order = feed_of(Drawing(), batch_size=11, workers=0, rng_seed=1, shuffle=False)
     assert batches(in_order)[0][0] == list(range(11))
 
 
@@ -116,7 +115,7 @@ class Stream(IterableDataset):
 
 def test_an_iterable_repeats_itself_and_can_stop_only_between_epochs():
     """Its draws are seeded by epoch and batch; a position inside an epoch is refused."""
-    feed = training_feed(Stream(), batch_size=2, workers=0, rng_seed=1)
+    feed = feed_of(Stream(), batch_size=2, workers=0, rng_seed=1, shuffle=True)
     assert isinstance(feed, IterableFeed)
     first = list(feed.epoch(1, 0))
     assert list(feed.epoch(1, 0)) == first
@@ -166,4 +165,4 @@ def test_data_with_a_state_goes_on_where_it_was():
 def test_data_that_cannot_be_used_is_refused(data, why):
     """A generator would be empty in the second epoch; anything that is not data is refused by name."""
     with pytest.raises(SetupRefused, match=why):
-        training_feed(data, batch_size=2, workers=0, rng_seed=1)
+        feed_of(data, batch_size=2, workers=0, rng_seed=1, shuffle=True)

@@ -15,9 +15,9 @@ from tolariad.core.run.words import Parent
 from tolariad.storage import CheckpointUnfit
 from tolariad.trainer.build import build
 from tolariad.trainer.checkpoints.capture import OPTIMIZER_FILE, capture
-from tolariad.trainer.checkpoints.parent import begin_from
 from tolariad.trainer.checkpoints.restore import restore, taken_apart
 from tolariad.trainer.checkpoints.snapshot import Position
+from tolariad.trainer.checkpoints.start import begin_from
 from tolariad.trainer.errors import SetupRefused
 from tolariad.trainer.step.gradients import drop_gradients, forward_backward, update
 

@@ -9,7 +9,7 @@ import pytest
 
 from tolariad.core.steps.script_words import Script, ScriptStep
 from tolariad.core.steps.words import StepReport
-from tolariad.trainer.step.rerun import Rerun, ScriptError, first_difference
+from tolariad.trainer.step.rerun import STEP_FIELDS, Rerun, ScriptError, first_difference
 
 
 def report(step, loss=1.0, grad_norm=2.0, lr=0.1, rates=5):
@@ -44,6 +44,7 @@ def test_one_bit_is_enough(field, expected, found):
     difference = first_difference(
         ScriptStep(**{"step": 1, "loss": 1.0, "grad_norm": 2.0, "lr": 0.1, "rates": 5, field: expected}),
         report(1, **{field: found}),
+        STEP_FIELDS,
     )
     assert (difference.step, difference.field) == (1, field)
     shown = (str(expected), str(found)) if isinstance(expected, int) else (expected.hex(), found.hex())

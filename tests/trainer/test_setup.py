@@ -155,7 +155,7 @@ def test_forward_passes_have_the_precision_asked_for(small, precision, dtype):
     made = small({"loss": loss, "evaluate": evaluate, "val_data": lambda cfg: (torch.ones(4, 2),)}, precision=precision)
     forward_backward(made, [(torch.ones(4, 2),)])
     made.optimizer.step()
-    validate(made.task, made.model, made.validation, device=made.device, rng_seed=1, each=list, forward=made.forward)
+    validate(made, list)
     assert seen == [dtype, dtype]
     assert made.environment.precision == precision
     state = [value for held in made.optimizer.state.values() for value in held.values()]

@@ -10,7 +10,7 @@ import torch
 from tests.trainer.tasks.augmenting import Counting, Images
 from tolariad.core.checkpoints.words import RerunReport
 from tolariad.trainer.checkpoints.tree import decode_tree, encode_tree, made
-from tolariad.trainer.data.loaders import StatefulFeed, training_feed
+from tolariad.trainer.data.loaders import StatefulFeed, feed_of
 
 torchdata = pytest.importorskip("torchdata.stateful_dataloader", reason="torchdata (extra `data`) is not installed")
 TASKS = f"{Path(__file__).with_name('tasks')}/augmenting.py"
@@ -18,7 +18,7 @@ TASKS = f"{Path(__file__).with_name('tasks')}/augmenting.py"
 
 def feed(data, workers=0, **more):
     loader = torchdata.StatefulDataLoader(data, 4, num_workers=workers, **more)
-    return training_feed(loader, batch_size=4, workers=0, rng_seed=3)
+    return feed_of(loader, batch_size=4, workers=0, rng_seed=3, shuffle=True)
 
 
 def equal(batches, others):

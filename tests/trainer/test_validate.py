@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+from contextlib import nullcontext
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -23,10 +25,18 @@ class Task:
 
 
 def run(model):
-    feed = TensorFeed([torch.arange(10.0)], 4, None)
-    batches = []
-    found = validate(Task(), model, feed, device=torch.device("cpu"), rng_seed=3, each=lambda: batches.append(1))
-    assert len(batches) == 3
+    setup = SimpleNamespace(
+        task=Task(),
+        model=model,
+        validation=TensorFeed([torch.arange(10.0)], 4, None),
+        average=None,
+        device=torch.device("cpu"),
+        rng_seed=3,
+        forward=nullcontext,
+    )
+    beats = []
+    found = validate(setup, lambda: beats.append(1))
+    assert len(beats) == 1 + 3
     return found
 
 

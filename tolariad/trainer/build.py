@@ -17,7 +17,7 @@ from tolariad.core.settings.rules import read_resolved, require_task
 from tolariad.trainer.architecture import Ledger, as_built
 from tolariad.trainer.checkpoints.capture import check_capturable, check_participants
 from tolariad.trainer.data.feed import Feed, TensorFeed
-from tolariad.trainer.data.loaders import training_feed, validation_feed
+from tolariad.trainer.data.loaders import feed_of
 from tolariad.trainer.data.randomness import derived_seed, preserved_rng, seed_everything
 from tolariad.trainer.errors import SetupRefused
 from tolariad.trainer.health.watch import Monitor
@@ -30,12 +30,10 @@ from tolariad.trainer.rollback.participants import Participants
 from tolariad.trainer.setup import Setup
 from tolariad.trainer.step.compiled import compile_forward
 from tolariad.trainer.step.measured import reads_late
-from tolariad.trainer.step.precision import forward_context, loss_scaling
+from tolariad.trainer.step.precision import Scaling, forward_context
 from tolariad.trainer.tasks.task import FoundTask, find_task
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from torch import nn
 
     from tolariad.core.settings.model import Settings
@@ -72,6 +70,8 @@ def build(config: bytes, threads: int | None = None, given: FoundTask | None = N
     watch = Monitor(model, device, settings.detect, reads_late=late, loss_unit=_loss_unit(found.task))
     ledger = Ledger(found.task, model, owners, rates, average, device=device)
     ledger.notify(watch.backup.look_again)
+    without_validation = "the task has no validation data; epochs end without metrics" if validation is None else ""
+    clip = getattr(found.task, "clip_gradients", None)
     setup = Setup(
         settings=settings,
         rng_seed=settings.rng_seed,
@@ -93,13 +93,14 @@ def build(config: bytes, threads: int | None = None, given: FoundTask | None = N
             config_hash=blake3(config).hexdigest(),
         ),
         steps_per_epoch=steps_per_epoch or 0,
-        notes=tuple(filter(None, (*_notes(train, validation), drawn_for.note))),
+        notes=tuple(filter(None, (train.note, without_validation, drawn_for.note))),
         average=average,
-        scaling=loss_scaling(settings, device),
+        # Other formats have the range of fp32.
+        scaling=Scaling(device) if settings.precision == "fp16" else None,
         reads_late=late,
         watch=watch,
         ledger=ledger,
-        clip=_clipping(found.task),
+        clip=clip if callable(clip) else None,
         participants=_participants(found.task, model),
     )
     check_capturable(model, owners, found.task, train)
@@ -109,12 +110,6 @@ def build(config: bytes, threads: int | None = None, given: FoundTask | None = N
     # Training draws from this seed on, independent of how much the building of model and data drew.
     seed_everything(derived_seed(settings.rng_seed, "training"))
     return setup
-
-
-def _clipping(task: Any) -> Callable[[nn.Module], Any] | None:
-    """Return the task's own method to clip gradients, which returns their norm; None without one."""
-    clip = getattr(task, "clip_gradients", None)
-    return clip if callable(clip) else None
 
 
 def _loss_unit(task: Any) -> float | None:
@@ -159,23 +154,17 @@ def _model(task: Any, settings: Settings, device: torch.device) -> nn.Module:
 def _feeds(task: Any, settings: Settings) -> tuple[Feed, Feed | None]:
     """Return training and validation data. If the task draws while it prepares them, it draws from a separate seed."""
     rng_seed = settings.rng_seed or 0
+
+    def feed(data: Any, seed: int, *, shuffle: bool) -> Feed:
+        return feed_of(data, batch_size=settings.batch_size, workers=settings.workers, rng_seed=seed, shuffle=shuffle)
+
     with preserved_rng():
         seed_everything(derived_seed(rng_seed, "data"))
         try:
-            return (
-                training_feed(
-                    task.train_data(settings),
-                    batch_size=settings.batch_size,
-                    workers=settings.workers,
-                    rng_seed=rng_seed,
-                ),
-                validation_feed(
-                    task.val_data(settings),
-                    batch_size=settings.batch_size,
-                    workers=settings.workers,
-                    rng_seed=derived_seed(rng_seed, "validation data"),
-                ),
-            )
+            train = feed(task.train_data(settings), rng_seed, shuffle=True)
+            data = task.val_data(settings)
+            seed = derived_seed(rng_seed, "validation data")
+            return train, None if data is None else feed(data, seed, shuffle=False)
         except ValueError as error:
             raise SetupRefused(f"the task's data: {error}") from error
 
@@ -187,11 +176,3 @@ def _steps_per_epoch(train: Feed, accumulate: int) -> int | None:
     if train.batches == 0:
         raise SetupRefused("the task's data yields no batch; is batch_size larger than the data, with drop_last?")
     return -(-train.batches // accumulate)
-
-
-def _notes(train: Feed, validation: Feed | None) -> tuple[str, ...]:
-    """Return hints for the user that are not errors."""
-    notes = [train.note] if train.note else []
-    if validation is None:
-        notes.append("the task has no validation data; epochs end without metrics")
-    return tuple(notes)

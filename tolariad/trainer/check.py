@@ -123,7 +123,8 @@ def _steps(setup: Setup) -> tuple[float, list[float]]:
         update(setup, skip=measured.overflow)
         setup.rates.advance(1)
         drop_gradients(setup.owners)
-        _synchronise(setup.device)
+        if setup.device.type == "cuda":
+            torch.cuda.synchronize(setup.device)
         times.append(time.perf_counter() - begun)
         # With a compiled model, the first step measures the compiler and not a step.
         enough = len(times) > setup.settings.compile and time.perf_counter() > give_up
@@ -132,11 +133,6 @@ def _steps(setup: Setup) -> tuple[float, list[float]]:
     if not losses:
         raise SetupRefused("the task's training data yields no batch")
     return losses[0], times
-
-
-def _synchronise(device: torch.device) -> None:
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
 
 
 def _peak_bytes(device: torch.device) -> int:

@@ -38,7 +38,7 @@ from tolariad.trainer.orders import Boundary, BoundaryOrders, Link
 from tolariad.trainer.rollback import RollbackCommitted, RollbackHandler, SnapshotHandler, standing_at
 from tolariad.trainer.step.compiled import compiler_watched
 from tolariad.trainer.step.stepper import Stepper
-from tolariad.trainer.step.validate import validate_run
+from tolariad.trainer.step.validate import validate
 from tolariad.trainer.tasks.callbacks import Callbacks
 
 if TYPE_CHECKING:
@@ -137,8 +137,8 @@ class Trainer:
             while not self._is_at_end:
                 self._epoch()
             self._reporter.report(steps.TrainingEndedReport(step=self.step, tallies=self._stopwatch.taken()))
-            # The daemon ignores this report during a rollback, so it is due again if that is given up; and if a later end was
-            # ordered meanwhile: then training goes on.
+            # The daemon ignores this report during a rollback, so send it again if the rollback is given up. If a later
+            # end was ordered meanwhile, training continues.
             self._boundary.serve_until_exit(lambda: (self._rollbacks.given_up, self._is_at_end))
 
     def _go_back(self) -> None:
@@ -195,8 +195,9 @@ class Trainer:
         self._reporter.beat(Activity.RESTORE)
         begun = begin(self._setup, order, self._checkpoints, self._snapshots.slots, each)
         if begun is not None:
-            self._stepper.stand_at(begun.position)
-            self._saver.descend_from(begun.parent)
+            position, parent = begun
+            self._stepper.stand_at(position)
+            self._saver.descend_from(parent)
 
     # -- an epoch ------------------------------------------------------------------------------------------------------
 
@@ -209,7 +210,7 @@ class Trainer:
         self._stop()
         if epoch > self._order.epoch_started:
             self._reporter.report(steps.EpochStartedReport(epoch=epoch))
-            # A later end may be ordered when training has ended within this epoch, which then goes on.
+            # A later end may be ordered when training has ended within this epoch, which then continues.
             self._order = replace(self._order, epoch_started=epoch)
         while not self._is_over and (group := tuple(islice(batches, self._setup.settings.accumulate))):
             self._stepper.make(group)
@@ -278,7 +279,7 @@ class Trainer:
             return self._stepper.rerun.metrics(epoch)
         self._reporter.report(steps.ValidationBegunReport(epoch=epoch, step=self.step))
         begun = time.perf_counter()
-        found = validate_run(self._setup, lambda: self._reporter.beat(Activity.VALIDATE))
+        found = validate(self._setup, lambda: self._reporter.beat(Activity.VALIDATE))
         report = steps.ValidationReport(
             epoch=epoch, step=self.step, metrics=found.means, samples=found.samples, seconds=time.perf_counter() - begun
         )

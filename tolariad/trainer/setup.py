@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
-from tolariad.trainer.orders.acted import ActedOrders
+from tolariad.trainer.orders.numbered import ActedOrders
 from tolariad.trainer.rollback.participants import Participants
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ class Setup:
 
     @property
     def standing(self) -> Standing:
-        """What the kernel needs to know of the rates of a restored state, and how many boundary orders it contains."""
+        """The rates of a restored state, for the kernel, and how many boundary orders the state contains."""
         return replace(self.rates.standing, orders=self.acted.count)
 
     @property

@@ -12,8 +12,8 @@ from tolariad.storage import CheckpointUnfit
 from tolariad.trainer.build import build
 from tolariad.trainer.checkpoints.capture import capture
 from tolariad.trainer.checkpoints.restore import check_target, restore, taken_apart
-from tolariad.trainer.checkpoints.rng import rng_states, set_rng_states
 from tolariad.trainer.checkpoints.snapshot import Position
+from tolariad.trainer.data.randomness import rng_states, set_rng_states
 from tolariad.trainer.errors import SetupRefused
 from tolariad.trainer.lr import controller_of
 from tolariad.trainer.step.gradients import drop_gradients, forward_backward, update

@@ -14,7 +14,7 @@ from tolariad.core.detection.detector import DetectorState
 from tolariad.core.run.words import Parent
 from tolariad.storage import CheckpointUnusable
 from tolariad.trainer.build import build
-from tolariad.trainer.checkpoints.parent import begin_from
+from tolariad.trainer.checkpoints.start import begin_from
 
 TASK = f"{Path(__file__).parents[1] / 'tasks'}/augmenting.py:Augmenting"
 

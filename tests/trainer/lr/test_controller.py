@@ -191,27 +191,26 @@ def test_a_plateau_looks_once_an_epoch_at_the_validation_loss(made):
         assert rates["host"] == (0.1 if epoch < 13 else pytest.approx(0.01))
 
 
-def test_a_plateau_without_a_metric_holds_and_says_so_once(made):
+def test_a_plateau_without_a_metric_holds_and_says_so_once(made, caplog):
     """A default of 0 would count as no improvement, and reduce the rate to almost 0."""
-    notes = []
-    controller, optimizer, _ = made(LRPolicy.MORPHO_ADAPTIVE, on_note=notes.append)
+    controller, optimizer, _ = made(LRPolicy.MORPHO_ADAPTIVE)
     for epoch in range(1, 40):
         step(optimizer, controller, epoch, accuracy=0.5)
     assert controller.rates() == {"host": 0.1}
-    assert len(notes) == 1
-    assert "none of val_loss, host_loss, loss" in notes[0]
+    assert len(caplog.messages) == 1
+    assert "none of val_loss, host_loss, loss" in caplog.messages[0]
 
 
-def test_a_missing_horizon_is_said_once():
+def test_a_missing_horizon_is_said_once(caplog):
     """A cosine without an end keeps its base rate."""
-    notes = []
-    controller = UnifiedLRController({}, on_note=notes.append)
+    controller = UnifiedLRController({})
     optimizer = torch.optim.SGD(parameters(), lr=1.0)
     controller.register_optimizer("host", optimizer, GroupConfig("host", LRPolicy.HOST_COSINE, 0.1))
     for _ in range(2000):
         step(optimizer, controller)
     assert controller.rates() == {"host": 0.1}
-    assert notes == ["total_steps is not known: host_cosine holds its base rate after the warm-up"]
+    note = "total_steps is not known: host_cosine holds its base rate after the warm-up"
+    assert caplog.messages == [f"learning rate: {note}"]
 
 
 def test_the_history_holds_the_last_thousand_steps(made):

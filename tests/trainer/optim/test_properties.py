@@ -9,7 +9,7 @@ from torch import nn
 
 from tests.trainer.optim.surgery import OPTIMIZERS
 from tolariad.trainer.optim import DynamicOptimizerStatePreserver
-from tolariad.trainer.optim.kinds import Kind, kinds_of
+from tolariad.trainer.optim.transform import Kind, kinds_of
 
 SIZES = st.integers(1, 1000)
 DTYPES = st.sampled_from([torch.float32, torch.float64, torch.bfloat16, torch.float16])

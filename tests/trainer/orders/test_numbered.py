@@ -14,7 +14,7 @@ from tolariad.core.steps import words as steps
 from tolariad.core.steps.script_words import ScriptOrder
 from tolariad.core.vocabulary import TrainerEffect
 from tolariad.trainer.orders import BoundaryOrders, OrderRefused
-from tolariad.trainer.orders.acted import ActedOrders, count_in_rates
+from tolariad.trainer.orders.numbered import ActedOrders, count_in_rates
 
 
 class _Order(msgspec.Struct, frozen=True, array_like=True):

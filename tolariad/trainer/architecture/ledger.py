@@ -21,8 +21,7 @@ from tolariad.core.bounds import NOTE_CHARACTERS_MAX
 from tolariad.core.steps.script_words import ScriptChange
 from tolariad.trainer.architecture.follow import Following
 from tolariad.trainer.architecture.undo import Shapes, Undo
-from tolariad.trainer.checkpoints.rng import rng_states, set_rng_states
-from tolariad.trainer.data.randomness import preserved_rng
+from tolariad.trainer.data.randomness import preserved_rng, rng_states, set_rng_states
 from tolariad.trainer.errors import SetupRefused
 
 if TYPE_CHECKING:

@@ -42,14 +42,14 @@ class HostBuffer:
         """Make the buffer at least `size` bytes large. If it grows, parts taken before do not belong to it any more."""
         self.wait()
         if size > self.size:
-            self._memory = torch.empty(size, dtype=torch.uint8, pin_memory=True) if self._pinned else _mapped(size)
+            self._memory = self._allocated(size)
         self._used = 0
 
     def reserve_ahead(self, size: int) -> None:
         """Do the same in the background, and touch every page."""
 
         def fill() -> None:
-            memory = torch.empty(size, dtype=torch.uint8, pin_memory=True) if self._pinned else _mapped(size)
+            memory = self._allocated(size)
             for first in range(0, 0 if self._pinned else size, _TOUCH_BYTES):
                 ctypes.memset(memory.data_ptr() + first, 0, min(_TOUCH_BYTES, size - first))
             self._memory = memory
@@ -58,6 +58,9 @@ class HostBuffer:
             self.wait()
             self._filling = threading.Thread(target=fill, name="checkpoint-memory", daemon=True)
             self._filling.start()
+
+    def _allocated(self, size: int) -> torch.Tensor:
+        return torch.empty(size, dtype=torch.uint8, pin_memory=True) if self._pinned else _mapped(size)
 
     def wait(self) -> None:
         """Wait until the work in the background is done."""

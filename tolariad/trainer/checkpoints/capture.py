@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 import torch
 from blake3 import blake3
+from msgspec.structs import asdict
 
 from tolariad.storage.manifest import AVERAGE_PIECE, MODEL_PIECE
 from tolariad.trainer.architecture.ledger import state_of
-from tolariad.trainer.checkpoints.rng import rng_states
 from tolariad.trainer.checkpoints.snapshot import Position, Snapshot
 from tolariad.trainer.checkpoints.tensors import check_tensor, overlap, without_duplicates
 from tolariad.trainer.checkpoints.tree import NotCapturable, encode_tree
+from tolariad.trainer.data.randomness import rng_states
 from tolariad.trainer.errors import SetupRefused
 
 if TYPE_CHECKING:
@@ -51,7 +52,7 @@ def capture(setup: Setup, position: Position) -> Snapshot:
         optimizer_tensors |= tensors
     check_apart(optimizer_tensors, {f"model.{name}": tensor for name, tensor in model_tensors.items()})
     rest = {
-        "position": {"step": position.step, "epoch": position.epoch, "batch": position.batch},
+        "position": asdict(position),
         "model": {**model_tree(setup.model), "buffers": buffer_tree(setup.model, setup.environment.model_hash)},
         "optimizer": optimizer_state,
         **({"first_owner": optimizer.name, "owners": owners} if owners else {}),

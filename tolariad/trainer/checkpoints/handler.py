@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
 # While the trainer waits, it checks the writer at this interval.
 _WRITING_S: Final = 0.002
-# These must hold the epoch's end: they wait at this boundary until the writer is free. Others wait for a later
-# boundary.
+# These must hold the epoch's end, so training waits at this boundary until the writer is free. For others the order
+# waits for a later boundary.
 _OF_THIS_BOUNDARY: Final = frozenset({CheckpointReason.EPOCH, CheckpointReason.BEST})
 
 
@@ -79,16 +79,13 @@ class CheckpointHandler:
         if not saver.is_prepared:
             saver.prepare(self._position())
         if not self._snapshots.is_idle and not self._progress.rerunning:
-            self._tend_snapshots()
+            with self._stopwatch.apart():
+                self._snapshots.tend(self._position(), self._fence, saver.parent)
+                self.tell()
         if saver.is_idle:
             return IDLE_S
         with self._stopwatch.apart():
             return self._tend_checkpoints()
-
-    def _tend_snapshots(self) -> None:
-        with self._stopwatch.apart():
-            self._snapshots.tend(self._position(), self._fence, self._saver.parent)
-            self.tell()
 
     def _tend_checkpoints(self) -> float | None:
         saver = self._saver

@@ -21,8 +21,8 @@ class Loaded:
 
     `transient` are the buffers that `state_dict()` leaves out. `average` is the moving average of the parameters, if
     the run kept one. A tied tensor is listed under each of its names. `acted` are the keys of the newest boundary
-    orders that the state contains.
-    `optimizers` are the trees of all optimizers, by owner, in their order. The key of the first is "" if it is the only one.
+    orders that the state contains. `optimizers` are the trees of all optimizers, by owner, in their order. The key of
+    the first is "" if it is the only one.
     """
 
     position: Position

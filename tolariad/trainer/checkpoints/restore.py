@@ -20,11 +20,11 @@ from tolariad.trainer.checkpoints import lanes
 from tolariad.trainer.checkpoints.capture import live_tensors, optimizer_tree
 from tolariad.trainer.checkpoints.loaded import Loaded
 from tolariad.trainer.checkpoints.moved import Moved, moved_buffers, put_buffers
-from tolariad.trainer.checkpoints.rng import set_rng_states
 from tolariad.trainer.checkpoints.snapshot import Position, Snapshot
 from tolariad.trainer.checkpoints.tensors import place_of, raw_bytes, read_tensors, without_duplicates
 from tolariad.trainer.checkpoints.tree import Given, Stored, decode_tree, made
-from tolariad.trainer.orders.acted import count_in_rates
+from tolariad.trainer.data.randomness import set_rng_states
+from tolariad.trainer.orders.numbered import count_in_rates
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -36,8 +36,9 @@ if TYPE_CHECKING:
 
 # A start builds the model that the task builds, and makes the changes of the ledger on it.
 _OF_ANOTHER_MODEL: Final = (
-    "the task has changed since, or one of its hooks changed the model without rates.grow(), so the change was not recorded "
-    "(`tolaria events RUN -t OptimizerRebuildCommitted` may show when): only a checkpoint from the same side of that change fits"
+    "the task has changed since, or one of its hooks changed the model without rates.grow(), so the change was not "
+    "recorded (`tolaria events RUN -t OptimizerRebuildCommitted` may show when): only a checkpoint from the same side "
+    "of that change fits"
 )
 
 
@@ -123,7 +124,7 @@ def check_fits(setup: Setup, loaded: Loaded) -> Moved:
 
 
 def check_target(setup: Setup, loaded: Loaded) -> None:
-    """`check_fits` for a rollback's target, on which side of a recorded change it may lie. Raises CheckpointUnfit.
+    """Do what `check_fits` does for a rollback's target, on either side of a recorded change. Raises CheckpointUnfit.
 
     If it lies before a change, parameters are compared; the rest is compared when the change has been undone.
     """
@@ -153,16 +154,11 @@ def check_owners(setup: Setup, loaded: Loaded) -> None:
             names.OPTIMIZER_FILE, f"it is of a run with other optimizers: it holds {was}, here is {now}"
         )
     for owner, tree in zip(setup.owners, loaded.optimizers.values(), strict=True):
-        check_optimizer(optimizer_tree(setup.model, owner.optimizer), tree)
-
-
-def check_optimizer(here: dict[str, Any], held: dict[str, Any]) -> None:
-    """Raise CheckpointUnfit if the parameters or groups of two optimizer trees differ."""
-    sizes, sizes_held = ([len(group["params"]) for group in tree["param_groups"]] for tree in (here, held))
-    if here["names"] != held["names"] or sizes != sizes_held:
-        raise CheckpointUnfit(
-            names.OPTIMIZER_FILE, f"it is of an optimizer with other parameters or groups; {_OF_ANOTHER_MODEL}"
-        )
+        here_tree = optimizer_tree(setup.model, owner.optimizer)
+        sizes, sizes_held = ([len(group["params"]) for group in one["param_groups"]] for one in (here_tree, tree))
+        if here_tree["names"] != tree["names"] or sizes != sizes_held:
+            why = f"it is of an optimizer with other parameters or groups; {_OF_ANOTHER_MODEL}"
+            raise CheckpointUnfit(names.OPTIMIZER_FILE, why)
 
 
 def check_tensors(file: str, live: dict[str, torch.Tensor], held: dict[str, torch.Tensor]) -> None:
@@ -217,7 +213,11 @@ def restore(
     put_buffers(setup, loaded, moved)
     live = live_tensors(setup.model)
     copy([(tensor, loaded.model[name]) for name, tensor in live.items() if name not in moved.put])
-    _restore_average(setup, loaded)
+    if setup.average is not None and loaded.average is not None:
+        setup.average.load(loaded.average)
+    elif setup.average is not None:
+        # The checkpoint has no average: start at its weights.
+        setup.average.begin_anew()
     _restore_model_tree(setup.model, made(loaded.state["model"], device))
     done("model")
     scaling = loaded.state.get("scaling")
@@ -238,16 +238,6 @@ def restore(
     set_rng_states(made(loaded.state["rng"], device))
     done("rest")
     return loaded.position
-
-
-def _restore_average(setup: Setup, loaded: Loaded) -> None:
-    """Restore the moving average. If the checkpoint has none, the average starts at the checkpoint's weights."""
-    if setup.average is None:
-        return
-    if loaded.average is None:
-        setup.average.begin_anew()
-    else:
-        setup.average.load(loaded.average)
 
 
 def _restore_model_tree(model: torch.nn.Module, tree: dict[str, Any]) -> None:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 import torch
+from msgspec.structs import asdict
 
 import tolariad
 from tolariad.core.checkpoints.words import (
@@ -34,23 +35,23 @@ from tolariad.trainer.checkpoints.tree import NotCapturable
 from tolariad.trainer.process.threads import stand_back
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
-    from tolariad.core.checkpoints.words import Piece, TakeCheckpoint
+    from tolariad.core.checkpoints.words import TakeCheckpoint
     from tolariad.trainer.checkpoints.snapshot import Position, Snapshot
-    from tolariad.trainer.orders.acted import ActedOrders
+    from tolariad.trainer.orders.numbered import ActedOrders
     from tolariad.trainer.setup import Setup
 
 _Report = CheckpointWrittenReport | CheckpointFailedReport
 # No training takes place during these: write them as fast as the disk allows.
 _UNPACED: Final = frozenset({CheckpointReason.START, CheckpointReason.STOP, CheckpointReason.END})
 _SPAN_OF: Final = {MODEL_FILE: "model", AVERAGE_FILE: "model", OPTIMIZER_FILE: "optimizer"}
-# Training has priority, even if there is only one core.
 _CLOSE_S: Final = 10.0
 
 
 class Abort(Exception):
-    """The checkpoint that is being written was aborted."""
+    """No checkpoint can be made, or the one that is being written was aborted. The text gives the reason."""
 
 
 class _Job:
@@ -60,29 +61,37 @@ class _Job:
         self,
         order: TakeCheckpoint,
         snapshot: Snapshot,
+        write: Callable[[_Job], None],
         *,
         acted: ActedOrders,
         parent: str,
         bytes_s: float | None,
+        begun: float,
     ) -> None:
-        """`acted`: the boundary orders that the copy contains."""
+        """`write` runs in the thread. `acted`: the boundary orders that the copy contains."""
         self.order = order
         self.pace = Pace(None if order.reason in _UNPACED else bytes_s, self.tick)
         self.snapshot = snapshot
         self.orders, self.acted = acted.count, acted.causes
         self.parent = parent
-        self.begun = time.perf_counter()
+        self.begun = begun
         self.created_ns = time.time_ns()
-        self.spans = dict.fromkeys(CheckpointSpans.__struct_fields__, 0.0)
+        self.spans = dict.fromkeys(CheckpointSpans.__struct_fields__, 0.0) | {"held": time.perf_counter() - begun}
         self.aborted = ""
-        self.moves = 0
         self.report: _Report | None = None
+        self.thread = threading.Thread(target=write, args=(self,), name="checkpoint-writer", daemon=True)
+        self._pieces = self._seen = 0
 
     def tick(self) -> None:
-        """Call before each piece is written: limit the speed. Raises Abort."""
-        self.moves += 1
+        """Count a piece that is going to be written. Raises Abort."""
+        self._pieces += 1
         if self.aborted:
             raise Abort(self.aborted)
+
+    def has_moved(self) -> bool:
+        """Return whether the write has progressed since the last call."""
+        before, self._seen = self._seen, self._pieces
+        return before != self._seen or self.report is not None
 
 
 class Saver:
@@ -113,8 +122,6 @@ class Saver:
         self._known: set[str] = set()
         self._refused: deque[_Report] = deque()
         self._job: _Job | None = None
-        self._thread: threading.Thread | None = None
-        self._moves_seen = 0
         # Whether the memory for the copy is reserved.
         self.is_prepared = False
         self._keeps_copy = True
@@ -162,10 +169,7 @@ class Saver:
     @property
     def moves(self) -> bool:
         """Return whether nothing is being written, or the write has progressed since the last call."""
-        job = self._job
-        moved = job is None or job.moves != self._moves_seen or job.report is not None
-        self._moves_seen = job.moves if job is not None else 0
-        return moved
+        return self._job is None or self._job.has_moved()
 
     def order(self, order: TakeCheckpoint) -> None:
         """Queue an order. An order that is already queued (it may come again with a restart) is carried out once."""
@@ -199,47 +203,38 @@ class Saver:
         """
         order = self._waiting.popleft()
         begun = time.perf_counter()
-        # No training follows the last checkpoint, so the data need not be resumable there.
-        goes_on = order.reason is not CheckpointReason.END
-        if goes_on and not self._setup.train.can_stop_at(position.batch):
-            self._refused.append(CheckpointFailedReport(id=order.id, why=self._setup.train.note))
-            return None
         try:
-            live = capture(self._setup, position)
-        except NotCapturable as error:
+            copied = self._copied(order, position)
+        except (Abort, NotCapturable) as error:
             self._refused.append(CheckpointFailedReport(id=order.id, why=str(error)))
             return None
-        try:
-            copied = live.copied_into(self._buffer)
-        except (MemoryError, OSError, RuntimeError) as error:
-            why = f"there is no memory for its copy of {live.room} bytes: {error}"
-            self._refused.append(CheckpointFailedReport(id=order.id, why=why))
-            return None
-        job = _Job(
-            order,
-            copied,
-            acted=self._setup.acted,
-            parent=self.parent,
-            bytes_s=self._bytes_s,
-        )
-        job.begun = begun
-        job.spans["held"] = time.perf_counter() - begun
+        acted, parent = self._setup.acted, self.parent
+        job = _Job(order, copied, self._run, acted=acted, parent=parent, bytes_s=self._bytes_s, begun=begun)
         reached("capture")
         self._job = job
-        self._moves_seen = 0
-        self._thread = threading.Thread(target=self._run, args=(job,), name="checkpoint-writer", daemon=True)
-        self._thread.start()
-        return StateCopiedReport(id=order.id, step=position.step, epoch=position.epoch, batch=position.batch)
+        job.thread.start()
+        return StateCopiedReport(id=order.id, **asdict(position))
+
+    def _copied(self, order: TakeCheckpoint, position: Position) -> Snapshot:
+        """Return a copy of the state. Raises Abort or NotCapturable with the reason if there can be none."""
+        # No training follows the last checkpoint, so the data need not be resumable there.
+        if order.reason is not CheckpointReason.END and not self._setup.train.can_stop_at(position.batch):
+            raise Abort(self._setup.train.note)
+        live = capture(self._setup, position)
+        try:
+            return live.copied_into(self._buffer)
+        except (MemoryError, OSError, RuntimeError) as error:
+            raise Abort(f"there is no memory for its copy of {live.room} bytes: {error}") from error
 
     def finished(self) -> _Report | None:
         """Return the report of a finished order, once; None if there is none."""
         if self._refused:
             return self._refused.popleft()
         job = self._job
-        if job is None or job.report is None or self._thread is None:
+        if job is None or job.report is None:
             return None
-        self._thread.join()
-        self._job = self._thread = None
+        job.thread.join()
+        self._job = None
         self._release_copy()
         if isinstance(job.report, CheckpointWrittenReport) and not job.aborted:
             # A checkpoint that was aborted after its last write exists, but the state does not descend from it.
@@ -261,9 +256,9 @@ class Saver:
     def close(self) -> None:
         """Abort the write in flight, because the process ends. Its files are removed if the disk responds."""
         self._waiting.clear()
-        if self._job is not None and self._thread is not None:
+        if self._job is not None:
             self._job.aborted = "the trainer ends"
-            self._thread.join(_CLOSE_S)
+            self._job.thread.join(_CLOSE_S)
 
     # -- in the writer's thread ----------------------------------------------------------------------------------------
 
@@ -295,30 +290,22 @@ class Saver:
             reached("publish")
             job.spans["write"] = time.perf_counter() - begun
             job.spans["throttled"] = job.pace.waited_s
-            return self._report(job, manifest_hash, manifest, writer.pieces)
+        return CheckpointWrittenReport(
+            id=job.order.id,
+            **asdict(job.snapshot.position),
+            manifest=manifest_hash,
+            pieces=writer.pieces,
+            seconds=time.perf_counter() - job.begun,
+            merkle_root=manifest.merkle_root,
+            spans=msgspec.convert(job.spans, CheckpointSpans),
+            orders=job.orders,
+        )
 
     def _require_space(self, size: int) -> None:
         """Raise ENOSPC if the checkpoint would take the space that the journal needs."""
         found = os.statvfs(self._root.parent)
         if found.f_bavail * found.f_frsize < size + self._keep_free:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    def _report(
-        self, job: _Job, manifest_hash: str, manifest: Manifest, pieces: tuple[Piece, ...]
-    ) -> CheckpointWrittenReport:
-        position = job.snapshot.position
-        return CheckpointWrittenReport(
-            id=job.order.id,
-            step=position.step,
-            epoch=position.epoch,
-            batch=position.batch,
-            manifest=manifest_hash,
-            pieces=pieces,
-            seconds=time.perf_counter() - job.begun,
-            merkle_root=manifest.merkle_root,
-            spans=msgspec.convert(job.spans, CheckpointSpans),
-            orders=job.orders,
-        )
 
     def _manifest(self, job: _Job) -> Manifest:
         position, environment = job.snapshot.position, self._setup.environment

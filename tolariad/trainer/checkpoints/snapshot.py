@@ -60,14 +60,12 @@ class Snapshot:
     @property
     def nbytes(self) -> int:
         """The bytes of all tensors and of `state`."""
-        return sum(t.numel() * t.element_size() for held in self.tensors.values() for t in held.values()) + len(
-            self.state
-        )
+        return sum(t.nbytes for held in self.tensors.values() for t in held.values()) + len(self.state)
 
     @property
     def room(self) -> int:
         """The bytes of a buffer that `copied_into` needs."""
-        return sum(room_of(sum(t.numel() * t.element_size() for t in held.values())) for held in self.tensors.values())
+        return sum(room_of(sum(t.nbytes for t in held.values())) for held in self.tensors.values())
 
     def copied_into(self, buffer: HostBuffer) -> Snapshot:
         """Return a copy of this state in `buffer`, in row-major order. The buffer's old content is lost."""
@@ -79,7 +77,7 @@ class Snapshot:
         return replace(self, tensors=tensors, memory=memory)
 
     def files(self, file_bytes: int = FILE_BYTES_MAX) -> Iterator[File]:
-        """Yield the files of a checkpoint with this state, each of at most `file_bytes` where it can be split."""
+        """Yield the files of a checkpoint with this state, each of at most `file_bytes` if it can be split."""
         for group, held in self.tensors.items():
             entries = layout([entry_of(name, tensor) for name, tensor in held.items()])
             first = 0

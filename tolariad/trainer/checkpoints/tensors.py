@@ -49,6 +49,12 @@ def place_of(tensor: torch.Tensor) -> tuple[object, ...]:
     return (tensor.device, tensor.data_ptr(), *seen_as)
 
 
+def same_bits(a: torch.Tensor, b: torch.Tensor) -> bool:
+    """Return whether two tensors of one dtype hold the same values, bit for bit: NaN equals NaN."""
+    whole = {2: torch.int16, 4: torch.int32, 8: torch.int64}.get(a.element_size(), torch.uint8)
+    return torch.equal(a.contiguous().reshape(-1).view(whole), b.contiguous().reshape(-1).view(whole))
+
+
 def overlap(tensors: dict[str, torch.Tensor], others: dict[str, torch.Tensor]) -> tuple[str, str] | None:
     """Return one of `tensors` that shares memory with another one or with one of `others`, and that one; else None.
 

@@ -6,44 +6,45 @@ feed changes the process-wide generators. A batch counts when it is used, not wh
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 
 from tolariad.trainer.data.randomness import derived_seed
 
 
-class Feed(Protocol):
-    """The data of the training loop."""
+class Feed(ABC):
+    """The data of the training loop.
+
+    A feed that has no state of its own, and can stop anywhere, overrides `epoch` only.
+    """
 
     batches: int | None
     """Batches in an epoch, including a last partial one; None if the data has no length."""
 
-    note: str
+    note = ""
     """A hint for the user before the run begins, or the empty string."""
 
+    @abstractmethod
     def epoch(self, epoch: int, start: int) -> Iterator[Any]:
         """Yield the batches of `epoch` after the first `start`."""
-        ...
 
     def can_stop_at(self, batch: int) -> bool:
         """Return whether an epoch can be resumed after this many of its batches."""
-        ...
+        return batch >= 0
 
     def state(self) -> Any:
-        """Return the state that a checkpoint needs in addition to epoch and batch, or None."""
-        ...
+        """Return the state that a checkpoint needs in addition to seed, epoch and batch, or None."""
+        return None
 
-    def load_state(self, state: Any) -> None:
+    def load_state(self, state: Any) -> None:  # noqa: B027 - most feeds have no state
         """Restore what `state` returned. The next call must be `epoch`."""
-        ...
 
 
-class TensorFeed:
+class TensorFeed(Feed):
     """Tensors of equal length in memory, indexed batch by batch: ten times cheaper than a DataLoader."""
-
-    note = ""
 
     def __init__(self, tensors: Sequence[torch.Tensor], batch_size: int, rng_seed: int | None) -> None:
         """`rng_seed` None: do not shuffle. Raises ValueError if the tensors differ in length or are empty."""
@@ -57,21 +58,18 @@ class TensorFeed:
         self._batch_size = batch_size
         self._rng_seed = rng_seed
         self._samples = lengths.pop()
-        self.batches: int | None = -(-self._samples // batch_size)
+        self.batches = -(-self._samples // batch_size)
 
     def epoch(self, epoch: int, start: int) -> Iterator[tuple[torch.Tensor, ...]]:
         """Yield tuples of slices, batch dimension first."""
         order = self._order(epoch)
         size = self._batch_size
         for first in range(start * size, self._samples, size):
-            if order is None:
-                yield tuple(tensor[first : first + size] for tensor in self._tensors)
-            elif self._selects:
-                indices = order[first : first + size]
-                yield tuple([tensor.index_select(0, indices) for tensor in self._tensors])
+            rows = slice(first, first + size) if order is None else order[first : first + size]
+            if self._selects and isinstance(rows, torch.Tensor):
+                yield tuple([tensor.index_select(0, rows) for tensor in self._tensors])
             else:
-                indices = order[first : first + size]
-                yield tuple(tensor[indices] for tensor in self._tensors)
+                yield tuple(tensor[rows] for tensor in self._tensors)
 
     def _order(self, epoch: int) -> torch.Tensor | None:
         if self._rng_seed is None:
@@ -79,17 +77,6 @@ class TensorFeed:
         # Use a separate generator: shuffling must not advance the one that dropout draws from.
         generator = torch.Generator().manual_seed(derived_seed(self._rng_seed, "order", epoch))
         return torch.randperm(self._samples, generator=generator)
-
-    def can_stop_at(self, batch: int) -> bool:
-        """Return True: an epoch can be resumed anywhere."""
-        return batch >= 0
-
-    def state(self) -> None:
-        """Return None: the order follows from seed and epoch."""
-        return
-
-    def load_state(self, state: Any) -> None:
-        """Do nothing: there is no state."""
 
 
 def to_device(batch: Any, device: torch.device) -> Any:

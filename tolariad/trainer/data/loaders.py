@@ -12,7 +12,8 @@ skips indices without loading their items.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import count
 from typing import Any, Final
 
 import torch
@@ -66,10 +67,8 @@ class _EpochKeys(Sampler[Any]):
         return len(self.keys)
 
 
-class LoaderFeed:
+class LoaderFeed(Feed):
     """A rebuilt DataLoader over a map-style dataset."""
-
-    note = ""
 
     def __init__(self, loader: DataLoader[Any], rng_seed: int) -> None:
         self._rng_seed = rng_seed
@@ -78,7 +77,7 @@ class LoaderFeed:
         self._keys = _EpochKeys()
         self._generator = torch.Generator()
         self._loader = self._rebuilt(loader)
-        self.batches: int | None = len(loader)
+        self.batches = len(loader)
 
     def _rebuilt(self, loader: DataLoader[Any]) -> DataLoader[Any]:
         kept = {name: getattr(loader, name) for name in _KEPT if hasattr(loader, name)}
@@ -97,7 +96,7 @@ class LoaderFeed:
         self._keys.keys = self._epoch_keys(epoch)[start:]
         # The workers' base seed is drawn from this generator; only worker_init_fn sees it.
         self._generator.manual_seed(derived_seed(self._rng_seed, "workers", epoch))
-        return _next_preserving(iter(self._loader))
+        return _preserving(iter(self._loader))
 
     def _epoch_keys(self, epoch: int) -> list[Any]:
         seed = derived_seed(self._rng_seed, "order", epoch)
@@ -107,17 +106,6 @@ class LoaderFeed:
             if self._batched:
                 return [[(epoch, index) for index in indices] for indices in self._sampler]
             return [(epoch, index) for index in self._sampler]
-
-    def can_stop_at(self, batch: int) -> bool:
-        """Return True: an epoch can be resumed anywhere."""
-        return batch >= 0
-
-    def state(self) -> None:
-        """Return None: order and items follow from seed, epoch and index."""
-        return
-
-    def load_state(self, state: Any) -> None:
-        """Do nothing: there is no state."""
 
 
 def _seed_sampler(sampler: Any, epoch: int, seed: int) -> None:
@@ -131,10 +119,14 @@ def _seed_sampler(sampler: Any, epoch: int, seed: int) -> None:
             set_epoch(epoch)
 
 
-def _next_preserving(iterator: Iterator[Any]) -> Iterator[Any]:
-    """Yield from `iterator` without changing the process-wide generators: without workers, items are loaded in here."""
+def _preserving(iterator: Iterator[Any], before: Callable[[], None] = lambda: None) -> Iterator[Any]:
+    """Yield from `iterator` without changing the process-wide generators: without workers, items are loaded in here.
+
+    `before` is called before each batch, and may seed those generators.
+    """
     while True:
         with preserved_host_rng():
+            before()
             try:
                 batch = next(iterator)
             except StopIteration:
@@ -142,7 +134,7 @@ def _next_preserving(iterator: Iterator[Any]) -> Iterator[Any]:
         yield batch
 
 
-class IterableFeed:
+class IterableFeed(Feed):
     """Data that is iterated over once in each epoch. If it has `state_dict`, it can be resumed within an epoch."""
 
     def __init__(self, data: Iterable[Any], rng_seed: int) -> None:
@@ -151,7 +143,7 @@ class IterableFeed:
         self._stateful = hasattr(data, "state_dict") and hasattr(data, "load_state_dict")
         self._loaded = False
         self.note = "" if self._stateful else _ONLY_BETWEEN_EPOCHS
-        self.batches: int | None = _length(data)
+        self.batches = _length(data)
 
     def epoch(self, epoch: int, start: int) -> Iterator[Any]:
         """Yield the batches. The data draws each one under a seed of (rng_seed, epoch, batch)."""
@@ -165,16 +157,8 @@ class IterableFeed:
             seed_host(derived_seed(self._rng_seed, "iterator", epoch))
             _seed_sampler(self._data, epoch, derived_seed(self._rng_seed, "order", epoch))
             iterator = iter(self._data)
-        batch = start
-        while True:
-            batch += 1
-            with preserved_host_rng():
-                seed_host(derived_seed(self._rng_seed, "batch", epoch, batch))
-                try:
-                    item = next(iterator)
-                except StopIteration:
-                    return
-            yield item
+        number = count(start + 1)
+        yield from _preserving(iterator, lambda: seed_host(derived_seed(self._rng_seed, "batch", epoch, next(number))))
 
     def can_stop_at(self, batch: int) -> bool:
         """Return whether this is between epochs, or the data has a state."""
@@ -203,14 +187,13 @@ class StatefulFeed(IterableFeed):
     def __init__(self, loader: DataLoader[Any], rng_seed: int) -> None:
         super().__init__(loader, rng_seed)
         self._within = False
-        self._repeats = not any(hasattr(one, "state_dict") for one in (loader.dataset, loader.sampler))
+        has_state = any(hasattr(one, "state_dict") for one in (loader.dataset, loader.sampler))
+        self._repeats = _is_map_style(loader.dataset) and not has_state
         # In shared memory, so that workers see it.
         self._epoch = torch.ones((), dtype=torch.int64).share_memory_()
-        if _is_map_style(loader.dataset) and self._repeats:
+        if self._repeats:
             # A DataLoader refuses a new dataset in its own __setattr__; bypass it.
             object.__setattr__(loader, "dataset", _SeededItems(loader.dataset, rng_seed, self._epoch))
-        else:
-            self._repeats = False
 
     def epoch(self, epoch: int, start: int) -> Iterator[Any]:
         """Yield the batches of the loader."""
@@ -259,32 +242,19 @@ def _length(data: Any) -> int | None:
         return None
 
 
-def training_feed(data: Any, *, batch_size: int, workers: int, rng_seed: int) -> Feed:
-    """Return the feed for a task's training data. Shuffle it unless the task's loader decides the order.
+def feed_of(data: Any, *, batch_size: int, workers: int, rng_seed: int, shuffle: bool) -> Feed:
+    """Return the feed for a task's data. Shuffle it if wanted, unless the task's loader decides the order.
 
     Raises SetupRefused.
     """
     tensors = _tensors_of(data)
     if tensors is not None:
-        return TensorFeed(tensors, batch_size, rng_seed)
+        return TensorFeed(tensors, batch_size, rng_seed if shuffle else None)
     if isinstance(data, DataLoader):
         return _from_loader(data, rng_seed)
     if _is_map_style(data):
-        return LoaderFeed(_loader(data, batch_size, workers, shuffle=True), rng_seed)
-    return _from_iterable(data, rng_seed)
-
-
-def validation_feed(data: Any, *, batch_size: int, workers: int, rng_seed: int) -> Feed | None:
-    """Return the feed for a task's validation data, in order; None if the task has none. Raises SetupRefused."""
-    if data is None:
-        return None
-    tensors = _tensors_of(data)
-    if tensors is not None:
-        return TensorFeed(tensors, batch_size, None)
-    if isinstance(data, DataLoader):
-        return _from_loader(data, rng_seed)
-    if _is_map_style(data):
-        return LoaderFeed(_loader(data, batch_size, workers, shuffle=False), rng_seed)
+        loader = DataLoader(data, batch_size, shuffle, num_workers=workers, persistent_workers=workers > 0)
+        return LoaderFeed(loader, rng_seed)
     return _from_iterable(data, rng_seed)
 
 
@@ -303,10 +273,6 @@ def _is_map_style(data: Any) -> bool:
     if isinstance(data, IterableDataset):
         return False
     return hasattr(data, "__getitem__") and hasattr(data, "__len__")
-
-
-def _loader(data: Any, batch_size: int, workers: int, *, shuffle: bool) -> DataLoader[Any]:
-    return DataLoader(data, batch_size, shuffle=shuffle, num_workers=workers, persistent_workers=workers > 0)
 
 
 def _from_loader(loader: DataLoader[Any], rng_seed: int) -> Feed:

@@ -1,6 +1,7 @@
-"""Random numbers: seeds derived from the run's seed, and blocks that restore the process-wide generators.
+"""Random numbers: seeds derived from the run's seed, and the states of the process-wide generators.
 
-Promises: a derived seed is a pure function of its arguments, on every machine and with every Python version.
+Promises: a derived seed is a pure function of its arguments, on every machine and with every Python version. Reading
+the states draws nothing.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ import hashlib
 import random
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import numpy as np
 import torch
@@ -33,6 +35,26 @@ def seed_everything(seed: int) -> None:
     torch.manual_seed(seed)
 
 
+def rng_states() -> dict[str, Any]:
+    """Return the states of all process-wide generators, as a tree that a checkpoint can hold."""
+    cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []
+    return {
+        "python": random.getstate(),
+        "numpy": np.random.get_state(),  # noqa: NPY002 - the process-wide generator is the point
+        "torch": torch.get_rng_state(),
+        "cuda": list(cuda),
+    }
+
+
+def set_rng_states(states: dict[str, Any]) -> None:
+    """Set all process-wide generators. The machine must have as many CUDA devices as `states`, if that holds any."""
+    random.setstate(states["python"])
+    np.random.set_state(states["numpy"])  # noqa: NPY002
+    torch.set_rng_state(states["torch"])
+    if states["cuda"]:
+        torch.cuda.set_rng_state_all(states["cuda"])
+
+
 @contextmanager
 def preserved_host_rng() -> Iterator[None]:
     """Restore the generators of Python, NumPy and torch's CPU at the end of the block, also after an exception."""
@@ -48,10 +70,8 @@ def preserved_host_rng() -> Iterator[None]:
 @contextmanager
 def preserved_rng() -> Iterator[None]:
     """Do the same, and restore the generators of every CUDA device too."""
-    devices = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else None
+    states = rng_states()
     try:
-        with preserved_host_rng():
-            yield
+        yield
     finally:
-        if devices is not None:
-            torch.cuda.set_rng_state_all(devices)
+        set_rng_states(states)

@@ -17,6 +17,8 @@ from torch import nn
 from torch.nn.modules.batchnorm import _NormBase
 from torch.nn.modules.module import register_module_buffer_registration_hook
 
+from tolariad.trainer.checkpoints.tensors import same_bits
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -90,7 +92,7 @@ class _Slot:
         copy = self._copy
         if copy is None or not (live.is_contiguous() and copy.is_contiguous()):
             return False
-        return torch.equal(live.view(torch.uint8), copy.view(torch.uint8))
+        return same_bits(live, copy)
 
     def put_back(self) -> None:
         """Restore the tensor object and its values."""
@@ -168,4 +170,5 @@ class ForwardStateBackup:
             torch.cuda.set_rng_state(self._device_draws, self._cuda)
 
     def _places(self) -> Iterator[tuple[nn.Module, str]]:
-        return ((module, name) for module in self._model.modules() for name in module._buffers.keys())  # noqa: SLF001, SIM118
+        modules = self._model.modules()
+        return ((module, name) for module in modules for name in module._buffers.keys())  # noqa: SLF001, SIM118

@@ -1,8 +1,8 @@
 """Measure the memory of the parts of a run, and give memory back while a part holds more than its share.
 
 Model, optimizer and gradients are in the memory of the model's device. Copies for checkpoints are in host memory. While
-memory is short, the copy of a checkpoint is given back when it is written, and every collection returns the allocators'
-free memory to the system.
+memory is short, the memory of a checkpoint's copy is released when the checkpoint is written. Every collection then
+returns the allocators' free memory to the system.
 """
 
 from __future__ import annotations

@@ -4,10 +4,10 @@ The first 50 steps of a trainer are the calibration. In these, only the task's o
 backward pass, update, hooks. The mean is the time of a step without recording.
 
 `training_degradation` compares that with the mean time of later steps, waits and reports included, in percent of the
-latter. Steps while a checkpoint is copied or written do not count: checkpoints have budgets of their own, and how often
-one is taken is the configuration's choice. One measurement has at least 50 steps, from as many epochs as that needs.
-`memory_overhead` compares the process's memory with that after the calibration, without tolariad's own buffers. Both are
-shown; nothing follows from them.
+latter. Steps while a checkpoint is copied or written do not count: checkpoints have budgets of their own, and the
+configuration chooses how often one is taken. One measurement has at least 50 steps, from as many epochs as that needs.
+`memory_overhead` compares the process's memory with that after the calibration, without tolariad's own buffers. Both
+are shown; nothing follows from them.
 
 Promises: clocks stop while the run is paused or frozen. The time of a checkpoint does not count as part of a boundary.
 After the calibration the measurement costs a few calls for each step.
@@ -81,7 +81,7 @@ class Stopwatch:
         self._baseline: tuple[float, int] | None = None
         # While this is True, the task's work must be called through `of_task`.
         self.calibrates = True
-        # The current row of steps that count: its start, its steps, and how long the run stood on purpose.
+        # The current row of steps that count: its start, its steps, and how long the run was paused or frozen.
         self._since: float | None = None
         self._steps = 0
         self._standing = 0.0

@@ -100,8 +100,8 @@ class Monitor:
     def check(self, measured: Measured, rerun: Rerun | None, step: int, rate: float = 0.0) -> CheckResult:
         """Judge the batches of update `step`, at learning rate `rate`. `rerun`: the journal's record of them, if any.
 
-        In a re-run a batch that was skipped is skipped again, whatever the numbers are now: the steps must be those of
-        the journal. The detector gets the journal's numbers, so that its state becomes the same as at first.
+        In a re-run a batch that was skipped is skipped again, even if its numbers differ now: the steps must be those
+        of the journal. The detector gets the journal's numbers, so that its state becomes the same as at first.
         """
         if rerun is None:
             # Only the loss scale was too large; the forward pass is sound, unless the loss is not finite.

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 from tolariad.core.learning_rate.schedule import GroupConfig, LRIntegrityError, LRPolicy, LRSnapshot
 from tolariad.trainer.lr.controller import UnifiedLRController
-from tolariad.trainer.lr.guard import controlling
-from tolariad.trainer.lr.violation import Violation
+from tolariad.trainer.lr.guard import Violation
+from tolariad.trainer.lr.integrity import controlling
 
 if TYPE_CHECKING:
     from torch import nn

@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import torch
 
+from tolariad.trainer.checkpoints.tensors import same_bits
+
 if TYPE_CHECKING:
     from torch.optim import Optimizer
 
@@ -71,7 +73,7 @@ class Audit:
         """Call before update `step`: check that the last parameter is unchanged; choose the next one if it is time."""
         if self._sampled is not None and self._after is not None:
             name, parameter = self._sampled.name, self._sampled.parameter
-            if not _same_bits(parameter.detach(), self._after):
+            if not same_bits(parameter.detach(), self._after):
                 self._tell(step, name, "it was changed between two updates")
             self._sampled = self._after = None
         if self._candidates and step % self._every == 0:
@@ -87,7 +89,7 @@ class Audit:
         self._after = parameter.detach().clone()
         if self._twin is None:
             self._tell(step, name, "the guard of the learning rate did not run before this update")
-        elif not _same_bits(self._again(self._sampled, self._twin), self._after):
+        elif not same_bits(self._again(self._sampled, self._twin), self._after):
             self._tell(step, name, "its update differs from the one that gradient, state and recorded rate give")
         self._twin = None
 
@@ -121,7 +123,3 @@ class Audit:
             shadow.state[twin] = self._state
         shadow.step()
         return twin.detach()
-
-
-def _same_bits(a: torch.Tensor, b: torch.Tensor) -> bool:
-    return torch.equal(a.contiguous().reshape(-1).view(torch.uint8), b.contiguous().reshape(-1).view(torch.uint8))

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from msgspec.structs import asdict, replace
+
 from tolariad.core.learning_rate.schedule import GroupConfig, PlateauRule, policy_named
 from tolariad.trainer.errors import SetupRefused
 from tolariad.trainer.lr.controller import UnifiedLRController
@@ -12,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from tolariad.core.settings.model import Settings
-    from tolariad.core.settings.optimization import OptimizerGroup
+    from tolariad.core.settings.optimization import LearningRate, OptimizerGroup
     from tolariad.trainer.optim.configured import Groups
 
 REST: Final = "default"
@@ -50,7 +52,7 @@ def horizon(steps_per_epoch: int | None, settings: Settings) -> Horizon:
 def controller_for(owned: Mapping[str, Groups], settings: Settings, drawn_for: Horizon) -> UnifiedLRController:
     """Return the controller of the run's optimizers, by owner. Raises SetupRefused for an invalid schedule.
 
-    Groups have the rates of the configuration, in the ratio that the task gave them to the first group of the first owner.
+    Groups have the rates of the configuration, in the ratio that the task gave them to the first owner's first group.
     """
     first = float(next(iter(owned.values())).optimizer.param_groups[0]["lr"])
     controller = UnifiedLRController(
@@ -66,17 +68,17 @@ def controller_for(owned: Mapping[str, Groups], settings: Settings, drawn_for: H
 
 
 def _configs(groups: Groups, settings: Settings, first: float, owner: str) -> list[GroupConfig]:
-    """Use a group's own rate, else the general one, scaled by its ratio to `first`, the rate of the run's first group."""
-    general = settings.learning_rate.base_lr
-    present = groups.optimizer.param_groups
+    """Use a group's own rate, else the general one, scaled by its ratio to `first`, the rate of the run's first group.
+
+    `owner`: empty if there is only one.
+    """
+    general = settings.learning_rate
+    alone = groups.origins.count(None) == 1
     configs = []
-    for index, (origin, group) in enumerate(zip(groups.origins, present, strict=True)):
-        base = general * (float(group["lr"]) / first) if first else general
-        if origin is not None and origin.base_lr is not None:
-            base = origin.base_lr
-        alone = sum(one is None for one in groups.origins) == 1
+    for index, (origin, group) in enumerate(zip(groups.origins, groups.optimizer.param_groups, strict=True)):
         name = _name(origin, group.get("name"), index, owner, alone=alone)
-        configs.append(_config(name, base, origin, settings))
+        scaled = replace(general, base_lr=general.base_lr * (float(group["lr"]) / first) if first else general.base_lr)
+        configs.append(_config(name, scaled, origin))
     return configs
 
 
@@ -95,29 +97,10 @@ def _name(origin: OptimizerGroup | None, given: object, index: int, owner: str, 
     return REST if alone else f"group_{index}"
 
 
-def _config(name: str, base_lr: float, origin: OptimizerGroup | None, settings: Settings) -> GroupConfig:
-    general = settings.learning_rate
-
-    def own(field: str) -> object:
-        value = getattr(origin, field, None)
-        return getattr(general, field) if value is None else value
-
-    return GroupConfig(
-        name=name,
-        policy=policy_named(str(own("policy"))),
-        base_lr=base_lr,
-        warmup_epochs=own("warmup_epochs"),  # type: ignore[arg-type]  # as typed in both Structs
-        min_lr=own("min_lr"),  # type: ignore[arg-type]
-        max_lr=own("max_lr"),  # type: ignore[arg-type]
-        warmup_factor=general.warmup_factor,
-        warmup_type=general.warmup_type,
-        step_epochs=general.step_epochs,
-        step_factor=general.step_factor,
-        decay_fraction=general.decay_fraction,
-        plateau=PlateauRule(
-            factor=general.plateau_factor,
-            patience=general.plateau_patience,
-            threshold=general.plateau_threshold,
-            cooldown=general.plateau_cooldown,
-        ),
-    )
+def _config(name: str, general: LearningRate, origin: OptimizerGroup | None) -> GroupConfig:
+    """Return the configuration of a group: each field from `origin` if that sets it, else from `general`."""
+    values = {field: value for field, value in asdict(general).items() if field in GroupConfig.__struct_fields__}
+    own = asdict(origin) if origin is not None else {}
+    values |= {field: own[field] for field in values if own.get(field) is not None}
+    plateau = PlateauRule(**{field: getattr(general, f"plateau_{field}") for field in PlateauRule.__struct_fields__})
+    return GroupConfig(**{**values, "name": name, "policy": policy_named(values["policy"]), "plateau": plateau})

@@ -3,14 +3,15 @@
 Order within a step: the guard compares and writes the rates, the optimizer updates, `step` advances. A loop other than
 tolariad's must call `step(epoch, metrics)` after every `optimizer.step()`.
 
-Promises: every update uses the rate of `core.learning_rate`, whatever other code wrote into the optimizer. A difference
-is corrected, reported and counted, and training goes on.
+Promises: every update uses the rate of `core.learning_rate`, even if other code wrote another one into the optimizer. A
+difference is corrected, reported and counted, and training continues.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from itertools import chain, count
 from time import time
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -23,17 +24,15 @@ from tolariad.guards import CircuitBreaker
 from tolariad.trainer.errors import SetupRefused
 from tolariad.trainer.lr.arguments import for_new_parameters, missing_horizon, one_for_each, settings_of
 from tolariad.trainer.lr.history import History
-from tolariad.trainer.lr.ids import GroupIds, IdsMark
 from tolariad.trainer.lr.integrity import Integrity
 from tolariad.trainer.lr.managed import ManagedOptimizer
-from tolariad.trainer.lr.notes import Notes
 from tolariad.trainer.lr.state import groups_from, groups_state
 
 if TYPE_CHECKING:
     import torch
     from torch.optim import Optimizer
 
-    from tolariad.trainer.lr.violation import Violation
+    from tolariad.trainer.lr.guard import Violation
 
 _log: Final = logging.getLogger(__name__)
 
@@ -42,10 +41,10 @@ Grow = Callable[[str, dict[str, Any]], None]
 
 
 class Mark(NamedTuple):
-    """The groups of every optimizer, by its name, and the names that were taken."""
+    """The groups of every optimizer, by its name, and how many groups had been added during training."""
 
     groups: dict[str, tuple[Group, ...]]
-    ids: IdsMark
+    added: int
 
 
 class UnifiedLRController(Integrity):
@@ -53,7 +52,7 @@ class UnifiedLRController(Integrity):
 
     `tolaria_config`: Settings, or a mapping as in a configuration file. `steps_per_epoch` and `total_steps`: lengths
     that schedules need. Without the first, an epoch counts as one step; without the second, a decay never begins. A
-    note says so once. `on_violation` is called for every change by other code, `on_note` for notes to the user.
+    warning in the log says so once. `on_violation` is called for every change by other code.
     `enable_runtime_guards=False` (or the configuration's key): rates are still written before every step, but nothing
     is compared, counted or reported.
     """
@@ -66,7 +65,6 @@ class UnifiedLRController(Integrity):
         steps_per_epoch: int | None = None,
         total_steps: int | None = None,
         on_violation: Callable[[Violation], None] | None = None,
-        on_note: Callable[[str], None] | None = None,
     ) -> None:
         """Raises ConfigError if the mapping is not a valid configuration."""
         self.config = settings_of(tolaria_config)
@@ -81,7 +79,8 @@ class UnifiedLRController(Integrity):
         self._steps_per_epoch, self._total_steps = steps_per_epoch, total_steps
         self._held: dict[str, ManagedOptimizer] = {}
         self._regroup()
-        self._ids, self._notes = GroupIds(), Notes(on_note)
+        self._added = 0
+        self._said: set[str] = set()
         self._grower: Grow | None = None
         self._history = History(self._shapes)
         self._metrics: dict[str, float] = {}
@@ -100,7 +99,9 @@ class UnifiedLRController(Integrity):
         self._refuse_known(name, optimizer)
         configs = one_for_each(optimizer, config)
         schedules = [self._schedule(one) for one in configs]
-        ids = [self._ids.unique(one.group_id or one.name) for one in configs]
+        ids: list[str] = []
+        for one in configs:
+            ids.append(_free(one.group_id or one.name, (*self.names, *ids)))
         groups = [Group(id_, schedule) for id_, schedule in zip(ids, schedules, strict=True)]
         self._held[name] = ManagedOptimizer(
             optimizer, groups, self.global_step, self._tell, compares=self.enable_guards
@@ -114,7 +115,6 @@ class UnifiedLRController(Integrity):
             raise KeyError(f"{name!r} is not registered; there are {', '.join(self._held) or 'none'}")
         held = self._held.pop(name)
         self._regroup()
-        self._ids.release(held.guard.ids)
         held.guard.release()
 
     def replace_optimizer(self, old: Optimizer, new: Optimizer) -> None:
@@ -143,7 +143,8 @@ class UnifiedLRController(Integrity):
         if held is None:
             raise ValueError("the optimizer is not registered; call register_optimizer first")
         parent = held.groups[0] if parent_group_name is None else self._group(parent_group_name)[1]
-        id_ = self._ids.of_added()
+        self._added += 1
+        id_ = _free(f"morpho_group_{self._added}", self.names)
         config = for_new_parameters(id_, parent)
         held.add(Group(id_, self._schedule(config)), new_params, like=parent.name, step=self.global_step)
         self._regroup()
@@ -154,7 +155,6 @@ class UnifiedLRController(Integrity):
         held, _ = self._group(group_id)
         held.remove(group_id, self.global_step)
         self._regroup()
-        self._ids.release((group_id,))
 
     def grow(self, change: str, /, **arguments: Any) -> None:
         """Change the model's shape by the task's `grow`, and record it: call it in a hook (docs/task.md).
@@ -171,13 +171,13 @@ class UnifiedLRController(Integrity):
 
     def mark(self) -> Mark:
         """Return what `go_back` needs."""
-        return Mark({name: held.groups for name, held in self._held.items()}, self._ids.mark())
+        return Mark({name: held.groups for name, held in self._held.items()}, self._added)
 
     def go_back(self, mark: Mark) -> None:
         """Hold the groups that there were at `mark`. The optimizers must have them again already."""
         for name, groups in mark.groups.items():
             self._held[name].regroup(groups, self.global_step)
-        self._ids.go_back(mark.ids)
+        self._added = mark.added
         self._regroup()
 
     @property
@@ -195,13 +195,13 @@ class UnifiedLRController(Integrity):
         `core.learning_rate.group.refusal` refuses (one order changes a rate by at most the factor
         `learning_rate.max_order_factor`).
         """
-        (held, group), value = self._group(group_id), float(value)  # a number: a tensor could be changed unseen
+        (_, group), value = self._group(group_id), float(value)  # a number: a tensor could be changed unseen
         step = self.global_step + 1
         why = refusal(group, step, value, policy, self.config.learning_rate.max_order_factor)
         if why is not None:
             raise ValueError(why)
         before = rate_of(group, step)
-        held.replace_group(ordered(group, step, value, policy), self.global_step)
+        self.apply_order(group_id, value, policy, None)
         _log.info("%s: %g -> %g from step %d: %s", group_id, before, value, step, reason)
         return before
 
@@ -242,7 +242,7 @@ class UnifiedLRController(Integrity):
         remember((epoch, step, self.names, used, time()))
 
     def end_epoch(self, epoch: int, metrics: Mapping[str, float], last: int | None = None) -> None:
-        """End an epoch with its step `last` (None: the newest): plateaus use its metric. Without one their rates stay."""
+        """End an epoch with its step `last` (None: the newest). Plateaus use its metric, or stay without one."""
         self.current_epoch, last = epoch, self.global_step if last is None else last
         if self._clean_epoch and self.enable_guards:
             self.circuit_breaker.record_success()
@@ -252,7 +252,7 @@ class UnifiedLRController(Integrity):
         metric = metric_of(dict(metrics))
         if metric is None:
             if adaptive:
-                self._notes.say(
+                self._say(
                     f"none of val_loss, host_loss, loss is given, so the rate of {adaptive[0].name} stays as it is"
                 )
             return
@@ -320,7 +320,7 @@ class UnifiedLRController(Integrity):
         """Restore groups and rates after a checkpoint was loaded. `state` None: it is older than this field."""
         fresh = {"step": step, "epoch": epoch, "loss": [0.0, 0], "groups": {}}
         for held in self._every:
-            held.guard.take_back()
+            held.guard.put_back()
         self.load_state_dict(state or fresh)
 
     # -- inside --------------------------------------------------------------------------------------------------------
@@ -333,19 +333,24 @@ class UnifiedLRController(Integrity):
     def _refuse_known(self, name: str, optimizer: Optimizer) -> None:
         if name in self._held:
             raise ValueError(f"an optimizer {name!r} is registered already")
-        ours = {id(parameter) for held in self._every for parameter in held.guard.parameters}
-        if any(id(parameter) in ours for group in optimizer.param_groups for parameter in group["params"]):
+        if self._has_any_of(optimizer):
             raise ValueError(f"optimizer {name!r} holds a parameter that a registered one holds too")
 
     def _schedule(self, config: GroupConfig) -> Any:
         for note in missing_horizon(config, self._steps_per_epoch, self._total_steps):
-            self._notes.say(note)
+            self._say(note)
         return schedule_of(
             config,
             steps_per_epoch=self._steps_per_epoch or 1,
             total_steps=self._total_steps,
             start=self.global_step,
         )
+
+    def _say(self, note: str) -> None:
+        """Say it in the log, once."""
+        if note not in self._said:
+            self._said.add(note)
+            _log.warning("learning rate: %s", note)
 
     def _group(self, group_id: str) -> tuple[ManagedOptimizer, Group]:
         for found in ((held, group) for held in self._every for group in held.groups if group.name == group_id):
@@ -355,3 +360,8 @@ class UnifiedLRController(Integrity):
 
     def _shapes(self, id_: str) -> list[tuple[int, ...]]:
         return [tuple(parameter.shape) for held in self._every for parameter in held.parameters_of(id_)]
+
+
+def _free(stem: str, taken: Collection[str]) -> str:
+    """Return `stem`, or the first of stem_2, stem_3, … that is not taken."""
+    return next(one for one in chain((stem,), map(f"{stem}_{{}}".format, count(2))) if one not in taken)

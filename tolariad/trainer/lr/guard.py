@@ -1,34 +1,48 @@
 """Hold one optimizer to its rates: they are compared and written immediately before each of its steps.
 
-Promises: whatever public interfaces of torch did to the groups, a step finds the registered groups, as the same
-objects, with the rates of `row`. Changes by a closure are corrected before the update that follows it. The guard is
-the last of the optimizer's step pre-hooks: a global pre-hook, which torch runs before those, moves it there. It
-cannot see hooks cleared through private attributes, `step.__wrapped__`, or writes to `p.data`; the audit finds those.
+Promises: a step finds the registered groups, as the same objects, with the rates of `row`, even if other code changed
+them through public interfaces of torch. Changes by a closure are corrected before the update that follows it. The
+guard is the last of the optimizer's step pre-hooks: a global pre-hook, which torch runs before those, moves it there.
+It cannot see hooks cleared through private attributes, `step.__wrapped__`, or writes to `p.data`. The audit finds them.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
-from itertools import count
 from operator import is_
-from typing import TYPE_CHECKING, Any, Final, Protocol
-from weakref import WeakValueDictionary
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-import torch
-from torch.optim.optimizer import (
-    _global_optimizer_pre_hooks,
-    register_optimizer_step_pre_hook,
-)
+from torch.optim.optimizer import _global_optimizer_pre_hooks
 
 from tolariad.trainer.lr import source_lines, unrolled
-from tolariad.trainer.lr.violation import UNKNOWN_GROUP, Violation
 
 if TYPE_CHECKING:
+    import torch
     from torch.optim import Optimizer
 
+GUARD_ATTRIBUTE: Final = "_tolaria_guard"
+UNKNOWN_GROUP: Final = ""
+
+
+class Violation(NamedTuple):
+    """`group`: empty if it is not registered. `found`: None if no number. `where`: a line of code, or empty."""
+
+    group: str
+    expected: float | None
+    found: float | None
+    what: str
+    where: str = ""
+
+    def __str__(self) -> str:
+        """Return one sentence for an exception or a log."""
+        name = f"group {self.group}: " if self.group else ""
+        rates = "" if self.expected is None else f" (expected {self.expected!r}, found {self.found!r})"
+        at = f", at {self.where}" if self.where else ""
+        return f"{name}{self.what}{rates}{at}; change learning rates through the controller only"
+
+
 Tell = Callable[[Violation], None]
-_ATTRIBUTE: Final = "_tolaria_guard"
 
 
 class Guard:
@@ -47,8 +61,7 @@ class Guard:
         self._handle = optimizer.register_step_pre_hook(self._before_step)
         self.hook_id: int = self._handle.id
         self.suspects: list[Any] = []
-        optimizer.__dict__[_ATTRIBUTE] = self
-        _watch_all_optimizers()
+        optimizer.__dict__[GUARD_ATTRIBUTE] = self
 
     def _adopt(self) -> None:
         """Take the optimizer's present groups as the registered ones."""
@@ -68,7 +81,7 @@ class Guard:
     def release(self) -> None:
         """Release the optimizer. Its rates stay as they are."""
         self._handle.remove()
-        self.optimizer.__dict__.pop(_ATTRIBUTE, None)
+        self.optimizer.__dict__.pop(GUARD_ATTRIBUTE, None)
 
     def add_group(self, group: dict[str, Any], id_: str) -> None:
         """Add a group to the optimizer and register it."""
@@ -107,14 +120,10 @@ class Guard:
         # Collect first: correcting the groups destroys the evidence. Report last: a callback may raise, and by then the
         # rates must be right.
         found = [one._replace(where=where) for one in self._violations()] if self._compares else []
-        self._put_back()
+        self.put_back()
         for violation in found:
             self._tell(violation)
         return found
-
-    def take_back(self) -> None:
-        """Correct groups and rates without a report: the optimizer's state was loaded on purpose."""
-        self._put_back()
 
     def _found(self) -> list[dict[str, Any]]:
         """Return the present groups, with an empty dict for each that is not a dict."""
@@ -141,8 +150,11 @@ class Guard:
             elif not _same_objects(at.get("params", ()), self._params[index]):
                 yield Violation(id_, rate, rate, "the group's parameters were replaced")
 
-    def _put_back(self) -> None:
-        """Restore the registered group objects. Keep other options of a replacement (betas): they are the user's."""
+    def put_back(self) -> None:
+        """Correct groups and rates without a report.
+
+        Restore the registered group objects. Keep other options of a replacement (betas): they are the user's.
+        """
         now = self._found()
         if len(now) == len(self.groups):
             for own, other in zip(self.groups, now, strict=True):
@@ -160,18 +172,21 @@ class Guard:
 
     # -- before a step -------------------------------------------------------------------------------------------------
 
-    def come_last(self) -> None:
-        """Move this guard after all other pre-hooks of the optimizer. Remember those, to name the cause of a change."""
+    def come_last(self, caller: Callable[..., None]) -> None:
+        """Move this guard after all other pre-hooks of the optimizer. Remember those, to name the cause of a change.
+
+        `caller`: the global pre-hook that calls this; it changes nothing.
+        """
         # It is an OrderedDict, though annotated otherwise; torch has no public way to order hooks.
         hooks: OrderedDict[int, Any]
         hooks = self.optimizer._optimizer_step_pre_hooks  # type: ignore[assignment]  # noqa: SLF001
-        # setdefault: if somebody removed the hook through a handle, it is registered again.
+        # setdefault: if other code removed the hook through a handle, it is registered again.
         hooks.setdefault(self.hook_id, self._before_step)
         hooks.move_to_end(self.hook_id)
         if not self.is_clean():
             self.heal()
         others = (*_global_optimizer_pre_hooks.values(), *hooks.values())
-        ours = (_before_any_step, self._before_step)
+        ours = (caller, self._before_step)
         self.suspects = [hook for hook in others if hook not in ours]
 
     def _before_step(
@@ -238,51 +253,3 @@ def _number(value: Any) -> float | None:
         return float(value)
     except (TypeError, ValueError, RuntimeError):
         return None
-
-
-# -- all optimizers of the process -------------------------------------------------------------------------------------
-
-
-class Controller(Protocol):
-    """An object whose parameters no unguarded optimizer may change."""
-
-    def refuse_if_ours(self, optimizer: Optimizer) -> None:
-        """Raise if the optimizer holds one of those parameters."""
-
-    def holds(self, held: Optimizer | torch.nn.Module) -> bool:
-        """Return whether the optimizer, or a parameter of the model, belongs to this controller."""
-
-
-# In the order of their creation: a program may train the same parameters again, under a new controller.
-_controllers: WeakValueDictionary[int, Controller] = WeakValueDictionary()
-_numbers: Final = count()
-
-
-def before_foreign_steps(controller: Controller) -> None:
-    """Call `controller.refuse_if_ours` before each step of an unguarded optimizer, as long as the controller exists."""
-    _controllers[next(_numbers)] = controller
-
-
-def controlling(held: Optimizer | torch.nn.Module) -> Controller | None:
-    """Return the newest controller of the rates of this optimizer, or of the model's parameters; or None."""
-    newest_first = (one for _, one in sorted(_controllers.items(), key=lambda item: -item[0]))
-    return next((controller for controller in newest_first if controller.holds(held)), None)
-
-
-def _before_any_step(optimizer: Optimizer, _: Any, __: Any) -> None:
-    """Torch's global step pre-hook. It runs before an optimizer's own hooks, for every optimizer."""
-    # Use the optimizer's own dict: a wrapper that forwards attributes would return the guard of another optimizer.
-    own = optimizer.__dict__
-    guard: Guard | None = own.get(_ATTRIBUTE)
-    if guard is None or guard.optimizer is not optimizer:
-        for controller in tuple(_controllers.values()):
-            controller.refuse_if_ours(optimizer)
-        return
-    hooks = own["_optimizer_step_pre_hooks"]
-    if len(hooks) != 1 or len(_global_optimizer_pre_hooks) != 1 or guard.hook_id not in hooks or guard.suspects:
-        guard.come_last()
-
-
-def _watch_all_optimizers() -> None:
-    if _before_any_step not in _global_optimizer_pre_hooks.values():
-        register_optimizer_step_pre_hook(_before_any_step)

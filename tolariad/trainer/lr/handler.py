@@ -21,7 +21,7 @@ from tolariad.trainer.orders.numbered import OrderRefused
 
 if TYPE_CHECKING:
     from tolariad.trainer.lr.controller import UnifiedLRController
-    from tolariad.trainer.lr.violation import Violation
+    from tolariad.trainer.lr.guard import Violation
     from tolariad.trainer.optim.rate_controller import Told
     from tolariad.trainer.orders import BoundaryOrders, Link
 
@@ -67,8 +67,8 @@ class RateHandler:
         self._reporter.report(RebuildReport(told=told))
         if isinstance(told, OptimizerRebuildCommitted):
             _log.warning(
-                "the model changed after step %d by code that the run cannot repeat: a restart begins before this change. "
-                "Make it in the task's grow(model, change) and ask for it by rates.grow() (docs/task.md)",
+                "the model changed after step %d by code that the run cannot repeat: a restart begins before this "
+                "change. Make it in the task's grow(model, change) and ask for it by rates.grow() (docs/task.md)",
                 self._progress.step,
             )
 

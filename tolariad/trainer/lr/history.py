@@ -10,8 +10,6 @@ from typing import Final, overload
 from tolariad.core.learning_rate.schedule import LRSnapshot
 
 HISTORY_STEPS_MAX: Final = 1000
-# The groups' names and their rates, in the same order.
-Rates = dict[str, float]
 # Epoch, step, group names, the rates that the step used, time (s).
 HistoryRow = tuple[int, int, tuple[str, ...], tuple[float, ...], float]
 

@@ -1,17 +1,18 @@
-"""What holds the rates of all optimizers to what the controller wrote: checks, corrections, violations."""
+"""Hold the rates of all optimizers of the process to those that a controller wrote: checks, corrections, violations."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Final
+from itertools import count
+from typing import TYPE_CHECKING, Any, Final
+from weakref import WeakValueDictionary
 
 from torch import nn
+from torch.optim.optimizer import _global_optimizer_pre_hooks, register_optimizer_step_pre_hook
 
 from tolariad.core.learning_rate.schedule import LRIntegrityError
 from tolariad.trainer.lr import source_lines
-from tolariad.trainer.lr.guard import before_foreign_steps
-from tolariad.trainer.lr.violation import UNKNOWN_GROUP, Violation
+from tolariad.trainer.lr.guard import GUARD_ATTRIBUTE, UNKNOWN_GROUP, Guard, Tell, Violation
 
 if TYPE_CHECKING:
     from torch.optim import Optimizer
@@ -26,9 +27,7 @@ _log: Final = logging.getLogger(__name__)
 class Integrity:
     """The part of UnifiedLRController that finds changes of rates by other code."""
 
-    def __init__(
-        self, circuit_breaker: CircuitBreaker, on_violation: Callable[[Violation], None] | None, *, enable_guards: bool
-    ) -> None:
+    def __init__(self, circuit_breaker: CircuitBreaker, on_violation: Tell | None, *, enable_guards: bool) -> None:
         self.circuit_breaker = circuit_breaker
         self.on_violation = on_violation
         self.on_rebuild: Told | None = None
@@ -36,7 +35,9 @@ class Integrity:
         self.violations = 0
         self._every: tuple[ManagedOptimizer, ...] = ()
         self._clean_epoch = True
-        before_foreign_steps(self)
+        _controllers[next(_numbers)] = self
+        if _before_any_step not in _global_optimizer_pre_hooks.values():
+            register_optimizer_step_pre_hook(_before_any_step)
 
     def verify(self, strict: bool = False, *, where: str = "") -> bool:  # noqa: FBT001, FBT002 - the interface's
         """Return whether every rate is right; correct and report wrong ones. `strict`: raise LRIntegrityError."""
@@ -52,19 +53,24 @@ class Integrity:
     def refuse_if_ours(self, optimizer: Optimizer) -> None:
         """Raise LRIntegrityError if an unregistered optimizer holds a registered parameter, before it steps."""
         # It would step at rates of its own. Setting them to 0 is not enough: Rprop moves at rate 0.
-        ours = {id(parameter) for held in self._every for parameter in held.guard.parameters}
-        if any(id(parameter) in ours for group in optimizer.param_groups for parameter in group["params"]):
+        if self._has_any_of(optimizer):
             what = f"a second optimizer ({type(optimizer).__name__}) tried to step on parameters of a registered one"
             violation = Violation(UNKNOWN_GROUP, None, None, what, source_lines.of_caller())
             self._tell(violation)
             raise LRIntegrityError(str(violation))
 
     def holds(self, held: Optimizer | nn.Module) -> bool:
-        """Return whether the optimizer is registered here, or a parameter of the model is one of a registered optimizer."""
+        """Return whether the optimizer is registered here, or one of the model's parameters is."""
         if isinstance(held, nn.Module):
-            ours = {id(parameter) for one in self._every for parameter in one.guard.parameters}
-            return any(id(parameter) in ours for parameter in held.parameters())
+            return self._has_any_of(held)
         return any(one.guard.optimizer is held for one in self._every)
+
+    def _has_any_of(self, held: Optimizer | nn.Module) -> bool:
+        """Return whether a parameter of the optimizer or model is one of a registered optimizer."""
+        ours = {id(parameter) for one in self._every for parameter in one.guard.parameters}
+        if isinstance(held, nn.Module):
+            return any(id(parameter) in ours for parameter in held.parameters())
+        return any(id(parameter) in ours for group in held.param_groups for parameter in group["params"])
 
     def drop_frozen_gradients(self) -> None:
         """Drop the gradients of frozen groups. Call it before gradients are measured."""
@@ -72,7 +78,7 @@ class Integrity:
             if held.guard.frozen:
                 held.guard.drop_frozen_gradients()
 
-    def report_to(self, violation: Callable[[Violation], None], rebuild: Told) -> None:
+    def report_to(self, violation: Tell, rebuild: Told) -> None:
         """Report every foreign change and every rebuild of an optimizer to these from now on."""
         self.on_violation, self.on_rebuild = violation, rebuild
 
@@ -86,3 +92,28 @@ class Integrity:
             self.on_violation(violation)
         else:
             _log.warning("learning rate: %s", violation)
+
+
+# In the order of their creation: a program may train the same parameters again, under a new controller.
+_controllers: Final[WeakValueDictionary[int, Integrity]] = WeakValueDictionary()
+_numbers: Final = count()
+
+
+def controlling(held: Optimizer | nn.Module) -> Integrity | None:
+    """Return the newest controller of the rates of this optimizer, or of the model's parameters; or None."""
+    newest_first = (one for _, one in sorted(_controllers.items(), key=lambda item: -item[0]))
+    return next((controller for controller in newest_first if controller.holds(held)), None)
+
+
+def _before_any_step(optimizer: Optimizer, _: Any, __: Any) -> None:
+    """Torch's global step pre-hook. It runs before an optimizer's own hooks, for every optimizer."""
+    # Use the optimizer's own dict: a wrapper that forwards attributes would return the guard of another optimizer.
+    own = optimizer.__dict__
+    guard: Guard | None = own.get(GUARD_ATTRIBUTE)
+    if guard is None or guard.optimizer is not optimizer:
+        for controller in tuple(_controllers.values()):
+            controller.refuse_if_ours(optimizer)
+        return
+    hooks = own["_optimizer_step_pre_hooks"]
+    if len(hooks) != 1 or len(_global_optimizer_pre_hooks) != 1 or guard.hook_id not in hooks or guard.suspects:
+        guard.come_last(_before_any_step)

@@ -25,8 +25,7 @@ class ManagedOptimizer:
     """One optimizer. `step` always means the last applied step; rates are written for the next one."""
 
     def __init__(self, optimizer: Optimizer, groups: Sequence[Group], step: int, tell: Tell, *, compares: bool) -> None:
-        self.groups = tuple(groups)
-        self.names = tuple(group.name for group in groups)
+        self.groups, self.names = tuple(groups), tuple(group.name for group in groups)
         self._tell = tell
         self._compares = compares
         self.guard = Guard(optimizer, list(self.names), tell, compares=compares)
@@ -66,48 +65,43 @@ class ManagedOptimizer:
             self._draw(step)
 
     def load(self, groups: Sequence[Group], step: int) -> None:
-        """Replace the state of all groups and continue after `step`."""
-        self.groups = tuple(groups)
+        """Hold these groups, which the optimizer has, and continue after `step`."""
+        self.groups, self.names = tuple(groups), tuple(group.name for group in groups)
         self._draw(step)
 
     def move(self, optimizer: Optimizer) -> None:
         """Move the groups to another optimizer, or to this one after its parameters were exchanged on purpose."""
-        row, stepped = self.guard.row, self.guard.stepped
-        self.guard.release()
-        self.guard = Guard(optimizer, list(self.names), self._tell, compares=self._compares)
-        self.guard.stepped = stepped
+        row = self.guard.row
+        self._guard_anew(optimizer, self.names)
         self.guard.write(row)
         self._freeze()
 
     def regroup(self, groups: Sequence[Group], step: int) -> None:
         """Hold these groups: those that the optimizer has now, in their order."""
-        self.groups, self.names = tuple(groups), tuple(group.name for group in groups)
+        self._guard_anew(self.guard.optimizer, [group.name for group in groups])
+        self.load(groups, step)
+
+    def _guard_anew(self, optimizer: Optimizer, names: Iterable[str]) -> None:
         stepped = self.guard.stepped
         self.guard.release()
-        self.guard = Guard(self.guard.optimizer, list(self.names), self._tell, compares=self._compares)
+        self.guard = Guard(optimizer, list(names), self._tell, compares=self._compares)
         self.guard.stepped = stepped
-        self._draw(step)
 
     def add(self, group: Group, parameters: Iterable[Any], *, like: str, step: int) -> None:
         """Add a group with these parameters and the options of the group `like`."""
         options = self.guard.groups[self.names.index(like)]
         shared = {key: value for key, value in options.items() if key not in ("params", "param_names", "lr")}
         self.guard.add_group({**shared, "params": list(parameters), "lr": 0.0}, group.name)
-        self._changed((*self.groups, group), step)
+        self.load((*self.groups, group), step)
 
     def remove(self, name: str, step: int) -> None:
         """Remove a group."""
         self.guard.remove_group(name)
-        self._changed(tuple(group for group in self.groups if group.name != name), step)
+        self.load([group for group in self.groups if group.name != name], step)
 
     def parameters_of(self, name: str) -> list[torch.Tensor]:
         """Return the parameters of a group; empty if it is not a group of this optimizer."""
         return list(self.guard.groups[self.names.index(name)]["params"]) if name in self.names else []
-
-    def _changed(self, groups: tuple[Group, ...], step: int) -> None:
-        self.groups = groups
-        self.names = tuple(group.name for group in groups)
-        self._draw(step)
 
     def _draw(self, step: int) -> None:
         self._fill(step)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import functools
 import sys
 import sysconfig
+import traceback
 from collections.abc import Callable
 from pathlib import Path
 from types import CodeType, FrameType
@@ -38,11 +39,9 @@ def of_function(function: Any) -> str:
 
 def of_caller() -> str:
     """Return the innermost line of the stack that is user code."""
-    frame: FrameType | None = sys._getframe(1)  # noqa: SLF001 - inspect.stack() would read every source file
-    while frame is not None:
+    for frame, line in traceback.walk_stack(None):
         if _is_users(frame.f_code.co_filename):
-            return _place(frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name)
-        frame = frame.f_back
+            return _place(frame.f_code.co_filename, line, frame.f_code.co_name)
     return ""
 
 

@@ -15,7 +15,7 @@ from tolariad.core.learning_rate.schedule import LRPolicy, Schedule
 
 
 def groups_state(groups: Sequence[Group]) -> dict[str, dict[str, Any]]:
-    """Return the orders and plateaus in force, by group id, and the schedules of groups that were added during training.
+    """Return the orders and plateaus in force, by group id, and the schedules of groups added during training.
 
     Groups without any of these are left out.
     """
@@ -23,8 +23,8 @@ def groups_state(groups: Sequence[Group]) -> dict[str, dict[str, Any]]:
 
 
 def _state(group: Group) -> dict[str, Any]:
-    # A configured group begins at step 0, and its schedule follows from the configuration. A group that was added later has
-    # the schedule that was made then.
+    # A configured group begins at step 0, and its schedule follows from the configuration. A group that was added later
+    # has the schedule that was made then.
     state: dict[str, Any] = {"schedule": to_builtins(group.schedule)} if group.schedule.start else {}
     if group.ordered is not None:
         state["ordered"] = group.ordered.value

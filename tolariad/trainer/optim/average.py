@@ -54,23 +54,19 @@ class Average:
 
     @torch.no_grad()
     def follow(self, model: nn.Module, mappings: Sequence[ParameterMapping] = ()) -> None:
-        """The model has changed its shape: a parameter that was replaced, or is new, gets an average of its shape.
+        """Follow a change of the model's shape: a parameter that was replaced, or is new, gets an average of its shape.
 
-        One of the same shape keeps its average. One that only grew keeps it for its old units, and new units begin at their
-        values; so begins everything else, and whatever one of `mappings` names.
+        A parameter that is the same object keeps its average. One that only grew keeps it for its old units. New units,
+        all other parameters, and those named in `mappings` start at their current values.
         """
-        held, before = (
-            self.tensors,
-            {id(p): average for p, average in zip(self._parameters, self._averages, strict=True)},
-        )
-        named, mapped = _averaged(model), {mapping.new_id for mapping in mappings}
-        averages = []
+        held, mapped = self.tensors, {mapping.new_id for mapping in mappings}
+        before = {id(p): average for p, average in zip(self._parameters, self._averages, strict=True)}
+        named, averages = _averaged(model), []
         for name, parameter in named.items():
             average = before.get(id(parameter))
-            if average is None:
-                old = None if name in mapped else held.get(name)
-                average = _grown(old, parameter)
-            averages.append(average)
+            averages.append(
+                _grown(None if name in mapped else held.get(name), parameter) if average is None else average
+            )
         self._parameters, self._averages, self._names = list(named.values()), averages, tuple(named)
 
     @contextmanager

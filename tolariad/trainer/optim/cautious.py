@@ -14,8 +14,7 @@ import torch
 from torch.optim.optimizer import Optimizer
 
 from tolariad.trainer.optim import cautious_chunks, cautious_together
-from tolariad.trainer.optim.cautious_rule import Member, Options, Tally
-from tolariad.trainer.optim.sharding import local
+from tolariad.trainer.optim.cautious_rule import Member, Options, Tally, local
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -54,7 +53,7 @@ class CautiousAdamW(Optimizer):
             \frac{s\,\phi \odot m}{\sqrt{v / (1-\beta_2^t)} + \epsilon}
 
     The mean is over the whole tensor, a sharded one's (DTensor, FSDP) too: its counts are summed over the mesh. The
-    sign of :math:`m_i g_i` is right also where the product underflows.
+    sign of :math:`m_i g_i` is right even if the product underflows.
 
     Args:
         params: parameters, named parameters or groups, as for any torch optimizer; floating point, dense gradients.
@@ -63,8 +62,8 @@ class CautiousAdamW(Optimizer):
         caution: False is plain AdamW.
         cautious_weight_decay: decay only coordinates whose sign is the momentum's (arXiv:2510.12402), independent of
             `caution`.
-        live_mean: take the mean over coordinates whose gradient is not 0. Use it for embeddings and pruned tensors:
-            otherwise one row of a thousand moves a thousand times as far as with AdamW, and a pruned tensor trains
+        live_mean: take the mean over coordinates whose gradient is not 0. Use it for embeddings and pruned tensors.
+            Otherwise one row of a thousand moves a thousand times as far as with AdamW. And a pruned tensor trains
             differently from the smaller tensor that it replaces.
         max_scale: upper bound of :math:`s`; None: :math:`1/\xi`.
         foreach: True: all tensors of a group together; False: one after the other, in chunks of 2**18 elements that
@@ -110,13 +109,9 @@ class CautiousAdamW(Optimizer):
             "max_scale": max_scale,
             "foreach": foreach,
         }
-        refused = {
-            "maximize": maximize,
-            "capturable": capturable,
-            "differentiable": differentiable,
-            "compiled": compiled,
-        }
-        _check_flags(refused)
+        _check_flags(
+            {"maximize": maximize, "capturable": capturable, "differentiable": differentiable, "compiled": compiled}
+        )
         self.track_kept_fraction = track_kept_fraction
         self._kept = Tally()
         super().__init__(params, defaults)
@@ -197,7 +192,7 @@ class CautiousAdamW(Optimizer):
 
 def _update(group: dict[str, Any], members: list[Member], tally: Tally) -> None:
     """Update the members of a group, in chunks or together."""
-    options = _options(group)
+    options = Options(float(group["lr"]), *group["betas"], **{key: group[key] for key in Options._fields[3:]})
     together: dict[tuple[torch.device, torch.dtype], list[Member]] = {}
     for member in members:
         if _goes_together(member.parameter, group):
@@ -206,22 +201,6 @@ def _update(group: dict[str, Any], members: list[Member], tally: Tally) -> None:
             cautious_chunks.update(member, options, tally)
     for alike in together.values():
         cautious_together.update(alike, options, tally)
-
-
-def _options(group: dict[str, Any]) -> Options:
-    beta1, beta2 = group["betas"]
-    return Options(
-        lr=float(group["lr"]),
-        beta1=beta1,
-        beta2=beta2,
-        eps=group["eps"],
-        weight_decay=group["weight_decay"],
-        mask_eps=group["mask_eps"],
-        caution=group["caution"],
-        cautious_weight_decay=group["cautious_weight_decay"],
-        live_mean=group["live_mean"],
-        max_scale=group["max_scale"],
-    )
 
 
 def _goes_together(parameter: torch.Tensor, group: dict[str, Any]) -> bool:

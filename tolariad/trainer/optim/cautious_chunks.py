@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import torch
 
-from tolariad.trainer.optim.cautious_rule import Counts, Tally, agreement, corrections, count_dtype, scale_of
-from tolariad.trainer.optim.sharding import summed
+from tolariad.trainer.optim.cautious_rule import Counts, Tally, agreement, corrections, count_dtype, scale_of, summed
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

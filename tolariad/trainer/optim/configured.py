@@ -20,7 +20,7 @@ from tolariad.trainer.optim import CautiousAdamW
 from tolariad.trainer.optim.owners import HOST
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable
 
     from torch import nn
 
@@ -99,32 +99,22 @@ def _own(optimizer: Any, where: str = "optimizer(model, cfg)") -> Groups:
 
 def _configured(model: nn.Module, settings: Settings) -> Groups:
     """Group parameters by the patterns of `optimizer.groups`; the first match counts. The rest form the last group."""
-    configured = settings.optimizer.groups
-    sorted_in: list[list[tuple[str, nn.Parameter]]] = [[] for _ in range(len(configured) + 1)]
+    # None: the parameters that no pattern matches, with the general settings.
+    configured = (*settings.optimizer.groups, None)
+    sorted_in: list[list[tuple[str, nn.Parameter]]] = [[] for _ in configured]
     for name, parameter in model.named_parameters():
         if parameter.requires_grad:
-            sorted_in[_first_match(name, configured)].append((name, parameter))
-    for group, members in zip(configured, sorted_in, strict=False):
-        if not members:
-            raise SetupRefused(f"optimizer.groups: the pattern {group.match!r} matches no parameter that is left to it")
-    specs = []
+            matching = (at for at, one in enumerate(configured) if one is None or fnmatch.fnmatchcase(name, one.match))
+            sorted_in[next(matching)].append((name, parameter))
+    specs: list[dict[str, Any]] = []
     origins: list[OptimizerGroup | None] = []
-    for group_or_none, members in zip((*configured, None), sorted_in, strict=True):
+    for group, members in zip(configured, sorted_in, strict=True):
         if members:
-            arguments = optimizer_arguments(group_or_none) if group_or_none else {}
-            specs.append({"params": members, **arguments})
-            origins.append(group_or_none)
+            specs.append({"params": members, **(optimizer_arguments(group) if group else {})})
+            origins.append(group)
+        elif group is not None:
+            raise SetupRefused(f"optimizer.groups: the pattern {group.match!r} matches no parameter that is left to it")
     return Groups(_made(settings, specs), tuple(origins))
-
-
-def _first_match(name: str, groups: Iterable[OptimizerGroup]) -> int:
-    """Return the index of the first group whose pattern matches, or the number of groups if none does."""
-    index = 0
-    for group in groups:
-        if fnmatch.fnmatchcase(name, group.match):
-            return index
-        index += 1
-    return index
 
 
 def _made(settings: Settings, parameters: list[Any]) -> torch.optim.Optimizer:
@@ -137,26 +127,28 @@ def _made(settings: Settings, parameters: list[Any]) -> torch.optim.Optimizer:
 
 
 def _check_cover(model: nn.Module, owners: Mapping[str, torch.optim.Optimizer]) -> None:
-    held: dict[int, str] = {}
     names = {id(parameter): name for name, parameter in model.named_parameters()}
-    for owner, optimizer in owners.items():
-        for group in optimizer.param_groups:
-            for parameter in group["params"]:
-                if held.setdefault(id(parameter), owner) != owner:
-                    name = names.get(id(parameter), f"a parameter of shape {tuple(parameter.shape)}")
-                    raise SetupRefused(f"{name} is in two optimizers, {held[id(parameter)]} and {owner}; keep one")
+    every = [
+        (owner, index, parameter)
+        for owner, optimizer in owners.items()
+        for index, group in enumerate(optimizer.param_groups)
+        for parameter in group["params"]
+    ]
+    held: dict[int, str] = {}
+    for owner, _, parameter in every:
+        if held.setdefault(id(parameter), owner) != owner:
+            name = names.get(id(parameter), f"a parameter of shape {tuple(parameter.shape)}")
+            raise SetupRefused(f"{name} is in two optimizers, {held[id(parameter)]} and {owner}; keep one")
     left = [
         name for name, parameter in model.named_parameters() if parameter.requires_grad and id(parameter) not in held
     ]
     if left:
         shown = ", ".join(left[:5])
         raise SetupRefused(f"no group of the optimizer holds {shown}; freeze them (requires_grad_(False)) or add them")
-    for owner, optimizer in owners.items():
-        for index, group in enumerate(optimizer.param_groups):
-            for parameter in group["params"]:
-                if id(parameter) not in names:
-                    which = "the optimizer" if len(owners) == 1 else f"optimizer {owner}"
-                    raise SetupRefused(
-                        f"group {index} of {which} holds a parameter of shape {tuple(parameter.shape)} that is not the "
-                        "model's: no checkpoint would contain it; make it a part of the module that model(cfg) returns"
-                    )
+    for owner, index, parameter in every:
+        if id(parameter) not in names:
+            which = "the optimizer" if len(owners) == 1 else f"optimizer {owner}"
+            raise SetupRefused(
+                f"group {index} of {which} holds a parameter of shape {tuple(parameter.shape)} that is not the "
+                "model's: no checkpoint would contain it; make it a part of the module that model(cfg) returns"
+            )

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from tolariad.core.rates.words import RebuildCounts
-from tolariad.trainer.optim.kinds import STEP, Kind, kinds_of
-from tolariad.trainer.optim.matching import match
-from tolariad.trainer.optim.transform import carried
+from tolariad.trainer.checkpoints.tensors import same_bits
+from tolariad.trainer.optim.mapping import match
+from tolariad.trainer.optim.transform import STEP, Kind, carried, kinds_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -103,7 +103,12 @@ def prepare(
     unknown: list[str] = []
     groups = [
         [
-            Place(mapping, parameter, wanted[mapping.new_id], _state(optimizer, parameter, wanted, mapping, unknown))
+            Place(
+                mapping,
+                parameter,
+                wanted[mapping.new_id],
+                _state(optimizer, parameter, wanted[mapping.new_id], mapping, unknown),
+            )
             for parameter in group["params"]
             for mapping in by_old.get(names[id(parameter)], ())
         ]
@@ -120,12 +125,12 @@ def prepare(
 def _state(
     optimizer: Optimizer,
     old: Parameter,
-    wanted: Mapping[str, Parameter],
+    new: Parameter,
     mapping: ParameterMapping,
     unknown: list[str],
 ) -> dict[str, Any] | None:
     """Return the new parameter's state; None if there is none to carry over."""
-    before, new = optimizer.state.get(old), wanted[mapping.new_id]
+    before = optimizer.state.get(old)
     if not before or not mapping.carries:
         return None
     if new is old and mapping.mapping_type == "identity":
@@ -160,17 +165,11 @@ def _check_entry(place: Place, key: str, before: torch.Tensor, value: torch.Tens
     if value is before:
         return
     if place.mapping.mapping_type == "identity":
-        if value.dtype == before.dtype and not _same_bits(value, before.to(value.device)):
+        if value.dtype == before.dtype and not same_bits(value, before.to(value.device)):
             raise RebuildRefused(f"{place.mapping}: {key} changed while it was copied")
     # A finite sum has finite terms, and needs a single pass. An infinite sum may have finite terms: then check each.
     elif not math.isfinite(value.sum().item()) and not torch.isfinite(value).all():
         raise RebuildRefused(f"{place.mapping}: {key} holds numbers that are not finite")
-
-
-def _same_bits(a: torch.Tensor, b: torch.Tensor) -> bool:
-    """Compare bit by bit: NaN equals NaN, because a rebuild must carry any state over unchanged."""
-    whole = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[a.element_size()]
-    return torch.equal(a.contiguous().view(whole), b.contiguous().view(whole))
 
 
 def fresh_state(optimizer: Optimizer, parameter: Parameter) -> dict[str, Any] | None:

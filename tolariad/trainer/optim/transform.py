@@ -1,22 +1,57 @@
-"""Carry the tensors of an optimizer's state over by a mapping.
+"""Carry the entries of an optimizer's state over by a mapping, and the table of the entries of each known optimizer.
 
-Promises: an identity gives an equal copy, bit for bit. The result never shares memory with the old tensor. New units
-get first moments of 0. Their second moments are the mean of the old units along the dimension that grew (over all of
-them if several grew), so that their first step is neither divided by 0 nor too small.
+Promises: an optimizer or entry that is not in the table is reported by name. An identity gives an equal copy, bit for
+bit. The result never shares memory with the old tensor. New units get first moments of 0. Their second moments are the
+mean of the old units along the dimension that grew, or over all of them if several grew. So their first step is neither
+divided by 0 nor too small.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from enum import Enum
+from typing import TYPE_CHECKING, Final
 
 import torch
 
-from tolariad.trainer.optim.kinds import Kind
+from tolariad.trainer.optim.cautious import CautiousAdamW
 from tolariad.trainer.optim.mapping import FRESH
 
 if TYPE_CHECKING:
     from tolariad.trainer.optim.mapping import ParameterMapping
+
+
+class Kind(Enum):
+    """How an entry scales if the gradient is multiplied by alpha. The value is the exponent of alpha.
+
+    SECOND entries divide the step, so new units get the mean of the old units. For other kinds new units get 0.
+    """
+
+    FIRST = 1
+    SECOND = 2
+    # RMSprop's momentum sums g / sqrt(v), in which alpha cancels.
+    INVARIANT = 0
+
+
+STEP: Final = "step"
+_ADAM: Final = {"exp_avg": Kind.FIRST, "exp_avg_sq": Kind.SECOND, "max_exp_avg_sq": Kind.SECOND}
+KINDS: Final[Mapping[type[torch.optim.Optimizer], Mapping[str, Kind]]] = {
+    CautiousAdamW: _ADAM,
+    torch.optim.AdamW: _ADAM,
+    torch.optim.Adam: _ADAM,
+    torch.optim.SGD: {"momentum_buffer": Kind.FIRST},
+    torch.optim.RMSprop: {"square_avg": Kind.SECOND, "grad_avg": Kind.FIRST, "momentum_buffer": Kind.INVARIANT},
+    torch.optim.Adagrad: {"sum": Kind.SECOND},
+}
+
+
+def kinds_of(optimizer: torch.optim.Optimizer) -> Mapping[str, Kind]:
+    """Return the table of an optimizer's entries. Raises TypeError, naming the known classes, for any other class."""
+    found = KINDS.get(type(optimizer))
+    if found is None:
+        known = ", ".join(sorted(kind.__name__ for kind in KINDS))
+        raise TypeError(f"the state of {type(optimizer).__name__} is not known; the known optimizers are {known}")
+    return found
 
 
 def carried(old: torch.Tensor, mapping: ParameterMapping, kind: Kind) -> torch.Tensor:

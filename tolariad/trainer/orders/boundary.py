@@ -1,6 +1,6 @@
 """The boundary: orders are obeyed between two steps, at the ends of epochs, and while the run is held.
 
-Promises: before anything is obeyed the last step is reported. While nothing may be updated the trainer stands at a
+Promises: before an order is obeyed, the last step is reported. While no update may begin, the trainer waits at a
 boundary, where orders can be obeyed, and not at the gate.
 """
 
@@ -20,11 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from tolariad.core.vocabulary import TrainerEffect
-    from tolariad.trainer.orders.link import Link
-
-
-def _nothing() -> None:
-    """Every step was reported already."""
+    from tolariad.trainer.orders.gate import Link
 
 
 class Boundary:
@@ -34,12 +30,12 @@ class Boundary:
         self,
         link: Link,
         *,
-        before_obeying: Callable[[], None] = _nothing,
+        before_obeying: Callable[[], None] = lambda: None,
         standing: Callable[[], AbstractContextManager[None]] = nullcontext,
     ) -> None:
-        """`before_obeying` reports the last step, if its numbers were still on their way from a device.
+        """`before_obeying` reports the last step, if its numbers were still in flight from a device.
 
-        `standing` encloses the time that training stands still on purpose, so that nobody counts it as training.
+        `standing` encloses the time that training waits on purpose, so that it is not measured as training.
         """
         self._page, self._progress = link.page, link.progress
         self._reporter, self._inbox = link.reporter, link.inbox
@@ -53,7 +49,7 @@ class Boundary:
     # -- between two steps ---------------------------------------------------------------------------------------------
 
     def stop(self) -> None:
-        """Obey the orders that wait. Return when the next step may begin. Raises ToldToExit, or what a handler raises."""
+        """Obey pending orders. Return when the next step may begin. Raises ToldToExit, or an exception of a handler."""
         reporter, inbox = self._reporter, self._inbox
         next_ = Activity.RERUN if self._progress.rerunning else Activity.STEP
         reporter.beat(next_)
@@ -76,7 +72,7 @@ class Boundary:
 
     @property
     def _must_stand(self) -> bool:
-        """A closed gate does not stop a re-run, whose end may be what opens it; a halt does."""
+        """Whether to wait here: a halt stops a re-run too, but a closed gate does not, because its end may open it."""
         page = self._page
         return page.frozen and (page.halted or not self._progress.rerunning)
 
@@ -84,7 +80,7 @@ class Boundary:
         self.told_to_end = True
 
     def _hold(self, _: control.Hold) -> None:
-        """Stand until released. A stop may want a checkpoint of this very step, so some orders are obeyed meanwhile."""
+        """Wait until released. A stop may need a checkpoint of this step, so some orders are obeyed meanwhile."""
         self._reporter.report(control.HeldReport(step=self._progress.step, rerunning=self._progress.rerunning))
         if self._is_held:
             return
@@ -99,13 +95,13 @@ class Boundary:
     # -- waiting for one order -----------------------------------------------------------------------------------------
 
     def wait_for_start(self) -> tuple[checkpoints.TrainFrom, bytes | None]:
-        """Return the order to train and its attachment; other orders wait until training stands at a boundary."""
+        """Return the order to train and its attachment. Other orders wait until training is at a boundary."""
         while (found := self._inbox.take(checkpoints.TrainFrom)) is None:
             self._inbox.wait(Activity.BUILD, IDLE_S)
         return found
 
     def wait_for_continue(self, epoch: int) -> None:
-        """Return when `epoch` may be followed by the next one; other orders are obeyed meanwhile."""
+        """Return when the epoch after `epoch` may begin. Obey other orders meanwhile."""
 
         def goes_on(order: TrainerEffect) -> bool:
             return isinstance(order, steps.Continue) and order.epoch == epoch
@@ -123,7 +119,7 @@ class Boundary:
     # -- rollback ------------------------------------------------------------------------------------------------------
 
     def leave_branch(self) -> list[checkpoints.TakeCheckpoint]:
-        """A rollback commits: drop the orders of the branch that is left. Return the checkpoints among them."""
+        """Drop the orders of the branch that a rollback leaves. Return the checkpoints among them."""
         self.told_to_end = False
         return self._inbox.drop_of_branch()
 

@@ -8,22 +8,18 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from tolariad.channel import Activity
-from tolariad.core.architecture import words as architecture
-from tolariad.core.checkpoints import words as checkpoints
 from tolariad.core.health import words as hv
-from tolariad.core.rollback import words as rollback
-from tolariad.core.steps import words as steps
 from tolariad.failpoints import reached
-from tolariad.trainer.orders.inbox import IDLE_S
+from tolariad.trainer.orders.inbox import IDLE_S, OrderInbox
+from tolariad.trainer.orders.reporter import Progress, Reporter
 
 if TYPE_CHECKING:
-    from tolariad.channel import TrainerEnd
+    from tolariad.channel import Page, TrainerEnd
     from tolariad.core.steps.words import StepValues
-    from tolariad.trainer.orders.inbox import OrderInbox
-    from tolariad.trainer.orders.reporter import Reporter
+    from tolariad.core.vocabulary import Report
 
 # The longest sleep at the gate. The daemon's wake-up packet usually ends it; if that is lost, it costs a millisecond.
 _GATE_S: Final = 0.001
@@ -51,17 +47,12 @@ class Gate:
         # can lose.
         self._in_flight.append((number, time.monotonic_ns()))
 
-    def report(
-        self,
-        report: steps.StepSkippedReport
-        | checkpoints.RerunReport
-        | hv.InstabilityReport
-        | rollback.RolledBackReport
-        | architecture.ArchitectureReport,
-    ) -> None:
-        """Send a report that must be durable before the next update begins."""
-        # These reports decide which data the next step uses or from where it continues. After a crash, a re-run
-        # without them would take another path, so they are never allowed to lag.
+    def report(self, report: Report) -> None:
+        """Send a report that must be durable before the next update begins: a skip, a rollback, a change of shape.
+
+        Such a report decides which data the next step uses, or at which step training continues. After a crash, a
+        re-run without it would take another path. So it is never allowed to lag.
+        """
         self._last_gated = self._last_strict = self._reporter.report(report)
 
     def wait(self) -> None:
@@ -83,8 +74,8 @@ class Gate:
     def _is_open(self) -> bool:
         if self._page.allows_update_after(self._last_gated):
             return not self._end.closed
-        # Read the freeze flag after the durable number: the daemon closes the gate before it shows that number. A trainer
-        # that sees the report which froze the run therefore also sees the freeze.
+        # Read the freeze flag after the durable number: the daemon closes the gate before it shows that number. So a
+        # trainer that sees the report which froze the run also sees the freeze.
         return self._is_within_lag() and not self._page.frozen and not self._end.closed
 
     def _is_within_lag(self) -> bool:
@@ -110,3 +101,21 @@ class Gate:
         # Only the answer for this step counts: an older one may still be in the inbox after a rollback.
         while self._inbox.take(hv.GoOn, lambda order: order.step == report.step) is None:
             self._inbox.wait(Activity.GATE, IDLE_S)
+
+
+class Link(NamedTuple):
+    """The parts with which a handler receives orders, reports and waits."""
+
+    page: Page
+    progress: Progress
+    reporter: Reporter
+    inbox: OrderInbox
+    gate: Gate
+
+    @classmethod
+    def over(cls, end: TrainerEnd) -> Link:
+        """Make the parts over this end of the channel."""
+        progress = Progress()
+        reporter = Reporter(end, progress)
+        inbox = OrderInbox(end, reporter, progress)
+        return cls(end.page, progress, reporter, inbox, Gate(end, reporter, inbox))

@@ -1,4 +1,4 @@
-"""The orders that arrived and wait, and the table that says which order may be obeyed where.
+"""Pending orders, and the table that says which order may be obeyed where.
 
 Promises: orders are obeyed in the order of their arrival, except that one which must wait does not hold up the others.
 An order to exit, and the end of the daemon, overtake every other order at every wait.
@@ -47,25 +47,25 @@ class When(Enum):
 
 
 class Until(Enum):
-    """What an order waits for before it may be obeyed."""
+    """The event before which an order may not be obeyed."""
 
     NOTHING = "nothing"
     RERUN_ENDED = "the steps of the journal were run again; not at an epoch's end"
-    EPOCHS_ENDED = "they were, and every epoch has ended here that the journal says has"
+    EPOCHS_ENDED = "they were, and every epoch has ended here that has ended in the journal"
 
 
 class Place(Enum):
-    """Where the trainer stands while it obeys orders."""
+    """The point of training at which the trainer obeys orders."""
 
     BOUNDARY = "between two steps"
-    EPOCH_END = "after an epoch, before the word to go on"
+    EPOCH_END = "after an epoch, before the order to continue"
     HELD = "at a boundary, until it is released"
 
 
 class Rule(NamedTuple):
     """How one type of order is treated.
 
-    `is_of_branch`: an order that still waits when a rollback commits is dropped, because it belongs to the branch that is left.
+    `is_of_branch`: drop the order if it is pending when a rollback commits, because it belongs to the abandoned branch.
     """
 
     when: When
@@ -85,8 +85,8 @@ RULES: Final[dict[type, Rule]] = {
     rollback.CommitRollback: Rule(When.ON_ARRIVAL),
     rollback.AbortRollback: Rule(When.ON_ARRIVAL),
     checkpoints.TrainFrom: Rule(When.TO_START),
-    # A re-run repeats what happened: a checkpoint that is ordered meanwhile is taken after it. A checkpoint of an epoch's
-    # end can only be taken there, in a re-run too.
+    # A re-run repeats what happened: a checkpoint that is ordered meanwhile is taken after it. A checkpoint of an
+    # epoch's end can only be taken there, in a re-run too.
     checkpoints.TakeCheckpoint: Rule(When.AT_BOUNDARY, Until.RERUN_ENDED, is_of_branch=True),
     checkpoints.AbortCheckpoints: Rule(When.AT_BOUNDARY, is_of_branch=True),
     steps.EndTraining: Rule(When.AT_BOUNDARY_UNLESS_HELD, is_of_branch=True),
@@ -99,8 +99,8 @@ RULES: Final[dict[type, Rule]] = {
 }
 
 
-# Of every kind, so that they act in the order in which they came. Plateaus of the epochs that have ended come before a new
-# rate.
+# The same for every kind, so that they act in the order in which they came. Plateaus of the epochs that have ended come
+# before a new rate.
 _BOUNDARY_ORDER: Final = Rule(When.AT_BOUNDARY, Until.EPOCHS_ENDED)
 
 
@@ -110,15 +110,15 @@ def rule_of(order: TrainerEffect) -> Rule:
 
 
 class Background(Protocol):
-    """Work that goes on beside training and has results to report at every wait."""
+    """Work that runs beside training and may have results to report at every wait."""
 
     def tell(self) -> None:
-        """Report what has ended."""
+        """Report results."""
 
     def tend(self) -> float | None:
-        """At a boundary: report what has ended and begin what waits.
+        """At a boundary: report results, and begin pending work.
 
-        Return the seconds after which to be called again; None if the work hangs, so that no heartbeat covers for it.
+        Return the seconds until the next call. Return None if the work hangs: then no heartbeat is sent.
         """
 
 
@@ -136,33 +136,31 @@ class OrderInbox:
     # -- construction --------------------------------------------------------------------------------------------------
 
     def register(self, kind: type[_Order], handler: Callable[[_Order], None]) -> None:
-        """`handler` obeys orders of this kind, when their rule allows it. Each kind has one. Raises ValueError."""
+        """Let `handler` obey orders of this kind, when their rule allows it. Raises ValueError if there is one."""
         if kind in self._handlers:
             raise ValueError(f"{kind.__name__} has a handler already")
         self._handlers[kind] = handler
 
     def attend(self, background: Background) -> None:
-        """Let this work report at every wait. Raises ValueError if there is such work already."""
-        if self._background is not None:
-            raise ValueError("the inbox attends to background work already")
+        """Let this work report at every wait."""
         self._background = background
 
     # -- waiting -------------------------------------------------------------------------------------------------------
 
     @property
     def calls(self) -> bool:
-        """Does anything want attention: an order, a frozen page, a daemon that is gone? A few memory reads."""
+        """Whether there is an order, a frozen page, or a daemon that is gone. It costs a few memory reads."""
         return self._end.needs_attention or bool(self._waiting)
 
     @property
     def has_orders(self) -> bool:
-        """Is there an order to look at, or has the daemon gone?"""
+        """Whether there is an order, or the daemon has gone."""
         return self._end.order_pending or bool(self._waiting) or self._end.closed
 
     def wait(self, activity: Activity, timeout_s: float) -> None:
-        """Beat, sleep until an order arrives or the time is over, and take in what arrived.
+        """Send a heartbeat, sleep until an order arrives or the time is over, and receive orders.
 
-        Raises ToldToExit, or what a handler of an order raises that is obeyed on arrival.
+        Raises ToldToExit, or an exception of the handler of an order that is obeyed on arrival.
         """
         self._reporter.beat(activity)
         if self._background is not None:
@@ -179,11 +177,11 @@ class OrderInbox:
         self.take_in()
 
     def tend(self) -> float | None:
-        """At a boundary: see to background work; the seconds after which to do so again, None if it hangs."""
+        """At a boundary: let background work continue. Return the seconds until the next call, None if it hangs."""
         return self._background.tend() if self._background is not None else IDLE_S
 
     def take_in(self) -> None:
-        """Move arrived orders to those that wait; obey those whose rule says on arrival. Raises as `wait`."""
+        """Receive orders: obey those whose rule says on arrival, queue the others. Raises as `wait`."""
         while (received := self._end.order()) is not None:
             order = received[0]
             if isinstance(order, trainer.ExitTrainer):
@@ -203,7 +201,7 @@ class OrderInbox:
     def take(
         self, kind: type[_Order], accept: Callable[[_Order], bool] = lambda _: True
     ) -> tuple[_Order, bytes | None] | None:
-        """Remove and return the first waiting order of this kind that is accepted, and its attachment; or None."""
+        """Remove and return the first pending order of this kind that is accepted, and its attachment; or None."""
         for item in tuple(self._waiting):
             order, attachment = item
             if isinstance(order, kind) and accept(order):
@@ -212,12 +210,12 @@ class OrderInbox:
         return None
 
     def obey_at_boundary(self) -> None:
-        """Take in what arrived and obey every waiting order that may be obeyed now."""
+        """Receive orders, and obey every pending one that may be obeyed now."""
         self.take_in()
         self.obey_up_to(lambda _: False, Place.BOUNDARY)
 
     def obey_up_to(self, is_answer: Callable[[TrainerEffect], bool], place: Place) -> bool:
-        """Obey what may be obeyed in this place, up to the order that is the answer. Return whether that one was there."""
+        """Obey orders that may be obeyed in this place, up to the one that is the answer. Return whether it came."""
         with self._kept() as kept:
             while self._waiting:
                 item = self._waiting.popleft()
@@ -232,7 +230,7 @@ class OrderInbox:
 
     @contextmanager
     def _kept(self) -> Iterator[list[_Received]]:
-        """Orders put into the list wait on, before later ones, even if a rollback unwinds the block."""
+        """Keep the orders in the list pending, before later ones, even if a rollback unwinds the block."""
         kept: list[_Received] = []
         try:
             yield kept
@@ -255,7 +253,7 @@ class OrderInbox:
     def _obey(self, order: TrainerEffect) -> None:
         when = rule_of(order).when
         if when is When.ANSWER:
-            # Nobody asked: a Release without a Hold or a Continue of a past epoch may cross with a restart.
+            # No wait asked for it: a Release without a Hold, or a Continue of a past epoch, may cross with a restart.
             return
         handler = self._handlers.get(type(order))
         if handler is None or when is When.TO_START:
@@ -263,7 +261,7 @@ class OrderInbox:
         handler(order)
 
     def drop_of_branch(self) -> list[checkpoints.TakeCheckpoint]:
-        """A rollback leaves the branch: drop the orders that belong to it. Return the checkpoints among them."""
+        """Drop the orders that belong to the branch that a rollback leaves. Return the checkpoints among them."""
         left = [order for order, _ in self._waiting if isinstance(order, checkpoints.TakeCheckpoint)]
         self._waiting = deque(item for item in self._waiting if not rule_of(item[0]).is_of_branch)
         return left

@@ -1,7 +1,7 @@
 """Boundary orders of every kind: each is given to the handler of its kind, counted and answered.
 
-Promises: an order acts once, in this trainer and in those that restore its checkpoints. The orders of a script act at their
-places, before any that waits. The answer to an order is reported before any checkpoint that contains it.
+Promises: an order acts once, in this trainer and in those that restore its checkpoints. The orders of a script act at
+their places, before any that waits. The answer to an order is reported before any checkpoint that contains it.
 """
 
 from __future__ import annotations
@@ -9,19 +9,63 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from tolariad.core.boundary.slice import WAITING_MAX
 from tolariad.core.boundary.words import BoundaryOrder, BoundaryOrderReport
 
 if TYPE_CHECKING:
     from tolariad.core.boundary.order_words import AnyBoundaryOrder
     from tolariad.core.steps.script_words import ScriptOrder
-    from tolariad.trainer.orders.acted import ActedOrders
-    from tolariad.trainer.orders.link import Link
+    from tolariad.trainer.orders.gate import Link
 
 _Kind = TypeVar("_Kind", bound="AnyBoundaryOrder")
 
 
+class ActedOrders:
+    """The boundary orders that the live state contains: kept with every checkpoint and snapshot, and restored with it.
+
+    `count`: how many there are; a script's orders are numbered like this. It is a part of the state. The keys are
+    numbers of this journal, in which two equal states may differ. So they lie in the manifest, or in the table of a
+    snapshot's slot. The newest WAITING_MAX keys are kept. These are enough: the daemon sends an order again only while
+    it does not know that the order has ended, and such orders are the newest that were answered here.
+    """
+
+    def __init__(self) -> None:
+        self.count = 0
+        # A dict for its order: the oldest key is forgotten first.
+        self._causes: dict[int, None] = {}
+
+    def __contains__(self, cause: int) -> bool:
+        """Return whether the order with this key was answered."""
+        return cause in self._causes
+
+    def add(self, cause: int) -> None:
+        """Note that the order with this key acts from now on."""
+        self.count += 1
+        self.remember(cause)
+
+    def remember(self, cause: int) -> None:
+        """Note that the order with this key was answered. A refused order does not act later either."""
+        self._causes[cause] = None
+        if len(self._causes) > WAITING_MAX:
+            del self._causes[next(iter(self._causes))]
+
+    @property
+    def causes(self) -> tuple[int, ...]:
+        """The keys of the newest orders that were answered, oldest first."""
+        return tuple(self._causes)
+
+    def restored(self, count: int, causes: Iterable[int]) -> None:
+        """Continue from a saved state."""
+        self.count, self._causes = count, dict.fromkeys(causes)
+
+
+def count_in_rates(rates: dict[str, Any] | None) -> int:
+    """Take the count out of the rates of a checkpoint that is older than this module: they held it then."""
+    return int(rates.pop("orders", 0)) if rates else 0
+
+
 class OrderRefused(Exception):
-    """A boundary order cannot act. The text says why, for whoever gave it; nothing was changed."""
+    """A boundary order cannot act. The text says why, for the person or program that gave it; nothing was changed."""
 
 
 class BoundaryOrders:
@@ -33,12 +77,12 @@ class BoundaryOrders:
         self._handlers: dict[type, Callable[[Any], None]] = {}
 
     def register(self, kind: type[_Kind], handler: Callable[[_Kind], None]) -> None:
-        """`handler` carries out orders of this kind, or raises OrderRefused. Raises ValueError if there is one already."""
+        """Let `handler` carry out orders of this kind, or raise OrderRefused. Raises ValueError if there is one."""
         self._inbox.register(kind, self._obey)
         self._handlers[kind] = handler
 
     def _obey(self, order: BoundaryOrder) -> None:
-        """Carry out an order from the next update on, and answer it. One that was answered before has no effect."""
+        """Carry out an order from the next update on, and answer it. A repeated order has no effect."""
         if order.cause in self._acted:
             return
         refused = ""

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class Progress:
-    """Where training stands, as the parts that wait and report must know it. Only the training loop calls the methods.
+    """The progress of training, for the parts that wait and report. Only the training loop calls the methods.
 
     `step`: the last applied step. `rerunning`: steps that the journal already holds are run again.
     `is_behind`: the journal holds the end of an epoch that has not ended here yet.
@@ -31,19 +31,19 @@ class Progress:
         self.is_behind = False
 
     def reached(self, step: int) -> None:
-        """`step` is the last applied step."""
+        """Note that `step` is the last applied step."""
         self.step = step
 
     def begin_rerun(self) -> None:
-        """Steps of the journal are run again from here on."""
+        """Note that steps of the journal are run again from here on."""
         self.rerunning = True
 
     def end_rerun(self) -> None:
-        """The next step is new."""
+        """Note that the next step is new."""
         self.rerunning = False
 
     def compare_epochs(self, epoch: int, finished: int) -> None:
-        """`epoch` is in progress here, and the journal holds the end of epoch `finished`."""
+        """Note that `epoch` is in progress here, and that the journal holds the end of epoch `finished`."""
         self.is_behind = epoch <= finished
 
 
@@ -58,7 +58,7 @@ class Reporter:
 
     @property
     def activity(self) -> Activity:
-        """What the last heartbeat said that the trainer does."""
+        """The activity in the last heartbeat."""
         return self._activity
 
     def report(self, report: Report) -> int:
@@ -70,14 +70,14 @@ class Reporter:
         return self._end.report_step(values)
 
     def beat(self, activity: Activity) -> None:
-        """Say that the trainer is alive, and what it does."""
+        """Send a heartbeat with the present activity."""
         self._activity = activity
         self._page.beat(self._progress.step, time.monotonic_ns(), activity)
 
     def compiling(self) -> None:
-        """Say that the compiler works. The activity that it interrupts is remembered."""
+        """Send a heartbeat that says that the compiler works. The interrupted activity is remembered."""
         self._page.beat(self._progress.step, time.monotonic_ns(), Activity.COMPILE)
 
     def compiled(self) -> None:
-        """Say that the interrupted activity goes on."""
+        """Send a heartbeat that says that the interrupted activity goes on."""
         self.beat(self._activity)

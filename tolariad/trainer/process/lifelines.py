@@ -118,13 +118,8 @@ def dump_stacks_on_request(run_dir: Path) -> None:
     run_files.make_folder(run_dir, "logs")
     descriptor = run_files.open_file(run_dir, "logs/trainer.stacks", os.O_WRONLY | os.O_CREAT)
     os.ftruncate(descriptor, 0)
-    # Open it now and keep it open: a signal handler must not open files.
-    file = os.fdopen(descriptor, "w", encoding="utf-8")
-    faulthandler.register(signal.SIGUSR2, file=file, all_threads=True)
-    _kept_open.append(file)
-
-
-_kept_open: list[object] = []
+    # It is open from now on: a signal handler must not open files.
+    faulthandler.register(signal.SIGUSR2, file=descriptor, all_threads=True)
 
 
 def leave(code: int) -> NoReturn:

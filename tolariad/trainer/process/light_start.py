@@ -36,7 +36,13 @@ def _graph_break(msg: str = "") -> None:
         _compiler.graph_break(msg)
 
 
-def _disable(fn: Any = None, recursive: bool = True, *, reason: str | None = None, wrapping: bool = True) -> Any:  # noqa: FBT001, FBT002 - torch's signature
+def _disable(  # torch's signature
+    fn: Any = None,
+    recursive: bool = True,  # noqa: FBT001, FBT002
+    *,
+    reason: str | None = None,
+    wrapping: bool = True,
+) -> Any:
     """Return the function unchanged if torch itself asks; import the compiler for any other caller."""
     if fn is None or wrapping or _compiler is not None:
         return _real().disable(fn, recursive, reason=reason, wrapping=wrapping)

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from tolariad.storage.slot import Table
     from tolariad.trainer.checkpoints.snapshot import Position, Snapshot
-    from tolariad.trainer.orders.acted import ActedOrders
+    from tolariad.trainer.orders.numbered import ActedOrders
     from tolariad.trainer.setup import Setup
 
 _FLOATS: Final = frozenset({torch.float64, torch.float32, torch.float16, torch.bfloat16})

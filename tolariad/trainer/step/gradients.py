@@ -42,7 +42,10 @@ def forward_backward(setup: Setup, batches: Sequence[Any], step: int = 1) -> Mea
 
 
 def _norm(setup: Setup, device: torch.device, step: int) -> torch.Tensor | float:
-    """Return the norm over all gradients: the task's if it clips, else measured every `grad_norm.every` steps, or -1."""
+    """Return the norm over all gradients: the task's if it clips, else measured every `grad_norm.every` steps.
+
+    -1: not measured.
+    """
     if setup.clip is not None:
         return _told(setup.clip(setup.model))
     if (step - 1) % setup.settings.grad_norm.every:
@@ -109,7 +112,7 @@ def _scalar(loss: Any) -> torch.Tensor:
 
 
 def _told(norm: Any) -> torch.Tensor:
-    """Return the norm that the task returned. Raises SetupRefused if it is not one: a spike would go unnoticed."""
+    """Return the norm that the task returned. Raises SetupRefused if it is no number: a spike would go unnoticed."""
     try:
         value = torch.as_tensor(norm)
     except (TypeError, ValueError, RuntimeError):

@@ -6,13 +6,14 @@ Promise: loss and norm are transferred together, and nothing waits for them befo
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 import torch
 
 if TYPE_CHECKING:
     from tolariad.core.settings.model import Settings
+    from tolariad.trainer.checkpoints.snapshot import Position
 
 
 class Measured(msgspec.Struct, frozen=True, gc=False):
@@ -48,6 +49,14 @@ class InFlight:
         """Wait for the transfer, and return the numbers."""
         self._arrived.synchronize()
         return measured(*self._host.tolist())
+
+
+class PendingStep(NamedTuple):
+    """A step that was made but is not reported yet: its numbers, the position at its end, its rates."""
+
+    found: Measured | InFlight
+    position: Position
+    rates: tuple[float, ...]
 
 
 def reads_late(settings: Settings, device: torch.device) -> bool:

@@ -28,9 +28,9 @@ def forward_context(settings: Settings, device: torch.device) -> Forward:
 
 
 class Scaling:
-    """The loss scale of an fp16 run, by torch's GradScaler. In a step: `backward`, `unscale`, update or skip,
-    `move_on`.
+    """The loss scale of an fp16 run, by torch's GradScaler.
 
+    In a step, call `backward`, then `unscale`, then update or skip, then `move_on`.
     GradScaler.step would wait for the device to learn whether to update. Here that answer is transferred with loss and
     norm.
     """
@@ -53,7 +53,8 @@ class Scaling:
         found: list[torch.Tensor] = []
         for one in trained:
             self._scaler.unscale_(one)
-            found += self._scaler._found_inf_per_device(one).values()  # noqa: SLF001 - GradScaler.step would wait for the device
+            # GradScaler.step uses the same, but waits for the device.
+            found += self._scaler._found_inf_per_device(one).values()  # noqa: SLF001
         return torch.stack([each.to(found[0].device) for each in found]).sum()
 
     def move_on(self) -> None:
@@ -68,8 +69,3 @@ class Scaling:
     def load(self, state: dict[str, Any]) -> None:
         """Restore what `state` returned."""
         self._scaler.load_state_dict(state)
-
-
-def loss_scaling(settings: Settings, device: torch.device) -> Scaling | None:
-    """Return the scaling of an fp16 run; None for other formats, which have the range of fp32."""
-    return Scaling(device) if settings.precision == "fp16" else None

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import struct
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
@@ -15,11 +15,13 @@ from tolariad.core.checkpoints.words import Difference, RerunReport
 from tolariad.core.steps.script_words import Script, ScriptOrder, ScriptStep
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from tolariad.core.steps.words import SkipReason, StepReport, StepSkipped, StepSkippedReport
 
 _decoder = msgspec.msgpack.Decoder(Script)
-_FIELDS = ("loss", "grad_norm", "lr", "rates")
-_SKIP_FIELDS = ("loss", "grad_norm")
+# The numbers of a step: its loss, gradient norm, first rate and digest of the rates. A skipped step has the first two.
+STEP_FIELDS: Final = ("loss", "grad_norm", "lr", "rates")
 
 
 class ScriptError(Exception):
@@ -50,7 +52,7 @@ class Rerun:
         return self._compared < len(self._steps) or self._skipped < len(self._skips)
 
     def skip_before(self, step: int) -> SkipReason | None:
-        """Return why the current batches were skipped instead of applied as update `step`; None if they were applied."""
+        """Return why the current batches were not applied as update `step` but skipped; None if they were applied."""
         if self._skipped < len(self._skips) and self._skips[self._skipped].step == step:
             return self._skips[self._skipped].reason
         return None
@@ -81,7 +83,7 @@ class Rerun:
         if expected.step != report.step:
             raise ScriptError(f"the script continues at step {expected.step}, the trainer at step {report.step}")
         self._compared += 1
-        return self._taken(first_difference(expected, report))
+        return self._taken(first_difference(expected, report, STEP_FIELDS))
 
     def compare_skip(self, report: StepSkippedReport, found: SkipReason | None) -> RerunReport | None:
         """Compare a step that was skipped again. `found`: why it would have been skipped without the script."""
@@ -89,15 +91,14 @@ class Rerun:
         if (expected.epoch, expected.batch) != (report.epoch, report.batch):
             raise ScriptError(f"the script skips batch {expected.batch}, the trainer batch {report.batch}")
         self._skipped += 1
-        difference = _difference_of_skips(expected, report)
+        difference = first_difference(expected, report, STEP_FIELDS[:2])
         if difference is None and found is not expected.reason:
-            difference = Difference(
-                step=report.step, field="skipped", expected=expected.reason.value, found=_word(found)
-            )
+            now = found.value if found else "applied"
+            difference = Difference(step=report.step, field="skipped", expected=expected.reason.value, found=now)
         return self._taken(difference)
 
     def goes_beyond(self, step: int) -> bool:
-        """Are there steps of the script after `step`, which is the next one to be compared?"""
+        """Return whether the script has steps after `step`, which is the next one to be compared."""
         return bool(self._steps) and self._steps[-1].step > step
 
     def differs(self, difference: Difference) -> None:
@@ -123,27 +124,15 @@ class Rerun:
         )
 
 
-def first_difference(expected: ScriptStep, found: StepReport) -> Difference | None:
-    """Return the first field whose bits differ, in the order loss, norm, first rate, digest of the rates; or None."""
-    return _difference(expected, found, _FIELDS)
-
-
-def _difference_of_skips(expected: StepSkipped, found: StepSkippedReport) -> Difference | None:
-    return _difference(expected, found, _SKIP_FIELDS)
-
-
-def _difference(
-    expected: ScriptStep | StepSkipped, found: StepReport | StepSkippedReport, fields: tuple[str, ...]
+def first_difference(
+    expected: ScriptStep | StepSkipped, found: StepReport | StepSkippedReport, fields: Sequence[str]
 ) -> Difference | None:
+    """Return the first of `fields` whose bits differ, or None."""
     for field in fields:
         was, now = getattr(expected, field), getattr(found, field)
         if not _same_bits(was, now):
             return Difference(step=found.step, field=field, expected=_shown(was), found=_shown(now))
     return None
-
-
-def _word(reason: SkipReason | None) -> str:
-    return reason.value if reason else "applied"
 
 
 def _same_bits(a: float, b: float) -> bool:

@@ -29,7 +29,7 @@ from tolariad.failpoints import reached
 from tolariad.trainer.checkpoints.snapshot import Position
 from tolariad.trainer.health.watch import NOT_COMPUTED, OF_THE_DETECTOR, CheckResult, instability, overlaps
 from tolariad.trainer.step.gradients import drop_gradients, forward_backward, update
-from tolariad.trainer.step.pending import PendingStep
+from tolariad.trainer.step.measured import Measured, PendingStep
 from tolariad.trainer.step.rerun import Rerun
 
 if TYPE_CHECKING:
@@ -39,7 +39,6 @@ if TYPE_CHECKING:
     from tolariad.trainer.lr.audit import Audit
     from tolariad.trainer.orders import Link
     from tolariad.trainer.setup import Setup
-    from tolariad.trainer.step.measured import Measured
 
 
 class Stepper:
@@ -64,9 +63,7 @@ class Stepper:
 
     def _set_quarantine(self, order: quarantine.SetQuarantine | checkpoints.TrainFrom) -> None:
         """Skip these batches, from the next one on."""
-        match order:
-            case quarantine.SetQuarantine(batches=batches) | checkpoints.TrainFrom(quarantined=batches):
-                self._quarantined = batches
+        self._quarantined = order.quarantined if isinstance(order, checkpoints.TrainFrom) else order.batches
 
     # -- where training stands -----------------------------------------------------------------------------------------
 

@@ -34,12 +34,13 @@ _REQUIRED: Final = ("model", "train_data", "val_data", "loss", "evaluate")
 
 @runtime_checkable
 class Task(Protocol):
-    """Model, data, loss and metrics of a training. `cfg` is the resolved configuration; your options are in
-    `cfg.task_options`.
+    """Model, data, loss and metrics of a training.
+
+    `cfg` is the resolved configuration; your options are in `cfg.task_options`.
 
     Optional members:
 
-    * `optimizer(model, cfg)` returns the optimizer; `optimizers(model)` returns several by name, for the parts of the model.
+    * `optimizer(model, cfg)` returns the optimizer; `optimizers(model)` returns several by name, each for a part.
     * `grow(model, change)` makes a change of the model's shape that a hook asked for (docs/task.md).
     * `param_groups(model, cfg)` returns the parameter groups for a torch optimizer.
     * `clip_gradients(model)` is called between backward pass and update. It returns the norm before clipping, a number
