@@ -9,7 +9,7 @@ from torch.utils.data import DataLoader
 from tests.library.test_library import CONFIG, data
 from tolariad import Tolaria
 from tolariad.trainer.lr import controller_of
-from tolariad.trainer.optim import CautiousAdamW, ParameterMapping
+from tolariad.trainer.optim import CautiousAdamW, OptimizerRebuildCoordinator, ParameterMapping
 
 WIDENS, ADDS = 3, 13
 EPOCHS = 3
@@ -82,6 +82,24 @@ class Grows:
 
     def gain(self, model, at):
         model.get_submodule(at).gain = nn.Parameter(torch.ones(4))
+
+
+class Rebuilds(Grows):
+    """Its `grow` moves the optimizer itself: a part of the widening, and the whole appended layer."""
+
+    def optimizer(self, model, cfg):
+        self.own = super().optimizer(model, cfg)
+        return self.own
+
+    def grow(self, model, change):
+        coordinator = OptimizerRebuildCoordinator(self.own, model, controller_of(self.own))
+        before = model[0].weight.shape
+        super().grow(model, change)
+        if change.name == "widen":
+            mapping = ParameterMapping("0.weight", "0.weight", before, model[0].weight.shape, "reset")
+            assert coordinator.add_parameter("0", before, model[0].weight.shape, "weight", mapping=mapping)
+        if change.name == "append":
+            assert coordinator.rebuild()
 
 
 class Splits(Grows):

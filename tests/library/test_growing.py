@@ -14,6 +14,7 @@ from tests.daemon.harness import within
 from tests.library.test_detection import events_of, of
 from tests.library.test_library import CONFIG, bits, data, network
 from tolariad import Tolaria
+from tolariad.core.architecture import words as ar
 from tolariad.core.checkpoints import words as ck
 from tolariad.core.rollback import words as rb
 from tolariad.core.snapshots import words as sn
@@ -52,6 +53,29 @@ def train(run_dir, also=lambda step: None, tolaria=None):
     tolaria = tolaria or Tolaria({"tolaria": {**CONFIG["tolaria"], **FULL_ONLY}}, run_dir=run_dir)
     assert tolaria.train(model, loader, None, 3, task=Growing(also)).phase == "completed"
     return bits(model)
+
+
+class Silent(Growing):
+    """Adds a layer and tells nobody, not even the optimizer."""
+
+    def on_step_end(self, model, step):
+        if step == GROWS:
+            model.append(nn.Linear(4, 4))
+
+
+@pytest.mark.parametrize(("kind", "said_after"), [(Growing, GROWS), (Silent, 8)])
+def test_growth_that_nobody_recorded_is_said_once(tmp_path, caplog, kind, said_after):
+    """A rebuild of the optimizer shows it at once, the next checkpoint at the latest; with what to do instead."""
+    loader = DataLoader(data(), batch_size=12, shuffle=True)
+    tolaria = Tolaria({"tolaria": {**CONFIG["tolaria"], **FULL_ONLY}}, run_dir=tmp_path)
+    assert tolaria.train(network(), loader, None, 3, task=kind()).phase == "completed"
+    (said,) = (one.getMessage() for one in caplog.records if "cannot repeat" in one.getMessage())
+
+    assert said.startswith(
+        f"the model changed up to step {said_after} by code that the run cannot repeat (5.bias, 5.weight)"
+    )
+    assert "ask for it by rates.grow() (docs/task.md)" in said
+    assert of(events_of(tmp_path), ar.ArchitectureChanged) == []
 
 
 def test_a_rollback_over_the_growth_costs_no_checkpoint(tmp_path):

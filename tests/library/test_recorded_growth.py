@@ -15,12 +15,25 @@ from torch.nn import functional
 from torch.utils.data import DataLoader
 
 from tests.daemon.harness import within
-from tests.library.growing import ADDS, EPOCHS, WIDENS, Grows, Splits, cautious, made, momentum, network, train
+from tests.library.growing import (
+    ADDS,
+    EPOCHS,
+    WIDENS,
+    Grows,
+    Rebuilds,
+    Splits,
+    cautious,
+    made,
+    momentum,
+    network,
+    train,
+)
 from tests.library.test_detection import events_of, of
 from tests.library.test_library import bits, data
 from tolariad.core.architecture import words as ar
 from tolariad.core.checkpoints import words as ck
 from tolariad.core.rates import words as lr
+from tolariad.core.rates.optimizer_words import OptimizerRebuildCommitted
 from tolariad.core.rollback import words as rb
 from tolariad.core.steps.words import StepCompleted
 from tolariad.trainer.errors import SetupRefused
@@ -33,6 +46,7 @@ VARIANTS = {
     "average": (Grows, None, AVERAGED),
     "cautious": (Grows, cautious, AVERAGED),
     "split": (Splits, momentum, AVERAGED),
+    "rebuilds": (Rebuilds, None, FULL),
     "accumulate": (Grows, momentum, {**AVERAGED, "accumulate": 2}),
     "in memory": (Grows, None, {"ema": {"decay": 0.9}, "snapshots": {"every": 1, "watch_steps": 1}}),
 }
@@ -80,6 +94,7 @@ def calm(tmp_path_factory):
         ("average", ADDS),
         ("cautious", 20),
         ("split", 10),
+        ("rebuilds", 12),
         ("accumulate", ADDS + 1),
         ("in memory", 19),
     ],
@@ -105,6 +120,21 @@ def test_a_run_that_died_after_its_growth_ends_as_one_that_did_not(tmp_path, cal
     assert of(events, lr.LrViolationDetected) == []
     assert changes(run_dir) == ALL
     assert task.made == ["widen", "append", "gain"]
+
+
+def test_a_rebuild_in_the_tasks_grow_is_part_of_the_recorded_change(tmp_path, calm, caplog):
+    """It acts: the reset state trains to other bits. Each rebuild is an event, none says that it was not recorded."""
+    ended = bits(train(tmp_path, Rebuilds(), **FULL))
+    rebuilt = of(events_of(tmp_path), OptimizerRebuildCommitted)
+
+    assert ended == calm("rebuilds") != calm("adam")
+    assert [(one.counts.reset, one.counts.transformed, one.counts.added) for one in rebuilt] == [
+        (1, 0, 0),
+        (0, 4, 0),
+        (0, 0, 2),
+        (0, 0, 1),
+    ]
+    assert "cannot repeat" not in caplog.text
 
 
 @pytest.mark.parametrize(

@@ -86,6 +86,27 @@ def test_a_new_parameter_belongs_to_the_owner_of_its_module(made):
     assert all(torch.isfinite(parameter).all() for parameter in setup.model.parameters())
 
 
+def test_an_optimizer_that_grow_rebuilt_itself_keeps_what_it_got(made):
+    """By default the new parameter would belong to the first owner."""
+    setup = made("PlacesItself")
+    grow(setup, 2, "free")
+    names = {id(parameter): name for name, parameter in setup.model.named_parameters()}
+    held = {name: [[names[one] for one in group] for group in each] for name, each in groups(setup)}
+    assert held == {"body": [["body.0.weight", "body.0.bias"]], "head": [["head.weight", "head.bias"], ["free"]]}
+
+
+def test_a_rebuild_of_a_change_that_failed_is_reported_as_given_up(made):
+    """The optimizer is what it was, and no event says otherwise."""
+    setup, told = made("PlacesItself"), []
+    before = groups(setup)
+    setup.ledger.report_to(lambda change: None, told.append)
+    with pytest.raises(ZeroDivisionError):
+        grow(setup, 2, "free", fails=True)
+    assert groups(setup) == before
+    assert [type(one).__name__ for one in told] == ["OptimizerRebuildPrepared", "OptimizerRebuildAborted"]
+    assert "the change of the model failed and was undone: ZeroDivisionError" in told[1].why
+
+
 def test_going_back_puts_the_very_objects_back_and_growing_again_gives_the_same_names(made):
     """Modules, parameters, plain attributes, groups of optimizers and of rates; whatever was trained in between."""
     setup = made()

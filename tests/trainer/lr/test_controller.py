@@ -244,6 +244,26 @@ def test_a_state_goes_on_where_it_was_taken(made):
         step(twin, other)
 
 
+def test_a_groups_schedule_that_was_added_is_saved_with_it(made):
+    """Restored into a controller that got the group at another step: both use the same rates through the warm-up."""
+    controller, optimizer, _ = made()
+    for _ in range(12):
+        step(optimizer, controller)
+    id_ = controller.add_new_parameters(optimizer, [torch.nn.Parameter(torch.zeros(2))])
+    for _ in range(3):
+        step(optimizer, controller)
+    controller.order(id_, 2e-3, reason="test")
+    other, twin, _ = made()
+    assert other.add_new_parameters(twin, [torch.nn.Parameter(torch.zeros(2))]) == id_
+    other.load_state_dict(controller.state_dict())
+    before = controller.rates()[id_]
+    for _ in range(30):
+        step(optimizer, controller)
+        step(twin, other)
+        assert other.rates() == controller.rates()
+    assert controller.rates()[id_] > 3 * before
+
+
 # -- integrity ---------------------------------------------------------------------------------------------------------
 
 

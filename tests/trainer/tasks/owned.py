@@ -6,6 +6,9 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from tolariad.trainer.lr import controller_of
+from tolariad.trainer.optim import OptimizerRebuildCoordinator
+
 
 class Owned:
     """The loss draws, the body drops out; each part has another class of optimizer, the head twice the rate."""
@@ -96,3 +99,20 @@ class GrowsParts(Owned):
                 model.sizes = [*getattr(model, "sizes", ()), change.arguments["classes"]]
             case "free":
                 model.register_parameter("free", nn.Parameter(torch.zeros(2)))
+
+
+class PlacesItself(GrowsParts):
+    """Its `grow` gives the new parameter to the head's optimizer."""
+
+    def optimizers(self, model):
+        self.made = super().optimizers(model)
+        return self.made
+
+    def grow(self, model, change):
+        head = self.made["head"]
+        coordinator = OptimizerRebuildCoordinator(head, model, controller_of(head))
+        super().grow(model, change)
+        held = ("head.weight", "head.bias", "free")
+        assert coordinator.rebuild(among={name: model.get_parameter(name) for name in held})
+        if change.arguments.get("fails"):
+            raise ZeroDivisionError

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from tolariad.core.architecture.words import ArchitectureReport
 from tolariad.core.checkpoints.words import Difference
-from tolariad.core.rates.words import RebuildReport
+from tolariad.core.rates.words import OptimizerRebuildCommitted, RebuildReport
 from tolariad.trainer.step.rerun import Rerun, ScriptError
 
 if TYPE_CHECKING:
@@ -38,6 +38,7 @@ class ArchitectureHandler:
         self._known = 0
         self.is_on = self._ledger.can_grow
         self._ledger.report_to(self._made, self._rebuilt)
+        setup.rates.report_rebuilds_to(self._rebuilt_unrecorded)
 
     def begin(self) -> None:
         """Training stands at a restored state: a start's, or a rollback's target."""
@@ -97,6 +98,12 @@ class ArchitectureHandler:
     def _rebuilt(self, told: Told) -> None:
         if not self._progress.rerunning:
             self._reporter.report(RebuildReport(told=told))
+
+    def _rebuilt_unrecorded(self, told: Told) -> None:
+        """A hook rebuilt an optimizer, outside of any change that is recorded."""
+        self._rebuilt(told)
+        if isinstance(told, OptimizerRebuildCommitted) and not self._progress.rerunning:
+            self._ledger.say_unrecorded(self._progress.step)
 
 
 def shown(change: ScriptChange) -> str:

@@ -9,6 +9,7 @@ repeated by the same code, with the same arguments, in the same order.
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from weakref import WeakKeyDictionary
@@ -18,9 +19,10 @@ from torch import nn
 
 from tolariad.core.architecture.slice import CHANGES_MAX
 from tolariad.core.bounds import NOTE_CHARACTERS_MAX
+from tolariad.core.rates.words import OptimizerRebuildAborted, OptimizerRebuildCommitted
 from tolariad.core.steps.script_words import ScriptChange
 from tolariad.trainer.architecture.follow import Following
-from tolariad.trainer.architecture.undo import Shapes, Undo
+from tolariad.trainer.architecture.undo import Shapes, Undo, shapes_of
 from tolariad.trainer.data.randomness import preserved_rng, rng_states, set_rng_states
 from tolariad.trainer.errors import SetupRefused
 
@@ -28,9 +30,16 @@ if TYPE_CHECKING:
     from tolariad.trainer.lr import UnifiedLRController
     from tolariad.trainer.optim.average import Average
     from tolariad.trainer.optim.owners import Owner
-    from tolariad.trainer.optim.rate_controller import Tell
+    from tolariad.trainer.optim.rate_controller import Tell, Told
+
+_log: Final = logging.getLogger(__name__)
 
 _NAME_CHARACTERS_MAX: Final = 128
+_NAMED_MAX: Final = 5
+UNRECORDED: Final = (
+    "the model changed up to step %d by code that the run cannot repeat (%s): a restart begins before this change. Make it "
+    "in the task's grow(model, change) and ask for it by rates.grow() (docs/task.md)"
+)
 _PLAIN: Final = "arguments must be None, True, False, numbers, text, lists, or dicts with text as keys"
 
 
@@ -88,6 +97,8 @@ class Ledger:
         self._on_change: Callable[[ScriptChange], None] = _quiet
         self._on_rebuild: Tell = _quiet
         self.changes: tuple[ScriptChange, ...] = ()
+        # As the recorded changes left the model, or as it was when an unrecorded change was logged.
+        self._shapes = shapes_of(model)
         rates.grow_by(self._grow)
 
     # -- who is told ---------------------------------------------------------------------------------------------------
@@ -188,25 +199,42 @@ class Ledger:
         if tuple(changes) != self.changes[:count]:
             return None
         if count == len(self.changes):
-            return {name: (tuple(p.shape), p.dtype) for name, p in self._model.named_parameters()}
+            return shapes_of(self._model)
         return self._undo[count].parameters
+
+    # -- changes that nobody recorded ------------------------------------------------------------------------------------
+
+    def say_unrecorded(self, step: int) -> None:
+        """Log once that the model has another shape than the recorded changes gave it. `step`: the last one made."""
+        shapes = shapes_of(self._model)
+        changed = sorted({name for name, _ in self._shapes.items() ^ shapes.items()})
+        if changed:
+            _log.warning(UNRECORDED, step, ", ".join(changed[:_NAMED_MAX]) + (", ..." if changed[_NAMED_MAX:] else ""))
+            self._shapes = shapes
 
     # -- inside --------------------------------------------------------------------------------------------------------
 
     def _make(self, change: ScriptChange, tell: Tell) -> None:
         """Let the task change the model, and all that depends on its shape follow; or leave everything as it was."""
+        self.say_unrecorded(change.before_step - 1)
         undo, drawn = Undo(self._model, self._owners, self._rates), rng_states()
+        rebuilds: list[Told] = []
         try:
-            following = Following(self._model, self._owners, self._rates, self._average, tell)
-            given = self._task.grow(self._model, Change(change.name, json.loads(change.arguments)))
-            if any(parameter.device.type != self._device.type for parameter in self._model.parameters()):
-                self._model.to(self._device)
-            following.after(given)
-        except BaseException:
+            with self._rates.rebuilds_told_to(rebuilds.append):
+                following = Following(self._model, self._owners, self._rates, self._average)
+                given = self._task.grow(self._model, Change(change.name, json.loads(change.arguments)))
+                if any(parameter.device.type != self._device.type for parameter in self._model.parameters()):
+                    self._model.to(self._device)
+                following.after(given)
+        except BaseException as error:
             undo.put_back()
             set_rng_states(drawn)
             self._reshaped()
+            for told in rebuilds:
+                tell(_undone(told, error))
             raise
+        for told in rebuilds:
+            tell(told)
         undo.settle()
         self._undo.append(undo)
         self.changes = (*self.changes, change)
@@ -219,10 +247,19 @@ class Ledger:
         self._reshaped()
 
     def _reshaped(self) -> None:
+        self._shapes = shapes_of(self._model)
         if self._average is not None:
             self._average.follow(self._model)
         for observer in self._observers:
             observer()
+
+
+def _undone(told: Told, error: BaseException) -> Told:
+    """A rebuild that belongs to a change that failed: a committed one was undone."""
+    if not isinstance(told, OptimizerRebuildCommitted):
+        return told
+    why = f"the change of the model failed and was undone: {type(error).__name__}: {error}"
+    return OptimizerRebuildAborted(optimizer=told.optimizer, why=why, counts=told.counts)
 
 
 def state_of(changes: Sequence[ScriptChange]) -> list[list[Any]]:

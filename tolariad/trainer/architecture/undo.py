@@ -26,6 +26,11 @@ Shapes = dict[str, tuple[tuple[int, ...], "torch.dtype"]]
 _CONTAINERS: Final = (dict, OrderedDict, list, set, deque)
 
 
+def shapes_of(model: nn.Module) -> Shapes:
+    """Shape and dtype of every parameter, by name."""
+    return {name: (tuple(parameter.shape), parameter.dtype) for name, parameter in model.named_parameters()}
+
+
 class _Attribute(NamedTuple):
     """An attribute's object and, of a container, its content."""
 
@@ -55,7 +60,7 @@ class Undo:
         self._optimizers = [_groups_of(owner.optimizer) for owner in owners]
         self._states = [dict(owner.optimizer.state) for owner in owners]
         self._mark: Mark = rates.mark()
-        self.parameters: Shapes = {name: (tuple(p.shape), p.dtype) for name, p in model.named_parameters()}
+        self.parameters = shapes_of(model)
 
     def settle(self) -> None:
         """The change is made: keep only what it replaced. Optimizer states of replaced parameters are not kept."""

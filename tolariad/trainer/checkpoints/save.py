@@ -203,6 +203,7 @@ class Saver:
         """
         order = self._waiting.popleft()
         begun = time.perf_counter()
+        self._setup.ledger.say_unrecorded(position.step)
         try:
             copied = self._copied(order, position)
         except (Abort, NotCapturable) as error:

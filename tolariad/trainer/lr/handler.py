@@ -5,27 +5,16 @@ Promise: violations found in a re-run are not reported, because they were record
 
 from __future__ import annotations
 
-import logging
 from collections import Counter
 from typing import TYPE_CHECKING, Final
 
-from tolariad.core.rates.words import (
-    AuditReport,
-    OptimizerRebuildCommitted,
-    RateGroupsReport,
-    RateViolationReport,
-    RebuildReport,
-    SetRate,
-)
+from tolariad.core.rates.words import AuditReport, RateGroupsReport, RateViolationReport, SetRate
 from tolariad.trainer.orders.numbered import OrderRefused
 
 if TYPE_CHECKING:
     from tolariad.trainer.lr.controller import UnifiedLRController
     from tolariad.trainer.lr.guard import Violation
-    from tolariad.trainer.optim.rate_controller import Told
     from tolariad.trainer.orders import BoundaryOrders, Link
-
-_log: Final = logging.getLogger(__name__)
 
 # The first 100 violations of a kind are reported one by one, later ones by the hundred: a callback that changes a rate
 # at every step must not fill the disk.
@@ -40,7 +29,7 @@ class RateHandler:
         self._reporter, self._progress = link.reporter, link.progress
         self._told: Counter[tuple[str, str]] = Counter()
         self._groups = rates.names
-        rates.report_to(self._tell, self._tell_of_rebuild)
+        rates.report_to(self._tell)
         orders.register(SetRate, self._set)
 
     def _set(self, order: SetRate) -> None:
@@ -59,18 +48,6 @@ class RateHandler:
         """Report the controller's groups, which act from update `before_step` on."""
         self._groups = self._rates.names
         self._reporter.report(RateGroupsReport(applied_before_step=before_step, groups=self._rates.groups))
-
-    def _tell_of_rebuild(self, told: Told) -> None:
-        """Report a rebuild that belongs to no recorded change of the model: those are the ledger's."""
-        if self._progress.rerunning:
-            return
-        self._reporter.report(RebuildReport(told=told))
-        if isinstance(told, OptimizerRebuildCommitted):
-            _log.warning(
-                "the model changed after step %d by code that the run cannot repeat: a restart begins before this "
-                "change. Make it in the task's grow(model, change) and ask for it by rates.grow() (docs/task.md)",
-                self._progress.step,
-            )
 
     def audit_differed(self, step: int, parameter: str, what: str) -> None:
         """Report a difference that the audit found, unless steps are re-run."""

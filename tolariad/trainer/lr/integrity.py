@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
 from itertools import count
 from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakValueDictionary
@@ -78,9 +80,22 @@ class Integrity:
             if held.guard.frozen:
                 held.guard.drop_frozen_gradients()
 
-    def report_to(self, violation: Tell, rebuild: Told) -> None:
-        """Report every foreign change and every rebuild of an optimizer to these from now on."""
-        self.on_violation, self.on_rebuild = violation, rebuild
+    def report_to(self, violation: Tell) -> None:
+        """Report every foreign change to this from now on."""
+        self.on_violation = violation
+
+    def report_rebuilds_to(self, rebuild: Told) -> None:
+        """Report every rebuild of an optimizer to this from now on."""
+        self.on_rebuild = rebuild
+
+    @contextmanager
+    def rebuilds_told_to(self, rebuild: Told) -> Iterator[None]:
+        """Report every rebuild to this within the block: it is part of a recorded change of the model."""
+        before, self.on_rebuild = self.on_rebuild, rebuild
+        try:
+            yield
+        finally:
+            self.on_rebuild = before
 
     def _tell(self, violation: Violation) -> None:
         if not self.enable_guards:

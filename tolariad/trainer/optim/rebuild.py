@@ -40,7 +40,8 @@ class OptimizerRebuildCoordinator:
     Create it while `optimizer` and `model` have the same parameters: it records their names then and after every
     commit. `unified_lr_controller` controls the optimizer; None if nothing controls the rates. `max_rebuild_time_ms` is
     a soft budget: an overrun is logged. `on_event` receives OptimizerRebuildPrepared, then Committed or Aborted.
-    Raises RebuildRefused if the optimizer holds a parameter that is not in the model.
+    `held`: the optimizer's parameters by name, if the model has changed already. Raises RebuildRefused if the optimizer
+    holds a parameter that is not in the model, or not in `held`.
     """
 
     def __init__(
@@ -52,6 +53,7 @@ class OptimizerRebuildCoordinator:
         *,
         on_event: Tell | None = None,
         name: str = "primary",
+        held: Mapping[str, Parameter] | None = None,
     ) -> None:
         self.optimizer = optimizer
         self.model = model
@@ -59,7 +61,7 @@ class OptimizerRebuildCoordinator:
         self._controller = unified_lr_controller
         self._tell: Tell = tell_all(on_event, unified_lr_controller)
         self._name = name
-        self._known = self._held(dict(model.named_parameters()))
+        self._known = self._held(dict(model.named_parameters()) if held is None else held)
 
     async def handle_parameter_addition(
         self,
