@@ -8,6 +8,7 @@ from tests.core.simulate import World
 from tests.core.simulated_trainer import Trainer
 from tolariad.core.base import Effect
 from tolariad.core.checkpoints import words as ck
+from tolariad.core.health.budget_words import SetMemoryPressure
 from tolariad.core.inputs import RingPrepared, SnapshotDiffers, StartMode
 from tolariad.core.rollback import words as rb
 from tolariad.core.snapshots import words as sn
@@ -35,11 +36,14 @@ class SnappedTrainer(Trainer):
         return super().act(durable)
 
     def _obey_orders(self) -> None:
-        mine = [one for one in self.orders if isinstance(one, sn.UseRing | sn.TakeSnapshot)]
+        mine = [one for one in self.orders if isinstance(one, sn.UseRing | sn.TakeSnapshot | SetMemoryPressure)]
         self.orders = deque(one for one in self.orders if one not in mine)
         for one in mine:
             if isinstance(one, sn.UseRing):
                 self.ring = one.ring
+            elif isinstance(one, SetMemoryPressure):
+                for slot in [slot for slot in self.memory if one.pressed and slot not in one.slots]:
+                    del self.memory[slot]
             else:
                 self.wanted = one
         super()._obey_orders()

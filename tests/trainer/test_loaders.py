@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import random
+import time
 
 import numpy as np
 import pytest
 import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset, SubsetRandomSampler, TensorDataset
 
+from tests.daemon.harness import within
 from tolariad.trainer.data.feed import TensorFeed
 from tolariad.trainer.data.loaders import IterableFeed, LoaderFeed, feed_of
 from tolariad.trainer.errors import SetupRefused
@@ -25,6 +27,17 @@ class Drawing(Dataset):
 
     def __getitems__(self, indices):
         raise AssertionError("a whole batch under one seed would make items depend on their neighbours")
+
+
+class Counted(Drawing):
+    """Counts the items that were loaded, in any process."""
+
+    def __init__(self):
+        self.items = torch.zeros((), dtype=torch.int64).share_memory_()
+
+    def __getitem__(self, index):
+        self.items += 1
+        return super().__getitem__(index)
 
 
 def batches(feed, epoch=1, start=0):
@@ -45,6 +58,25 @@ def test_workers_do_not_change_a_batch_and_neither_does_the_position(options):
         assert batches(feed, epoch) == whole
         assert batches(feed, epoch, start=2) == whole[2:]
     assert batches(plain, 1) != batches(plain, 2)
+
+
+@pytest.mark.parametrize("options", [{}, {"persistent_workers": True}], ids=str)
+def test_how_far_workers_load_ahead_changes_no_batch(options):
+    """From the next epoch on, whenever it is said; the workers then hold fewer batches."""
+    plain, counted = loader_feed(batch_size=1), Counted()
+    loader = DataLoader(counted, batch_size=1, shuffle=True, num_workers=1, prefetch_factor=4, **options)
+    feed = LoaderFeed(loader, 3)
+    for epoch, ahead, loaded in ((1, None, 5), (2, 1, 2), (3, 1, 2), (4, None, 5)):
+        feed.load_ahead(ahead)
+        counted.items.zero_()
+        running = feed.epoch(epoch, 0)
+        first = next(running)
+        assert within(10.0, lambda loaded=loaded: int(counted.items) >= loaded)
+        time.sleep(0.05)
+        assert int(counted.items) == loaded
+        feed.load_ahead(1 if ahead is None else None)
+        found = [torch.stack([part.double() for part in batch]).tolist() for batch in (first, *running)]
+        assert found == batches(plain, epoch)
 
 
 def test_the_process_wide_generators_are_left_alone():

@@ -151,9 +151,7 @@ def _journal(journal: Status) -> str:
 def _memory(pressure: Status) -> str:
     part = safe(str(pressure["budget"])).removeprefix("memory_")
     held = f"{part} holds {pressure['percent']:.3g} % of it, over its share of {pressure['limit']:.3g} %"
-    return (
-        f"{painted('short', 'yellow')} since {safe(str(pressure['since']))}: {held}; no copies of checkpoints are kept"
-    )
+    return f"{painted('short', 'yellow')} since {safe(str(pressure['since']))}: {held}; two slots for snapshots are kept, no copies of checkpoints"
 
 
 def _conservative(mode: Status) -> str:

@@ -68,11 +68,12 @@ class Trainer:
             keep_free=_SEGMENTS_KEPT_FREE * settings.journal.segment_bytes,
         )
         link = Link.over(end)
+        self._snapshots = SnapshotHandler(setup, ring)
         self._stopwatch = Stopwatch(
             settings,
             setup.device,
             lambda: self._saver.held_bytes,
-            shares=MemoryBudgetManager(setup, self._saver, link.inbox).shares,
+            shares=MemoryBudgetManager(setup, self._saver, self._snapshots, link.inbox).shares,
         )
         self._progress, self._reporter, self._inbox, self._gate = link.progress, link.reporter, link.inbox, link.gate
         self._orders = BoundaryOrders(setup.acted, link)
@@ -83,7 +84,6 @@ class Trainer:
         self._architecture = ArchitectureHandler(setup, link, lambda: self._stepper.rerun)
         setup.ledger.notify(audit.begin_anew)
         self._boundary = Boundary(link, before_obeying=self._stepper.settle, standing=self._stopwatch.standing)
-        self._snapshots = SnapshotHandler(setup, ring)
         CheckpointHandler(
             self._saver,
             self._snapshots,

@@ -69,8 +69,8 @@ def decided_of(told: Told, tallies: list[Tally]) -> Decided:
 
 
 def test_a_new_trainer_hears_of_pressure_that_stands():
-    """After its order to train; without such an order it is told nothing."""
+    """After its order to train, with the slots that stay; without a pressure it hears nothing."""
     told = Told()
     assert tell_pressure_again(told.state, None, None) is None
     told.record(MemoryPressed(budget="memory_model", percent=50.0, limit=40.0))
-    assert tell_pressure_again(told.state, None, None).effects == (SetMemoryPressure(pressed=True),)
+    assert tell_pressure_again(told.state, None, None).effects == (SetMemoryPressure(pressed=True, slots=(0, 1)),)

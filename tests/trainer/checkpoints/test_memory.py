@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import gc
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
+from torch.utils.data import DataLoader
 
 from tests.trainer.checkpoints.own import step
 from tolariad.core.checkpoints.words import CheckpointReason, TakeCheckpoint
@@ -13,6 +15,7 @@ from tolariad.core.health.budget_words import SetMemoryPressure
 from tolariad.storage.verify import verify
 from tolariad.trainer.checkpoints.save import Saver
 from tolariad.trainer.checkpoints.snapshot import Position
+from tolariad.trainer.data.loaders import LoaderFeed
 from tolariad.trainer.health import memory
 from tolariad.trainer.health.memory import COLLECTION_S, MemoryBudgetManager
 
@@ -23,14 +26,20 @@ def run(made, tmp_path):
     setup, told, clock = made(), {}, SimpleNamespace(now=0.0)
     saver = Saver(setup, tmp_path, "ff")
     inbox = SimpleNamespace(register=told.__setitem__)
-    manager = MemoryBudgetManager(setup, saver, inbox, clock=lambda: clock.now)
+    slots = SimpleNamespace(narrow=lambda given: told.update(narrow=given), widen=lambda: told.update(narrow=None))
+
+    def manage(setup):
+        return MemoryBudgetManager(setup, saver, slots, inbox, clock=lambda: clock.now)
+
     return SimpleNamespace(
         setup=setup,
         saver=saver,
-        manager=manager,
+        manager=manage(setup),
+        manage=manage,
         clock=clock,
         root=tmp_path,
-        press=lambda pressed: told[SetMemoryPressure](SetMemoryPressure(pressed=pressed)),
+        told=told,
+        press=lambda pressed: told[SetMemoryPressure](SetMemoryPressure(pressed=pressed, slots=(1, 3))),
     )
 
 
@@ -78,3 +87,15 @@ def test_collections_run_at_their_interval_and_when_memory_becomes_short(run, mo
     run.press(pressed=True)
     run.press(pressed=False)
     assert seen == ["collected"] * 2 + ["collected", "trimmed"]
+
+
+def test_slots_and_batches_ahead_are_given_up_and_come_back(run, monkeypatch):
+    """The slots that the order names stay; each worker of a loader loads one batch ahead."""
+    feed = LoaderFeed(DataLoader(range(8), num_workers=2, prefetch_factor=3), 1)
+    ahead = []
+    monkeypatch.setattr(feed, "load_ahead", ahead.append)
+    run.manage(replace(run.setup, train=feed))
+    run.press(pressed=True)
+    assert (run.told["narrow"], ahead) == ((1, 3), [1])
+    run.press(pressed=False)
+    assert (run.told["narrow"], ahead) == (None, [1, None])

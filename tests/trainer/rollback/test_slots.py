@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import os
 
 import pytest
 import torch
 
+from tests.daemon.harness import within
 from tolariad.core.snapshots.words import Ring
 from tolariad.storage import CheckpointUnusable
 from tolariad.trainer.build import build
@@ -129,6 +131,54 @@ def test_a_state_that_outgrew_its_slot_is_refused_and_a_smaller_file_too(trained
     assert torch.equal(small.memory(1), before)
     with pytest.raises(ValueError, match=str(3 * good.slot_bytes)):
         Slots(descriptor, Ring(3, good.slot_bytes))
+
+
+def test_memory_of_slots_is_given_back_and_taken_again(trained, ring):
+    """The system has it meanwhile. The snapshot that stays is whole, and a slot that was given back takes another one."""
+    descriptor, make = ring
+    live = capture(trained(2), AT)
+    slots = Slots(descriptor, make(live))
+    size = slots.ring.slot_bytes
+
+    def held():
+        return os.fstat(descriptor).st_blocks * 512
+
+    slots.touch()
+    _, digest = slots.finish(1, slots.copy(1, live), (), "")
+    slots.finish(0, slots.copy(0, live), (), "")
+    assert within(10.0, lambda: held() == 2 * size)
+    slots.narrow((1,))
+    assert held() == size
+    verify(slots.read(1, digest))
+    with pytest.raises(CheckpointUnusable):
+        slots.read(0, digest)
+
+    slots.widen()
+    _, again = slots.finish(0, slots.copy(0, live), (), "")
+    verify(slots.read(0, again))
+    assert held() == 2 * size
+    slots.narrow((1,))
+    slots.widen()
+    slots.touch()
+    assert within(10.0, lambda: held() == 2 * size)
+
+
+def test_a_slot_whose_memory_does_not_come_back_costs_one_snapshot(trained, ring, monkeypatch):
+    """It fails by name; nothing is written to memory that the system cannot provide."""
+    descriptor, make = ring
+    live = capture(trained(2), AT)
+    slots = Slots(descriptor, make(live))
+    slots.narrow((1,))
+
+    def full(*_):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as short:
+        short.setattr(os, "posix_fallocate", full)
+        with pytest.raises(OSError, match="No space left"):
+            slots.copy(0, live)
+    assert os.fstat(descriptor).st_blocks == 0
+    slots.finish(0, slots.copy(0, live), (), "")
 
 
 @pytest.mark.parametrize("group", [MODEL_FILE, OPTIMIZER_FILE, "state"])

@@ -13,13 +13,15 @@ from tolariad.core.health.budget_slice import MEMORY, SHOWN_ONLY, Overruns, meas
 from tolariad.core.health.budgets import BUDGETS
 from tolariad.core.health.slice import HasHealth
 from tolariad.core.inputs import BudgetsReported
+from tolariad.core.rollback.slice import HasRollbacks
 from tolariad.core.run.slice import HasRun
+from tolariad.core.snapshots.slice import HasSnapshots
 from tolariad.core.steps.slice import HasProgress
 from tolariad.core.trainer import words as tv
 from tolariad.core.trainer.slice import HasTrainer
 
 
-class Reads(HasProgress, HasHealth, HasRun, HasTrainer, Protocol):
+class Reads(HasProgress, HasHealth, HasRun, HasTrainer, HasRollbacks, HasSnapshots, Protocol):
     """The slices that the rules of budgets read."""
 
 
@@ -75,18 +77,26 @@ def judge_memory(state: Reads, event: budgets.BudgetsMeasured, _: At[Reads]) -> 
     over = next((one for one in shares if one.breaches > 0), None)
     if over is None:
         return Decision((budgets.MemoryRelieved(),)) if s.memory is not None else None
-    if s.memory is not None or not s.act:
+    # A rollback may be reading a snapshot: the next epoch's end finds the same shares.
+    if s.memory is not None or not s.act or state.rollbacks.open is not None:
         return None
-    return Decision((budgets.MemoryPressed(budget=over.budget, percent=over.worst, limit=s.limit_of(over.budget)),))
+    pressed = budgets.MemoryPressed(
+        budget=over.budget, percent=over.worst, limit=s.limit_of(over.budget), snapshots=state.snapshots.surplus
+    )
+    return Decision((pressed,))
 
 
 def tell_pressure(state: Reads, event: budgets.MemoryPressed | budgets.MemoryRelieved, _: At[Reads]) -> Decision | None:
     """Tell a trainer that is built; one that is not hears of it with its order to train."""
     if not state.trainer.takes_orders:
         return None
-    return Decision((), (budgets.SetMemoryPressure(pressed=isinstance(event, budgets.MemoryPressed)),))
+    return Decision((), (_order(state, pressed=isinstance(event, budgets.MemoryPressed)),))
+
+
+def _order(state: Reads, *, pressed: bool) -> budgets.SetMemoryPressure:
+    return budgets.SetMemoryPressure(pressed=pressed, slots=state.snapshots.narrow if pressed else ())
 
 
 def tell_pressure_again(state: Reads, _: tv.ExecutionContextRecorded, __: At[Reads]) -> Decision | None:
     """A new trainer keeps memory for later unless it is told not to."""
-    return Decision((), (budgets.SetMemoryPressure(pressed=True),)) if state.overruns.memory is not None else None
+    return Decision((), (_order(state, pressed=True),)) if state.overruns.memory is not None else None

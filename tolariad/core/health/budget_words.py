@@ -59,12 +59,14 @@ def tallies(meters: Mapping[str, Meter]) -> tuple[Tally, ...]:
 class MemoryPressed(Event, frozen=True, kw_only=True):
     """A part of the run holds more than its share of memory: `percent` of its pool, over `limit`.
 
-    The trainer gives memory back that it would otherwise keep for later, until MemoryRelieved.
+    The trainer gives memory back that it would otherwise keep for later, until MemoryRelieved. `snapshots`: those that
+    are given up with it.
     """
 
     budget: str
     percent: float
     limit: float
+    snapshots: tuple[str, ...] = ()
 
 
 class MemoryRelieved(Event, frozen=True, kw_only=True):
@@ -72,9 +74,10 @@ class MemoryRelieved(Event, frozen=True, kw_only=True):
 
 
 class SetMemoryPressure(TrainerEffect, frozen=True, kw_only=True):
-    """To the trainer: keep no memory for later while `pressed`."""
+    """To the trainer: keep no memory for later while `pressed`, and of snapshots only that of these `slots`."""
 
     pressed: bool
+    slots: tuple[int, ...] = ()
 
 
 class BudgetsReport(Report, frozen=True, kw_only=True):

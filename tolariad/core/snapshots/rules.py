@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Protocol
 
 from tolariad.core.boundary.slice import HasBoundary
 from tolariad.core.checkpoints.slice import HasCheckpoints
 from tolariad.core.decision import Decision
 from tolariad.core.engine import At
+from tolariad.core.health.slice import HasHealth
 from tolariad.core.inputs import RingPrepared, SnapshotDiffers
 from tolariad.core.rollback.slice import HasRollbacks
 from tolariad.core.run import limit_ask as limits
@@ -21,7 +23,9 @@ from tolariad.core.trainer import words as tv
 from tolariad.core.trainer.slice import HasTrainer
 
 
-class Reads(HasRun, HasProgress, HasCheckpoints, HasTrainer, HasBoundary, HasRollbacks, HasSnapshots, Protocol):
+class Reads(
+    HasRun, HasProgress, HasCheckpoints, HasTrainer, HasBoundary, HasRollbacks, HasSnapshots, HasHealth, Protocol
+):
     """The slices that the rules of snapshots read."""
 
 
@@ -96,7 +100,7 @@ def _take(state: Reads) -> Decision:
     is_quiet = state.run.phase is Phase.RUNNING and state.progress.rerun is None and state.rollbacks.open is None
     if s.ring is None or s.off or s.open is not None or not is_quiet or state.run.pause is not None:
         return Decision()
-    slot = _free_slot(s, s.ring.slots)
+    slot = _free_slot(s, s.narrow if state.overruns.memory is not None else range(s.ring.slots))
     if slot is None or (s.unhealthy_step and s.unhealthy_step >= state.progress.step):
         return Decision()
     branch, ended = state.progress.branch, state.progress.epoch_finished
@@ -104,16 +108,13 @@ def _take(state: Reads) -> Decision:
     return Decision((begun,), (sn.TakeSnapshot(id=begun.id, slot=slot),))
 
 
-def _free_slot(s: Snapshots, slots: int) -> int | None:
+def _free_slot(s: Snapshots, usable: Sequence[int]) -> int | None:
     """Return an empty slot, else the slot of the oldest snapshot that may go; None if all must stay."""
     held = {one.slot for one in s.kept}
-    free = next((slot for slot in range(slots) if slot not in held), None)
+    free = next((slot for slot in usable if slot not in held), None)
     if free is not None:
         return free
-    # Keep the newest promoted one, and the one that is promoted next.
-    watched = [one.slot for one in s.kept if not one.promoted][:1]
-    stays = {one.slot for one in s.promoted[-1:]} | set(watched)
-    return next((one.slot for one in s.kept if one.slot not in stays), None)
+    return next((one.slot for one in s.kept if one not in s.pinned and one.slot in usable), None)
 
 
 # -- what becomes of one -------------------------------------------------------------------------------------------------

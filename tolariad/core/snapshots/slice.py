@@ -17,6 +17,7 @@ from msgspec.structs import replace
 
 from tolariad.core.base import ApplyTable, Cause, setting, storable
 from tolariad.core.checkpoints import words as ck
+from tolariad.core.health import budget_words as budgets
 from tolariad.core.health import words as hv
 from tolariad.core.rollback import words as rb
 from tolariad.core.run import words as run
@@ -74,7 +75,7 @@ class Snapshots(msgspec.Struct, frozen=True):
     """Slice of RunState: the usable snapshots in the order they were taken.
 
     `last_step`, `last_epoch`: as of the last order. `fresh`: none was ordered since the ring was opened, or since a
-    rollback left none. `off`: why there are none.
+    rollback left none. `off`: why there are none. `narrow`: the only slots that may be used while memory is short.
     """
 
     begun: int = 0
@@ -87,6 +88,7 @@ class Snapshots(msgspec.Struct, frozen=True):
     last_step: int = 0
     last_epoch: int = 0
     unhealthy_step: int = 0
+    narrow: tuple[int, ...] = tuple(range(SLOTS_MIN))
 
     @property
     def next_id(self) -> str:
@@ -97,6 +99,17 @@ class Snapshots(msgspec.Struct, frozen=True):
     def promoted(self) -> tuple[KeptSnapshot, ...]:
         """Return the snapshots that a rollback may use, oldest first."""
         return tuple(one for one in self.kept if one.promoted)
+
+    @property
+    def pinned(self) -> tuple[KeptSnapshot, ...]:
+        """Return the snapshots that are never overwritten: the newest promoted one, and the one that is promoted next."""
+        return self.promoted[-1:] + tuple(one for one in self.kept if not one.promoted)[:1]
+
+    @property
+    def surplus(self) -> tuple[str, ...]:
+        """Return the snapshots to give up if memory is short. With the one that is being taken, two slots stay in use."""
+        stays = self.pinned[: SLOTS_MIN - (self.open is not None)]
+        return tuple(one.id for one in self.kept if one not in stays)
 
     def find(self, id_: str) -> KeptSnapshot | None:
         """Return the snapshot of that name, or None."""
@@ -157,6 +170,13 @@ def _unhealthy(s: Snapshots, e: hv.InstabilityDetected, _: Cause) -> Snapshots:
     return replace(s, kept=watched, unhealthy_step=e.step)
 
 
+def _pressed(s: Snapshots, e: budgets.MemoryPressed, _: Cause) -> Snapshots:
+    kept = tuple(one for one in s.kept if one.id not in e.snapshots)
+    used = [one.slot for one in kept] + ([s.open.slot] if s.open is not None else [])
+    unused = [slot for slot in range(SLOTS_MIN) if slot not in used]
+    return replace(s, kept=kept, narrow=tuple(sorted(used + unused[: max(0, SLOTS_MIN - len(used))])))
+
+
 def _rolled_back(s: Snapshots, e: rb.RolledBack, _: Cause) -> Snapshots:
     """Drop the snapshots after the fork. Of those at the fork only the target is known to hold the same state."""
     fork = (e.step, e.epoch, e.batch)
@@ -182,5 +202,6 @@ APPLY: Final[ApplyTable] = {
     sn.SnapshotPromoted: _promoted,
     sn.SnapshotRejected: _rejected,
     hv.InstabilityDetected: _unhealthy,
+    budgets.MemoryPressed: _pressed,
     rb.RolledBack: _rolled_back,
 }

@@ -77,6 +77,7 @@ class LoaderFeed(Feed):
         self._keys = _EpochKeys()
         self._generator = torch.Generator()
         self._loader = self._rebuilt(loader)
+        self._ahead: int | None = self._loader.prefetch_factor
         self.batches = len(loader)
 
     def _rebuilt(self, loader: DataLoader[Any]) -> DataLoader[Any]:
@@ -96,7 +97,16 @@ class LoaderFeed(Feed):
         self._keys.keys = self._epoch_keys(epoch)[start:]
         # The workers' base seed is drawn from this generator; only worker_init_fn sees it.
         self._generator.manual_seed(derived_seed(self._rng_seed, "workers", epoch))
+        persistent: Any = self._loader._iterator  # noqa: SLF001 - torch has no public name for it
+        if persistent is not None:
+            # Only between two epochs: within one it may have sent more batches to its workers than the new number.
+            persistent._prefetch_factor = self._loader.prefetch_factor  # noqa: SLF001 - its copy
         return _preserving(iter(self._loader))
+
+    def load_ahead(self, batches: int | None) -> None:
+        """Let each worker load so many batches ahead, from the next epoch on. None: as many as the loader says."""
+        if self._ahead is not None:  # with workers
+            self._loader.prefetch_factor = batches or self._ahead
 
     def _epoch_keys(self, epoch: int) -> list[Any]:
         seed = derived_seed(self._rng_seed, "order", epoch)

@@ -1,8 +1,9 @@
 """Measure the memory of the parts of a run, and give memory back while a part holds more than its share.
 
 Model, optimizer and gradients are in the memory of the model's device. Copies for checkpoints are in host memory. While
-memory is short, the memory of a checkpoint's copy is released when the checkpoint is written. Every collection then
-returns the allocators' free memory to the system.
+memory is short, the trainer gives up what costs speed only: the copy of a checkpoint when it is written, all slots for
+snapshots but two, the batches that a loader's workers load ahead, and, at every collection, the allocators' free memory.
+Promise: nothing of this changes a bit of the training.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from typing import TYPE_CHECKING, Final
 import torch
 
 from tolariad.core.health.budget_words import SetMemoryPressure
+from tolariad.trainer.data.loaders import LoaderFeed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
     from tolariad.trainer.checkpoints.save import Saver
     from tolariad.trainer.optim.owners import Owner
     from tolariad.trainer.orders.inbox import OrderInbox
+    from tolariad.trainer.rollback import SnapshotHandler
     from tolariad.trainer.setup import Setup
 
 # The sources' interval for checkpoints, the only part of which tolariad itself keeps memory here.
@@ -35,10 +38,16 @@ class MemoryBudgetManager:
     """Measures the shares of one trainer's memory, runs collections, and gives memory back while it is short."""
 
     def __init__(
-        self, setup: Setup, saver: Saver, inbox: OrderInbox, *, clock: Callable[[], float] = time.monotonic
+        self,
+        setup: Setup,
+        saver: Saver,
+        snapshots: SnapshotHandler,
+        inbox: OrderInbox,
+        *,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._setup = setup
-        self._saver = saver
+        self._saver, self._snapshots = saver, snapshots
         self._clock = clock
         self._collected = clock()
         self.is_pressed = False
@@ -63,8 +72,14 @@ class MemoryBudgetManager:
     def _obey(self, order: SetMemoryPressure) -> None:
         self.is_pressed = order.pressed
         self._saver.keep_copy(kept=not order.pressed)
+        for feed in (self._setup.train, self._setup.validation):
+            if isinstance(feed, LoaderFeed):
+                feed.load_ahead(None if not order.pressed else 1)
         if order.pressed:
+            self._snapshots.narrow(order.slots)
             self.collect()
+        else:
+            self._snapshots.widen()
 
 
 def _trim() -> None:

@@ -26,6 +26,8 @@ from tolariad.trainer.checkpoints.tensors import BY_NAME, entry_of, raw_bytes
 from tolariad.trainer.process.threads import stand_back
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
     from tolariad.core.snapshots.words import Ring
     from tolariad.trainer.checkpoints.loaded import Loaded
 
@@ -86,8 +88,13 @@ class Slots:
         if os.fstat(descriptor).st_size < size:
             raise ValueError(f"the snapshot memory has {os.fstat(descriptor).st_size} bytes, but the order says {size}")
         self.ring = ring
-        self._whole = torch.frombuffer(mmap.mmap(descriptor, size), dtype=torch.uint8)
+        self._descriptor = descriptor
+        self._mapped = mmap.mmap(descriptor, size)
+        self._whole = torch.frombuffer(self._mapped, dtype=torch.uint8)
         self._touching: threading.Thread | None = None
+        self._stops = False
+        # Slots whose memory was given back.
+        self._empty: set[int] = set()
 
     def touch(self) -> None:
         """Map the pages into this process in the background, so that a snapshot's copy takes no page faults.
@@ -100,7 +107,22 @@ class Slots:
 
     def _touch(self) -> None:
         stand_back()
-        _populate(self._whole, _MADV_POPULATE_WRITE)
+        _populate(self._whole, _MADV_POPULATE_WRITE, lambda: self._stops)
+
+    def narrow(self, slots: Sequence[int]) -> None:
+        """Give the memory of all slots but these back to the system, until `widen` or a copy into the slot."""
+        if self._touching is not None:
+            # It must not bring back what is given back here. It takes one piece more at most.
+            self._stops = True
+            self._touching.join()
+        size = self.ring.slot_bytes
+        self._empty = set(range(self.ring.slots)).difference(slots)
+        for slot in self._empty:
+            self._mapped.madvise(mmap.MADV_REMOVE, slot * size, size)
+
+    def widen(self) -> None:
+        """Use every slot again. `touch` brings their memory back."""
+        self._stops, self._touching = False, None
 
     def memory(self, slot: int) -> torch.Tensor:
         """Return the bytes of one slot. Raises CheckpointUnusable if there is no such slot."""
@@ -109,8 +131,15 @@ class Slots:
         return self._whole[slot * self.ring.slot_bytes : (slot + 1) * self.ring.slot_bytes]
 
     def copy(self, slot: int, live: Snapshot) -> Snapshot:
-        """Copy the tensors into the slot; its old content becomes unreadable. Raises ValueError if they do not fit."""
+        """Copy the tensors into the slot; its old content becomes unreadable.
+
+        Raises ValueError if they do not fit, OSError if the system has no memory for a slot that was given back.
+        """
         memory = self.memory(slot)
+        if slot in self._empty:
+            # A write to memory that the system cannot provide would kill the process.
+            os.posix_fallocate(self._descriptor, slot * self.ring.slot_bytes, self.ring.slot_bytes)
+            self._empty.discard(slot)
         memory[:_PREFIX].zero_()
         return live.copied_into(_SlotBuffer(memory))
 
@@ -167,14 +196,14 @@ class Slots:
         return SlotContent(snapshot, table)
 
 
-def _populate(memory: torch.Tensor, how: int) -> None:
-    """Map all pages of `memory` at once, instead of one by one at their first access."""
+def _populate(memory: torch.Tensor, how: int, stops: Callable[[], bool] = lambda: False) -> None:
+    """Map all pages of `memory` at once, instead of one by one at their first access, until `stops`."""
     madvise = ctypes.CDLL(None, use_errno=True).madvise
     madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
     first = memory.data_ptr() & -mmap.PAGESIZE
     for at in range(first, memory.data_ptr() + memory.numel(), _POPULATE_PIECE):
         size = min(_POPULATE_PIECE, memory.data_ptr() + memory.numel() - at)
-        if madvise(at, size, how) != 0:
+        if stops() or madvise(at, size, how) != 0:
             return  # an older kernel: each first access takes a page fault
 
 

@@ -23,7 +23,7 @@ from tolariad.trainer.process.threads import stand_back
 from tolariad.trainer.rollback.slots import Slots, growth_of, slot_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from tolariad.storage.slot import Table
     from tolariad.trainer.checkpoints.snapshot import Position, Snapshot
@@ -61,6 +61,8 @@ class SnapshotHandler:
         self._job: _Job | None = None
         self._thread: threading.Thread | None = None
         self._reports: list[_Report] = []
+        # While memory is short: the only slots that may be used.
+        self._narrow: Sequence[int] | None = None
         self.slots: Slots | None = None
         # True if there is nothing to do at a boundary.
         self.is_idle = self._size_is_told
@@ -72,6 +74,21 @@ class SnapshotHandler:
             self.is_idle = False
         elif self.slots is None and self._descriptor is not None:
             self.slots = Slots(self._descriptor, order.ring)
+            if self._narrow is not None:
+                self.slots.narrow(self._narrow)
+            self.is_idle = False
+
+    def narrow(self, slots: Sequence[int]) -> None:
+        """Memory is short: keep that of these slots only."""
+        self._narrow = slots
+        if self.slots is not None:
+            self.slots.narrow(slots)
+
+    def widen(self) -> None:
+        """Memory is no longer short: keep that of every slot."""
+        self._narrow = None
+        if self.slots is not None:
+            self.slots.widen()
             self.is_idle = False
 
     def tend(self, position: Position, fence: Callable[[], None], parent: str) -> None:
@@ -79,7 +96,7 @@ class SnapshotHandler:
 
         `fence` must return when the last step is durable.
         """
-        if self.slots is not None:
+        if self.slots is not None and self._narrow is None:
             self.slots.touch()
         if not self._size_is_told and position.step and self._setup.train.can_stop_at(position.batch):
             self._size_is_told = True
@@ -106,6 +123,9 @@ class SnapshotHandler:
             return
         try:
             copied = slots.copy(order.slot, capture(self._setup, position))
+        except OSError as error:
+            self._fail(order, f"there is no memory for the slot again: {error.strerror}")
+            return
         except (NotCapturable, CheckpointUnusable, ValueError) as error:
             self._fail(order, str(error))
             # If the state has outgrown its slot, this report makes the kernel order no more snapshots.

@@ -1,0 +1,60 @@
+"""A run that is short of memory for an epoch: what it gives up costs speed only, and comes back."""
+
+from __future__ import annotations
+
+import os
+from types import SimpleNamespace
+
+from torch.utils.data import DataLoader
+
+from tests.daemon.harness import within
+from tests.library.test_detection import events_of, of
+from tests.library.test_library import CONFIG, EPOCHS, bits, data, network
+from tests.library.test_library import calm as calm  # noqa: PLC0414 - a fixture
+from tolariad import Tolaria
+from tolariad.core.health import budget_words as bv
+from tolariad.core.rollback import words as rb
+from tolariad.core.snapshots import words as sn
+from tolariad.trainer.health import memory
+
+SNAPSHOTS = {"snapshots": {"every": 1, "watch_steps": 1}}
+
+
+class Shrinking:
+    """Makes the machine look small until the end of the first epoch."""
+
+    def __init__(self, tolaria, machine):
+        self.tolaria, self.machine = tolaria, machine
+        self.slots = {}
+
+    def on_step_end(self, model, step):
+        snapshots = self.tolaria._live.state.snapshots
+        if step == 2:
+            assert within(10.0, lambda: self.tolaria._live.state.snapshots.ring)
+        if step in (8, 16, 23):
+            ring = snapshots.ring
+            self.slots[step] = os.fstat(self.tolaria._live._ring.descriptor).st_blocks * 512 / ring.slot_bytes
+
+    def on_epoch_end(self, model, epoch, metrics):
+        self.machine["SC_PHYS_PAGES"] = 1 << 20
+
+
+def test_what_a_pressure_takes_changes_no_bit_and_comes_back(tmp_path, monkeypatch, calm):
+    """Two of five slots stay meanwhile; the run ends with the bits of one that never was short."""
+    machine = {"SC_PHYS_PAGES": 2, "SC_PAGE_SIZE": 4096}
+    monkeypatch.setattr(memory, "os", SimpleNamespace(sysconf=machine.__getitem__))
+    tolaria = Tolaria({"tolaria": {**CONFIG["tolaria"], **SNAPSHOTS}}, run_dir=tmp_path)
+    model, task = network(), Shrinking(tolaria, machine)
+    loader = DataLoader(data(), batch_size=12, shuffle=True, num_workers=2, persistent_workers=True)
+    assert tolaria.train(model, loader, DataLoader(data(48), batch_size=24), EPOCHS, task=task).phase == "completed"
+    events = events_of(tmp_path)
+    (pressed,), (relieved,) = of(events, bv.MemoryPressed), of(events, bv.MemoryRelieved)
+    during = [
+        one.slot for one in events[events.index(pressed) : events.index(relieved)] if isinstance(one, sn.SnapshotBegun)
+    ]
+
+    assert task.slots == {8: 5.0, 16: 2.0, 23: 5.0}
+    assert len(pressed.snapshots) > 0
+    assert len(set(during)) <= 2
+    assert of(events, rb.RolledBack) == []
+    assert bits(model) == calm
