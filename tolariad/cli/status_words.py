@@ -151,7 +151,8 @@ def _journal(journal: Status) -> str:
 def _memory(pressure: Status) -> str:
     part = safe(str(pressure["budget"])).removeprefix("memory_")
     held = f"{part} holds {pressure['percent']:.3g} % of it, over its share of {pressure['limit']:.3g} %"
-    return f"{painted('short', 'yellow')} since {safe(str(pressure['since']))}: {held}; two slots for snapshots are kept, no copies of checkpoints"
+    kept = "two slots for snapshots are kept, no copies of checkpoints"
+    return f"{painted('short', 'yellow')} since {safe(str(pressure['since']))}: {held}; {kept}"
 
 
 def _conservative(mode: Status) -> str:
