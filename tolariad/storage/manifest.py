@@ -51,7 +51,8 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     `epoch` and `batch` say what comes next: batch `batch` + 1 of `epoch`. `created` is `created_ns` for people.
     `health` is the run's HealthStatus when the checkpoint was ordered, `pruning_phase` Leyline's number.
     `promoted_good` is false: promotion needs healthy steps after the checkpoint, and the manifest never changes after
-    it is written. `sizes` adds up bytes by group. `aliases` maps the further names of a tied tensor to the one under
+    it is written. `promoted_checkpoint_id` is the newest checkpoint that was promoted when this one was ordered, or
+    empty. `sizes` adds up bytes by group. `aliases` maps the further names of a tied tensor to the one under
     which it is stored; `cut` holds, by group, the shapes of tensors that lie in several files; `transient` are buffers
     that the model's state_dict leaves out. `acted` holds the causes of the newest boundary orders that the state
     contains, as keys: a number of the journal is not a part of the state.
@@ -71,6 +72,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     created: str = ""
     health: int = HealthStatus.UNKNOWN
     promoted_good: bool = False
+    promoted_checkpoint_id: str = ""
     rollback_capable: bool = True
     rng_captured: bool = True
     pruning_phase: int = PRUNING_DISABLED

@@ -95,12 +95,14 @@ def test_an_order_that_comes_while_one_is_written_waits_for_it(tmp_path, made, s
     assert verify(tmp_path / "b", second.manifest).parent_checkpoint_id == "a"
 
 
-def test_the_manifest_records_the_health_that_the_order_says(tmp_path, made):
-    """And that nothing is pruned or promoted yet."""
+def test_the_manifest_records_what_the_order_says_of_the_run(tmp_path, made):
+    """Its health, and the newest promoted checkpoint. This one is not promoted, and nothing is pruned."""
     saver = Saver(made(), tmp_path, "ff")
-    saver.order(TakeCheckpoint(id="a", reason=CheckpointReason.ORDERED, health=HealthStatus.DEGRADED))
+    ordered = TakeCheckpoint(id="b", reason=CheckpointReason.ORDERED, health=HealthStatus.DEGRADED, promoted="a")
+    saver.order(ordered)
     saver.capture(Position(3, 1, 3))
-    manifest = verify(tmp_path / "a", finished(saver).manifest)
+    manifest = verify(tmp_path / "b", finished(saver).manifest)
+    assert manifest.promoted_checkpoint_id == "a"
     assert (manifest.health, manifest.pruning_phase, manifest.promoted_good) == (HealthStatus.DEGRADED, 3, False)
 
 

@@ -61,7 +61,14 @@ def _begin(state: Reads, reason: ck.CheckpointReason, cause: Cause | None = None
         epoch_finished=state.progress.epoch_finished,
         orders=state.boundary.acted,
     ).caused_by(cause)
-    order = ck.TakeCheckpoint(id=begun.id, reason=reason, branch=begun.branch, health=health_status(state))
+    catalogue = state.checkpoints.catalogue
+    order = ck.TakeCheckpoint(
+        id=begun.id,
+        reason=reason,
+        branch=begun.branch,
+        health=health_status(state),
+        promoted=next((one.id for one in reversed(catalogue) if one.promoted and one.is_target), ""),
+    )
     return Decision((begun,), (order,))
 
 

@@ -251,13 +251,15 @@ class RerunDiverged(Event, frozen=True, kw_only=True):
 class TakeCheckpoint(TrainerEffect, frozen=True, kw_only=True):
     """To the trainer: at the next boundary, once its step is durable, capture checkpoint `id` of `branch`, write it.
 
-    If another checkpoint is being written, it waits for that one. The manifest records `health`.
+    If another checkpoint is being written, it waits for that one. The manifest records `health`, and `promoted`: the
+    newest promoted checkpoint, or empty.
     """
 
     id: str
     reason: CheckpointReason
     branch: int = 0
     health: HealthStatus = HealthStatus.UNKNOWN
+    promoted: str = ""
 
 
 class AbortCheckpoints(TrainerEffect, frozen=True, kw_only=True):

@@ -323,6 +323,7 @@ class Saver:
             reason=job.order.reason.value,
             created_ns=job.created_ns,
             health=job.order.health,
+            promoted_checkpoint_id=job.order.promoted,
             model_hash=environment.model_hash,
             task_hash=environment.task_hash,
             config_hash=environment.config_hash,
