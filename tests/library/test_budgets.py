@@ -38,7 +38,7 @@ def test_a_run_tells_what_its_boundaries_rates_and_checkpoints_took(tmp_path):
     assert rows["epoch_boundary"].count == EPOCHS
     assert rows["lr_step"].count == rows["lr_integrity"].count == len(range(0, EPOCHS * STEPS_PER_EPOCH, 64))
     assert rows["memory_overhead"].count == 3
-    # Nineteen steps after the calibration are too few for a measurement.
+    # Of seventy-two steps too few are timed for a measurement.
     assert rows["training_degradation"].count == 0
     assert rows["checkpoint"].count >= 2
     assert rows["checkpoint"].breaches == 0

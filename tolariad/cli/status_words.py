@@ -178,6 +178,9 @@ def budget_lines(table: Status) -> Iterator[str]:
     yield head
     for line, row in zip(lines, table["budgets"], strict=True):
         yield painted(line, "yellow") if row["breaches"] else line
+    for row in table["budgets"]:
+        if row.get("compares") and row["count"]:
+            yield f"{safe(str(row['name']))}: {safe(str(row['compares']))}"
     if table["since"]:
         yield f"measured since {safe(table['since'])}, when the daemon started"
     if table["open"]:

@@ -29,7 +29,7 @@ class BudgetRow(msgspec.Struct, frozen=True, kw_only=True):
     """One budget: its limit in this run and its measurements, in `unit`.
 
     `breaches` of the `count` measurements were over `limit`. Quantiles are absent if nothing was measured. `setting` is
-    the configuration key that overrides the limit.
+    the configuration key that overrides the limit. `compares`: what is compared with what, if the name does not say it.
     """
 
     name: str
@@ -39,6 +39,7 @@ class BudgetRow(msgspec.Struct, frozen=True, kw_only=True):
     part_of: str | None
     setting: str | None
     source: str
+    compares: str | None = None
     count: int
     breaches: int
     p50: float | None
@@ -95,6 +96,7 @@ def _budget_row(overruns: Overruns, budget: Budget, meter: Meter) -> BudgetRow:
         part_of=budget.part_of or None,
         setting=budget.setting or None,
         source=budget.source,
+        compares=budget.compares or None,
         count=meter.count,
         breaches=meter.breaches,
         p50=finite(meter.quantile(0.5)),

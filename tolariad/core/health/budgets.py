@@ -25,7 +25,8 @@ Kind: TypeAlias = Literal["soft", "safety"]
 class Budget(Struct, frozen=True):
     """One limit. `source`: number and section of the source document. `part_of`: the budget that it is a share of.
 
-    `setting`: the configuration key that overrides `limit`. `unmeasured`: why nothing measures it yet, or "".
+    `setting`: the configuration key that overrides `limit`. `unmeasured`: why nothing measures it yet, or "". `compares`:
+    what is compared with what, if the name does not say it.
     """
 
     name: str
@@ -36,6 +37,7 @@ class Budget(Struct, frozen=True):
     part_of: str = ""
     setting: str = ""
     unmeasured: str = ""
+    compares: str = ""
 
 
 # Shares of memory by component. The first three are on the model's device, the others in host memory.
@@ -68,6 +70,13 @@ _UNMEASURED: Final[Mapping[str, str]] = {
     "memory_emergency": "it is kept free, not used",
 }
 
+_COMPARES: Final[Mapping[str, str]] = {
+    "training_degradation": "the share of timed steps that is not the task's own work (data, forward and backward pass, "
+    "update, hooks); steps beside a checkpoint do not count",
+    "memory_overhead": "the memory of the trainer's process beyond that after its first 53 steps, which is without "
+    "tolariad's own buffers",
+}
+
 _ROWS: Final = (
     # Rates and optimizers. The 10 ms of a rebuild are for adding one group; replacing every tensor has 100 ms.
     _soft("lr_step", 5.0, "ms", "000 timing budgets"),
@@ -91,7 +100,7 @@ _ROWS: Final = (
     _soft("telemetry_put", 1.0, "ms", "003 queue"),
     _soft("telemetry_queue", 10_000, "messages", "003 queue", setting="integration.oona_backpressure_limit"),
     _soft("serialization", 80.0, "us", "004 serialization"),
-    # The total overhead, compared with the run's own calibration steps.
+    # The total overhead: of time within the same steps, of memory since the first 53 steps.
     _soft("training_degradation", 7.5, "percent", "003 targets", setting="performance.training_degradation_percent"),
     _soft("memory_overhead", 8.5, "percent", "003 targets", setting="performance.memory_overhead_percent"),
     _soft("importance_overhead", 0.1, "percent", "004 importance tracking"),
@@ -126,7 +135,10 @@ _ROWS: Final = (
 )
 
 BUDGETS: Final[Mapping[str, Budget]] = MappingProxyType(
-    {one.name: replace(one, unmeasured=_UNMEASURED.get(one.name, "")) for one in _ROWS}
+    {
+        one.name: replace(one, unmeasured=_UNMEASURED.get(one.name, ""), compares=_COMPARES.get(one.name, ""))
+        for one in _ROWS
+    }
 )
 # Overruns of these are events, but no failures of a breaker: a slow disk or slow telemetry must not change the run
 # (P6). Slow epoch boundaries in a row cause conservative mode without a breaker.

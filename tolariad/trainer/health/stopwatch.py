@@ -1,23 +1,24 @@
 """Measure the trainer's times against their budgets: epoch boundaries, rate steps, and the cost of recording.
 
-The first 50 steps of a trainer are the calibration. In these, only the task's own work is timed: data, forward and
-backward pass, update, hooks. The mean is the time of a step without recording.
+`training_degradation` is the share of a step that is not the task's own work. Own work is what the same training without
+tolariad would do: data, forward and backward pass with loss and gradient norm, update, moving average, hooks. The rest is
+reports, waits at the gate, orders at boundaries. Both are timed within the same steps, so the load of the machine changes
+both alike. Every step is timed until the first measurement, later about one in eight (on a GPU one in 64, because timing
+waits for the device). Steps while a checkpoint is copied or written do not count: checkpoints have budgets of their own, and
+how often one is taken is the configuration's choice. One measurement has at least 50 timed steps, from as many epochs as
+that needs.
 
-`training_degradation` compares that with the mean time of later steps, waits and reports included, in percent of the
-latter. Steps while a checkpoint is copied or written do not count: checkpoints have budgets of their own, and the
-configuration chooses how often one is taken. One measurement has at least 50 steps, from as many epochs as that needs.
-`memory_overhead` compares the process's memory with that after the calibration, without tolariad's own buffers. Both
-are shown; nothing follows from them.
+`memory_overhead` compares the process's memory with that after the first 53 steps, without tolariad's own buffers. Both are
+shown; nothing follows from them.
 
 Promises: clocks stop while the run is paused or frozen. The time of a checkpoint does not count as part of a boundary.
-After the calibration the measurement costs a few calls for each step.
+A step that is not timed costs a few calls more than one without measurement.
 """
 
 from __future__ import annotations
 
 import time
 from contextlib import contextmanager
-from statistics import fmean
 from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar
 
 import torch
@@ -36,9 +37,15 @@ if TYPE_CHECKING:
 _Given = ParamSpec("_Given")
 _Found = TypeVar("_Found")
 
-CALIBRATION_STEPS: Final = 50
-# The first steps of the calibration are left out: in these memory is allocated, code compiled, and caches filled.
-_FIRST_STEPS: Final = 3
+# Steps of one measurement.
+TIMED_STEPS: Final = 50
+# In the first steps memory is allocated, code compiled, and caches filled.
+FIRST_STEPS: Final = 53
+# The share of steps that are timed after the first measurement. The golden ratio spreads them evenly over every period: the length of an epoch, the
+# steps between two digests.
+_TIMED: Final = {"cuda": 1 / 64}
+_TIMED_ELSE: Final = 1 / 8
+_GOLDEN: Final = 0.6180339887498949
 # If measuring costs as much as the work itself, only one step in this many is measured.
 _SAMPLED: Final = 64
 _PAGE: Final = 4096
@@ -76,19 +83,18 @@ class Stopwatch:
         self._ours = ours
         self._shares = shares
         self._meters: dict[str, Meter] = {}
-        self._bare: list[float] = []
-        self._own = 0.0
-        self._baseline: tuple[float, int] | None = None
+        self._made = 0
+        self._bytes: int | None = None
+        # Until the first measurement every step: a short run should have one.
+        self._share = 1.0
         # While this is True, the task's work must be called through `of_task`.
-        self.calibrates = True
-        # The current row of steps that count: its start, its steps, and how long the run was paused or frozen.
-        self._since: float | None = None
-        self._steps = 0
-        self._standing = 0.0
+        self.times_task = False
+        # The timed step: its start, the task's own time in it, and how long the run stood on purpose.
+        self._since = self._own = self._standing = 0.0
         self._is_checkpointing = False
-        # Of all steps that count and are in no measurement yet.
-        self._counted_steps = 0
-        self._counted_s = 0.0
+        # Of the timed steps that are in no measurement yet.
+        self._steps = 0
+        self._whole_s = self._own_s = 0.0
         self._boundary: float | None = None
         self._elsewhere = 0.0
         self._nested = False
@@ -98,23 +104,26 @@ class Stopwatch:
     def fed(self, batches: Iterator[Any]) -> Iterator[Any]:
         """Yield the same batches. Fetching them counts as the task's time."""
         nothing = object()
-        while self.calibrates:
-            batch = self.of_task(next, batches, nothing)
+        while True:
+            batch = self.of_task(next, batches, nothing) if self.times_task else next(batches, nothing)
             if batch is nothing:
                 return
             yield batch
-        yield from batches
 
     def of_task(self, function: Callable[_Given, _Found], *args: _Given.args, **kwargs: _Given.kwargs) -> _Found:
-        """Call a part of the task's own work, and time it during the calibration."""
-        if not self.calibrates:
+        """Call a part of the task's own work, and time it if this step is timed."""
+        if not self.times_task:
             return function(*args, **kwargs)
         begun = self._clock()
         found = function(*args, **kwargs)
+        self._own += self._done() - begun
+        return found
+
+    def _done(self) -> float:
+        """Return the time when everything that was started is done, on the device too."""
         if self._device.type == "cuda":
             torch.cuda.synchronize(self._device)
-        self._own += self._clock() - begun
-        return found
+        return self._clock()
 
     def advance(self, rates: UnifiedLRController, epoch: int) -> None:
         """Advance to the rates of the next step. In some steps, time this and a check by the guard."""
@@ -129,57 +138,45 @@ class Stopwatch:
         self._add("lr_integrity", self._clock() - advanced)
 
     def stepped(self) -> None:
-        """Count a step that was made and reported."""
-        self._steps += 1
-        if self._baseline is None:
-            self._bare.append(self._own)
-            self._own = 0.0
-            if len(self._bare) == _FIRST_STEPS + CALIBRATION_STEPS:
-                self._baseline = fmean(self._bare[_FIRST_STEPS:]), max(1, self._held(self._device) - self._ours())
-                self.calibrates = False
-                self.begin()
+        """A step was made and reported. The next one begins."""
+        if self.times_task:
+            self._steps += 1
+            self._whole_s += self._clock() - self._since - self._standing
+            self._own_s += self._own
+        self._made += 1
+        if self._made == FIRST_STEPS:
+            self._bytes = max(1, self._held(self._device) - self._ours())
+        self._begin_step()
 
     def begin(self) -> None:
-        """Count steps from here on: an epoch begins, or something other than ordinary training ended."""
-        self._own = 0.0
+        """A step begins: with an epoch, or after something other than ordinary training."""
         self._boundary = None
-        self._count()
+        self._begin_step()
+
+    def _begin_step(self) -> None:
+        self.times_task = self._made * _GOLDEN % 1.0 < self._share and not self._is_checkpointing
+        if self.times_task:
+            self._since, self._own, self._standing = self._done(), 0.0, 0.0
 
     def checkpoint_begun(self) -> None:
-        """A checkpoint is ordered or being written: steps from here on do not count."""
-        if not self._is_checkpointing:
-            self._is_checkpointing = True
-            self._stop_counting()
+        """A checkpoint is ordered or being written: this step and those after it do not count."""
+        self._is_checkpointing, self.times_task = True, False
 
     def checkpoint_done(self) -> None:
-        """No checkpoint is being written any more: steps count again."""
-        if self._is_checkpointing:
-            self._is_checkpointing = False
-            self._count()
-
-    def _count(self) -> None:
-        self._since = None if self._is_checkpointing else self._clock()
-        self._steps, self._standing = 0, 0.0
-
-    def _stop_counting(self) -> None:
-        if self._since is not None and self._baseline is not None:
-            self._counted_steps += self._steps
-            self._counted_s += self._clock() - self._since - self._standing
-        self._since = None
+        """No checkpoint is being written any more: the next step counts again."""
+        self._is_checkpointing = False
 
     # -- around an epoch's end -----------------------------------------------------------------------------------------
 
     def trained(self) -> None:
         """Start timing the boundary: the last step of an epoch is reported."""
         now = self._clock()
-        self._stop_counting()
-        if self._baseline is not None:
-            alone_s, alone_bytes = self._baseline
-            if self._counted_steps >= CALIBRATION_STEPS:
-                took_s = self._counted_s / self._counted_steps
-                self._add_value("training_degradation", 100.0 * (1.0 - alone_s / took_s) if took_s > alone_s else 0.0)
-                self._counted_steps, self._counted_s = 0, 0.0
-            grown = 100.0 * (self._held(self._device) - alone_bytes) / alone_bytes
+        if self._steps >= TIMED_STEPS:
+            self._add_value("training_degradation", 100.0 * (1.0 - self._own_s / self._whole_s))
+            self._steps, self._whole_s, self._own_s = 0, 0.0, 0.0
+            self._share = _TIMED.get(self._device.type, _TIMED_ELSE)
+        if self._bytes is not None:
+            grown = 100.0 * (self._held(self._device) - self._bytes) / self._bytes
             self._add_value("memory_overhead", max(0.0, grown))
         self._boundary, self._elsewhere = now, 0.0
         with self.apart():

@@ -99,8 +99,8 @@ class Stepper:
             return
         if setup.watch.skips or progress.rerunning:
             setup.watch.backup.keep()
-        # Without calibration, call it directly: after a step's arithmetic the caches are cold, and every call is slow.
-        if watch.calibrates:
+        # If the step is not timed, call it directly: after its arithmetic the caches are cold, and every call is slow.
+        if watch.times_task:
             found = watch.of_task(forward_backward, setup, batches, step)
         else:
             found = forward_backward(setup, batches, step)
@@ -115,7 +115,7 @@ class Stepper:
         used = setup.rates.row
         self._audit.before_update(step)
         overflown = measured is not None and measured.overflow
-        if watch.calibrates:
+        if watch.times_task:
             watch.of_task(update, setup, skip=overflown)
         else:
             update(setup, skip=overflown)
@@ -125,15 +125,22 @@ class Stepper:
         self.position = Position(step, self.position.epoch, self.position.batch + len(batches))
         progress.reached(step)
         self._hook("on_step_end", step)
-        if setup.average is not None:
-            setup.average.update()
-        drop_gradients(setup.owners)
+        if watch.times_task:
+            watch.of_task(self._clear)
+        else:
+            self._clear()
         if measured is None:
             self._unsettled = PendingStep(found, self.position, used)
         else:
             self._report(measured, self.position, used)
         if not progress.rerunning:
             watch.stepped()
+
+    def _clear(self) -> None:
+        """After an update: the moving average follows, and the gradients go."""
+        if self._setup.average is not None:
+            self._setup.average.update()
+        drop_gradients(self._setup.owners)
 
     def _report(self, measured: Measured, at: Position, used: tuple[float, ...]) -> None:
         """Report the step that ended `at`, or compare it if the journal already has it. `used`: its rates."""
