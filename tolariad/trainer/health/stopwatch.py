@@ -1,12 +1,12 @@
 """Measure the trainer's times against their budgets: epoch boundaries, rate steps, and the cost of recording.
 
-`training_degradation` is the share of a step that is not the task's own work. Own work is what the same training without
-tolariad would do: data, forward and backward pass with loss and gradient norm, update, moving average, hooks. The rest is
-reports, waits at the gate, orders at boundaries. Both are timed within the same steps, so the load of the machine changes
-both alike. Every step is timed until the first measurement, later about one in eight (on a GPU one in 64, because timing
-waits for the device). Steps while a checkpoint is copied or written do not count: checkpoints have budgets of their own, and
-how often one is taken is the configuration's choice. One measurement has at least 50 timed steps, from as many epochs as
-that needs.
+`training_degradation` is the share of a step that is not the task's own work. Own work is what the same training
+without tolariad would do: data, forward and backward pass with loss and gradient norm, update, moving average, hooks.
+The rest is reports, waits at the gate, orders at boundaries, snapshots among them. Both are timed within the same
+steps, so the load of the machine changes both alike. Every step is timed until the first measurement, later about one
+in eight (on a GPU one in 64, because timing waits for the device). Steps while a checkpoint is copied or written do not
+count: checkpoints have budgets of their own, and how often one is taken is the configuration's choice. One measurement
+has at least 50 timed steps, from as many epochs as that needs.
 
 `memory_overhead` compares the process's memory with that after the first 53 steps, without tolariad's own buffers. Both are
 shown; nothing follows from them.
