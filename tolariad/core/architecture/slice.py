@@ -1,6 +1,6 @@
 """The architecture ledger as recorded in the journal: slice, apply table, and which changes a place contains.
 
-Invariants: the ledger is that of the current branch, oldest change first. A rollback removes the changes after its target.
+Invariants: the ledger is of the current branch, oldest change first. A rollback removes the changes after its target.
 At one place changes come before checkpoints, so the place alone tells which changes a checkpoint contains.
 """
 

@@ -25,8 +25,8 @@ Kind: TypeAlias = Literal["soft", "safety"]
 class Budget(Struct, frozen=True):
     """One limit. `source`: number and section of the source document. `part_of`: the budget that it is a share of.
 
-    `setting`: the configuration key that overrides `limit`. `unmeasured`: why nothing measures it yet, or "". `compares`:
-    what is compared with what, if the name does not say it.
+    `setting`: the configuration key that overrides `limit`. `unmeasured`: why nothing measures it yet, or "".
+    `compares`: what is compared with what, if the name does not say it.
     """
 
     name: str
@@ -71,8 +71,8 @@ _UNMEASURED: Final[Mapping[str, str]] = {
 }
 
 _COMPARES: Final[Mapping[str, str]] = {
-    "training_degradation": "the share of timed steps that is not the task's own work (data, forward and backward pass, "
-    "update, hooks); steps beside a checkpoint do not count",
+    "training_degradation": "the share of timed steps that is not the task's own work (data, forward and backward "
+    "pass, update, hooks); steps beside a checkpoint do not count",
     "memory_overhead": "the memory of the trainer's process beyond that after its first 53 steps, which is without "
     "tolariad's own buffers",
 }

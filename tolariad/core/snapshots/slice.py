@@ -102,12 +102,12 @@ class Snapshots(msgspec.Struct, frozen=True):
 
     @property
     def pinned(self) -> tuple[KeptSnapshot, ...]:
-        """Return the snapshots that are never overwritten: the newest promoted one, and the one that is promoted next."""
+        """Return the snapshots that are never overwritten: the newest promoted one, and the one to promote next."""
         return self.promoted[-1:] + tuple(one for one in self.kept if not one.promoted)[:1]
 
     @property
     def surplus(self) -> tuple[str, ...]:
-        """Return the snapshots to give up if memory is short. With the one that is being taken, two slots stay in use."""
+        """Return the snapshots to give up if memory is short. With one that is being taken, two slots stay in use."""
         stays = self.pinned[: SLOTS_MIN - (self.open is not None)]
         return tuple(one.id for one in self.kept if one not in stays)
 

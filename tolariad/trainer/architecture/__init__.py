@@ -1,4 +1,4 @@
-"""Changes of the model's shape while it trains: made in a hook, recorded, repeated on a model that was built anew, undone."""
+"""Changes of the model's shape while it trains: make them in a hook, record, repeat and undo them."""
 
 from tolariad.trainer.architecture.ledger import Change, Ledger, as_built
 

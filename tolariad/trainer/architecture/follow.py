@@ -42,7 +42,8 @@ class Following:
             for parameter in parameters_of((owner,)):
                 if id(parameter) not in names:
                     raise SetupRefused(
-                        f"optimizer {owner.name} holds a parameter of shape {tuple(parameter.shape)} that is not in the model"
+                        f"optimizer {owner.name} holds a parameter that is not in the model, of shape "
+                        f"{tuple(parameter.shape)}"
                     )
                 self._owners[names[id(parameter)]] = index
 
@@ -56,13 +57,14 @@ class Following:
             theirs = [mapping for mapping in mappings if mapping.new_id in part]
             if not self._rebuild(owner, held, theirs, part):
                 raise SetupRefused(
-                    f"the optimizer cannot follow this change: {self._aborted}. Let grow(model, change) return what it needs"
+                    f"the optimizer cannot follow this change: {self._aborted}. Let grow(model, change) return what it "
+                    "needs"
                 )
         if self._average is not None:
             self._average.follow(self._model, mappings)
 
     def _held_by(self, owner: Owner) -> dict[str, Parameter]:
-        """What an optimizer holds, by the names before the change; of what `grow` has put into it, by those after it."""
+        """Return what an optimizer holds, by the names before the change. What `grow` put into it has its new name."""
         held = {id(parameter): parameter for parameter in parameters_of((owner,))}
         before = {name: one for name, one in self._before.items() if id(one) in held}
         if len(before) == len(held):

@@ -1,7 +1,7 @@
 """Between the ledger and the daemon: changes are reported at the boundary after them, and repeated in a re-run.
 
-Promises: no update of the changed model begins before the change is durable. A change that the journal holds is not reported
-again: a hook that makes it again is compared with the journal, and one that no hook makes is made from the journal.
+Promises: no update of the changed model begins before the change is durable. A change that the journal holds is not
+reported again. If a hook makes it again, it is compared with the journal; if no hook does, it is made from the journal.
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
 """The ledger of a run's model: which changes it has gone through since the task built it.
 
-A hook asks for a change by `rates.grow(name, **arguments)`. The task's `grow` makes it, the optimizers and the moving average
-follow, and the ledger keeps its name and arguments. They are part of every checkpoint. Promises: a change is made whole or
-not at all; `move_to` gives the model the shape that a checkpoint has, without a draw from any random generator; a change is
-repeated by the same code, with the same arguments, in the same order.
+A hook asks for a change by `rates.grow(name, **arguments)`. The task's `grow` makes it, the optimizers and the moving
+average follow, and the ledger keeps its name and arguments. They are part of every checkpoint.
+
+Promises: a change is made whole or not at all. `move_to` gives the model the shape of a checkpoint, without a draw from
+any random generator. A change is repeated by the same code, with the same arguments, in the same order.
 """
 
 from __future__ import annotations
@@ -37,13 +38,13 @@ _log: Final = logging.getLogger(__name__)
 _NAME_CHARACTERS_MAX: Final = 128
 _NAMED_MAX: Final = 5
 UNRECORDED: Final = (
-    "the model changed up to step %d by code that the run cannot repeat (%s): a restart begins before this change. Make it "
-    "in the task's grow(model, change) and ask for it by rates.grow() (docs/task.md)"
+    "the model changed up to step %d by code that the run cannot repeat (%s): a restart begins before this change. "
+    "Make it in the task's grow(model, change) and ask for it by rates.grow() (docs/task.md)"
 )
 _PLAIN: Final = "arguments must be None, True, False, numbers, text, lists, or dicts with text as keys"
 
 
-# What undoes the changes of a model, for as long as that lives: a program may give the model that a run grew to the next one.
+# The undo records of each living model: a program may give the model that a run grew to the next run.
 _grown: Final[WeakKeyDictionary[nn.Module, list[Undo]]] = WeakKeyDictionary()
 
 
@@ -127,17 +128,17 @@ class Ledger:
         self._place = None
 
     def _grow(self, name: str, arguments: dict[str, Any]) -> None:
-        """Make a change that a hook asks for. Raises SetupRefused, or what the task's `grow` raises; then nothing changed."""
+        """Make a change that a hook asks for. If it raises, nothing has changed."""
         place, text = self._place, _text_of(name, arguments)
         if place is None:
             raise SetupRefused(
-                f"grow({name!r}) was called outside of on_step_end and on_epoch_end: only there no step is half done. If a "
-                "change is in progress already, finish it first"
+                f"grow({name!r}) was called outside of on_step_end and on_epoch_end: only there no step is half done. "
+                "If a change is in progress already, finish it first"
             )
         if not self.can_grow:
             raise SetupRefused(
-                f"grow({name!r}) needs a method grow(model, change) of the task: it makes the change now, and again after a "
-                "restart (docs/task.md)"
+                f"grow({name!r}) needs a method grow(model, change) of the task: it makes the change now, and again "
+                "after a restart (docs/task.md)"
             )
         if len(self.changes) >= CHANGES_MAX:
             raise SetupRefused(f"the model has changed {CHANGES_MAX} times already; more changes are not recorded")
@@ -159,8 +160,8 @@ class Ledger:
         what += f"{change.before_step}, cannot be repeated"
         if not self.can_grow:
             raise SetupRefused(
-                f"{what}: the task has no method grow(model, change). Give it back the one that made the change. To train the "
-                "grown model by other code, begin another run with --from and a model(cfg) that builds it"
+                f"{what}: the task has no method grow(model, change). Give it back the one that made the change. To "
+                "train the grown model by other code, begin another run with --from and a model(cfg) that builds it"
             )
         try:
             self._make(change, _quiet)
@@ -202,7 +203,7 @@ class Ledger:
             return shapes_of(self._model)
         return self._undo[count].parameters
 
-    # -- changes that nobody recorded ------------------------------------------------------------------------------------
+    # -- changes that nobody recorded ----------------------------------------------------------------------------------
 
     def say_unrecorded(self, step: int) -> None:
         """Log once that the model has another shape than the recorded changes gave it. `step`: the last one made."""
@@ -285,7 +286,7 @@ def _with_lists(value: Any) -> Any:
 
 
 def _text_of(name: str, arguments: dict[str, Any]) -> str:
-    """The arguments as JSON with sorted keys. Raises SetupRefused if they would not be the same when they are read again."""
+    """Return the arguments as JSON with sorted keys. Raises SetupRefused if JSON would not give them back unchanged."""
     if not 0 < len(name) <= _NAME_CHARACTERS_MAX or not name.isprintable():
         raise SetupRefused(
             f"grow: the name of a change must have 1 to {_NAME_CHARACTERS_MAX} printable characters, not {name!r}"

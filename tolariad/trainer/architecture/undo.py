@@ -1,8 +1,9 @@
-"""What one change of a model replaced, kept so that a rollback can put it back.
+"""The objects that one change of a model replaced, kept so that a rollback can put them back.
 
-Promises: after `put_back` the same modules hold the same parameters, buffers, submodules and plain attributes as before the
-change, as the same objects; optimizers have their groups and the rate controller its. Values are not kept: whoever goes back
-restores them from a checkpoint. Of an attribute that is a list, a dict or a set the content is kept, one level deep.
+Promises: after `put_back` the same modules hold the same parameters, buffers, submodules and plain attributes as before
+the change, as the same objects. Optimizers have their groups and the rate controller its own. Values are not kept: the
+caller restores them from a checkpoint. Of an attribute that is a list, a dict or a set the content is kept, one level
+deep.
 """
 
 from __future__ import annotations

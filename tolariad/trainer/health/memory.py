@@ -2,7 +2,7 @@
 
 Model, optimizer and gradients are in the memory of the model's device. Copies for checkpoints are in host memory. While
 memory is short, the trainer gives up what costs speed only: the copy of a checkpoint when it is written, all slots for
-snapshots but two, the batches that a loader's workers load ahead, and, at every collection, the allocators' free memory.
+snapshots but two, and the batches that a loader's workers load ahead. Every collection then returns free memory too.
 Promise: nothing of this changes a bit of the training.
 """
 

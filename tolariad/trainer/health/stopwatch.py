@@ -8,8 +8,8 @@ in eight (on a GPU one in 64, because timing waits for the device). Steps while 
 count: checkpoints have budgets of their own, and how often one is taken is the configuration's choice. One measurement
 has at least 50 timed steps, from as many epochs as that needs.
 
-`memory_overhead` compares the process's memory with that after the first 53 steps, without tolariad's own buffers. Both are
-shown; nothing follows from them.
+`memory_overhead` compares the process's memory with that after the first 53 steps, without tolariad's own buffers.
+Both are shown; nothing follows from them.
 
 Promises: clocks stop while the run is paused or frozen. The time of a checkpoint does not count as part of a boundary.
 A step that is not timed costs a few calls more than one without measurement.
@@ -41,8 +41,8 @@ _Found = TypeVar("_Found")
 TIMED_STEPS: Final = 50
 # In the first steps memory is allocated, code compiled, and caches filled.
 FIRST_STEPS: Final = 53
-# The share of steps that are timed after the first measurement. The golden ratio spreads them evenly over every period: the length of an epoch, the
-# steps between two digests.
+# The share of steps that are timed after the first measurement. The golden ratio spreads them evenly over every period:
+# the length of an epoch, the steps between two digests.
 _TIMED: Final = {"cuda": 1 / 64}
 _TIMED_ELSE: Final = 1 / 8
 _GOLDEN: Final = 0.6180339887498949

@@ -112,8 +112,8 @@ class OptimizerRebuildCoordinator:
     ) -> bool:
         """Update the optimizer to all changes of the model at once. Return True, or False with nothing changed.
 
-        `among`: the parameters that this optimizer is to hold, by name, if there are other optimizers. Parameters without a
-        mapping are matched as in DynamicOptimizerStatePreserver. Parameters that are gone are removed from groups and state.
+        `among`: the parameters that this optimizer is to hold, by name, if there are other optimizers. Parameters
+        without a mapping are matched as in DynamicOptimizerStatePreserver. Parameters that are gone are dropped.
         """
         return self._follow(lambda: dict(self.model.named_parameters() if among is None else among), parameter_mappings)
 
