@@ -7,6 +7,7 @@ has its default is left out, so a field can be added later without changing a by
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 from typing import Annotated, Any, ClassVar, Self, TypeAlias
 
 import msgspec
@@ -51,6 +52,12 @@ class Actor(msgspec.Struct, frozen=True, omit_defaults=True):
     reason: str = ""
 
 
+@cache
+def _shared(kind: type[msgspec.Struct], source: type[msgspec.Struct]) -> tuple[str, ...]:
+    """Return the fields that both have."""
+    return tuple(name for name in kind.__struct_fields__ if name in source.__struct_fields__)
+
+
 class Event(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="type"):
     """The stamp of an event. `decide` sets only `cause` and `root`; the kernel fills in the rest before the commit.
 
@@ -75,8 +82,7 @@ class Event(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_f
 
         Raises TypeError if a field without a default is in neither.
         """
-        shared = {name: getattr(source, name) for name in cls.__struct_fields__ if hasattr(source, name)}
-        return cls(**{**shared, **more})
+        return cls(**{**{name: getattr(source, name) for name in _shared(cls, type(source))}, **more})
 
     def caused_by(self, at: Cause | None) -> Self:
         """Return the event with this cause; None: the event that its rule reacts to."""
