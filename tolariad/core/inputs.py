@@ -7,13 +7,14 @@ the same decision.
 from __future__ import annotations
 
 import enum
+from typing import TypeAlias
 
 import msgspec
 
 from tolariad.core.base import Actor, Event, Nanoseconds, Seconds
 from tolariad.core.health.budget_words import Tally
 from tolariad.core.run.words import ConfigChanged
-from tolariad.core.trainer.words import DeathReason, SchedulingRecorded
+from tolariad.core.trainer.words import DeathReason, SchedulingRecorded, TrainerDied, TrainerEnded
 from tolariad.core.vocabulary import AnyCommand, Report
 
 
@@ -166,3 +167,7 @@ class BudgetsReported(Input, frozen=True, kw_only=True):
     """The daemon's own measurements since the last such input."""
 
     tallies: tuple[Tally, ...]
+
+
+# After each of these no trainer lives. After `Opened`, because the trainer of the previous daemon died with it.
+TrainerIsGone: TypeAlias = Opened | TrainerDied | TrainerEnded

@@ -8,7 +8,6 @@ from tolariad.core.architecture import words as ar
 from tolariad.core.architecture.slice import CHANGES_MAX, HasArchitecture
 from tolariad.core.decision import Decision
 from tolariad.core.engine import At
-from tolariad.core.trainer.ask import refused
 from tolariad.core.trainer.slice import HasTrainer
 
 
@@ -21,5 +20,5 @@ def changed(state: Reads, report: ar.ArchitectureReport, _: At[Reads]) -> Decisi
     known = len(state.architecture.changes)
     if report.number != known + 1 or known >= CHANGES_MAX:
         why = f"change {report.number} of the model ({report.name}) was reported; the journal holds {known}"
-        return Decision((refused(state, why),))
+        return Decision((state.trainer.refused(why),))
     return Decision((ar.ArchitectureChanged.of(report),))

@@ -39,7 +39,6 @@ from tolariad.core.snapshots.slice import HasSnapshots
 from tolariad.core.steps import words as sv
 from tolariad.core.steps.slice import HasProgress
 from tolariad.core.trainer import words as tv
-from tolariad.core.trainer.ask import refused, why_ended
 from tolariad.core.trainer.slice import HasTrainer
 
 
@@ -183,7 +182,7 @@ def given_up(state: Reads, report: ck.CheckpointFailedReport, _: At[Reads]) -> D
 
 
 def _nobody_ordered(state: Reads, id_: str) -> Decision:
-    return Decision((refused(state, f"checkpoint {id_} was reported, which nobody ordered"),))
+    return Decision((state.trainer.refused(f"checkpoint {id_} was reported, which nobody ordered"),))
 
 
 def needed_one_failed(state: Reads, event: ck.CheckpointAborted, at: At[Reads]) -> Decision | None:
@@ -281,9 +280,9 @@ def removed(state: Reads, given: CheckpointRemoved, _: At[Reads]) -> Decision | 
     return Decision((ck.CheckpointDeleted.of(given).caused_by(begun.cause),))
 
 
-def abort_removals(state: Reads, what: Opened, _: At[Reads]) -> Decision | None:
+def abort_removals(state: Reads, _: Opened, __: At[Reads]) -> Decision | None:
     """Abort every open removal: the daemon that began it is gone. The next removal begins it again."""
-    why, removing = why_ended(what), state.checkpoints.removing
+    removing, why = state.checkpoints.removing, "the daemon ended"
     return Decision(tuple(ck.CheckpointDeletionAborted(id=one.id, why=why).caused_by(one.cause) for one in removing))
 
 

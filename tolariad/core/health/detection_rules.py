@@ -37,7 +37,6 @@ from tolariad.core.rollback.target_ask import RETURNS_MAX
 from tolariad.core.run.slice import Phase
 from tolariad.core.snapshots.ask import Restorable
 from tolariad.core.steps import words as steps
-from tolariad.core.trainer.ask import refused
 
 
 def reported(state: Reads, report: hv.InstabilityReport, _: At[Reads]) -> Decision | None:
@@ -47,7 +46,7 @@ def reported(state: Reads, report: hv.InstabilityReport, _: At[Reads]) -> Decisi
         # The report crossed with a rollback: its step is abandoned.
         return None
     if not report.late and (report.step != at + 1 or state.progress.rerun is not None):
-        refusal = refused(state, f"step {report.step} was judged, but the next step is {at + 1}")
+        refusal = state.trainer.refused(f"step {report.step} was judged, but the next step is {at + 1}")
         return Decision((refusal,))
     found = hv.detected(report.verdict, step=report.step, epoch=report.epoch, batch=report.batch)
     found = replace(found, asks=not report.late, first_batch=report.first_batch)

@@ -15,6 +15,7 @@ from tolariad.core.checkpoints.slice import HasCheckpoints
 from tolariad.core.control import words as cv
 from tolariad.core.decision import Decision, Refusal
 from tolariad.core.engine import At
+from tolariad.core.inputs import TrainerIsGone
 from tolariad.core.rollback import target_ask as targets
 from tolariad.core.rollback import words as rb
 from tolariad.core.rollback.ask import begun, begun_as, may_begin
@@ -25,7 +26,6 @@ from tolariad.core.snapshots.ask import Restorable, restorable
 from tolariad.core.snapshots.slice import HasSnapshots
 from tolariad.core.steps.slice import HasProgress
 from tolariad.core.trainer import words as trainer
-from tolariad.core.trainer.ask import TrainerIsGone
 from tolariad.core.trainer.slice import HasTrainer
 
 

@@ -20,7 +20,6 @@ from tolariad.core.snapshots.ask import restorable
 from tolariad.core.snapshots.slice import HasSnapshots
 from tolariad.core.steps import words as sv
 from tolariad.core.steps.slice import HasProgress, plateau_metric
-from tolariad.core.trainer.ask import refused
 from tolariad.core.trainer.slice import HasTrainer
 
 
@@ -53,7 +52,7 @@ def stepped(state: Reads, report: sv.StepReport, at: At[Reads]) -> Decision:
     if event is not None:
         return Decision((event,))
     return Decision(
-        (refused(state, f"step {report.step} was reported where step {state.progress.step + 1} comes next"),)
+        (state.trainer.refused(f"step {report.step} was reported where step {state.progress.step + 1} comes next"),)
     )
 
 
@@ -62,7 +61,7 @@ def skipped(state: Reads, report: sv.StepSkippedReport, _: At[Reads]) -> Decisio
     expected = state.progress.step + 1
     if report.step != expected or state.progress.rerun is not None:
         return Decision(
-            (refused(state, f"step {report.step} was reported as skipped where step {expected} comes next"),)
+            (state.trainer.refused(f"step {report.step} was reported as skipped where step {expected} comes next"),)
         )
     event = sv.StepSkipped.of(report, branch=state.progress.branch).caused_by(cause_of(state, report))
     verdict = report.verdict

@@ -16,6 +16,7 @@ from tolariad.core.inputs import (
     ReportUnusable,
     Scheduled,
     TrainerGone,
+    TrainerIsGone,
     TrainerSilent,
     TrainerSpawned,
     TrainerStuck,
@@ -32,7 +33,6 @@ from tolariad.core.steps import words as sv
 from tolariad.core.steps.ask import train_from
 from tolariad.core.steps.slice import HasProgress
 from tolariad.core.trainer import words as tv
-from tolariad.core.trainer.ask import TrainerIsGone, refused, why_ended
 from tolariad.core.trainer.slice import HasTrainer, backoff_s, environment_hash
 
 
@@ -129,7 +129,7 @@ def stuck(_: Reads, given: TrainerStuck, __: At[Reads]) -> Decision:
 
 def report_unusable(state: Reads, given: ReportUnusable, _: At[Reads]) -> Decision:
     """Refuse the unusable report: nothing that this trainer reports can be trusted."""
-    return Decision((refused(state, given.why),))
+    return Decision((state.trainer.refused(given.why),))
 
 
 def untrusted(_: Reads, event: cv.ReportRefused, __: At[Reads]) -> Decision:
@@ -181,9 +181,17 @@ def _reason(state: Reads, given: TrainerGone) -> tv.DeathReason:
     return given.reason
 
 
+def _why_ended(what: TrainerIsGone) -> str:
+    """Return the reason as a clause."""
+    if isinstance(what, tv.TrainerEnded):
+        return "the trainer was ended"
+    is_daemons = isinstance(what, Opened) or what.reason is tv.DeathReason.WITH_DAEMON
+    return "the daemon ended" if is_daemons else "the trainer died"
+
+
 def abort_open(state: Reads, what: TrainerIsGone, _: At[Reads]) -> Decision | None:
     """Abort everything that the trainer had open: checkpoints, a snapshot, a validation, a re-run."""
-    why, progress = why_ended(what), state.progress
+    why, progress = _why_ended(what), state.progress
     aborted: list[Event] = [ck.CheckpointAborted(id=c.id, why=why).caused_by(c.cause) for c in state.checkpoints.open]
     if (snapshot := state.snapshots.open) is not None:
         aborted.append(sn.SnapshotAborted(id=snapshot.id, why=why).caused_by(snapshot.cause))

@@ -15,6 +15,7 @@ from msgspec.structs import replace
 
 from tolariad.core.base import ApplyTable, Cause, setting
 from tolariad.core.checkpoints import words as ck
+from tolariad.core.control import words as control
 from tolariad.core.health import quarantine_words as qn
 from tolariad.core.run import words as run
 from tolariad.core.steps import words as steps
@@ -48,6 +49,10 @@ class Trainer(msgspec.Struct, frozen=True):
     def takes_orders(self) -> bool:
         """Return whether a trainer lives that gets orders as they come; any other gets them with its order to train."""
         return self.alive and self.ready
+
+    def refused(self, why: str) -> control.ReportRefused:
+        """Return the event for a report that contradicts the journal. The trainer that sent it is ended."""
+        return control.ReportRefused(incarnation=self.incarnation, why=why)
 
 
 class HasTrainer(Protocol):
