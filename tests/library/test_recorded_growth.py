@@ -33,7 +33,7 @@ from tests.library.test_library import bits, data
 from tolariad.core.architecture import words as ar
 from tolariad.core.checkpoints import words as ck
 from tolariad.core.rates import words as lr
-from tolariad.core.rates.optimizer_words import OptimizerRebuildCommitted
+from tolariad.core.rates.words import OptimizerRebuildCommitted
 from tolariad.core.rollback import words as rb
 from tolariad.core.steps.words import StepCompleted
 from tolariad.trainer.errors import SetupRefused

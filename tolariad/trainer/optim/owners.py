@@ -9,6 +9,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from torch import Tensor
     from torch.optim import Optimizer
 
 # The owner of everything if the task names no parts.
@@ -20,3 +23,8 @@ class Owner(NamedTuple):
 
     name: str
     optimizer: Optimizer
+
+
+def parameters_of(owners: Iterable[Owner]) -> Iterator[Tensor]:
+    """Yield every parameter of every owner, in the order of owners and groups."""
+    return (parameter for owner in owners for group in owner.optimizer.param_groups for parameter in group["params"])
