@@ -57,7 +57,7 @@ types: $(VENV)/.installed-dev
 	$(BIN)/mypy
 
 tests: $(VENV)/.installed-dev
-	$(BIN)/python -m pytest -n 2 --dist worksteal
+	$(BIN)/python -m pytest -n 3 --dist worksteal
 
 # What takes minutes by design must not be told as hanging: to tell may end the interpreter (see pyproject.toml).
 LONG := -o faulthandler_timeout=0

@@ -33,7 +33,7 @@ class Shrinking:
             assert within(10.0, lambda: self.tolaria._live.state.snapshots.ring)
         if step in (8, 16, 23):
             ring = snapshots.ring
-            self.slots[step] = os.fstat(self.tolaria._live._ring.descriptor).st_blocks * 512 / ring.slot_bytes
+            self.slots[step] = os.fstat(self.tolaria._live._saved.arena).st_blocks * 512 / ring.slot_bytes
 
     def on_epoch_end(self, model, epoch, metrics):
         self.machine["SC_PHYS_PAGES"] = 1 << 20
