@@ -50,7 +50,7 @@ def test_a_pressure_gives_up_all_but_two_snapshots_and_its_end_brings_the_slots_
 
 @pytest.mark.parametrize("crossing", ["nothing", "rollback", "trainer", "daemon"])
 def test_at_any_moment_of_a_pressure_no_third_slot_is_used(seed, crossing):
-    """At every event, whatever happens meanwhile; no snapshot that is used has lost its memory, and the run completes."""
+    """At every event, whatever happens; no snapshot that is used has lost its memory, and the run completes."""
     for first in range(2, 9):
         world = until(SnappedWorld(seed, slots=5), first)
         draw = random.Random(seed + first)

@@ -134,7 +134,7 @@ def test_a_state_that_outgrew_its_slot_is_refused_and_a_smaller_file_too(trained
 
 
 def test_memory_of_slots_is_given_back_and_taken_again(trained, ring):
-    """The system has it meanwhile. The snapshot that stays is whole, and a slot that was given back takes another one."""
+    """The system has it meanwhile. The snapshot that stays is whole, and a slot given back takes another one."""
     descriptor, make = ring
     live = capture(trained(2), AT)
     slots = Slots(descriptor, make(live))

@@ -57,7 +57,7 @@ def due_after_epoch(state: DueBy, epoch: int, mono: int) -> bool:
     return on_epoch or interval_is_over(state, mono)
 
 
-# -- which stay ----------------------------------------------------------------------------------------------------------
+# -- which stay --------------------------------------------------------------------------------------------------------
 
 
 class Removal(msgspec.Struct, frozen=True):

@@ -48,7 +48,7 @@ class Reads(
     """The slices that the rules of checkpoints read."""
 
 
-# -- beginning one -------------------------------------------------------------------------------------------------------
+# -- beginning one -----------------------------------------------------------------------------------------------------
 
 
 def _begin(state: Reads, reason: ck.CheckpointReason, cause: Cause | None = None) -> Decision:
@@ -152,7 +152,7 @@ def _of_stop(state: Reads, *, is_rerun: bool) -> Decision:
     return _begin(state, ck.CheckpointReason.STOP, order.cause if order else None)
 
 
-# -- what becomes of one -------------------------------------------------------------------------------------------------
+# -- what becomes of one -----------------------------------------------------------------------------------------------
 
 
 def written(state: Reads, report: ck.CheckpointWrittenReport, _: At[Reads]) -> Decision:
@@ -244,7 +244,7 @@ def beyond_target(state: Reads, event: rb.RollbackBegun | rb.RollbackEscalated, 
     return Decision((), (ck.AbortCheckpoints(beyond_step=event.to_step, why="a rollback began"),))
 
 
-# -- removing them -------------------------------------------------------------------------------------------------------
+# -- removing them -----------------------------------------------------------------------------------------------------
 
 
 def retain(

@@ -58,7 +58,7 @@ class Order(NamedTuple):
 _STRENGTH: Final = {run.StopMode.GRACEFUL: 0, run.StopMode.NOW: 1, run.StopMode.KILL: 2}
 
 
-# -- the path of every order ---------------------------------------------------------------------------------------------
+# -- the path of every order -------------------------------------------------------------------------------------------
 
 
 def received(orders: Mapping[type[AnyCommand], Order]) -> Callable[[S, CommandReceived, At[S]], Decision]:
@@ -112,7 +112,7 @@ def _wrong_phase(state: Reads, needed: str) -> Refusal:
     return Refusal("WrongPhase", f"the run is {state.run.phase.value}; this needs a run that is {needed}")
 
 
-# -- pause and resume ----------------------------------------------------------------------------------------------------
+# -- pause and resume --------------------------------------------------------------------------------------------------
 
 
 def pause(state: Reads, _: control.Pause) -> control.PauseRequested | Refusal:
@@ -158,7 +158,7 @@ def resumed(_: Reads, __: control.ResumeRequested, ___: At[Reads]) -> Decision:
     return Decision((run.RunResumed(origin=run.Origin.COMMAND),))
 
 
-# -- checkpoint and note -------------------------------------------------------------------------------------------------
+# -- checkpoint and note -----------------------------------------------------------------------------------------------
 
 
 def checkpoint(state: Reads, _: control.Checkpoint) -> control.CheckpointRequested | Refusal:
@@ -181,7 +181,7 @@ def note(_: Reads, command: control.Note) -> control.NoteAdded | Refusal:
     return control.NoteAdded(text=command.text)
 
 
-# -- stop ----------------------------------------------------------------------------------------------------------------
+# -- stop --------------------------------------------------------------------------------------------------------------
 
 
 def stop(state: Reads, command: control.Stop) -> _Found:

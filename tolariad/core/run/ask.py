@@ -1,4 +1,4 @@
-"""Whether an update may begin, whether the disk has space, and the events and orders by which the run pauses or goes on."""
+"""Whether an update may begin, whether the disk has space, and how the run pauses or goes on."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def pause_reached(state: HasProgress, pause: Cause | None = None, step: int | No
     return run.RunPaused(applied_before_step=at + 1).caused_by(pause)
 
 
-# -- space on the journal's disk -----------------------------------------------------------------------------------------
+# -- space on the journal's disk ---------------------------------------------------------------------------------------
 
 
 def floor_bytes(state: HasCheckpoints, segment_bytes: int) -> int:

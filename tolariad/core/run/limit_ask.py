@@ -107,11 +107,11 @@ def is_training_over(state: AllTrained) -> bool:
     return state.rollbacks.open is None and not state.checkpoints.is_ending and is_end_reached(state)
 
 
-# -- what the learning rates will do -------------------------------------------------------------------------------------
+# -- what the learning rates will do -----------------------------------------------------------------------------------
 
 
 def rates_until(state: ProgressAndRates, epochs: int | None, steps: int | None) -> str:
-    """Return what the rates will do up to another end: after `epochs`, else after `steps`; "" if no rate is known yet."""
+    """Return what the rates will do up to another end, after `epochs` or `steps`; "" if no rate is known yet."""
     groups, an_epoch = state.rates.groups, state.progress.steps_per_epoch
     end = steps if epochs is None else epochs * an_epoch
     if not groups or not end:

@@ -93,7 +93,7 @@ def _is_better(value: float, best: float | None, better: Better) -> bool:
     return value < best if better is Better.MIN else value > best
 
 
-# -- an order for another end --------------------------------------------------------------------------------------------
+# -- an order for another end ------------------------------------------------------------------------------------------
 
 
 def order(state: Reads, command: cv.Extend) -> cv.EndOrdered | Refusal:

@@ -25,7 +25,7 @@ class Reads(Numbered, HasRun, HasProgress, HasCheckpoints, HasTrainer, Protocol)
     """The slices that the rules of the run read."""
 
 
-# -- starting ------------------------------------------------------------------------------------------------------------
+# -- starting ----------------------------------------------------------------------------------------------------------
 
 
 def opened(_: Reads, given: Opened, __: At[Reads]) -> Decision:
@@ -91,7 +91,7 @@ def start_trainer(state: Reads, _: Opened, __: At[Reads]) -> Decision | None:
     return None if is_paused or state.run.phase not in TRAINING else Decision((), (spawn(state),))
 
 
-# -- pausing and going on ------------------------------------------------------------------------------------------------
+# -- pausing and going on ----------------------------------------------------------------------------------------------
 
 
 def paused(state: Reads, report: cv.HeldReport, _: At[Reads]) -> Decision | None:
@@ -118,7 +118,7 @@ def resumed(state: Reads, event: rv.RunResumed, at: At[Reads]) -> Decision | Non
     return Decision((), (spawn(state),))
 
 
-# -- ending --------------------------------------------------------------------------------------------------------------
+# -- ending ------------------------------------------------------------------------------------------------------------
 
 
 def failed(state: Reads, event: rv.RunFailed, _: At[Reads]) -> Decision:
@@ -187,7 +187,7 @@ def _unsaved(state: Reads, was: Reads, mode: rv.StopMode) -> str:
     return f"{why}; none can be used ({lost})" if lost else f"{why}; a start goes on from step {saved + 1}"
 
 
-# -- space on the journal's disk -----------------------------------------------------------------------------------------
+# -- space on the journal's disk ---------------------------------------------------------------------------------------
 
 
 def disk_measured(state: Reads, given: DiskMeasured, _: At[Reads]) -> Decision | None:

@@ -29,7 +29,7 @@ class Reads(
     """The slices that the rules of snapshots read."""
 
 
-# -- the memory ----------------------------------------------------------------------------------------------------------
+# -- the memory --------------------------------------------------------------------------------------------------------
 
 
 def sized(state: Reads, report: sn.SnapshotSizeReport, _: At[Reads]) -> Decision | None:
@@ -66,7 +66,7 @@ def send_ring(state: Reads, _: sn.SnapshotRingOpened, __: At[Reads]) -> Decision
     return Decision((), ring_order(state)) if state.trainer.ready else None
 
 
-# -- taking one ----------------------------------------------------------------------------------------------------------
+# -- taking one --------------------------------------------------------------------------------------------------------
 
 
 def after_step(state: Reads, event: sv.StepCompleted, _: At[Reads]) -> Decision | None:
@@ -117,7 +117,7 @@ def _free_slot(s: Snapshots, usable: Sequence[int]) -> int | None:
     return next((one.slot for one in s.kept if one not in s.pinned and one.slot in usable), None)
 
 
-# -- what becomes of one -------------------------------------------------------------------------------------------------
+# -- what becomes of one -----------------------------------------------------------------------------------------------
 
 
 def taken(state: Reads, report: sn.SnapshotTakenReport, _: At[Reads]) -> Decision | None:

@@ -29,7 +29,10 @@ SLOTS_MAX: Final = 64
 
 
 class KeptSnapshot(msgspec.Struct, frozen=True):
-    """A snapshot that can be restored. `begun_seq`: as for a checkpoint. `watched_from`: healthy steps count from it."""
+    """A snapshot that can be restored.
+
+    `begun_seq`: as for a checkpoint. `watched_from`: healthy steps count from it.
+    """
 
     id: str
     slot: int

@@ -45,8 +45,8 @@ def script_from_journal(
     """Return the script of a re-run from `checkpoint` (None: from the run's beginning). Other events are ignored.
 
     `events` begin with the one that began the checkpoint. They begin with that of an older checkpoint if this one does
-    not contain every boundary order that acted before it. `branch`: the branch of the first event. Of branches that were
-    left, only the part on the current line of `branches` counts.
+    not contain every boundary order that acted before it. `branch`: the branch of the first event. Of branches
+    that were left, only the part on the current line of `branches` counts.
     """
     branches = branches or Branches()
     position = (checkpoint.epoch, checkpoint.batch) if checkpoint else (0, 0)

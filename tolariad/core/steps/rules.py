@@ -117,7 +117,7 @@ def training_measured(state: Reads, report: sv.TrainingEndedReport, at: At[Reads
     return Decision(_measured(state.progress.epoch_finished, report)) if is_training_over(at.was) else None
 
 
-# -- re-runs -------------------------------------------------------------------------------------------------------------
+# -- re-runs -----------------------------------------------------------------------------------------------------------
 
 
 def training_started(state: Reads, report: ck.TrainingStartedReport, _: At[Reads]) -> Decision:

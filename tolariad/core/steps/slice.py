@@ -1,7 +1,8 @@
 """Steps, epochs, validations and re-runs: slice, apply table, queries.
 
-Invariants: `step` only rises, by one, except in a rollback. A re-run ends exactly once. The digest covers what the training did, and not when,
-where or under which sequence number it was recorded. So two runs are equal if and only if their digests are.
+Invariants: `step` only rises, by one, except in a rollback. A re-run ends exactly once. The digest covers what the
+training did, and not when, where or under which sequence number it was recorded. So two runs are equal if and only if
+their digests are.
 """
 
 from __future__ import annotations
@@ -279,7 +280,7 @@ def speed_steps_s(progress: Progress, mono: int) -> float | None:
 
 
 def plateau_metric(validated: dict[str, float], train_loss: float | None) -> tuple[str, float | None]:
-    """Return name and value of the metric that an epoch's plateaus are judged by; the value is None if there is none."""
+    """Return name and value of the metric by which an epoch's plateaus are judged; None if it has no value."""
     if "loss" in validated:
         return "val_loss", validated["loss"]
     return ("host_loss", train_loss) if train_loss is not None else ("", None)

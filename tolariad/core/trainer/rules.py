@@ -40,7 +40,7 @@ class Reads(HasRun, HasProgress, HasCheckpoints, HasTrainer, HasRates, HasHealth
     """The slices that the rules of the trainer read."""
 
 
-# -- starting one --------------------------------------------------------------------------------------------------------
+# -- starting one ------------------------------------------------------------------------------------------------------
 
 
 def spawned(_: Reads, given: TrainerSpawned, __: At[Reads]) -> Decision:
@@ -82,8 +82,8 @@ def _from_newest(state: Reads, context: str) -> Decision:
     newest = state.checkpoints.newest_for(context)
     if newest is None and state.checkpoints.newest is not None:
         why = (
-            "no checkpoint of this run fits the model that the task builds now; `tolaria why RUN rejected` names the first "
-            "difference. Give the task its former model and start with --retry"
+            "no checkpoint of this run fits the model that the task builds now; `tolaria why RUN rejected` names the "
+            "first difference. Give the task its former model and start with --retry"
         )
         return Decision((rv.RunFailed(kind=rv.FailureKind.CONFIGURATION, why=why),))
     chosen = newest_beyond(state, newest) or newest
@@ -108,7 +108,7 @@ def setup_refused(_: Reads, report: tv.SetupRefusedReport, __: At[Reads]) -> Dec
     return Decision((rv.RunFailed(kind=rv.FailureKind.CONFIGURATION, why=report.why),))
 
 
-# -- trouble -------------------------------------------------------------------------------------------------------------
+# -- trouble -----------------------------------------------------------------------------------------------------------
 
 
 def raised(state: Reads, report: tv.ExceptionReport, _: At[Reads]) -> Decision:
@@ -137,7 +137,7 @@ def untrusted(_: Reads, event: cv.ReportRefused, __: At[Reads]) -> Decision:
     return Decision((), (tv.KillTrainer(incarnation=event.incarnation, why=event.why),))
 
 
-# -- the end -------------------------------------------------------------------------------------------------------------
+# -- the end -----------------------------------------------------------------------------------------------------------
 
 
 def went_with_daemon(state: Reads, _: Opened, __: At[Reads]) -> Decision | None:

@@ -63,9 +63,9 @@ def overlaps(quarantined: Sequence[Batches], at: Position, batches: int) -> bool
 
 
 class CheckResult(NamedTuple):
-    """The result of a check. `reason`: why no update is made, or None. `found`: the reason by the numbers of this computation.
+    """The result of a check. `reason`: why no update is made, or None.
 
-    They differ only if a re-run diverges from the journal.
+    `found` is the reason by the numbers of this computation. It differs only if a re-run diverges from the journal.
     """
 
     reason: SkipReason | None
