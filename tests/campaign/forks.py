@@ -75,7 +75,8 @@ class Template:
         return self
 
     def __exit__(self, *_exc: object) -> None:
-        self._process.communicate(timeout=_START_S)
+        # A byte, not the end of the pipe alone: workers of data loaders are forks of the tests and hold the pipe as well.
+        self._process.communicate(b"\n", timeout=_START_S)
 
     def start(
         self,
@@ -145,7 +146,7 @@ class Forked:
 
 
 def serve(path: str) -> None:
-    """Fork a daemon for each connection and report how it ended, until standard input ends."""
+    """Fork a daemon for each connection and report how it ended, until standard input has a byte or ends."""
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     listener.bind(path)
     listener.listen(64)

@@ -43,6 +43,7 @@ ENDLESS = (
     "who waits hears of a failure",
     "a close does not wait for space",
     "a cancelled task keeps nobody from hearing",
+    "a forked child lets go",
 )
 
 
