@@ -75,7 +75,7 @@ class Template:
         return self
 
     def __exit__(self, *_exc: object) -> None:
-        # A byte, not the end of the pipe alone: workers of data loaders are forks of the tests and hold the pipe as well.
+        # A byte, not only the end of the pipe: workers of data loaders are forks of the tests, and hold it too.
         self._process.communicate(b"\n", timeout=_START_S)
 
     def start(
