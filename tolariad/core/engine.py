@@ -130,7 +130,8 @@ class _Turn(Generic[S]):
 
     def record_facts(self, given: object) -> None:
         """Record all facts of an input, then offer them in order."""
-        at, made = At(self._now, self.state), list[tuple[Event, At[S]]]()
+        at = At(self._now, self.state)
+        made: list[tuple[Event, At[S]]] = []
         for rule in self._rules.get(type(given), ()):
             if (decision := rule(self.state, given, at)) is not None:
                 made += self.record(decision, at)
@@ -152,7 +153,8 @@ class _Turn(Generic[S]):
 
     def record(self, decision: Decision, at: At[S]) -> list[tuple[Event, At[S]]]:
         """Number, stamp and fold one block. Return its events, each with the context for its rules."""
-        made, now, first = list[tuple[Event, At[S]]](), self._now, self.state.seq + 1
+        made: list[tuple[Event, At[S]]] = []
+        now, first = self._now, self.state.seq + 1
         for event in decision.events:
             was, seq = self.state, self.state.seq + 1
             root = event.root or at.root or self._first_root or seq
