@@ -97,7 +97,13 @@ def _parameters(kind: type[Command]) -> type[msgspec.Struct]:
     )
 
 
+def _readers(kind: type[Command]) -> dict[str, Callable[[Any], Any]]:
+    return {field.name: _form(field).read for field in msgspec.structs.fields(kind)}
+
+
+# Made once: listing the fields of an order takes as long as reading its call.
 PARAMETERS: Final = {kind: _parameters(kind) for kind in ORDERS}
+_READERS: Final = {kind: _readers(kind) for kind in ORDERS}
 
 
 def read_order(call: Call) -> Command:
@@ -107,11 +113,7 @@ def read_order(call: Call) -> Command:
     one_of = [name for name in kind.ONE_OF if getattr(given, name) is not None]
     if len(one_of) > 1:
         raise service_error("InvalidParameter", parameter=one_of[0])
-    values = {
-        field.name: _form(field).read(value)
-        for field in msgspec.structs.fields(kind)
-        if (value := getattr(given, field.name)) is not None
-    }
+    values = {name: read(value) for name, read in _READERS[kind].items() if (value := getattr(given, name)) is not None}
     return kind(**values)
 
 
