@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Final, Protocol
 
-from msgspec.structs import asdict
-
 from tolariad.core.base import Actor, Event
 from tolariad.core.boundary import words as bw
 from tolariad.core.boundary.slice import WAITING_MAX, Boundary, HasBoundary
@@ -47,7 +45,7 @@ def registered(state: Reads, report: tv.ReadyReport, _: At[Reads]) -> Decision |
 
 def regrouped(_: Reads, report: lr.RateGroupsReport, __: At[Reads]) -> Decision:
     """Record the groups after the task changed them."""
-    return Decision((lr.LrGroupsChanged(**asdict(report)),))
+    return Decision((lr.LrGroupsChanged.of(report),))
 
 
 def restored(
@@ -71,7 +69,7 @@ def standing(state: Reads, report: lr.RatesStandingReport, _: At[Reads]) -> Deci
 
 
 def _told(found: lr.Standing) -> lr.RatesRestored:
-    return lr.RatesRestored(**asdict(found))
+    return lr.RatesRestored.of(found)
 
 
 # -- orders ------------------------------------------------------------------------------------------------------------
@@ -221,9 +219,9 @@ def check(state: Reads, event: steps.StepCompleted, _: At[Reads]) -> Decision | 
 
 def violated(_: Reads, report: lr.RateViolationReport, __: At[Reads]) -> Decision:
     """Record the violation that the trainer found and corrected."""
-    return Decision((lr.LrViolationDetected(**asdict(report)),))
+    return Decision((lr.LrViolationDetected.of(report),))
 
 
 def audited(_: Reads, report: lr.AuditReport, __: At[Reads]) -> Decision:
     """Record the parameter whose update an audit found to be wrong."""
-    return Decision((lr.AuditDiffered(**asdict(report)),))
+    return Decision((lr.AuditDiffered.of(report),))
