@@ -43,8 +43,9 @@ TIMED_STEPS: Final = 50
 FIRST_STEPS: Final = 53
 # The share of steps that are timed after the first measurement. The golden ratio spreads them evenly over every period:
 # the length of an epoch, the steps between two digests.
-_TIMED: Final = {"cuda": 1 / 64}
-_TIMED_ELSE: Final = 1 / 8
+_TIMED: Final = 1 / 8
+# Timing waits for the device.
+_TIMED_CUDA: Final = 1 / 64
 _GOLDEN: Final = 0.6180339887498949
 # If measuring costs as much as the work itself, only one step in this many is measured.
 _SAMPLED: Final = 64
@@ -174,7 +175,7 @@ class Stopwatch:
         if self._steps >= TIMED_STEPS:
             self._add_value("training_degradation", 100.0 * (1.0 - self._own_s / self._whole_s))
             self._steps, self._whole_s, self._own_s = 0, 0.0, 0.0
-            self._share = _TIMED.get(self._device.type, _TIMED_ELSE)
+            self._share = _TIMED_CUDA if self._device.type == "cuda" else _TIMED
         if self._bytes is not None:
             grown = 100.0 * (self._held(self._device) - self._bytes) / self._bytes
             self._add_value("memory_overhead", max(0.0, grown))
