@@ -20,6 +20,7 @@ POINTS: Final = (
     "restore",
     "rerun",
     "step",
+    "update",
     "gate",
     "validation",
     "boundary",

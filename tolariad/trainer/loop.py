@@ -37,6 +37,7 @@ from tolariad.trainer.lr.handler import RateHandler
 from tolariad.trainer.orders import Boundary, BoundaryOrders, Link
 from tolariad.trainer.rollback import RollbackCommitted, RollbackHandler, SnapshotHandler, standing_at
 from tolariad.trainer.step.compiled import compiler_watched
+from tolariad.trainer.step.several import StepperOfUpdates
 from tolariad.trainer.step.stepper import Stepper
 from tolariad.trainer.step.validate import validate
 from tolariad.trainer.tasks.callbacks import Callbacks
@@ -80,7 +81,8 @@ class Trainer:
         self._rates = RateHandler(setup.rates, link, self._orders)
         self._callbacks = Callbacks(setup.task, setup.rates)
         audit = Audit(setup, self._rates.audit_differed)
-        self._stepper = Stepper(setup, link, self._stopwatch, audit, hook=self._hook)
+        kind = Stepper if setup.training_step is None else StepperOfUpdates
+        self._stepper = kind(setup, link, self._stopwatch, audit, hook=self._hook)
         self._architecture = ArchitectureHandler(setup, link, lambda: self._stepper.rerun)
         setup.ledger.notify(audit.begin_anew)
         self._boundary = Boundary(link, before_obeying=self._stepper.settle, standing=self._stopwatch.standing)

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 _FROM_TASK = (
     "optimizers",
+    "training_step",
     "grow",
     "param_groups",
     "clip_gradients",

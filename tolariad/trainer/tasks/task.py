@@ -41,6 +41,8 @@ class Task(Protocol):
     Optional members:
 
     * `optimizer(model, cfg)` returns the optimizer; `optimizers(model)` returns several by name, each for a part.
+    * `training_step(model, batch, run)` takes the place of `loss`: it makes the updates of a step itself, by any number
+      of `run.update(name, loss)`, and returns numbers by name. A `loss` among them is that of the step (docs/task.md).
     * `grow(model, change)` makes a change of the model's shape that a hook asked for (docs/task.md).
     * `param_groups(model, cfg)` returns the parameter groups for a torch optimizer.
     * `clip_gradients(model)` is called between backward pass and update. It returns the norm before clipping, a number
@@ -131,7 +133,8 @@ def _made(module: ModuleType, attribute: str, name: str) -> FoundTask:
     if found is None:
         raise SetupRefused(f"task: {module.__name__} has no {attribute!r} (from {name!r})")
     task = found() if inspect.isclass(found) or inspect.isfunction(found) else found
-    missing = [method for method in _REQUIRED if not callable(getattr(task, method, None))]
+    required = [one for one in _REQUIRED if one != "loss" or not callable(getattr(task, "training_step", None))]
+    missing = [method for method in required if not callable(getattr(task, method, None))]
     if missing:
         raise SetupRefused(
             f"task: {name!r} has no method {', '.join(missing)}; `tolariad new-task PATH` writes a working example"
