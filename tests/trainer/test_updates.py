@@ -19,7 +19,7 @@ from tolariad.trainer.build import build
 from tolariad.trainer.check import costs
 from tolariad.trainer.errors import SetupRefused
 from tolariad.trainer.orders.gate import Gate
-from tolariad.trainer.step.several import compute_updates
+from tolariad.trainer.step.several import StepperOfUpdates, compute_updates
 from tolariad.trainer.step.undo import UpdateBackup
 from tolariad.trainer.step.updates import Updates
 
@@ -155,8 +155,18 @@ def test_a_finding_at_any_update_undoes_the_whole_step(configured, name):
 
 
 @pytest.mark.parametrize("name", ["Poisoned", "PoisonedFirst", "SpikesLast"])
-def test_a_run_skips_the_step_and_goes_on_as_if_its_batch_were_not_there(daemon_in, configured, name):
-    """Each epoch has one skip, with its reason; the weights stay finite, and the audit finds nothing."""
+def test_a_run_skips_the_step_and_goes_on_as_if_its_batch_were_not_there(daemon_in, configured, monkeypatch, name):
+    """Each epoch has one skip, with its reason; it leaves every bit as it was, and the audit finds nothing."""
+    begin, skip, before = StepperOfUpdates.begin, StepperOfUpdates._skip, []
+    monkeypatch.setattr(
+        StepperOfUpdates, "begin", lambda self, n: (before.append(state_of(self._setup)), begin(self, n))[1]
+    )
+
+    def skipped(self, *given):
+        skip(self, *given)
+        assert state_of(self._setup) == before[-1]
+
+    monkeypatch.setattr(StepperOfUpdates, "_skip", skipped)
     daemon = daemon_in("run", 20)
     options = {"batch_size": 4, "learning_rate": CONSTANT, "audit": {"every_steps": 1}}
     trained = daemon.train_here(configured(task(name), epochs=20, **options))
@@ -171,7 +181,7 @@ def test_a_run_skips_the_step_and_goes_on_as_if_its_batch_were_not_there(daemon_
 
 def test_an_update_that_is_not_made_is_never_reported_as_a_step(daemon_in, configured):
     """Every batch is sick: after some skips the detector asks for more than a skip, and is told to go on."""
-    daemon = daemon_in("run", 3)
+    daemon = daemon_in("run", 12)
 
     def also(daemon):
         for report in daemon.reports:
@@ -180,9 +190,10 @@ def test_an_update_that_is_not_made_is_never_reported_as_a_step(daemon_in, confi
                 daemon.end.send(hv.GoOn(step=report.step))
 
     told: list[int] = []
-    configuration = configured(task("Poisoned"), epochs=3, batch_size=40)
+    configuration = configured(task("Poisoned"), epochs=12, batch_size=40)
     daemon.train_here(configuration, also)
-    assert daemon.steps == {}
+    assert told == [1]
+    assert (daemon.steps, len(daemon.skips)) == ({}, 12)
     assert {skip.reason for skip in daemon.skips} == {steps.SkipReason.NON_FINITE}
 
 
