@@ -290,15 +290,11 @@ class Trainer:
 
     def _hook(self, name: str, *arguments: Any, epoch_ended: int = 0) -> None:
         """Call one of the task's optional methods. `epoch_ended`: it is called after the validation of this epoch."""
-        if not self._architecture.is_on:
-            self._call(name, *arguments)
-            return
-        before_step = self.step + 1
-        self._architecture.before_hook(before_step, epoch_ended)
-        self._call(name, *arguments)
-        self._architecture.after_hook(before_step, epoch_ended)
-
-    def _call(self, name: str, *arguments: Any) -> None:
-        if self._callbacks.has(name):
+        has, grows, before_step = self._callbacks.has(name), self._architecture.is_on, self._stepper.position.step + 1
+        if grows:
+            self._architecture.before_hook(before_step, epoch_ended)
+        if has:
             self._reporter.beat(Activity.HOOK)
             self._stopwatch.of_task(self._callbacks.call, name, self._setup.model, *arguments)
+        if grows:
+            self._architecture.after_hook(before_step, epoch_ended)
