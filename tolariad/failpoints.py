@@ -20,7 +20,6 @@ POINTS: Final = (
     "restore",
     "rerun",
     "step",
-    "update",
     "gate",
     "validation",
     "boundary",

@@ -84,7 +84,8 @@ def test_a_trainer_killed_between_two_updates_is_continued_to_the_same_bits(tmp_
     """By the daemon. The step had updated the discriminator only; it is made again as a whole."""
     token = tmp_path / "token"
     token.touch()
-    runs = {"calm": "", "killed": f"update:87@{token}"}
+    # A step passes the point after each of its two updates, and when it is complete.
+    runs = {"calm": "", "killed": f"step:{43 * 3 + 1}@{token}"}
     started = [
         subprocess.Popen(
             [TOLARIAD, "run", EXAMPLE / "config.yaml", "--dir", tmp_path / name, "--epochs", str(EPOCHS)],

@@ -24,7 +24,8 @@ from tolariad.trainer.step.undo import UpdateBackup
 from tolariad.trainer.step.updates import Updates
 
 FILE = Path(__file__).with_name("tasks") / "updating.py"
-MORE_POINTS = ("update:1", "update:21", "update:24", "gate:6")
+# A step passes `step` after each of its three updates, and once more when it is complete.
+MORE_POINTS = ("step:1", "step:27", "step:28", "gate:6")
 CONSTANT = {"base_lr": 0.004, "warmup_epochs": 0, "policy": "constant"}
 
 
@@ -107,7 +108,7 @@ def test_a_run_that_was_cut_short_ends_as_one_that_was_not(daemon_in, configured
     assert of(calm, lv.AuditReport) == of(calm, lv.RateViolationReport) == []
 
 
-@pytest.mark.parametrize("point", ["update:20", *(pytest.param(p, marks=pytest.mark.torture) for p in MORE_POINTS)])
+@pytest.mark.parametrize("point", ["step:26", *(pytest.param(p, marks=pytest.mark.torture) for p in MORE_POINTS)])
 def test_a_run_killed_between_two_updates_of_a_step_ends_as_one_that_was_not(daemon_in, configured, point):
     """The step is in the journal as a whole or not at all; it is made again from the start."""
     configuration = configured(task(), epochs=3, batch_size=8)

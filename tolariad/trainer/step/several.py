@@ -76,7 +76,7 @@ class StepperOfUpdates(Stepper):
 
     def _after_update(self) -> None:
         self._audit.after_update(self.position.step + 1)
-        reached("update")
+        reached("step")
 
     def _skipped(self, measured: Measured, batches: int) -> bool:
         if super()._skipped(measured, batches):
