@@ -279,7 +279,7 @@ def _end_workers(trained: Trainer) -> None:
     """A process that trains ends here. Workers that live on with the loader would be ended by some later collection,
     after the queues they listen to, and each would be waited for.
     """
-    for feed in (trained._setup.train, trained._setup.validation):
+    for feed in (trained.setup.train, trained.setup.validation):
         loader = getattr(feed, "_loader", None)
         if loader is not None:
             loader._iterator = None
