@@ -16,7 +16,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping
 from enum import Enum
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, ParamSpec
+from typing import TYPE_CHECKING, Any, Final, ParamSpec
 
 import torch
 from msgspec.structs import replace
@@ -82,13 +82,6 @@ class _At(Enum):
     DONE = "it is done"
 
 
-class _Pass(NamedTuple):
-    """One beginning, or continuation, of an epoch."""
-
-    trainer: Trainer
-    number: int
-
-
 class OwnLoop:
     """A run that a loop of the user's own trains. Made by `Tolaria.run`."""
 
@@ -102,9 +95,10 @@ class OwnLoop:
         self._begin, self._task, self._result, self._stop = begin, task, result, stop
         self._steps: Steps | None = None
         self._trainer: Trainer | None = None
-        # The micro-batches of the step that is due; () if a validation is due; None if the run is over.
+        # The micro-batches of the step that is due; () if a validation is due; None if the loop is sent back.
         self._due: tuple[Any, ...] | None = None
-        self._pass: _Pass | None = None
+        self._is_over = False
+        self._is_within = False
         # Raised by a call of the loop; it is thrown into the trainer at the next batch.
         self._thrown: BaseException | None = None
         self._at = _At.NONE
@@ -139,14 +133,16 @@ class OwnLoop:
         if self._steps is not None:
             raise LoopMisused("run.epochs() is iterated over already; a run has one loop")
         self._steps = steps = self._begin(epochs, self._drive)
+        self._is_over = False
         try:
-            self._advance()
-            while self._due is not None:
-                self._pass, self._is_validated, self._at = self._now, False, _At.NONE
-                yield self._pass.trainer.epoch
+            self._proceed()
+            while not self._is_over:
+                self._is_within, self._is_validated, self._at = True, False, _At.NONE
+                yield self._running.epoch
                 self._end_epoch()
         finally:
-            self._steps = self._pass = self._trainer = self._due = None
+            self._steps = self._trainer = self._due = self._thrown = None
+            self._is_within = False
             steps.close()
 
     def batches(self) -> Iterator[Any]:
@@ -154,11 +150,12 @@ class OwnLoop:
 
         Call `step` once for each, or `update` and then `stepped`. Raises LoopMisused otherwise.
         """
-        if self._pass is None:
+        if not self._is_within:
             raise LoopMisused("run.batches() was called outside of `for epoch in run.epochs(...)`")
-        while self._due and self._is_same_pass:
+        while self._due and not self.interrupted:
             yield from self._group(self._due)
-            self._advance()
+            if self._thrown is None:
+                self._advance()
 
     def _group(self, group: tuple[Any, ...]) -> Iterator[Any]:
         """Yield the micro-batches of one step."""
@@ -235,9 +232,9 @@ class OwnLoop:
 
         Return False, and ignore them, if the epoch did not come to its end: the loop is sent back, or stops.
         """
-        if self._pass is None:
+        if not self._is_within:
             raise LoopMisused("run.validated() was called outside of `for epoch in run.epochs(...)`")
-        if self._thrown is not None or self._due is None or not self._is_same_pass:
+        if self.interrupted:
             return False
         if self._due or self._is_validated:
             why = "before all batches of the epoch were taken" if self._due else "twice for one epoch"
@@ -250,11 +247,11 @@ class OwnLoop:
     @property
     def interrupted(self) -> bool:
         """Whether the batches of this epoch ended before its end: the loop is sent back or stops. Skip validations."""
-        return self._thrown is not None or self._due is None or not self._is_same_pass
+        return self._thrown is not None or self._due is None or self._is_over
 
     def _end_epoch(self) -> None:
-        """Make the end of the epoch, and go to the next one."""
-        if self._thrown is None and self._is_same_pass:
+        """Make the end of the epoch, and go to the next one. Only here a rollback restores, after the epoch's code."""
+        if not self.interrupted:
             if self._due:
                 raise LoopMisused(
                     f"the loop left run.batches() within epoch {self._running.epoch}; take all batches of an epoch, "
@@ -262,7 +259,7 @@ class OwnLoop:
                 )
             if not self._is_validated:
                 self._running.validate()
-        self._advance()
+        self._proceed()
 
     # -- for the user --------------------------------------------------------------------------------------------------
 
@@ -287,8 +284,17 @@ class OwnLoop:
     # -- inside --------------------------------------------------------------------------------------------------------
 
     def _drive(self, trainer: Trainer) -> Steps:
+        if self._trainer is not None:
+            # The next trainer restores a checkpoint: only when the epoch's code has run to its end.
+            yield None
         self._trainer = trainer
-        return trainer.flow()
+        yield from trainer.flow()
+
+    def _proceed(self) -> None:
+        """Go to the next step or validation that is due, back through every rollback."""
+        self._advance()
+        while self._due is None and not self._is_over:
+            self._advance()
 
     def _advance(self) -> None:
         """Go to the next step that is due, over the boundary between."""
@@ -298,7 +304,7 @@ class OwnLoop:
         try:
             self._due = next(self._steps) if thrown is None else self._steps.throw(thrown)
         except StopIteration:
-            self._due = None
+            self._due, self._is_over = None, True
 
     def _guarded(self, call: Callable[_Given, Any], *args: _Given.args, **kwargs: _Given.kwargs) -> Any:
         """Make a call that may be unwound by a rollback or an end. The loop learns of it at the next batch."""
@@ -336,14 +342,6 @@ class OwnLoop:
     @property
     def _setup(self) -> Setup:
         return self._running.setup
-
-    @property
-    def _now(self) -> _Pass:
-        return _Pass(self._running, self._running.passes)
-
-    @property
-    def _is_same_pass(self) -> bool:
-        return self._pass == self._now
 
 
 _ORDER: Final = (

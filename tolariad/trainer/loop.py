@@ -15,7 +15,7 @@ import math
 import time
 from contextlib import closing, nullcontext
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from msgspec.structs import replace
 
@@ -54,6 +54,9 @@ if TYPE_CHECKING:
 
 # A checkpoint must leave the journal so many segments of space: it has to record that the disk is full.
 _SEGMENTS_KEPT_FREE: Final = 3
+
+
+Flow: TypeAlias = "Generator[tuple[Any, ...] | None, None, None]"
 
 
 class Trainer:
@@ -108,8 +111,6 @@ class Trainer:
         self._rollbacks = RollbackHandler(setup, link, self._checkpoints, lambda: self._snapshots.slots)
         self._order = checkpoints.TrainFrom(checkpoint=None, epochs=0, durable_step=0)
         self._metrics: dict[str, float] = {}
-        # How often an epoch was begun or continued: after a rollback it is begun again.
-        self.passes = 0
         self._inbox.register(control.SetEnd, self._set_end)
 
     @property
@@ -130,15 +131,15 @@ class Trainer:
                 try:
                     if due:
                         self.stepper.make(due)
-                    else:
+                    elif due is not None:
                         self.validate()
                 except RollbackCommitted as committed:
                     due = flow.throw(committed)
                 else:
                     due = next(flow)
 
-    def flow(self) -> Generator[tuple[Any, ...], None, None]:
-        """Yield the micro-batches of each step that is due, and () when an epoch is due to be validated.
+    def flow(self) -> Flow:
+        """Yield the micro-batches of each step that is due, () when a validation is due, None before a rollback.
 
         Raises ToldToExit at the end. Throw RollbackCommitted in if a step or a validation raises it.
         """
@@ -150,7 +151,7 @@ class Trainer:
             self._saver.close()
             self._snapshots.close()
 
-    def _flow(self) -> Generator[tuple[Any, ...], None, None]:
+    def _flow(self) -> Flow:
         setup = self.setup
         self._reporter.report(
             trainer.ReadyReport(
@@ -168,9 +169,11 @@ class Trainer:
                 try:
                     yield from self._train()
                 except RollbackCommitted:
+                    # A user's loop still runs to the end of its epoch's code. What that changes is then restored too.
+                    yield None
                     self._go_back()
 
-    def _train(self) -> Generator[tuple[Any, ...], None, None]:
+    def _train(self) -> Flow:
         """Train from the position to the end, then serve orders. Raises ToldToExit or RollbackCommitted."""
         while True:
             while not self._is_at_end:
@@ -240,10 +243,9 @@ class Trainer:
 
     # -- an epoch ------------------------------------------------------------------------------------------------------
 
-    def _epoch(self) -> Generator[tuple[Any, ...], None, None]:
+    def _epoch(self) -> Flow:
         """Train from the position to the epoch's end, validate, and wait for the order to continue."""
         epoch = self.epoch
-        self.passes += 1
         self._reporter.beat(Activity.DATA)
         batches = self.stopwatch.fed(self.setup.train.epoch(epoch, self.stepper.position.batch))
         self.stopwatch.begin()
