@@ -13,6 +13,7 @@ that is durable: its next start continues as after a crash.
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Callable, Iterator, Mapping
 from enum import Enum
@@ -39,7 +40,12 @@ if TYPE_CHECKING:
     from tolariad.trainer.process.lifecycle import Steps
     from tolariad.trainer.setup import Setup
 
+_log: Final = logging.getLogger(__name__)
 _Given = ParamSpec("_Given")
+_LEFT: Final = (
+    "The program left its loop after step %d, before the end of the run. Its next start makes the steps after the last "
+    "checkpoint again. To end with a checkpoint, call run.stop()."
+)
 _NAME: Final = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 
 
@@ -62,6 +68,10 @@ class LoopTask(GivenTask):
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore what `state_dict` returned. Raises SetupRefused if an object is missing."""
+        if state.keys() != {"kept", "task"}:
+            raise SetupRefused("the checkpoint was written by Tolaria.train with a task; continue the run by train")
+        if added := [name for name in self.kept if name not in state["kept"]]:
+            _log.warning("the checkpoint holds no %s: what is kept under this name stays as it is", ", ".join(added))
         if missing := [name for name in state["kept"] if name not in self.kept]:
             raise SetupRefused(
                 f"the checkpoint holds {', '.join(missing)}: call run.keep({missing[0]!r}, ...) before run.epochs(), "
@@ -141,6 +151,8 @@ class OwnLoop:
                 yield self._running.epoch
                 self._end_epoch()
         finally:
+            if self._trainer is not None and not self._is_over:
+                _log.warning(_LEFT, self._trainer.step)
             self._steps = self._trainer = self._due = self._thrown = None
             self._is_within = False
             steps.close()
