@@ -224,7 +224,7 @@ class UnifiedLRController(Integrity):
         if any(held.guard.stepped for held in self._every):
             self.advance(epoch)
             for held in self._every:
-                held.guard.stepped = False
+                held.guard.forget_step()
         if epoch > self.current_epoch:
             if self.current_epoch:
                 self.end_epoch(self.current_epoch, self._metrics, last)
@@ -233,13 +233,14 @@ class UnifiedLRController(Integrity):
         self._metrics.update(metrics)
         return self.rates()
 
-    def advance(self, epoch: int) -> None:
-        """Advance to the rates of the next update."""
+    def advance(self, epoch: int) -> tuple[float, ...]:
+        """Advance to the rates of the next update, and return those that this one used, in the order of `groups`."""
         step = self.global_step = self.global_step + 1
         # This runs in every step. With one optimizer, the usual case, its row is used as it is. Locals are faster.
         only, remember = self._only, self._history.add
         used = only.advance(step) if only is not None else tuple([r for h in self._every for r in h.advance(step)])
         remember((epoch, step, self.names, used, time()))
+        return used
 
     def end_epoch(self, epoch: int, metrics: Mapping[str, float], last: int | None = None) -> None:
         """End an epoch with its step `last` (None: the newest). Plateaus use its metric, or stay without one."""
@@ -296,7 +297,7 @@ class UnifiedLRController(Integrity):
     def watch_next_update(self, optimizer: Optimizer | None, watch: Callable[[tuple[float, ...]], None]) -> None:
         """Call `watch` with the rates before this optimizer's next update, after every hook. None: call it no more."""
         for held in self._every:
-            held.guard.watch = watch if held.guard.optimizer is optimizer else None
+            held.guard.watch_next_update(watch if held.guard.optimizer is optimizer else None)
 
     # -- state ---------------------------------------------------------------------------------------------------------
 

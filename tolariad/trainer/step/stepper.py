@@ -112,7 +112,6 @@ class Stepper:
             self.settle()
         if not progress.rerunning:
             self._gate.wait()
-        used = setup.rates.row
         self._audit.before_update(step)
         overflown = measured is not None and measured.overflow
         if watch.times_task:
@@ -120,7 +119,7 @@ class Stepper:
         else:
             update(setup, skip=overflown)
         self._audit.after_update(step)
-        watch.advance(setup.rates, self.position.epoch)
+        used = watch.advance(setup.rates, self.position.epoch)
         reached("step")
         self.position = Position(step, self.position.epoch, self.position.batch + len(batches))
         progress.reached(step)
