@@ -2,7 +2,7 @@
 
 A commit composes the frame, writes whole blocks with one `pwrite` on an O_DSYNC descriptor, and then counts the events
 as durable. A rotation first seals the segment. Then it writes the next segment's whole head (header and capture) to a
-spare file in one write, renames the spare, syncs the folder, and switches. A segment under its final name therefore
+spare file in one write. It renames the spare, syncs the folder, and switches. A segment under its final name therefore
 always has a complete head.
 
 If a write fails, for any reason:

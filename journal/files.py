@@ -79,7 +79,7 @@ class Files:
             descriptor = self._open_or_create(path)
         try:
             # The kernel releases an flock when the last descriptor closes, also if the process is killed. A lock file
-            # with a pid in it would stay behind.
+            # with a pid in it would remain.
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)  # safety: one-writer-holds-lock
         except OSError:
             os.close(descriptor)

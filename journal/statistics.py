@@ -6,7 +6,7 @@ import msgspec
 
 
 class JournalStatistics(msgspec.Struct, frozen=True, kw_only=True):
-    """The state of a writer, for status and telemetry. `chain` is in hexadecimal.
+    """The state of a writer, for status and telemetry.
 
     `failed` is the reason if the journal is frozen, else None. `packed` counts the segments packed since the journal
     was opened. `direct` is true if writes bypass the page cache; if not, `direct_refused` is the system's reason.
@@ -14,9 +14,6 @@ class JournalStatistics(msgspec.Struct, frozen=True, kw_only=True):
 
     segment_no: int
     segment_offset: int
-    segment_bytes: int
-    last_seq: int
-    chain: str
     spare_ready: bool
     spare_error: str | None
     packed: int

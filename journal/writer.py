@@ -211,8 +211,8 @@ class Journal:
             recovery = recover(self._files, self._found)
             appender.current = self._reopened(appender)
         except OSError as error:
-            # What the failed call left behind is unknown, so this object writes no more. A new start begins with a
-            # new scan.
+            # The state of the files is unknown after the failed call, so this object writes no more. A new start begins
+            # with a new scan.
             raise appender.freeze("the journal cannot be opened for writing", error) from error
         if appender.current is None:
             # The first segment has a capture too: the state before any event. Readers need no rule for an empty
@@ -337,9 +337,6 @@ class Journal:
         return JournalStatistics(
             segment_no=current.header.segment_no if current is not None else len(self._found.views),
             segment_offset=tail.offset if tail is not None else 0,
-            segment_bytes=current.header.segment_bytes if current is not None else self._segment_bytes,
-            last_seq=tail.last_seq if tail is not None else 0,
-            chain=tail.chain.hex() if tail is not None else "",
             spare_ready=appender.spares.ready if appender is not None else False,
             spare_error=appender.spares.last_error if appender is not None else None,
             packed=appender.packer.packed if appender is not None else 0,

@@ -141,8 +141,8 @@ def make_run_folder(folder: Path) -> None:
 def require_own(folder: Path) -> None:
     """Check that only root and this user can change the run in `folder`. A folder that does not exist passes.
 
-    Raises UnsafeFolder if the owner is another user, if a group or everybody may write, or if one of the run's folders
-    or files is a link or a device. Other users may read. Raises OSError if the folder cannot be examined.
+    Raises UnsafeFolder if the owner is another user, or a group or everybody may write. Also if one of the run's
+    folders or files is a link or a device. Other users may read. Raises OSError if the folder cannot be examined.
     """
     own = folder.resolve()
     if own.parent.is_dir():

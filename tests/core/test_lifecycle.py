@@ -272,7 +272,7 @@ def test_a_step_out_of_order_ends_its_trainer_and_is_not_recorded():
     world.give(ReportReceived(incarnation=1, report=report))
     world.run()
 
-    assert "step 9 was reported where step 4 comes next" in find(world, cv.ReportRefused)[0].why
+    assert "step 9 was reported, but step 4 comes next" in find(world, cv.ReportRefused)[0].why
     assert [event.step for event in find(world, sv.StepCompleted)] == list(range(1, TOTAL + 1))
 
 

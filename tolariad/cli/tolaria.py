@@ -38,7 +38,7 @@ def tolaria(**_: object) -> None:
     """Inspect and control training runs, and read their journals.
 
     Name a run with -r NAME, --dir RUN or --socket PATH, or set $TOLARIA_RUN. If you name none, a command that takes
-    these options uses the only live run. Where a command takes RUN, give the run's folder or its name.
+    these options uses the only live run. If a command takes RUN, give the run's folder or its name.
     """
     # The commands read these options from the root context.
 

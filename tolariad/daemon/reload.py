@@ -1,7 +1,7 @@
 """Reload on SIGHUP: read the configuration again, from the file given at the start.
 
 Promises: a reload takes effect completely, and only after it is recorded. If a key cannot change in a running daemon,
-or the configuration is wrong in any way, nothing changes, and the log and the service manager's status say why.
+or the configuration is wrong, nothing changes. The log and the service manager's status say why.
 """
 
 from __future__ import annotations

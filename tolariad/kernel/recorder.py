@@ -174,7 +174,7 @@ class Kernel:
         """Sleep until there is work. Return whether the next turn must read the trainer's socket."""
         end, reports = self._link.end, self._link.reports
         if self._inputs:
-            # More inputs than one turn takes. Reports must not wait behind them, so read the socket too.
+            # More inputs than one turn takes. Reports must not wait for them all, so read the socket too.
             return True
         if end is None or reports is None:
             return self._wakeup.sleep()

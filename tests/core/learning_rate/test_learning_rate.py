@@ -9,8 +9,9 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from tests.core.rated import rates_at
 from tolariad.core.learning_rate.curve import rate, rates_digest
-from tolariad.core.learning_rate.group import Group, after_epoch, coming, ordered, rate_of, rates_at
+from tolariad.core.learning_rate.group import Group, after_epoch, coming, ordered, rate_of
 from tolariad.core.learning_rate.schedule import (
     GroupConfig,
     LRPolicy,

@@ -118,7 +118,7 @@ def after_death(state: Reads, event: tv.TrainerDied, at: At[Reads]) -> Decision 
         return None
     is_next = progress.epoch_finished >= progress.epoch
     epoch, batch = (progress.epoch + 1, 1) if is_next else (progress.epoch, progress.batch + 1)
-    why = f"the trainer died {DEATHS_OF_A_BATCH} times in a row behind step {progress.step}"
+    why = f"the trainer died {DEATHS_OF_A_BATCH} times in a row after step {progress.step}"
     blamed = DEATHS_OF_A_BATCH if died.cured < CURED_MAX else 0
     batches = qn.Batches(max(1, epoch), batch, batch)
     return _added(state, qn.QuarantineAdded(name=state.quarantine.next_name, why=why, batches=batches, deaths=blamed))

@@ -1,6 +1,6 @@
 """Where the run ends, which epoch's end needs a checkpoint, and what the learning rates will do if the end is another.
 
-An order for another end leaves the schedules as they were computed (decision 0025), so a re-run of any step has the
+An order for another end leaves the schedules as they were computed (decision 0025). So a re-run of any step has the
 rates of the journal. A start with another number of epochs computes them anew.
 """
 

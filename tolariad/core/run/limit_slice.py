@@ -86,7 +86,7 @@ def _end_ordered(s: RunLimits, e: control.EndOrdered, at: Cause) -> RunLimits:
 
 
 def is_of_end(key: str) -> bool:
-    """Does this key of the configuration say where the training ends? "*": nobody knows which keys differ."""
+    """Return whether this key of the configuration sets the end of the training. "*": the keys are not known."""
     return key in ("epochs", "*") or key.startswith("stop.")
 
 

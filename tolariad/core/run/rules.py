@@ -1,4 +1,4 @@
-"""What follows for the run as a whole: how an opened run goes on, how a stop, a failure and a pause end, low space."""
+"""The rules for the run as a whole: how an opened run goes on, how a stop, a failure and a pause end, low space."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What follows from reports of steps, epochs, validations and re-runs, and what a difference in a re-run leads to."""
+"""The rules for reports of steps, epochs, validations and re-runs, and what a difference in a re-run leads to."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def stepped(state: Reads, report: sv.StepReport, at: At[Reads]) -> Decision:
     if event is not None:
         return Decision((event,))
     return Decision(
-        (state.trainer.refused(f"step {report.step} was reported where step {state.progress.step + 1} comes next"),)
+        (state.trainer.refused(f"step {report.step} was reported, but step {state.progress.step + 1} comes next"),)
     )
 
 
@@ -61,7 +61,7 @@ def skipped(state: Reads, report: sv.StepSkippedReport, _: At[Reads]) -> Decisio
     expected = state.progress.step + 1
     if report.step != expected or state.progress.rerun is not None:
         return Decision(
-            (state.trainer.refused(f"step {report.step} was reported as skipped where step {expected} comes next"),)
+            (state.trainer.refused(f"step {report.step} was reported as skipped, but step {expected} comes next"),)
         )
     event = sv.StepSkipped.of(report, branch=state.progress.branch).caused_by(cause_of(state, report))
     verdict = report.verdict

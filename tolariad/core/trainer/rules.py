@@ -1,4 +1,4 @@
-"""What follows from a trainer's life: started, built, hung, gone, restarted with a back-off, or given up."""
+"""The rules for a trainer's life: started, built, hung, gone, restarted with a back-off, or given up."""
 
 from __future__ import annotations
 
@@ -208,7 +208,7 @@ def given_up(state: Reads, event: tv.TrainerDied, at: At[Reads]) -> Decision | N
     if event.restart_s is not None or is_daemons or at.was.run.phase not in TRAINING:
         return None
     deaths, cured = state.trainer.deaths, state.trainer.cured
-    passed = f" behind {cured} batches that it died of before" if cured else ""
+    passed = f", after {cured} batches on which it died were quarantined" if cured else ""
     why = f"the trainer died {deaths} times in a row without a new durable step{passed}; see `tolaria why RUN death`"
     return Decision((rv.RunFailed(kind=rv.FailureKind.TRAINER, why=why),))
 

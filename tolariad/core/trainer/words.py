@@ -12,7 +12,7 @@ from tolariad.core.run.words import Limits
 
 
 class DeathReason(enum.Enum):
-    """What ended a trainer. `with_daemon` deaths do not count towards the limit."""
+    """The reason for a trainer's end. `with_daemon` deaths do not count towards the limit."""
 
     SIGNAL = "signal"
     EXCEPTION = "exception"

@@ -87,9 +87,9 @@ class OptimizerRebuildCoordinator:
         """Update the optimizer after `layer_id.parameter_name` was replaced by a parameter of `new_shape`, or added.
 
         Return True on success. Return False if it was impossible: nothing has changed then, and the log and the event
-        give the reason. If the optimizer knows the name, the new parameter replaces the old one, and its state is
-        carried over by `mapping` (by default old units first, new ones after them). Otherwise the controller adds a
-        group for it. Other parameters that have changed need calls of their own, or `rebuild`.
+        give the reason. If the optimizer knows the name, the new parameter replaces the old one. Its state is carried
+        over by `mapping` (by default old units first, new ones after them). Otherwise the controller adds a group for
+        it. Other parameters that have changed need calls of their own, or `rebuild`.
         """
         name = f"{layer_id}.{parameter_name}" if layer_id else parameter_name
 
