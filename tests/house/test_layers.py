@@ -24,6 +24,7 @@ CALCULATIONS = {"detection", "learning_rate", "settings"}
 FILES = {
     "base": "values",
     "bounds": "values",
+    "exits": "values",
     "plain": "values",
     "interfaces": "values",
     "stability": "values",

@@ -14,11 +14,11 @@ import click
 from tolariad.cli import output
 from tolariad.cli.errors import CommandError
 from tolariad.config import load, schema
+from tolariad.core.exits import EXIT_CONFIG
 from tolariad.core.settings.reading import ConfigError
 from tolariad.core.settings.rules import require_task, resolved_json, without_effect
 from tolariad.forensics.words import safe, safe_lines
 
-EXIT_CONFIG: Final = 78
 _TEMPLATE: Final = Path(__file__).resolve().parents[1] / "trainer" / "tasks" / "template.py"
 
 

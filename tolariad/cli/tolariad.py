@@ -13,12 +13,11 @@ from tolariad.cli import output
 from tolariad.cli.errors import CommandError, run_command
 from tolariad.cli.lazy import LazyGroup
 from tolariad.cli.runs import JOURNAL, by_name
+from tolariad.core.exits import EXIT_DAMAGED, EXIT_IO
 
 if TYPE_CHECKING:
     from tolariad.daemon import From
 
-EXIT_DAMAGED: Final = 65
-EXIT_IO: Final = 74
 COMMANDS: Final = {
     "run": "tolariad.cli.tolariad:run",
     "check": "tolariad.cli.checking:check",

@@ -13,10 +13,11 @@ import os
 from collections.abc import Callable
 from typing import Final
 
+from tolariad.core.exits import EXIT_IO
 from tolariad.core.inputs import StartMode
 from tolariad.daemon.live import Daemon, log_fields
 from tolariad.daemon.opening import OpenRun, open_run, require_linux
-from tolariad.daemon.request import EXIT_IO, From, Progress, RunRequest, StartRefused, refusing
+from tolariad.daemon.request import From, Progress, RunRequest, StartRefused, refusing
 from tolariad.failpoints import reached
 from tolariad.supervisor.activation import ActivationError, PassedSocket, take_passed_socket
 from tolariad.supervisor.notify import Notifier

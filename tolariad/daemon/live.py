@@ -26,6 +26,7 @@ from tolariad.control.server import ControlServer
 from tolariad.core.base import Event
 from tolariad.core.checkpoints.words import CheckpointBegun, CheckpointReason
 from tolariad.core.control.words import StopRequested
+from tolariad.core.exits import EXIT_CONFIG, EXIT_IO
 from tolariad.core.inputs import BudgetsReported, Opened, SignalReceived, StartMode
 from tolariad.core.plain import safe_lines
 from tolariad.core.run.slice import TERMINAL, Phase
@@ -39,7 +40,7 @@ from tolariad.daemon.disk import measured, watch_disk
 from tolariad.daemon.opening import OpenRun, begin, earlier_threads
 from tolariad.daemon.port import DaemonPort, Publications, now
 from tolariad.daemon.reload import Reloader
-from tolariad.daemon.request import EXIT_CONFIG, EXIT_IO, RunRequest, refusing
+from tolariad.daemon.request import RunRequest, refusing
 from tolariad.daemon.settings import RESOLVED_NAME
 from tolariad.daemon.showing import Showing
 from tolariad.daemon.spending import Spending

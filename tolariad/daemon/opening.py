@@ -34,6 +34,7 @@ from journal import (
 )
 from tolariad import run_files
 from tolariad.core.base import Event
+from tolariad.core.exits import EXIT_CONFIG, EXIT_DAMAGED, EXIT_IO, EXIT_TRY_AGAIN
 from tolariad.core.inputs import StartMode
 from tolariad.core.replay import ReplayError, newest_usable, replay_records
 from tolariad.core.run.words import DaemonStarted, JournalRecovered, Parent, RunStarted
@@ -42,15 +43,7 @@ from tolariad.core.state import RunState
 from tolariad.core.steps.table import STEP_COLUMNS, step_row
 from tolariad.daemon import parent
 from tolariad.daemon import settings as settings_of
-from tolariad.daemon.request import (
-    EXIT_CONFIG,
-    EXIT_DAMAGED,
-    EXIT_IO,
-    EXIT_TRY_AGAIN,
-    RunRequest,
-    StartRefused,
-    refusing,
-)
+from tolariad.daemon.request import RunRequest, StartRefused, refusing
 from tolariad.daemon.settings import GIVEN_NAME, RESOLVED_NAME, Resolved
 from tolariad.failpoints import reached
 from tolariad.kernel import Kernel

@@ -16,11 +16,12 @@ from msgspec.structs import replace
 from tolariad import loop_files
 from tolariad.control.peer import UnknownOperator
 from tolariad.core.decision import Answer, Refusal
+from tolariad.core.exits import EXIT_CONFIG, EXIT_IO
 from tolariad.core.inputs import Reconfigured
 from tolariad.core.settings.model import Settings
 from tolariad.daemon import settings as settings_of
 from tolariad.daemon.opening import OpenRun, write_configuration
-from tolariad.daemon.request import EXIT_CONFIG, EXIT_IO, RunRequest, StartRefused
+from tolariad.daemon.request import RunRequest, StartRefused
 from tolariad.daemon.settings import Resolved
 from tolariad.kernel import Kernel
 from tolariad.supervisor.notify import Notifier

@@ -5,20 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Final
 
 import msgspec
 
 from tolariad.control.status import RunStatus
 from tolariad.core.settings.model import Settings
 from tolariad.supervisor import Timeouts
-
-EXIT_USAGE: Final = 2
-EXIT_DAMAGED: Final = 65
-EXIT_FAILED: Final = 70
-EXIT_IO: Final = 74
-EXIT_TRY_AGAIN: Final = 75
-EXIT_CONFIG: Final = 78
 
 Progress = Callable[[RunStatus], None]
 

@@ -16,6 +16,7 @@ import msgspec
 from msgspec.structs import replace
 
 from tolariad import config, run_files
+from tolariad.core.exits import EXIT_CONFIG
 from tolariad.core.health.budget_slice import breakers_of, limits_of
 from tolariad.core.run import limit_ask
 from tolariad.core.run.limit_ask import rates_of_plan
@@ -28,7 +29,7 @@ from tolariad.core.settings.reading import ConfigError, read_settings
 from tolariad.core.settings.values import DEFAULT_METRIC, Better, read_metric
 from tolariad.core.stability import breaker_rule
 from tolariad.core.state import RunState
-from tolariad.daemon.request import EXIT_CONFIG, RunRequest, StartRefused, refusing
+from tolariad.daemon.request import RunRequest, StartRefused, refusing
 
 GIVEN_NAME: Final = "config.yaml"
 RESOLVED_NAME: Final = "config.resolved.json"

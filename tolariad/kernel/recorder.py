@@ -14,6 +14,7 @@ from tolariad.core.base import TrainerEffect
 from tolariad.core.checkpoints.words import TrainFrom
 from tolariad.core.decide import overdue
 from tolariad.core.decision import Refusal
+from tolariad.core.exits import EXIT_IO
 from tolariad.core.inputs import (
     Input,
     Now,
@@ -50,7 +51,6 @@ _HELD_LOOK_MS: Final = 5
 _LOOKS: Final = 16
 # Steps flow if the last one is younger than this.
 _FLOW_NS: Final = 1_000_000_000
-_EXIT_IO: Final = 74  # EX_IOERR of sysexits.h
 
 
 class Scheduling(Protocol):
@@ -395,5 +395,5 @@ class Kernel:
             if answer is not None:
                 answer(Refusal(error="Frozen", why=why, phase="frozen"))
             if isinstance(given, SignalReceived):
-                exit_ = ExitDaemon(code=_EXIT_IO, why=why)
+                exit_ = ExitDaemon(code=EXIT_IO, why=why)
                 self._publish_to(Published(self._durable, (), (exit_,), why))

@@ -18,6 +18,7 @@ from typing import Final
 import msgspec
 import torch
 
+from tolariad.core.exits import EXIT_CONFIG
 from tolariad.core.settings.reading import ConfigError
 from tolariad.core.settings.rules import read_resolved, resolved_json
 from tolariad.trainer.build import build
@@ -28,7 +29,6 @@ from tolariad.trainer.process import light_start
 from tolariad.trainer.setup import Setup
 from tolariad.trainer.step.gradients import drop_gradients, forward_backward, update
 
-EXIT_REFUSED: Final = 78
 _STEPS_MAX: Final = 6
 _SECONDS_MAX: Final = 3.0
 # Bytes of a step in the journal, if every step is written as a separate frame.
@@ -76,7 +76,7 @@ def check(config_json: Path) -> int:
     except Exception as error:  # noqa: BLE001 - a task may raise anything; the exception is the answer
         answer = Refused(f"the task raises {type(error).__name__}: {error}", traceback.format_exc())
     sys.stdout.buffer.write(msgspec.json.encode(answer) + b"\n")
-    return EXIT_REFUSED if isinstance(answer, Refused) else 0
+    return EXIT_CONFIG if isinstance(answer, Refused) else 0
 
 
 def _seeded(config: bytes) -> bytes:

@@ -74,7 +74,7 @@ def rate_of(group: Group, step: int) -> float:
 
 
 def coming(groups: Sequence[Group], first: int, count: int) -> Iterator[tuple[float, ...]]:
-    """Yield the rates of all groups for `count` steps from `first` on. `rate_of` for each would cost twenty times more."""
+    """Yield the rates of all groups for `count` steps from `first` on. `rate_of` for each costs twenty times more."""
     shapes: Shapes = {}
     return zip(*[_column(group, first, count, shapes) for group in groups], strict=True)
 

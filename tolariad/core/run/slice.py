@@ -19,6 +19,7 @@ from msgspec.structs import replace
 from tolariad.core.base import ApplyTable, Cause, Event, setting
 from tolariad.core.checkpoints import words as ck
 from tolariad.core.control import words as control
+from tolariad.core.exits import EXIT_CONFIG, EXIT_DAMAGED, EXIT_FAILED, EXIT_IO
 from tolariad.core.rollback import words as rb
 from tolariad.core.run import words as run
 from tolariad.core.run.limit_slice import RunLimits
@@ -42,11 +43,10 @@ class Phase(enum.Enum):
 
 TRAINING: Final = frozenset({Phase.STARTING, Phase.RECOVERING, Phase.RUNNING, Phase.ROLLING_BACK})
 TERMINAL: Final = frozenset({Phase.STOPPED, Phase.COMPLETED, Phase.FAILED})
-EXIT_FAILED: Final = 70
 EXIT_CODES: Final = {
-    run.FailureKind.CONFIGURATION: 78,
-    run.FailureKind.CHECKPOINT: 65,
-    run.FailureKind.STORAGE: 74,
+    run.FailureKind.CONFIGURATION: EXIT_CONFIG,
+    run.FailureKind.CHECKPOINT: EXIT_DAMAGED,
+    run.FailureKind.STORAGE: EXIT_IO,
     run.FailureKind.TRAINER: EXIT_FAILED,
     run.FailureKind.DIVERGED: EXIT_FAILED,
 }
