@@ -40,6 +40,7 @@ def test_a_journal_that_fails_freezes_the_run_and_says_why(tmp_path):
     assert isinstance(answer, Refusal)
     assert answer.error == "NotDurable"
     assert rig.kernel.failure is not None
+    # Kept private: the kernel's promise about `head`, which nothing outside it may read.
     assert rig.kernel._head is rig.kernel.durable
     assert trainer.page.halted
     number = rig.step(1)

@@ -12,11 +12,11 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from journal import Reader
+from tests.library.inside import ordered, state_of
 from tests.library.test_library import CONFIG, bits, data, network
 from tolariad import Tolaria, TrainingResult
 from tolariad.core.base import Event
 from tolariad.core.checkpoints.words import CheckpointRejected, RerunFinished
-from tolariad.core.decision import Accepted
 from tolariad.core.health import quarantine_words as qn
 from tolariad.core.health.words import InstabilityDetected
 from tolariad.core.rates.words import LrSet
@@ -180,14 +180,14 @@ def train_long(
 
     class Hooks:
         def on_step_end(self, model, step):
-            live = tolaria._live
+            state = state_of(tolaria)
             if step == 1 and quarantine and once("quarantined"):
                 for batches in quarantine:
-                    assert isinstance(live._order(qn.QuarantineAdd(batches=batches)), Accepted)
+                    assert ordered(tolaria, qn.QuarantineAdd(batches=batches))
             if hot is not None and step == HOT_AT and once("ordered"):
-                group = live.state.rates.groups[0].name
-                assert isinstance(live._order(LrSet(group=group, value=hot)), Accepted)
-            if step == die_at and live.state.rollbacks.done and once("died"):
+                group = state.rates.groups[0].name
+                assert ordered(tolaria, LrSet(group=group, value=hot))
+            if step == die_at and state.rollbacks.done and once("died"):
                 raise InterruptedError
 
     loader = DataLoader(dataset or data(), batch_size=12, shuffle=True)

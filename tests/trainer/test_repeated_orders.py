@@ -42,7 +42,7 @@ def test_an_order_behind_an_epoch_s_end_acts_again_before_one_that_waits(behind_
 
     (done,) = [report for report in daemon.reports if isinstance(report, bw.BoundaryOrderReport)]
     assert (done.order, done.applied_before_step, done.refused) == (99, STEPS + 1, "")
-    assert trained._setup.acted.count == 2
+    assert trained.acted.count == 2
     assert daemon.steps[STEPS + 1].lr == 0.001
     assert [report.epoch for report in daemon.reports if isinstance(report, sv.EpochReport)][: bool(kept)] == [1] * kept
 

@@ -84,7 +84,7 @@ def test_a_run_in_fp16_skips_the_same_steps_after_a_resume_and_ends_with_the_sam
     schedule = daemon_in("schedule", 2)
     schedule.train_here(bare)
     assert [plain.steps[n].lr for n in plain.steps] == [schedule.steps[n].lr for n in plain.steps]
-    assert trained._setup.scaling.state()["scale"] == 2.0**16 / 2 ** len(plain.skips)
+    assert trained.scaling.state()["scale"] == 2.0**16 / 2 ** len(plain.skips)
 
     broken = daemon_in("broken", 2)
     for skips, checkpoint_at in ((1, None), (2, 3), (4, None)):
@@ -117,7 +117,7 @@ def test_the_journals_word_on_a_skip_is_followed_and_the_difference_named(daemon
     assert (report.last, report.skipped) == (max(steps_then), len(skips_then))
     assert (report.first_difference.step, report.first_difference.field) == (1, "loss")
     assert report.first_difference.count > 1
-    assert all(parameter.isfinite().all() for parameter in trained._setup.model.parameters())
+    assert all(parameter.isfinite().all() for parameter in trained.model.parameters())
     assert daemon.ended
 
 
