@@ -121,7 +121,7 @@ def test_a_restart_reruns_from_the_newest_checkpoint_and_records_each_step_once(
     assert world.state.trainer.deaths_total == 0
 
 
-def test_a_skipped_step_behind_the_last_applied_one_is_run_again_and_recorded_once():
+def test_a_skipped_step_after_the_last_applied_one_is_run_again_and_recorded_once():
     """The daemon dies between the skip and the next update, at each skipped batch."""
     calm = World(0)
     calm.run()

@@ -96,7 +96,7 @@ def test_what_never_happened_is_said_so(reader, topic):
     assert ("pause" in str(said.value)) is (topic != "hang")
 
 
-def test_a_number_behind_the_end_has_no_answer(reader):
+def test_a_number_after_the_end_has_no_answer(reader):
     """Neither an event nor a step."""
     for position in (JournalPosition(PositionKind.SEQ, 99_999), JournalPosition(PositionKind.STEP, 99_999)):
         with pytest.raises(NoAnswer):

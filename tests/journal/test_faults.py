@@ -124,7 +124,7 @@ def test_any_other_call_that_fails_loses_nothing(quick_path, call, fault):
     assert outcomes.total() > 2
 
 
-def test_a_failed_write_goes_to_the_next_segment_behind_a_poison_frame(tmp_path):
+def test_a_failed_write_goes_to_the_next_segment_after_a_poison_frame(tmp_path):
     """The batch keeps its numbers; the failed bytes are declared void, and readers and verify skip them."""
     files = FaultyFiles("pwrite", 0, 0, "short")
     with begin(Journal.open(tmp_path, segment_bytes=SEGMENT, files=files)) as journal:

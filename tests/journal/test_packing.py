@@ -141,7 +141,7 @@ def test_the_zstd_tool_gives_the_segment_back(tmp_path):
     assert found.stdout == image
 
 
-def test_writing_goes_on_behind_packed_segments(tmp_path):
+def test_writing_goes_on_after_packed_segments(tmp_path):
     """A journal of packed segments opens, and its newest segment is continued."""
     written = fill(tmp_path)
     pack(tmp_path)

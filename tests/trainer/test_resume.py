@@ -132,7 +132,7 @@ def test_a_run_that_ends_at_a_step_ends_there_after_a_resume_too(daemon_in, conf
     assert (end.step, end.epoch, end.batch) == (last, 1 + last // 7, last % 7)
 
 
-def test_the_word_to_end_is_obeyed_at_the_next_boundary_or_behind_the_epochs_end(daemon_in, configured):
+def test_the_word_to_end_is_obeyed_at_the_next_boundary_or_after_the_epochs_end(daemon_in, configured):
     """Within an epoch there is neither validation nor epoch's end; at an epoch's end both are done."""
     configuration = configured(f"{TASKS}/augmenting.py:Augmenting", epochs=3, batch_size=8)
     amid = daemon_in("amid", 3, end_after_step=3)
