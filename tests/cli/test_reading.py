@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 
@@ -18,13 +19,16 @@ COMMAND = [sys.executable, "-c", "from tolariad.cli.tolaria import main; main()"
 
 
 def test_events_are_lines_oldest_first(tolaria, dead_run):
-    """Time, number, type, fields."""
+    """Time, number, type, sentence."""
     said = tolaria("events", dead_run)
     lines = said.out.splitlines()
 
     assert said.code == 0
     assert "RunStarted" in lines[0]
-    assert "StepCompleted step=12" in lines[-1]
+    assert re.fullmatch(
+        r"[A-Z][a-z]{2} \d\d \d\d:\d\d:\d\d +\d+ StepCompleted  Step 12 of epoch 2: loss 0.5, .*\.", lines[-1]
+    )
+    assert "=" not in said.out
     assert said.err == ""
 
 
@@ -46,6 +50,7 @@ def test_events_as_json_are_one_object_a_line(tolaria, dead_run):
         (("--until", "step:2"), [1, 2]),
         (("--since", "epoch:2"), [11, 12]),
         (("-g", "step=3 "), [3]),
+        (("-g", "^.*Step 3 of epoch 1: loss"), [3]),
     ],
 )
 def test_events_can_be_chosen(tolaria, dead_run, options, steps):
@@ -80,7 +85,8 @@ def test_verbose_and_cat_show_the_same_events(tolaria, dead_run):
     cat = tolaria("events", dead_run, "-n", "1", "-o", "cat").out
 
     assert "grad_norm: 1.0" in verbose
-    assert cat.startswith("StepCompleted step=12")
+    assert cat == "Step 12 of epoch 2: loss 0.5, gradient norm 1, learning rate 0.003.\n"
+    assert cat in verbose
 
 
 def test_follow_shows_what_comes(live_run):
@@ -126,6 +132,17 @@ def test_why_shows_the_chain(tolaria, dead_run):
     assert "because" in words.out
     assert told["event"]["type"] == "CheckpointCommitted"
     assert [cause["type"] for cause in told["causes"]][-1] == "CheckpointBegun"
+
+
+def test_why_speaks_in_sentences_and_verbose_has_the_fields(tolaria, dead_run):
+    """No field's name in the short form; each event's number, type and sentence."""
+    short, verbose = tolaria("why", dead_run, "c000002").out, tolaria("why", dead_run, "c000002", "-o", "verbose").out
+
+    assert re.search(
+        r"^  this     .* CheckpointCommitted  Checkpoint c000002 of step 10 is on disk", short, re.MULTILINE
+    )
+    assert "manifest" not in short
+    assert re.search(r"^ +manifest: [0-9a-f]+$", verbose, re.MULTILINE)
 
 
 def test_no_answer_is_exit_1_and_a_bad_place_exit_2(tolaria, dead_run):

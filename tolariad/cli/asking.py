@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-from typing import Any
+from collections.abc import Callable
+from typing import Any, Final
 
 import click
 import msgspec
@@ -11,13 +12,15 @@ import msgspec
 from journal.reader import Reader
 from tolariad.cli import output, runs
 from tolariad.cli.errors import Exit
-from tolariad.cli.events import line, position, read_position
+from tolariad.cli.events import line, position, read_position, verbose
 from tolariad.core.plain import plain, plain_event
 from tolariad.forensics.moment import seq_at, state_at
 from tolariad.forensics.positions import BadPosition, JournalPosition
-from tolariad.forensics.why import Answer
+from tolariad.forensics.why import Answer, Link
 from tolariad.forensics.why import why as explain
 from tolariad.forensics.words import block, safe
+
+_INDENT: Final = " " * 11
 
 
 @click.command()
@@ -49,12 +52,21 @@ def state(run: str, at: JournalPosition | None, as_json: bool) -> int:
     callback=read_position,
     help="Search up to here: a sequence number, step:N, epoch:N or a time. Default: now.",
 )
+@click.option(
+    "-o",
+    "--output",
+    "style",
+    type=click.Choice(["short", "verbose"]),
+    default="short",
+    show_default=True,
+    help="The format of an event: verbose has all fields.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-def why(run: str, topic: str, at: JournalPosition | None, as_json: bool) -> int:
+def why(run: str, topic: str, at: JournalPosition | None, style: str, as_json: bool) -> int:
     """Show the causes of an event of RUN, and its consequences.
 
     TOPIC selects the event: seq:N, step:N, a checkpoint's id, an event type, or one of these words: pause, resume,
-    stop, end, death, hang, failure, freeze, checkpoint, rejected, rerun, completion, rollback, spike, skip, lr,
+    stop, end, death, hang, failure, freeze, checkpoint, rejected, rerun, completion, rollback, spike, skip, nan, lr,
     violation, conservative, memory, phase. If several events fit, the newest is shown.
     """
     with Reader(runs.journal_folder(run)) as reader:
@@ -63,7 +75,7 @@ def why(run: str, topic: str, at: JournalPosition | None, as_json: bool) -> int:
     if as_json:
         output.put_json(_json(answer))
     else:
-        _put_words(answer)
+        _put_words(answer, verbose if style == "verbose" else line)
     return Exit.DONE
 
 
@@ -75,24 +87,28 @@ def _as_position(topic: str) -> JournalPosition | None:
 
 
 def _json(answer: Answer) -> dict[str, Any]:
+    def plain_links(links: tuple[Link, ...]) -> list[dict[str, Any]]:
+        return [plain_event(link.seq, link.fields) for link in links]
+
     return {
         "topic": answer.topic,
         "event": plain_event(answer.event.seq, answer.event.fields),
-        "causes": [plain_event(link.seq, link.fields) for link in answer.causes],
-        "consequences": [plain_event(link.seq, link.fields) for link in answer.consequences],
+        "causes": plain_links(answer.causes),
+        "consequences": plain_links(answer.consequences),
+        "skipped": plain_links(answer.skipped),
+        "ended": plain_links(answer.ended),
         "searched_all": answer.searched_all,
     }
 
 
-def _put_words(answer: Answer) -> None:
-    for link in answer.causes:
-        output.put(f"  because  {line(link.seq, link.fields)}")
-    output.put(f"{output.painted('this     ', 'bold')}  {line(answer.event.seq, answer.event.fields)}")
+def _put_words(answer: Answer, shown: Callable[[int, dict[str, Any]], str]) -> None:
+    for links, label in ((answer.causes, "because"), (answer.skipped, "skipped"), ((answer.event,), "this")):
+        _put_links(links, label, shown)
     long = {name: value for name, value in answer.event.fields.items() if isinstance(value, str) and "\n" in value}
-    if long:
-        output.put(block(long, indent="           "))
-    for link in answer.consequences:
-        output.put(f"  led to   {line(link.seq, link.fields)}")
+    if long and shown is line:
+        output.put(block(long, indent=_INDENT))
+    _put_links(answer.consequences, "led to", shown)
+    _put_links(answer.ended, "ended by", shown)
     if not answer.causes:
         output.note("this event has no recorded cause: an input from outside or a timer led to it")
     if not answer.searched_all:
@@ -100,3 +116,11 @@ def _put_words(answer: Answer) -> None:
             "the search for consequences ended early; there may be more. "
             f"`tolaria events RUN --since seq:{answer.event.seq}` lists what follows"
         )
+
+
+def _put_links(links: tuple[Link, ...], label: str, shown: Callable[[int, dict[str, Any]], str]) -> None:
+    for link in links:
+        first, *rest = shown(link.seq, link.fields).split("\n")
+        output.put(f"  {label:<9}{first}")
+        for one in rest:
+            output.put(f"{_INDENT}{one}")

@@ -11,6 +11,8 @@ from typing import Any, Final, TextIO
 import click
 
 from tolariad.cli.errors import CommandError, Exit
+from tolariad.core.phrases import counted as counted  # noqa: PLC0414 - for commands
+from tolariad.core.phrases import size as size  # noqa: PLC0414 - for commands
 
 _COLOURS: Final = {"bold": "1", "dim": "2", "red": "31", "green": "32", "yellow": "33", "cyan": "36"}
 _OWN: Final = frozenset(f"\x1b[{code}m" for code in ("0", *_COLOURS.values()))
@@ -117,21 +119,6 @@ def duration(seconds: float | None) -> str:
             rest = whole % unit // smaller
             return f"{whole // unit} {name} {rest} {smaller_name}" if rest else f"{whole // unit} {name}"
     return f"{whole} s"
-
-
-def counted(count: int, what: str) -> str:
-    """Return a count with its noun: `1 event`, `2 events`."""
-    return f"{count} {what}" if count == 1 else f"{count} {what}s"
-
-
-def size(count: int) -> str:
-    """Return a number of bytes in decimal units: `1.5 MB`."""
-    amount = float(count)
-    for unit in ("B", "kB", "MB", "GB"):
-        if amount < 1000:
-            return f"{amount:.0f} {unit}" if unit == "B" else f"{amount:.1f} {unit}"
-        amount /= 1000
-    return f"{amount:.1f} TB"
 
 
 def number(value: Any, state: Any = None) -> str:

@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
+from msgspec.structs import replace
+
 from tolariad.core.checkpoints import words as ck
 from tolariad.core.control import rules as control_rules
 from tolariad.core.control import words as cv
@@ -51,7 +53,8 @@ ORDERS: Final[Mapping[type[cv.Command], Order]] = {
         overtaken_by=_RUN_ENDS,
     ),
     # The trainer gets it at once, and the next trainer with its order to train.
-    cv.Extend: Order(limit_rules.order, done=(cv.EndOrdered,), told=sentence),
+    # Who gave the order knows who gave it.
+    cv.Extend: Order(limit_rules.order, done=(cv.EndOrdered,), told=lambda end: sentence(replace(end, actor=None))),
     cv.Note: Order(control_rules.note, done=(cv.NoteAdded,), done_by_any=(cv.NoteAdded,)),
     lv.LrSet: Order(rate_rules.order, done=(lv.RateChanged,), failed=(lv.RateOrderAborted,), overtaken_by=_RUN_ENDS),
     rb.Rollback: Order(

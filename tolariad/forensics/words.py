@@ -1,7 +1,7 @@
-"""An event as one line of text, and as a block of all its fields.
+"""An event as a sentence, as one line of its fields, and as a block of them.
 
-Promises: the text contains no control character that a terminal would act on. An event type that this version does not
-know is shown in the same form.
+Promises: the text contains no control character that a terminal would act on. An event that this version cannot read,
+such as one of a newer version, is shown by its fields.
 """
 
 from __future__ import annotations
@@ -9,12 +9,25 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from tolariad.core.plain import safe, safe_lines
+import msgspec
 
-__all__ = ["block", "by_whom", "one_line", "safe", "safe_lines"]
+from tolariad.core.plain import safe, safe_lines
+from tolariad.core.sentences import sentence
+from tolariad.core.vocabulary import EVENT_TYPES
+
+__all__ = ["block", "by_whom", "in_words", "one_line", "safe", "safe_lines"]
 
 _STAMP: Final = frozenset({"type", "time", "seq", "wall", "mono", "cause", "root", "actor", "skippable"})
 _VALUE_CHARACTERS_MAX: Final = 100
+
+
+def in_words(fields: Mapping[str, Any]) -> str:
+    """Return the event's sentence; its fields on one line if this version cannot read it."""
+    kind = EVENT_TYPES.get(str(fields.get("type", "")))
+    try:
+        return safe(sentence(msgspec.convert(fields, kind))) if kind is not None else one_line(fields)
+    except msgspec.ValidationError:
+        return one_line(fields)
 
 
 def one_line(fields: Mapping[str, Any]) -> str:
