@@ -12,12 +12,15 @@ import pytest
 
 from tests.control.fakes import Recorder
 from tolariad.control.status import RunStatus
+from tolariad.core.checkpoints.words import CheckpointAborted
 from tolariad.core.health.budget_words import BudgetsMeasured, MemoryPressed, Tally
 from tolariad.core.health.budgets import BUDGETS
 from tolariad.core.health.histogram import Bin, bucket_of
 from tolariad.core.health.words import ConservativeModeEntered, EmergencyRaised, Level
 from tolariad.core.rollback.words import RolledBack
 from tolariad.core.run.words import FailureKind, RunFailed
+from tolariad.core.steps.words import SkipReason, StepSkipped
+from tolariad.core.trainer.words import DeathReason, TrainerDied
 
 FIELDS = {field.name for field in msgspec.structs.fields(RunStatus)}
 
@@ -89,11 +92,37 @@ def test_what_the_run_did_on_its_own_is_shown_the_newest_last(tolaria, live_run)
     lines = said.out[said.out.index("  lately ") :].splitlines()
 
     text = " ".join(" ".join(lines).split())
-    assert re.findall(r"abandoned (\d+) steps", text) == ["3", "4", "5", "6", "7"]
+    assert re.findall(r"abandoned (\d+) steps", text) == ["3", "4", "5", "6"], "the last one is among the troubles"
     assert max(map(len, lines)) <= 80
     assert [(one["number"], one["start"], one["event"]) for one in shown] == [(n, 1, "RolledBack") for n in range(1, 8)]
     assert shown[-1]["text"] == f"Rolled back from step 17 to step 10 (c000002) and abandoned 7 steps: 7: {why}."
     assert shown[-1]["time"].endswith("Z")
+
+
+def test_troubles_are_counted_with_the_last_of_each_and_what_tells_more(tolaria, live_run):
+    """In words within 80 columns but for the command, which can be copied; in JSON; the same without a daemon."""
+    at = {"step": 13, "epoch": 2, "loss": 9.5, "grad_norm": 4.0, "reason": SkipReason.SPIKE}
+    events = [
+        *(StepSkipped(batch=batch, **at) for batch in (3, 4, 5)),
+        TrainerDied(incarnation=1, reason=DeathReason.SIGNAL, step=12, signal="SIGSEGV"),
+        CheckpointAborted(id="c000003", why="no space is left"),
+    ]
+    live_run.do(lambda: [live_run.recorder.record(one) for one in events])
+    where = live_run.path.parent
+    said, shown = tolaria("status", "--dir", where), tolaria("status", "--dir", where, "--json").json["troubles"]
+    lines = said.out[said.out.index("  troubles ") : said.out.index("  lately ")].splitlines()
+    live_run.close()
+
+    assert [(one["event"], one["count"], one["why"]) for one in shown] == [
+        ("StepSkipped", 3, "skip"), ("TrainerDied", 1, "death"), ("CheckpointAborted", 1, f"seq:{shown[-1]['seq']}"),
+    ]  # fmt: skip
+    assert shown[0]["text"].startswith("Skipped batch 5 of epoch 2: its loss is 9.5")
+    assert f"              3 in all; tolaria why {where} skip" in lines
+    assert f"              tolaria why {where} death" in lines
+    assert max(len(one) for one in lines if "tolaria why" not in one) <= 80
+    for one in shown:
+        assert tolaria("why", where, one["why"]).code == 0
+    assert tolaria("status", "--dir", where, "--json").json["troubles"] == shown
 
 
 @pytest.fixture

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from tests.core.facts import daemon_started
 from tests.core.rollback.test_rollback import rolled_back
 from tests.core.simulate import World, find, until
 from tolariad.core.base import Actor
+from tolariad.core.checkpoints import words as ck
+from tolariad.core.control import words as cv
 from tolariad.core.detection.rules import Finding, Signal
 from tolariad.core.health import quarantine_words as qn
 from tolariad.core.health import words as hv
@@ -18,6 +21,7 @@ from tolariad.core.said import LATEST_MAX, is_said
 from tolariad.core.sentences import sentence
 from tolariad.core.state import RunState, fold
 from tolariad.core.steps import words as steps
+from tolariad.core.trainer import words as tv
 
 AT = {"step": 412, "epoch": 3, "batch": 17}
 SKIP = {**AT, "branch": 0}
@@ -137,6 +141,56 @@ def test_skipped_batches_hide_nothing_that_the_run_did_between_them():
     assert [one.number for one in state.said.latest if isinstance(one.event, rb.RolledBack)] == [17, 34]
     assert len(state.said.latest) == LATEST_MAX
     assert next(one.number for one in fold(state, [back] * LATEST_MAX).said.latest) == state.said.total + 1
+
+
+DIED = {"incarnation": 1, "step": 18, "output": "a\n" * 9000 + "ValueError: 11\n", "stacks": "s" * 9000}
+RERUN = {"first": 11, "last": 18, "compared": 8}
+OTHER = ck.Difference(step=12, field="loss", expected="0x1p+0", found="0x1.8p+0")
+
+
+@pytest.mark.parametrize(
+    ("event", "is_counted"),
+    [
+        (tv.TrainerDied(reason=tv.DeathReason.EXCEPTION, **DIED), True),
+        (ck.CheckpointAborted(id="c000002", why="no space"), True),
+        (ck.CheckpointRejected(id="c000002", file="model.safetensors", why="BLAKE3 differs"), True),
+        (ck.RerunFinished(**RERUN), False),
+        (ck.RerunFinished(**RERUN, first_difference=OTHER), True),
+        (ck.RerunDiverged(difference=OTHER), True),
+        (lr.RateOrdered(group="default", value=0.001, actor=Actor(uid=1000)), False),
+        (cv.StopRequested(mode=run.StopMode.GRACEFUL, origin=run.Origin.SIGNAL), False),
+        (skipped(steps.SkipReason.SPIKE), True),
+        (hv.ConservativeModeLeft(healthy_epochs=3, seconds=300.0), False),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_what_matters_is_said_and_troubles_are_counted(event, is_counted):
+    """Deaths, failed checkpoints, results of re-runs, orders; orders and good ends are no troubles."""
+    said = fold(RunState(), [event, event]).said
+    (trouble,) = list(said.troubles.values()) or [None]
+
+    assert [sentence(one.event) for one in said.latest] == [sentence(event)] * 2
+    assert (trouble is not None) is is_counted
+    assert trouble is None or (trouble.count, trouble.last) == (2, said.latest[-1])
+    assert len(msgspec.msgpack.encode(said)) < 2000, "the output of a trainer is not part of the state"
+
+
+@pytest.mark.parametrize("reason", [tv.DeathReason.WITH_DAEMON, tv.DeathReason.KILLED])
+def test_a_trainer_that_was_told_to_end_is_no_trouble(reason):
+    """Its daemon ended, or ended it; and the rates that the run orders itself have a sentence of their own."""
+    assert not is_said(tv.TrainerDied(reason=reason, **DIED))
+    assert not is_said(lr.RateOrdered(group="default", value=0.001))
+
+
+def test_the_last_trouble_of_a_kind_stays_however_many_others_follow():
+    """A rollback is not hidden by a hundred skipped batches."""
+    back = rb.RolledBack(from_step=412, why="nan", **BACK)
+    state = fold(RunState(), [back, *[skipped(steps.SkipReason.SPIKE)] * 100, *[back] * 2, *[found(Finding.RISE)] * 99])
+
+    assert {name: one.count for name, one in state.said.troubles.items()} == {
+        "RolledBack": 3, "StepSkipped": 100, "InstabilityDetected": 99,
+    }  # fmt: skip
+    assert state.said.troubles["RolledBack"].last.seq == 103
 
 
 def test_a_disk_that_is_low_and_has_space_again_is_said():

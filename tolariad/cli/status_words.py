@@ -5,7 +5,9 @@ Status and budgets are mappings, so that those from the socket and those from a 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import shlex
+from collections.abc import Iterator, Mapping
+from datetime import datetime
 from typing import Any, Final
 
 from tolariad.cli.output import COLUMNS, OWN_MARKS, counted, duration, number, painted, size
@@ -23,6 +25,7 @@ _PHASE_COLOURS: Final = {
 _BUDGETS: Final = ("BUDGET", "LIMIT", "P50", "P99", "WORST", "MEASURED", "OVER", "KIND")
 _UNITS: Final = {"percent": "%", "messages": ""}
 _SAID_SHOWN: Final = 5
+_INDENT: Final = " " * 14
 _DISK_ADVICE: Final = "if this paused the run, the run resumes by itself when there is space"
 Status = Mapping[str, Any]
 
@@ -51,7 +54,8 @@ def status_lines(status: Status) -> Iterator[str]:
         "rng seed": str(status["rng_seed"]),
     }
     yield from (f"  {label:<11} {text}" for label, text in lines.items() if text)
-    yield from _said(status.get("said") or ())
+    yield from _troubles(status)
+    yield from _said(status)
 
 
 def status_row(status: Status, columns: int | None = None) -> str:
@@ -87,22 +91,37 @@ def _width(part: str) -> int:
     return len(OWN_MARKS.sub("", part))
 
 
-def said_lines(text: str, prefix: str) -> list[str]:
-    """Wrap a sentence of the run to 80 columns. Further lines are indented to the end of `prefix`."""
+def said_lines(text: str, prefix: str, columns: int = COLUMNS) -> list[str]:
+    """Wrap a sentence of the run. Further lines are indented to the end of `prefix`."""
     from textwrap import wrap  # not needed by most commands
 
-    return wrap(safe(text), COLUMNS, initial_indent=prefix, subsequent_indent=" " * len(prefix))
+    return wrap(safe(text), columns, initial_indent=prefix, subsequent_indent=" " * len(prefix))
 
 
-def _said(lines: Sequence[Status]) -> Iterator[str]:
-    """Yield the run's newest actions, the newest last."""
-    for index, one in enumerate(lines[-_SAID_SHOWN:]):
-        yield from said_lines(f"{_clock(str(one['time']))}  {one['text']}", "  lately      " if not index else " " * 14)
+def _troubles(status: Status) -> Iterator[str]:
+    """Yield for each kind of trouble the last one, and below it how many there were and the command that tells more."""
+    for index, one in enumerate(status.get("troubles") or ()):
+        first = "  troubles    " if not index else _INDENT
+        yield from said_lines(f"{_clock(str(one['time']))}  {one['text']}", first)
+        many = f"{one['count']} in all; " if one["count"] > 1 else ""
+        # Not wrapped: the command is copied.
+        yield f"{_INDENT}{many}tolaria why {safe(shlex.quote(status['dir']))} {one['why']}"
+
+
+def _said(status: Status) -> Iterator[str]:
+    """Yield the run's newest actions, the newest last, except those that are shown among the troubles."""
+    shown = {one["seq"] for one in status.get("troubles") or ()}
+    lately = [one for one in (status.get("said") or ())[-_SAID_SHOWN:] if one["seq"] not in shown]
+    for index, one in enumerate(lately):
+        yield from said_lines(f"{_clock(str(one['time']))}  {one['text']}", "  lately      " if not index else _INDENT)
 
 
 def _clock(time: str) -> str:
-    """Return date and time of an RFC 3339 time, to the second."""
-    return f"{time[:10]} {time[11:19]}"
+    """Return local date and time of an RFC 3339 time, to the second; as it is if it is outside the calendar."""
+    try:
+        return f"{datetime.fromisoformat(time).astimezone():%Y-%m-%d %H:%M:%S}"
+    except (ValueError, OverflowError):
+        return time
 
 
 def _phase(phase: str) -> str:

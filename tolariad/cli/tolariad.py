@@ -44,6 +44,7 @@ def tolariad() -> None:
 @click.option("--from", "origin", metavar="RUN[@ID]", help="Start with the weights of another run's checkpoint.")
 @click.option("--with-optimizer", is_flag=True, help="With --from: take the state of its optimizer too.")
 @click.option("--linger", is_flag=True, help="Keep answering `tolaria` after the run is complete.")
+@click.option("-v", "--verbose", is_flag=True, help="On a terminal, show the whole log, with loggers and ids.")
 def run(
     *,
     config: Path | None,

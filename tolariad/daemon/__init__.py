@@ -42,7 +42,7 @@ def run(request: RunRequest) -> int:
         passed = take_passed_socket(os.environ)
     opened = open_run(request, _mode(request, passed), notifier)
     logging_ = opened.resolved.settings.logging
-    log = DaemonLog(logging_.level, logging_.format)
+    log = DaemonLog(logging_.level, logging_.format, verbose=request.verbose)
     log.bind(lambda: log_fields(opened.run_dir, opened.state))
     try:
         for note in opened.resolved.notes:

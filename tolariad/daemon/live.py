@@ -170,7 +170,8 @@ class Daemon:
             exit_ = await self._exit
             self._notifier.stopping()
             self._notifier.status(exit_.why)
-            (_log.info if exit_.code == 0 else _log.error)("The daemon ends: %s", exit_.why)
+            level = logging.INFO if exit_.code == 0 else logging.ERROR
+            _log.log(level, "The daemon ends: %s", exit_.why, extra={"told_by": "summary"})
             return exit_.code
         finally:
             if showing is not None:

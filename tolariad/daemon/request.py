@@ -27,8 +27,9 @@ class RunRequest(msgspec.Struct, frozen=True, kw_only=True):
     """One start of a run.
 
     `config` is a YAML file. `task` and `epochs` override it, and `sets` (`key=value`) override those. If none is given,
-    an existing run keeps its configuration. `settings` overrides everything. `progress` is called some times a second,
-    in a thread of its own, with the state after the last durable event. The last four fields are for tests.
+    an existing run keeps its configuration. `settings` overrides everything. `verbose`: on a terminal, show the whole
+    log. `progress` is called some times a second, in a thread of its own, with the state after the last durable event.
+    The last four fields are for tests.
     """
 
     run_dir: Path
@@ -40,6 +41,7 @@ class RunRequest(msgspec.Struct, frozen=True, kw_only=True):
     accept_config: bool = False
     retry: bool = False
     linger: bool = False
+    verbose: bool = False
     begin_from: From | None = None
     progress: Progress | None = None
     trainer_command: tuple[str, ...] | None = None

@@ -1,7 +1,8 @@
 """The daemon's log. Every module logs through `logging`; this one decides the format and the destination.
 
-Promises: a logging call never waits for stderr. On a terminal a record is a line of text, otherwise one JSON object.
-Every record says of which run it is and at which step (`run`, `step`).
+Promises: a logging call never waits for stderr. On a terminal only warnings and errors are shown, as plain lines; with
+`verbose`, or `logging.level: debug`, every record with its time, its logger and its fields. Elsewhere a record is one
+JSON object. It says of which run it is and at which step (`run`, `step`).
 """
 
 from __future__ import annotations
@@ -19,7 +20,17 @@ from tolariad.telemetry.writer import BoundedWriter
 
 LogFormat = Literal["auto", "text", "json"]
 Bound = Callable[[], dict[str, object]]
+# A record with this field says what an event says too, whose sentence the console shows, or the summary of the run.
+_TOLD_BY: Final = "told_by"
 _CLEAR_LINE: Final = b"\r\x1b[K"
+
+
+class _PlainFormatter(logging.Formatter):
+    """Formats a record for somebody who watches a run: level and message."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the record's line, and its traceback if it has one."""
+        return f"{record.levelname.lower()}: {safe_lines(super().format(record))}"
 
 
 def _to_json(event: object, **_: object) -> str:
@@ -32,9 +43,10 @@ class DaemonLog(logging.Handler):
     A record is formatted in the calling thread; its bytes are queued in a writer, whose thread does the waiting.
     """
 
-    def __init__(self, level: str, style: LogFormat, descriptor: int = 2) -> None:
+    def __init__(self, level: str, style: LogFormat, descriptor: int = 2, *, verbose: bool = False) -> None:
         """Send every record of `level` and above to `descriptor`, instead of where records went until now."""
         super().__init__()
+        self._verbose = verbose
         self._terminal = os.isatty(descriptor)
         # Clear the line first: a progress display may be rewriting it.
         self.writer: Final = BoundedWriter(descriptor, "log", prefix=_CLEAR_LINE if self._terminal else b"")
@@ -43,7 +55,13 @@ class DaemonLog(logging.Handler):
         logging.getLogger().handlers[:] = [self]
 
     def configure(self, level: str, style: LogFormat) -> None:
-        """Use this level and this format from now on. structlog formats every record, also those of other libraries."""
+        """Use this level and this format from now on, also for the records of other libraries."""
+        is_text = style == "text" or (style == "auto" and self._terminal)
+        self._is_plain = is_text and self._terminal and not self._verbose and level.lower() != "debug"
+        logging.getLogger().setLevel(level.upper())
+        if self._is_plain:
+            self.setFormatter(_PlainFormatter())
+            return
         chain: list[structlog.typing.Processor] = [
             structlog.stdlib.add_log_level,
             structlog.stdlib.add_logger_name,
@@ -51,7 +69,7 @@ class DaemonLog(logging.Handler):
             self._add_bound,
         ]
         render: structlog.typing.Processor
-        if style == "text" or (style == "auto" and self._terminal):
+        if is_text:
             # For people: local time.
             chain.append(structlog.processors.TimeStamper(fmt="%Y-%m-%d %H:%M:%S.%f", utc=False))
             colours = self._terminal and "NO_COLOR" not in os.environ
@@ -63,7 +81,6 @@ class DaemonLog(logging.Handler):
             render = structlog.processors.JSONRenderer(serializer=_to_json)
         last = [structlog.stdlib.ProcessorFormatter.remove_processors_meta, render]
         self.setFormatter(structlog.stdlib.ProcessorFormatter(foreign_pre_chain=chain, processors=last))
-        logging.getLogger().setLevel(level.upper())
 
     def bind(self, bound: Bound) -> None:
         """Add the fields that `bound` returns to every record, unless it has one of that name.
@@ -78,6 +95,8 @@ class DaemonLog(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         """Queue the record's line. If formatting fails, logging's own error handling reports it."""
+        if self._is_plain and (record.levelno < logging.WARNING or hasattr(record, _TOLD_BY)):
+            return
         try:
             line = self.format(record) + "\n"
         except Exception:  # noqa: BLE001 - a wrong format string must not raise in the code that logs
