@@ -121,7 +121,18 @@ def test_state_at_a_step_is_that_steps(tolaria, dead_run):
     assert tolaria("state", dead_run, "--at", "step:7", "--json").json["progress"]["step"] == 7
     assert tolaria("state", dead_run, "--at", "5", "--json").json["seq"] == 5
     assert tolaria("state", dead_run, "--json").json["progress"]["step"] == 12
-    assert "phase: running" in tolaria("state", dead_run).out
+    assert "phase: running" in tolaria("state", dead_run, "--full").out
+
+
+def test_state_is_a_page_unless_all_of_it_is_asked_for(tolaria, dead_run):
+    """Twenty lines at most: phase, the event that led to it, progress; --full has every field."""
+    page, full = tolaria("state", dead_run, "--at", "step:7"), tolaria("state", dead_run, "--at", "step:7", "--full")
+
+    assert len(page.out.splitlines()) <= 20
+    for word in ("running", "StepCompleted  Step 7 of epoch 1", "epoch 1 of 3, step 7 of 30"):
+        assert word in page.out
+    assert "--full" in page.err
+    assert len(full.out.splitlines()) > 100
 
 
 def test_why_shows_the_chain(tolaria, dead_run):

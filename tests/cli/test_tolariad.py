@@ -63,22 +63,51 @@ def test_the_schema_is_json(tolariad):
     assert json.loads(out)["required"] == ["tolaria"]
 
 
+COSTS = {
+    "parameters": 1234567, "state_bytes": 10_000_000, "checkpoint_bytes": 5_000_000,
+    "peak_memory_bytes": 2_000_000_000, "steps_per_epoch": 23,
+    "step_ms": 1.5, "journal_gb_day": 235.93, "device": "cpu", "threads": 1,
+    "determinism": "strict", "loss": 2.3, "notes": ["careful"],
+}  # fmt: skip
+
+
 def test_check_says_what_the_run_will_be_and_cost(tolariad, monkeypatch):
-    """The resolved configuration and the trainer's figures, as words and as JSON."""
-    costs = {
-        "parameters": 1234567, "state_bytes": 10_000_000, "checkpoint_bytes": 5_000_000,
-        "peak_memory_bytes": 2_000_000_000, "steps_per_epoch": 23,
-        "step_ms": 1.5, "journal_gb_day": 1.25, "device": "cpu", "threads": 1,
-        "determinism": "strict", "loss": 2.3, "notes": ["careful"],
-    }  # fmt: skip
-    monkeypatch.setattr(checking, "_costs", lambda _: costs)
+    """Ten lines of 80 columns; the resolved configuration on request; the same as JSON."""
+    monkeypatch.setattr(checking, "_costs", lambda _: COSTS)
     code, words, _ = tolariad("check", "--task", "digits", "--set", "epochs=2")
+    _, more, _ = tolariad("check", "--task", "digits", "--set", "epochs=2", "--verbose")
     _, as_json, _ = tolariad("check", "--task", "digits", "--json")
 
     assert code == 0
-    for word in ("1,234,567", "10.0 MB", "2.0 GB", "1.25 GB a day", "careful", '"epochs": 2'):
+    for word in ("digits, 2 epochs", "1,234,567", "10.0 MB", "2.0 GB", "235.93 GB a day", "careful"):
         assert word in words
-    assert json.loads(as_json)["costs"] == costs
+    assert len(words.splitlines()) == 10
+    assert max(map(len, words.splitlines())) <= 80
+    assert more.endswith(words)
+    assert json.loads(more.removesuffix(words))["tolaria"]["epochs"] == 2
+    assert json.loads(as_json)["costs"] == COSTS
+
+
+@pytest.mark.parametrize(
+    ("sync", "step_ms", "says"),
+    [
+        ("auto", 1.5, "journal.sync: auto joins steps below 5 ms: 17.69 GB at most"),
+        ("auto", 9.0, "journal.sync: auto does that here; it would join steps below 5 ms"),
+        ("batch", 9.0, "journal.sync: batch joins what comes together: 17.69 GB at most"),
+        ("step", 1.5, "journal.sync: step does that, whatever the length of a step"),
+    ],
+)
+def test_check_says_what_sync_does_about_durable_bytes(tolariad, monkeypatch, sync, step_ms, says):
+    """Beside the bytes of steps that are each written at once."""
+    by_step = 86_400 / step_ms * 1e3 * 4096 / 1e9
+    monkeypatch.setattr(checking, "_costs", lambda _: {**COSTS, "step_ms": step_ms, "journal_gb_day": by_step})
+    given = ("check", "--task", "digits", "--set", f"journal.sync={sync}")
+    _, words, _ = tolariad(*given)
+    journal = json.loads(tolariad(*given, "--json")[1])["journal"]
+
+    assert f"journal        {by_step:.2f} GB a day if each step is written at once\n               {says}\n" in words
+    assert (journal["sync"], journal["gb_day_by_step"]) == (sync, by_step)
+    assert (journal["gb_day"] < by_step) is ("at most" in says)
 
 
 def test_a_check_that_cannot_be_answered_is_78(tolariad, monkeypatch):

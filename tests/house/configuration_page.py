@@ -27,7 +27,7 @@ A configuration is one YAML document with the top-level key `tolaria:`. Every ke
       learning_rate:
         base_lr: 3e-4
 
-`tolariad check CONFIG.yaml` validates a file and prints all values that a run would use. `tolariad check --schema`
+`tolariad check CONFIG.yaml` validates a file and shows what its run costs; `--verbose` prints all values that it would use. `tolariad check --schema`
 prints a JSON Schema. `--set KEY=VALUE` overrides a key; a key in a section is written with dots:
 `--set learning_rate.base_lr=3e-4`. `make docs` generates this page.
 

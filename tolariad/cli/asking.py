@@ -13,9 +13,12 @@ from journal.reader import Reader
 from tolariad.cli import output, runs
 from tolariad.cli.errors import Exit
 from tolariad.cli.events import line, position, read_position, verbose
+from tolariad.cli.status_words import state_lines
+from tolariad.control.status import LiveFacts, run_status
 from tolariad.core.plain import plain, plain_event
 from tolariad.forensics.moment import seq_at, state_at
 from tolariad.forensics.positions import BadPosition, JournalPosition
+from tolariad.forensics.timeline import decode_fields
 from tolariad.forensics.why import Answer, Link
 from tolariad.forensics.why import why as explain
 from tolariad.forensics.words import block, safe
@@ -28,17 +31,26 @@ _INDENT: Final = " " * 11
 @click.option(
     "--at", callback=read_position, help="At this point: a sequence number, step:N, epoch:N or a time. Default: now."
 )
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-def state(run: str, at: JournalPosition | None, as_json: bool) -> int:
-    """Show the state of RUN, now or at any point of its history."""
-    with Reader(runs.journal_folder(run)) as reader:
+@click.option("--full", is_flag=True, help="Print every field of the state.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object, with every field of the state.")
+def state(run: str, at: JournalPosition | None, full: bool, as_json: bool) -> int:
+    """Show the state of RUN, now or at any point of its history, on a page."""
+    folder = runs.journal_folder(run)
+    with Reader(folder) as reader:
         replayed = state_at(reader, seq_at(reader, at) if at else None)
+        last = next(iter(reader.seek(seq=replayed.state.seq)), None) if replayed.state.seq else None
     shown: dict[str, Any] = plain(msgspec.to_builtins(replayed.state, builtin_types=(bytes,)))
     if as_json:
         output.put_json({**shown, "unknown_events": replayed.unknown})
-    else:
+    elif full:
         output.put(f"state after event {shown['seq']}")
         output.put(block({name: value for name, value in shown.items() if name != "seq"}, indent="  "))
+    else:
+        status = run_status(replayed.state, str(folder.parent), LiveFacts(segment=reader.segments))
+        event = line(last.seq, decode_fields(last.event)) if last is not None else "no event"
+        for text in state_lines(msgspec.to_builtins(status), event):
+            output.put(text)
+        output.note("--full shows every field of the state")
     for kind, count in replayed.unknown.items():
         output.note(f"{count} events of type {safe(kind)} are unknown to this version and were skipped")
     return Exit.DONE

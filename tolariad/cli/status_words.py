@@ -35,6 +35,23 @@ def status_lines(status: Status) -> Iterator[str]:
     place = f"pid {status['pid']}" if status["live"] else "no daemon"
     name = painted(safe(str(status["name"] or "(unnamed)")), "bold")
     yield f"{name}  {_phase(str(status['phase']))}  ({place}, {safe(status['dir'])})"
+    yield from _facts(status)
+    yield from _troubles(status)
+    yield from _said(status)
+
+
+def state_lines(status: Status, now: str) -> Iterator[str]:
+    """Yield the page of `tolaria state`: `now` is the event that led to the state, and what is live is left out."""
+    yield f"{painted(safe(str(status['name'] or '(unnamed)')), 'bold')}  {_phase(str(status['phase']))}"
+    yield f"  {'after':<11} {now}"
+    yield from _facts({**status, "trainer": None})
+    if status["troubles"]:
+        counts = ", ".join(f"{one['event']} {one['count']}" for one in status["troubles"])
+        yield f"  {'troubles':<11} {counts}"
+
+
+def _facts(status: Status) -> Iterator[str]:
+    """Yield the facts that apply, each on a line with its label."""
     emergency = status.get("emergency")
     lines = {
         "ordered": status["ordered"] and f"{status['ordered']}, at the next step boundary",
@@ -54,8 +71,6 @@ def status_lines(status: Status) -> Iterator[str]:
         "rng seed": str(status["rng_seed"]),
     }
     yield from (f"  {label:<11} {text}" for label, text in lines.items() if text)
-    yield from _troubles(status)
-    yield from _said(status)
 
 
 def status_row(status: Status, columns: int | None = None) -> str:
