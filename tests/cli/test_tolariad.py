@@ -173,7 +173,7 @@ def recorder(run_dir):
 
 
 def test_progress_is_plain_lines_where_there_is_no_terminal(recorder):
-    """A line when epoch or phase changes, and from time to time otherwise; no control characters."""
+    """A line when epoch or phase changes, and every few seconds otherwise; no control characters."""
     lines = shown(recorder, rewrite=False, moments=[n * 0.2 for n in range(25)]).splitlines()
 
     assert 3 <= len(lines) <= 8
@@ -184,21 +184,79 @@ def test_progress_is_plain_lines_where_there_is_no_terminal(recorder):
 
 
 def test_progress_says_it_is_alive_while_nothing_changes(recorder):
-    """A paused run still prints a line from time to time."""
+    """A paused run still prints a line every five seconds."""
     stream, clock = io.StringIO(), Clock()
     progress = Progress(stream, rewrite=False, clock=clock)
-    for clock.now in (0.0, 1.0, 5.0, 10.5, 11.0, 21.0):
+    for clock.now in (0.0, 1.0, 4.0, 5.5, 6.0, 11.0):
         progress(recorder.status())
 
     assert len(stream.getvalue().splitlines()) == 3
 
 
-def test_progress_rewrites_one_line_on_a_terminal(recorder):
-    """Each state replaces the one before; lines for a new epoch or phase stay."""
-    text = shown(recorder, rewrite=True, moments=[0.1, 0.2, 0.3])
+def test_progress_rewrites_one_line_on_a_terminal(recorder, monkeypatch):
+    """Each state replaces the one before; nothing stays but notes. Every line has a bar and fits, however narrow."""
+    for _ in range(9):
+        recorder.step()
+    for columns in (80, 60, 44, 20, 120):
+        monkeypatch.setenv("COLUMNS", str(columns))
+        rows = shown(recorder, rewrite=True, moments=[0.1, 0.2, 0.3]).split("\r\x1b[K")
 
-    assert text.count("\r\x1b[K") == 4
-    assert text.count("\n") == 1
+        assert len(rows) == 5, "three states and the end"
+        assert "\n" not in "".join(rows)
+        assert all(len(row) < columns for row in rows)
+        assert columns < 60 or all("━" in row and "step" in row and "loss" in row for row in rows[1:4])
+        assert ("steps/s" in rows[3], "lr " in rows[3]) == (False, columns == 120)
+
+
+def test_the_start_is_named_by_its_phases(recorder):
+    """Until there is an epoch, nothing else is shown; later the place, but no figures of before."""
+    status = msgspec.to_builtins(recorder.status())
+    trainer = {**status["trainer"], "alive": True}
+
+    def row(**fields):
+        return status_row({**status, "phase": "starting", **fields})
+
+    assert row(epoch=0, trainer=None) == "starting the trainer"
+    assert row(epoch=0, trainer={**trainer, "activity": "import"}) == "importing torch"
+    assert row(epoch=0, trainer={**trainer, "activity": "build"}) == "building the model"
+    assert row(epoch=2, trainer={**trainer, "alive": False}).startswith("starting the trainer  epoch 2/3  step ")
+    assert row(epoch=2, rerunning_to=7).startswith("re-running up to step 7  epoch 2/3  step ")
+    assert "loss" not in row(epoch=2)
+
+
+def test_the_tasks_own_metrics_are_in_the_row(recorder):
+    """By their names, after the loss; if the line is too narrow, they leave before the position."""
+    recorder.step()
+    metrics = {"loss": 0.25, "accuracy": 0.5, "r2": 0.75, "f1 \x1b": None}
+    status = {**msgspec.to_builtins(recorder.status()), "phase": "running", "metrics": metrics}
+    row = status_row(status)
+
+    assert "val_loss 0.25  acc 50.00 %  r2 0.75  f1 \\x1b -" in row
+    assert "r2" not in status_row(status, 60)
+    assert "acc 50.00 %" in status_row(status, 60)
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "ascii"])
+def test_a_bar_can_be_written_to_any_terminal(recorder, encoding):
+    """A terminal without the bar's characters gets others."""
+    stream = io.TextIOWrapper(io.BytesIO(), encoding=encoding)
+    for _ in range(9):
+        recorder.step()
+    Progress(stream, rewrite=True)(recorder.status())
+
+    assert (b"\xe2\x94\x81" in stream.buffer.getvalue()) is (encoding == "utf-8")
+    assert b"--" in stream.buffer.getvalue() or encoding == "utf-8"
+    assert b"epoch 1/3" in stream.buffer.getvalue()
+
+
+def test_a_run_that_is_no_terminal_loads_no_rich():
+    """The daemon's log does not load it either, though structlog would."""
+    code = (
+        "import sys; from tolariad.cli.progress import Progress; import tolariad.daemon; print('rich' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=True)
+
+    assert done.stdout == "False\n"
 
 
 WHY = "divergence: loss 12.3456 at step 412, where 1.23456 was usual and 1.54321 the limit"
@@ -223,7 +281,7 @@ def test_progress_says_at_once_and_once_what_the_run_did_on_its_own(recorder, re
         recorder.record(ConservativeModeEntered(why=f"reason \x1b[2J {number}"))
     progress(recorder.status())
     progress.end()
-    text = stream.getvalue().replace("\r\x1b[K", "")
+    text = stream.getvalue().replace("\r\x1b[K", "\n").replace("\n\n", "\n")
     lines = text.splitlines()
     first = next(n for n, line in enumerate(lines) if "note: " in line)
 

@@ -27,9 +27,9 @@ A configuration is one YAML document with the top-level key `tolaria:`. Every ke
       learning_rate:
         base_lr: 3e-4
 
-`tolariad check CONFIG.yaml` validates a file and shows what its run costs; `--verbose` prints all values that it would use. `tolariad check --schema`
-prints a JSON Schema. `--set KEY=VALUE` overrides a key; a key in a section is written with dots:
-`--set learning_rate.base_lr=3e-4`. `make docs` generates this page.
+`tolariad check CONFIG.yaml` validates a file and shows what its run costs; `--verbose` prints all values that it would
+use. `tolariad check --schema` prints a JSON Schema. `--set KEY=VALUE` overrides a key; a key in a section is written
+with dots: `--set learning_rate.base_lr=3e-4`. `make docs` generates this page.
 
 Values are read by the rules of YAML 1.2: only `true` and `false` are booleans, `3e-4` is a number, `off` is text. An
 unknown key, a duplicate key, a value of the wrong type or a value out of range is an error. The error names file, line

@@ -25,6 +25,19 @@ _PHASE_COLOURS: Final = {
 _BUDGETS: Final = ("BUDGET", "LIMIT", "P50", "P99", "WORST", "MEASURED", "OVER", "KIND")
 _UNITS: Final = {"percent": "%", "messages": ""}
 _SAID_SHOWN: Final = 5
+_STARTS: Final = ("starting", "recovering")
+# Activities of a trainer that starts.
+_STARTING: Final = {
+    "import": "importing torch",
+    "build": "building the model",
+    "data": "reading the data",
+    "restore": "restoring the state",
+    "compile": "compiling the model",
+    "checkpoint": "writing a checkpoint",
+    "hook": "calling the task's hooks",
+}
+_RATE_RANK: Final = 1001
+_SPEED_RANK: Final = 1000
 _INDENT: Final = " " * 14
 _DISK_ADVICE: Final = "if this paused the run, the run resumes by itself when there is space"
 Status = Mapping[str, Any]
@@ -74,36 +87,65 @@ def _facts(status: Status) -> Iterator[str]:
 
 
 def status_row(status: Status, columns: int | None = None) -> str:
-    """Return one line: epoch, step, loss, accuracy, rate, steps per second, time left.
+    """Return one line: stage, epoch, step, loss, metrics, rate, steps per second, time left.
 
-    If it is longer than `columns`, leave out the rate, and then the steps per second.
+    If it is longer than `columns`, leave out the rate, then the steps per second, then metrics.
     """
-    phase = str(status["phase"])
-    parts = [
-        f"epoch {status['epoch']}/{status['epochs']}",
-        f"step {status['step']}" + (f"/{status['steps_total']}" if status["steps_total"] else ""),
-        f"loss {number(status['loss'], status['loss_state'])}",
-        f"acc {_accuracy(status, best=False)}",
-        f"lr {number(status['lr'])}",
-    ]
+    return "  ".join(fitted([(0, place(status)), *figures(status)], columns))
+
+
+def place(status: Status) -> str:
+    """Return the stage, if it is not plain training, and epoch and step once there are any."""
+    total = f"/{status['steps_total']}" if status["steps_total"] else ""
+    parts = [stage(status)]
+    if status["epoch"] or not parts[0]:
+        parts += [f"epoch {status['epoch']}/{status['epochs']}", f"step {status['step']}{total}"]
+    return "  ".join(part for part in parts if part)
+
+
+def stage(status: Status) -> str:
+    """Return the stage of the run: a start-up phase by its name, else the phase; empty while it trains."""
+    phase, trainer = str(status["phase"]), status["trainer"] or {}
+    if phase in _STARTS:
+        if status["rerunning_to"]:
+            return painted(f"re-running up to step {status['rerunning_to']}", "cyan")
+        word = _STARTING.get(str(trainer.get("activity"))) if trainer.get("alive") else "starting the trainer"
+        return painted(word or phase, "cyan")
+    return "" if phase == "running" else _phase(phase)
+
+
+def figures(status: Status) -> list[tuple[int, str]]:
+    """Return what is measured, each with its rank: the highest is left out first, 0 never. Nothing at a start."""
+    if not status["epoch"] or status["phase"] in _STARTS:
+        return []
+    metrics = dict(status.get("metrics") or {})
+    loss, accuracy = metrics.pop("loss", None), metrics.pop("accuracy", None)
+    parts = [(0, f"loss {number(status['loss'], status['loss_state'])}")]
+    parts += [(2, f"val_loss {number(loss)}")] if loss is not None else []
+    parts += [(1, f"acc {100 * accuracy:.2f} %")] if accuracy is not None else []
+    parts += [(3 + n, f"{safe(name)} {number(value)}") for n, (name, value) in enumerate(metrics.items())]
+    parts.append((_RATE_RANK, f"lr {number(status['lr'])}"))
     if status["steps_per_s"]:
-        parts.append(f"{status['steps_per_s']:.1f} steps/s")
-        parts.append(f"{duration(status['eta_s'])} left")
-    if phase != "running":
-        parts.insert(0, _phase(phase))
+        parts.append((_SPEED_RANK, f"{status['steps_per_s']:.1f} steps/s"))
+        parts.append((0, f"{duration(status['eta_s'])} left"))
     if status.get("conservative"):
-        parts.append(painted("conservative", "yellow"))
-    if status["rerunning_to"]:
-        parts.append(f"re-running up to step {status['rerunning_to']}")
-    for dropped in ("lr ", " steps/s"):
-        if columns is not None and sum(map(_width, parts)) + 2 * (len(parts) - 1) > columns:
-            parts = [part for part in parts if not (part.startswith(dropped) or part.endswith(dropped))]
-    return "  ".join(parts)
+        parts.append((1, painted("conservative", "yellow")))
+    return parts
 
 
-def _width(part: str) -> int:
-    """Return the columns that the part takes; colours take none."""
-    return len(OWN_MARKS.sub("", part))
+def fitted(parts: list[tuple[int, str]], columns: int | None) -> list[str]:
+    """Return the texts of the parts; if they and the spaces between them are too wide, without those of high rank."""
+    while columns is not None and sum(width(text) + 2 for _, text in parts) - 2 > columns:
+        least = max(parts)
+        if least[0] == 0:
+            break
+        parts = [part for part in parts if part is not least]
+    return [text for _, text in parts]
+
+
+def width(text: str) -> int:
+    """Return the columns that the text takes; colours take none."""
+    return len(OWN_MARKS.sub("", text))
 
 
 def said_lines(text: str, prefix: str, columns: int = COLUMNS) -> list[str]:

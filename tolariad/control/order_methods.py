@@ -148,6 +148,8 @@ def _name(kind: Any, types: dict[str, str]) -> str:
         kind = next((note for note in notes if not isinstance(note, msgspec.Meta)), kind)  # the values of a text
     if get_origin(kind) is tuple:
         return f"[]{_name(get_args(kind)[0], types)}"
+    if get_origin(kind) is dict:
+        return f"[string]{_name(get_args(kind)[1], types)}"
     if kind in _PLAIN:
         return _PLAIN[kind]
     name = _NAMES.get(kind) or str(kind.__name__)

@@ -143,8 +143,9 @@ class RunStatus(msgspec.Struct, frozen=True, kw_only=True):
     """The reply of `Status`, and the output of `tolaria status --json`.
 
     A number that is not finite is null; the field `..._state` beside it holds `nan`, `pos_inf` or `neg_inf`. `time` is
-    now or, without a daemon, the time of the last step or of the run's start. `said`: the newest actions, oldest first.
-    `troubles`: all kinds that there were since the run began, the one that occurred last at the end.
+    now or, without a daemon, the time of the last step or of the run's start. `metrics`: all values of the last
+    validation, by the task's names. `said`: the newest actions, oldest first. `troubles`: all kinds that there were
+    since the run began, the one that occurred last at the end.
     """
 
     name: str
@@ -173,6 +174,7 @@ class RunStatus(msgspec.Struct, frozen=True, kw_only=True):
     accuracy: float | None
     accuracy_state: NumberState | None
     best_accuracy: float | None
+    metrics: dict[str, float | None]
     steps_per_s: float | None
     eta_s: float | None
     ordered: str | None
@@ -222,6 +224,7 @@ def run_status(state: RunState, directory: str, facts: LiveFacts) -> RunStatus:
         **_number("validation_loss", metric("loss")),
         **_number("accuracy", metric("accuracy")),
         best_accuracy=finite(progress.best_accuracy),
+        metrics={name: finite(value) for name, value in progress.metrics.items()},
         steps_per_s=speed,
         eta_s=(total - progress.step) / speed if total and speed else None,
         ordered=_ordered(state),
