@@ -248,7 +248,7 @@ class Incarnation(RunningTrainer):
             logging.INFO if exit_.code == 0 else logging.WARNING,
             "Trainer %d (pid %d) has ended: %s, %s",
             *(self.number, self.pid, reason.value, how),
-            extra={"told_by": "TrainerDied"},
+            extra={"told_by": "TrainerEnded" if exit_.code == 0 else "TrainerDied"},
         )
         return TrainerGone(
             incarnation=self.number,

@@ -94,7 +94,13 @@ class ThreadIncarnation(RunningTrainer):
         code = self._exit.code
         reason = DeathReason.HANG if self._hung else DeathReason.KILLED if self._ended_ns else DeathReason.EXIT
         level = logging.INFO if code == 0 else logging.WARNING
-        _log.log(level, "Trainer %d has ended: %s", self.number, reason.value, extra={"told_by": "TrainerDied"})
+        _log.log(
+            level,
+            "Trainer %d has ended: %s",
+            self.number,
+            reason.value,
+            extra={"told_by": "TrainerDied"} if code else {},
+        )
         return TrainerGone(
             incarnation=self.number,
             reason=reason,
