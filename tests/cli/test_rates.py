@@ -72,7 +72,7 @@ def test_why_tells_order_actor_reason_and_the_first_step_that_was_verified(tolar
     assert (first["type"], first["step"], first["verified"]) == ("StepCompleted", 13, {"group": "body", "rate": 0.01})
     words = tolaria("why", rated.path.parent, "lr").out
     assert "it oscillates" in words
-    assert "verified={group=body rate=0.01}" in words
+    assert "Verified: body at 0.01." in words
     earlier = tolaria("why", rated.path.parent, "lr", "--at", "step:11")
     assert earlier.code == 1
     assert "by then no order and no plateau had changed a rate of this run" in earlier.err

@@ -133,6 +133,8 @@ def _put_words(answer: Answer, shown: Callable[[int, dict[str, Any]], str]) -> N
 def _put_links(links: tuple[Link, ...], label: str, shown: Callable[[int, dict[str, Any]], str]) -> None:
     for link in links:
         first, *rest = shown(link.seq, link.fields).split("\n")
+        if checked := link.fields.get("verified"):
+            first += f" Verified: {safe(checked['group'])} at {checked['rate']:.6g}."
         output.put(f"  {label:<9}{first}")
         for one in rest:
             output.put(f"{_INDENT}{one}")

@@ -28,7 +28,7 @@ from tolariad.forensics.words import safe
 if TYPE_CHECKING:
     from rich.console import Console
 
-_PLAIN_S: Final = 0.5
+_PLAIN_S: Final = 2.0
 _SILENT_S: Final = 5.0
 _BAR_MIN: Final = 4
 _BAR_MAX: Final = 40

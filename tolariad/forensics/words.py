@@ -6,14 +6,16 @@ such as one of a newer version, is shown by its fields.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
 from tolariad.core.plain import safe, safe_lines
-from tolariad.core.sentences import sentence
-from tolariad.core.vocabulary import EVENT_TYPES
+
+if TYPE_CHECKING:
+    from tolariad.core.base import Event
 
 __all__ = ["block", "by_whom", "in_words", "one_line", "safe", "safe_lines"]
 
@@ -23,11 +25,21 @@ _VALUE_CHARACTERS_MAX: Final = 100
 
 def in_words(fields: Mapping[str, Any]) -> str:
     """Return the event's sentence; its fields on one line if this version cannot read it."""
-    kind = EVENT_TYPES.get(str(fields.get("type", "")))
+    from tolariad.core.sentences import sentence
+
+    kind = _kinds().get(str(fields.get("type", "")))
     try:
         return safe(sentence(msgspec.convert(fields, kind))) if kind is not None else one_line(fields)
     except msgspec.ValidationError:
         return one_line(fields)
+
+
+@functools.cache
+def _kinds() -> dict[str, type[Event]]:
+    """Return the types that have a sentence. Most commands need none of them, and none needs the vocabulary's codec."""
+    from tolariad.core.sentences import SENTENCES
+
+    return {kind.__name__: kind for kind in SENTENCES}
 
 
 def one_line(fields: Mapping[str, Any]) -> str:
