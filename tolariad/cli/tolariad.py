@@ -77,7 +77,7 @@ def run(
     try:
         code = run_daemon(request)
     except StartRefused as refused:
-        raise CommandError(refused.code, refused.why, name="StartRefused") from refused
+        raise CommandError(refused.code, refused.why, hint=refused.hint, name="StartRefused") from refused
     except OSError as error:
         raise CommandError(EXIT_IO, f"input or output failed: {error}", name=type(error).__name__) from error
     finally:

@@ -349,7 +349,7 @@ def _log_failure(task: asyncio.Task[Any]) -> None:
 
 
 def _former_trainer(run: OpenRun) -> FormerTrainer | None:
-    known = run.state.trainer
+    known = run.former
     return FormerTrainer(known.pid, known.start_ticks, known.boot_id) if known.pid else None
 
 

@@ -37,11 +37,13 @@ from tolariad.core.base import Event
 from tolariad.core.exits import EXIT_CONFIG, EXIT_DAMAGED, EXIT_IO, EXIT_TRY_AGAIN
 from tolariad.core.inputs import StartMode
 from tolariad.core.replay import ReplayError, newest_usable, replay_records
+from tolariad.core.run.slice import Phase
 from tolariad.core.run.words import DaemonStarted, JournalRecovered, Parent, RunStarted
 from tolariad.core.settings.model import JournalSettings, Settings
 from tolariad.core.state import RunState
 from tolariad.core.steps.table import STEP_COLUMNS, step_row
-from tolariad.daemon import parent
+from tolariad.core.trainer.slice import Trainer
+from tolariad.daemon import anew, changes, parent
 from tolariad.daemon import settings as settings_of
 from tolariad.daemon.request import RunRequest, StartRefused, refusing
 from tolariad.daemon.settings import GIVEN_NAME, RESOLVED_NAME, Resolved
@@ -62,7 +64,10 @@ _EXTEND_EVERY_S: Final = 10.0
 
 
 class OpenRun(msgspec.Struct, frozen=True, kw_only=True):
-    """A run that is ready to start: journal locked and scanned, state folded, configuration accepted."""
+    """A run that is ready to start: journal locked and scanned, state folded, configuration accepted.
+
+    `former`: the last trainer in this folder, which may not have ended yet.
+    """
 
     run_dir: Path
     journal: Journal
@@ -72,6 +77,7 @@ class OpenRun(msgspec.Struct, frozen=True, kw_only=True):
     boot_id: str
     facts: tuple[Event, ...]
     mode: StartMode
+    former: Trainer = Trainer()
 
     @property
     def context_hash(self) -> bytes:
@@ -98,10 +104,33 @@ def open_run(request: RunRequest, mode: StartMode, notifier: Notifier) -> OpenRu
     journal = _open_journal(folder, asked.journal)
     try:
         state = _fold(journal, notifier)
+        if mode is not StartMode.ACTIVATED and anew.never_trained(state):
+            own = settings_of.load(request, state.run.config)
+            if state.run.phase is Phase.FAILED or changes.differs(state, settings_of.resolve(own, 0), request):
+                return _begin_anew(request, mode, own, journal, state)
         return _agree(request, mode, asked, journal, state)
     except BaseException:
         journal.close()
         raise
+
+
+def _begin_anew(request: RunRequest, mode: StartMode, asked: Settings, journal: Journal, state: RunState) -> OpenRun:
+    """Set the journal of a run that never trained aside, and open a new one."""
+    folder = journal.folder.parent
+    with refusing(EXIT_IO, f"the earlier attempt in {folder} cannot be set aside", OSError):
+        aside = anew.set_aside(folder, "checkpoints", JOURNAL_NAME)
+    fresh = _open_journal(folder, asked.journal)
+    try:
+        # Only now: a start beside this one finds one of the two locked.
+        journal.close()
+        run = _agree(request, mode, asked, fresh, RunState(), began_from=state.run.parent)
+    except BaseException:
+        fresh.close()
+        raise
+    why = f": {state.run.why}" if state.run.why else ""
+    note = f"the run begins anew. An earlier start never came to its first step{why}. Its journal is in {aside}"
+    resolved = replace(run.resolved, notes=(*run.resolved.notes, note))
+    return replace(run, resolved=resolved, former=state.trainer)
 
 
 def _refuse_strangers(folder: Path) -> None:
@@ -181,8 +210,19 @@ def _with_failpoints(records: Iterator[JournalEntry | Mark]) -> Iterator[Journal
     reached("replay")
 
 
-def _agree(request: RunRequest, mode: StartMode, asked: Settings, journal: Journal, state: RunState) -> OpenRun:
-    """Compare configurations, or create the new run's identity. Only after that write the two files."""
+def _agree(
+    request: RunRequest,
+    mode: StartMode,
+    asked: Settings,
+    journal: Journal,
+    state: RunState,
+    *,
+    began_from: Parent | None = None,
+) -> OpenRun:
+    """Compare configurations, or create the new run's identity. Only after that write the two files.
+
+    `began_from`: where a new run begins if the request does not say it.
+    """
     folder = journal.folder.parent
     is_new = state.seq == 0
     if not is_new and not request.accept_config:
@@ -192,16 +232,17 @@ def _agree(request: RunRequest, mode: StartMode, asked: Settings, journal: Journ
     boot = boot_id()
     facts: list[Event] = []
     if is_new:
-        began_from = parent.find(request.begin_from) if request.begin_from else None
+        began_from = parent.find(request.begin_from) if request.begin_from else began_from
         facts.append(_run_started(folder, resolved, run_id, began_from))
     elif request.begin_from:
         parent.require_same(request.begin_from, state)
     facts.append(_daemon_started(boot, activated=mode is StartMode.ACTIVATED))
-    changed = None if is_new else settings_of.change_at_start(state, resolved, request)
+    changed = None if is_new else changes.at_start(state, resolved, request)
     if changed is not None:
         facts.append(changed)
-        if mode is not StartMode.ACTIVATED and settings_of.goes_on(state, resolved):
-            resolved = replace(resolved, notes=(*resolved.notes, settings_of.going_on(state, resolved)))
+        notes = (changes.note(changed), changes.about_end(state, resolved, changed))
+        if mode is not StartMode.ACTIVATED:
+            resolved = replace(resolved, notes=(*resolved.notes, *filter(None, notes)))
     with refusing(EXIT_IO, f"the configuration cannot be written into {folder}", OSError):
         write_configuration(request, folder, resolved)
     return OpenRun(
@@ -213,6 +254,7 @@ def _agree(request: RunRequest, mode: StartMode, asked: Settings, journal: Journ
         boot_id=boot,
         facts=tuple(facts),
         mode=mode,
+        former=state.trainer,
     )
 
 

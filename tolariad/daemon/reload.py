@@ -19,6 +19,7 @@ from tolariad.core.decision import Answer, Refusal
 from tolariad.core.exits import EXIT_CONFIG, EXIT_IO
 from tolariad.core.inputs import Reconfigured
 from tolariad.core.settings.model import Settings
+from tolariad.daemon import changes
 from tolariad.daemon import settings as settings_of
 from tolariad.daemon.opening import OpenRun, write_configuration
 from tolariad.daemon.request import RunRequest, StartRefused
@@ -81,7 +82,7 @@ class Reloader:
         """Reload once, and return the keys that have changed, as text. Raises if nothing was reloaded."""
         # In a thread: the file's disk may hang, and parsing a long file takes a second.
         resolved = await loop_files.in_thread(self._read)
-        change = settings_of.change(self._kernel.durable.run.config, resolved, self._request)
+        change = changes.at_reload(self._kernel.durable.run.config, resolved, self._request)
         if change is None:
             return "nothing has changed"
         if self._kernel.failure is not None:

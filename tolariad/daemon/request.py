@@ -51,12 +51,13 @@ class RunRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StartRefused(Exception):
-    """The start was refused; nothing was started or changed. `code` is the exit code."""
+    """The start was refused; nothing was started or changed. `code` is the exit code, `hint` the command to try."""
 
-    def __init__(self, code: int, why: str) -> None:
-        super().__init__(why)
+    def __init__(self, code: int, why: str, hint: str = "") -> None:
+        super().__init__(f"{why}\n  {hint}" if hint else why)
         self.code = code
         self.why = why
+        self.hint = hint
 
 
 @contextmanager

@@ -13,7 +13,7 @@ import torch
 from blake3 import blake3
 from torch.nn.parameter import is_lazy
 
-from tolariad.core.settings.rules import read_resolved, require_task
+from tolariad.core.settings.rules import exact_json, read_resolved, require_task
 from tolariad.trainer.architecture import Ledger, as_built
 from tolariad.trainer.checkpoints.capture import check_capturable, check_participants
 from tolariad.trainer.data.feed import Feed, TensorFeed
@@ -90,7 +90,8 @@ def build(config: bytes, threads: int | None = None, given: FoundTask | None = N
             grade=grade,
             precision=settings.precision,
             task_hash=found.source_hash,
-            config_hash=blake3(config).hexdigest(),
+            # Of the keys that a step may depend on, and of the length that the schedules are computed for.
+            config_hash=blake3(exact_json(settings) + b"%d" % drawn_for.total_steps).hexdigest(),
         ),
         steps_per_epoch=steps_per_epoch or 0,
         notes=tuple(filter(None, (train.note, without_validation, drawn_for.note))),

@@ -1,4 +1,4 @@
-"""Rules over whole settings: relations between keys, the keys that a live run may reload, the keys without effect.
+"""Rules over whole settings: relations between keys, differences, canonical forms, the keys without effect.
 
 Promises: pure functions of settings. Equal settings have the same canonical form, byte for byte.
 """
@@ -14,24 +14,12 @@ import msgspec
 
 from tolariad.core.bounds import shown
 from tolariad.core.health.budgets import BUDGETS, FED_BREAKERS
+from tolariad.core.settings.changes import Change, change_of, is_under
 from tolariad.core.settings.model import Settings
 from tolariad.core.settings.optimization import Optimizer
 from tolariad.core.settings.reading import ConfigError, Problem, read_settings
 from tolariad.core.settings.task_defaults import TASK_DEFAULTS, TASK_OPTIONS
 from tolariad.core.settings.values import read_metric
-
-# Keys that a live daemon may reload. None of them can change a weight, a rate or the order of data.
-RELOADABLE: Final = (
-    "logging",
-    "metrics",
-    "telemetry",
-    "budgets",
-    "control",
-    "checkpoint.keep_last",
-    "checkpoint.keep_days",
-    "checkpoint.importance_days",
-    "checkpoint_storage_quota_gb",
-)
 
 # Keys for features that this version does not have. They are accepted; `tolariad check` lists those that are set.
 WITHOUT_EFFECT: Final = (
@@ -122,23 +110,29 @@ def read_resolved(document: bytes) -> Settings:
 
 def difference(a: Settings, b: Settings) -> list[str]:
     """Return the dotted keys whose values differ, sorted."""
-    left, right = dict(_flat(msgspec.to_builtins(a))), dict(_flat(msgspec.to_builtins(b)))
+    left, right = values_of(a), values_of(b)
     return sorted(key for key in left.keys() | right.keys() if left.get(key) != right.get(key))
 
 
-def is_reloadable(key: str) -> bool:
-    """Return whether a live run may reload this dotted key."""
-    return _is_under(key, RELOADABLE)
+def values_of(settings: Settings) -> dict[str, Any]:
+    """Return the values of all settings by dotted key."""
+    return dict(_flat(msgspec.to_builtins(settings)))
+
+
+def exact_json(settings: Settings) -> bytes:
+    """Return, in canonical form, the settings that a step's result may depend on: all but those that are free.
+
+    `epochs` and `stop.steps` are left out too, though learning rates may be computed for them: the trainer adds the
+    length that it computed them for.
+    """
+    exact = {key: value for key, value in values_of(settings).items() if change_of(key) is not Change.FREE}
+    return msgspec.json.encode(exact, order="sorted")
 
 
 def without_effect(settings: Settings) -> list[str]:
     """Return the keys that differ from their default but have no effect in this version."""
     changed = difference(settings, Settings())
-    return [key for key in changed if _is_under(key, WITHOUT_EFFECT)]
-
-
-def _is_under(key: str, prefixes: tuple[str, ...]) -> bool:
-    return any(key == prefix or key.startswith(f"{prefix}.") for prefix in prefixes)
+    return [key for key in changed if is_under(key, WITHOUT_EFFECT)]
 
 
 def _flat(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:

@@ -5,6 +5,7 @@ Promises: only the module that the configuration names is imported, and its sour
 
 from __future__ import annotations
 
+import difflib
 import importlib
 import importlib.util
 import inspect
@@ -127,9 +128,10 @@ def _made(module: ModuleType, attribute: str, name: str) -> FoundTask:
     """Call the class or factory. An instance is used as it is."""
     found: Any = module
     for part in attribute.split("."):
-        found = getattr(found, part, None)
-    if found is None:
-        raise SetupRefused(f"task: {module.__name__} has no {attribute!r} (from {name!r})")
+        within, found = found, getattr(found, part, None)
+        if found is None:
+            place = Path(name.rpartition(":")[0]).name or module.__name__
+            raise SetupRefused(f"{place} has no {attribute!r}{_nearest(within, attribute, part)}")
     task = found() if inspect.isclass(found) or inspect.isfunction(found) else found
     missing = [method for method in _REQUIRED if not callable(getattr(task, method, None))]
     if missing:
@@ -137,6 +139,13 @@ def _made(module: ModuleType, attribute: str, name: str) -> FoundTask:
             f"task: {name!r} has no method {', '.join(missing)}; `tolariad new-task PATH` writes a working example"
         )
     return FoundTask(task, _hash_of(module))
+
+
+def _nearest(within: Any, attribute: str, part: str) -> str:
+    """Return the question for the public class or function of `within` with the nearest name; "" if none is near."""
+    known = [name for name, value in vars(within).items() if callable(value) and not name.startswith("_")]
+    close = difflib.get_close_matches(part, known, 1, 0.6)
+    return f"; did you mean {attribute.replace(part, close[0])!r}?" if close else ""
 
 
 def _hash_of(module: ModuleType) -> str:
