@@ -17,10 +17,11 @@ from tolariad.core.health.budget_words import BudgetsMeasured, MemoryPressed, Ta
 from tolariad.core.health.budgets import BUDGETS
 from tolariad.core.health.histogram import Bin, bucket_of
 from tolariad.core.health.words import ConservativeModeEntered, EmergencyRaised, Level
+from tolariad.core.inputs import TrainerGone, TrainerSpawned
 from tolariad.core.rollback.words import RolledBack
-from tolariad.core.run.words import FailureKind, RunFailed
+from tolariad.core.run.words import FailureKind, RunCompleted, RunFailed
 from tolariad.core.steps.words import SkipReason, StepSkipped
-from tolariad.core.trainer.words import DeathReason, TrainerDied
+from tolariad.core.trainer.words import DeathReason, SetupRefusedReport, TrainerDied
 
 FIELDS = {field.name for field in msgspec.structs.fields(RunStatus)}
 
@@ -200,6 +201,36 @@ def test_list_has_live_and_dead_runs(tolaria, live_run, dead_run_of_another, tmp
     assert rows["digits"]["live"] is True
     assert (rows["other"]["live"], rows["other"]["step"]) == (False, 0)
     assert "digits" in tolaria("list", tmp_path).out
+
+
+def test_a_run_that_failed_at_once_shows_no_number_that_it_does_not_have(tolaria, tmp_path):
+    """`list` has its age and dashes; `status` has the error, and no lines of numbers that are not known."""
+    made = Recorder(tmp_path / "typo" / "journal", segment_bytes=1 << 20)
+    made.open_run(name="typo")
+    made.take(TrainerSpawned(incarnation=1, pid=5001, start_ticks=1, boot_id="ab"))
+    made.report(SetupRefusedReport(why="my_task.py has no 'MyTsk'; did you mean 'MyTask'?"))
+    made.journal.close()
+    listed = tolaria("list", tmp_path).out.splitlines()[1].split("  ")
+    cells = [cell.strip() for cell in listed if cell.strip()]
+    row = tolaria("list", tmp_path, "--json").lines[0]
+    status = tolaria("status", "--dir", tmp_path / "typo")
+    labels = [line.split()[0] for line in status.out.splitlines()[1:]]
+
+    assert cells[:7] == ["typo", "failed", "no", "0/3", "0", "-", "-"]
+    assert 0 <= row["age_s"] < 3 * 365 * 86400
+    assert "MyTask" in status.out
+    assert not {"loss", "validation", "speed"} & set(labels)
+
+
+def test_a_completed_run_has_no_last_error(tolaria, recorder):
+    """A trainer died on the way and the run completed: the death is counted, and is no error of the run."""
+    recorder.take(TrainerGone(incarnation=1, reason=DeathReason.SIGNAL, signal="SIGKILL"))
+    assert recorder.status().last_error == "the trainer ended: signal, SIGKILL"
+    recorder.record(RunCompleted(step=12, epochs=1, checkpoint="c000001"))
+
+    status = recorder.status()
+    assert (status.phase, status.last_error) == ("completed", None)
+    assert status.trainer.deaths_total == 1
 
 
 def test_list_shows_a_damaged_run_and_goes_on(tolaria, dead_run, tmp_path):

@@ -46,6 +46,23 @@ def skipped(reason: steps.SkipReason, loss: float = 9.5, grad_norm: float = 4.0)
         (rb.RolledBack(from_step=201, **BACK), "Rolled back from step 201 to step 200 (c000004) and abandoned 1 step."),
         (rb.RolledBack(**BACK), "Rolled back to step 200 (c000004)."),
         (
+            ck.RerunFinished(
+                first=7,
+                last=36,
+                compared=30,
+                first_difference=ck.Difference(
+                    step=7, field="lr", expected=(0.003).hex(), found=(0.001).hex(), count=30
+                ),
+                expected="changed: learning_rate.base_lr",
+            ),
+            "Re-run finished: 30 of 30 re-run steps differ from the journal, as expected "
+            "(changed: learning_rate.base_lr): the learning rate of step 7 was 0.003 and is 0.001.",
+        ),
+        (
+            ck.RerunFinished(first=7, last=8, compared=2),
+            "Re-run finished: 2 of 2 re-run steps equal the journal, bit for bit.",
+        ),
+        (
             skipped(steps.SkipReason.NON_FINITE, float("nan"), -1.0),
             "Skipped batch 17 of epoch 3: its loss is nan.",
         ),

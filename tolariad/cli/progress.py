@@ -181,7 +181,10 @@ def _next(status: RunStatus, run_dir: Path) -> Iterator[str]:
     if status.phase == "completed":
         yield f"  {tolaria} why {run_dir} checkpoint"
         yield f"  {tolaria} state {run_dir} --at step:{max(1, status.step // 2)}"
-        yield f"  {tolariad} run --dir {run_dir} --epochs {2 * status.epochs}   (goes on with more epochs)"
+        yield f"  {tolariad} run --dir {run_dir} {_more(status)}"
+    elif status.phase == "failed" and not status.step:
+        yield f"  {tolaria} why {run_dir} failure"
+        yield "  correct it, then give the same command again: the run begins anew"
     elif status.phase == "failed":
         yield f"  {tolaria} why {run_dir} failure"
         yield f"  {tolariad} run --dir {run_dir} --retry"
@@ -192,6 +195,14 @@ def _next(status: RunStatus, run_dir: Path) -> Iterator[str]:
     else:
         yield f"  {tolaria} why {run_dir} phase"
         yield f"  {tolariad} run --dir {run_dir}"
+
+
+def _more(status: RunStatus) -> str:
+    """Return the arguments with which a complete run goes on: what ended it, twice as far."""
+    ended_by_steps = status.steps_total == status.step < status.epochs * (status.steps_per_epoch or 0)
+    if ended_by_steps and status.step % (status.steps_per_epoch or 1):
+        return f"--set stop.steps={2 * status.step}   (goes on with more steps)"
+    return f"--epochs {2 * status.epochs}   (goes on with more epochs)"
 
 
 def _typed(command: str) -> str:

@@ -75,8 +75,10 @@ def _facts(status: Status) -> Iterator[str]:
         "mode": status.get("conservative") and _conservative(status["conservative"]),
         "memory": status.get("memory") and _memory(status["memory"]),
         "progress": _progress(status),
-        "loss": f"{number(status['loss'], status['loss_state'])}  (lr {number(status['lr'])}, {_norm(status)})",
-        "validation": f"accuracy {_accuracy(status)}, loss {number(status['validation_loss'])}",
+        "loss": _has(status, "loss")
+        and f"{number(status['loss'], status['loss_state'])}  (lr {number(status['lr'])}, {_norm(status)})",
+        "validation": (_has(status, "accuracy") or _has(status, "validation_loss"))
+        and f"accuracy {_accuracy(status)}, loss {number(status['validation_loss'], status['validation_loss_state'])}",
         "speed": status["steps_per_s"] and f"{status['steps_per_s']:.1f} steps/s, {duration(status['eta_s'])} left",
         "checkpoint": _checkpoint(status),
         "journal": _journal(status["journal"]),
@@ -141,6 +143,11 @@ def fitted(parts: list[tuple[int, str]], columns: int | None) -> list[str]:
             break
         parts = [part for part in parts if part is not least]
     return [text for _, text in parts]
+
+
+def _has(status: Status, name: str) -> bool:
+    """Return whether the run has this number; it may be one that is not finite."""
+    return status[name] is not None or status.get(f"{name}_state") is not None
 
 
 def width(text: str) -> int:

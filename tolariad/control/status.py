@@ -304,6 +304,8 @@ def _ordered(state: RunState) -> str | None:
 def _last_error(state: RunState, failed: str | None) -> str | None:
     if failed or state.run.phase is Phase.FAILED:
         return failed or state.run.why
+    if state.run.phase is Phase.COMPLETED:
+        return None  # what a trainer died of was overcome; `deaths_total` counts it
     return f"the trainer ended: {state.trainer.last_death}" if state.trainer.last_death else None
 
 

@@ -23,6 +23,7 @@ from tolariad.core.rollback import rules as rollback_rules
 from tolariad.core.rollback import words as rb
 from tolariad.core.run import limit_rules
 from tolariad.core.run import words as rv
+from tolariad.core.reaction_sentences import rollback_answer
 from tolariad.core.sentences import sentence
 
 _RUN_ENDS: Final = (rv.RunCompleted, rv.RunFailed, rv.RunStopped)
@@ -62,6 +63,7 @@ ORDERS: Final[Mapping[type[cv.Command], Order]] = {
         done=(rb.RolledBack,),
         failed=(rb.RollbackAborted,),
         overtaken_by=(cv.StopRequested, rv.RunFrozen, *_RUN_ENDS),
+        told=rollback_answer,
     ),
     # Done when its consequence is done. Raising it is the end only if nothing follows.
     hv.RaiseEmergency: Order(

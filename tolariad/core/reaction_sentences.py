@@ -102,6 +102,25 @@ def _rolled_back(e: rb.RolledBack) -> str:
     return f"Rolled back from step {e.from_step} to {to} and abandoned {abandoned}{because(e.why)}{late}"
 
 
+def _rollback_ordered(e: rb.RollbackRequested) -> str:
+    # An older version did not record the place.
+    where = f", {_place(e.epoch, e.batch)}" if e.epoch else ""
+    given_up = f", and gives up {counted(e.given_up, 'step')}" if e.given_up is not None else ""
+    return f"The run is to go back to {e.checkpoint}: step {e.step}{where}{given_up}, ordered{by(e)}"
+
+
+def rollback_answer(e: rb.RolledBack) -> str:
+    """Return the answer to an order to roll back: what was done, and where the run is now."""
+    return f"{_rolled_back(e)} The run is {_place(e.epoch, e.batch)}."
+
+
+def _place(epoch: int, batch: int) -> str:
+    """Return an epoch in words. Before its first batch, training is at the end of the epoch before."""
+    if batch:
+        return f"in epoch {epoch}"
+    return f"at the end of epoch {epoch - 1}" if epoch > 1 else "before the first epoch"
+
+
 def _backed_off(e: rb.RatesBackedOff) -> str:
     return f"The learning rates of {counted(e.groups, 'group')} were multiplied by {e.factor:.6g} after the rollback."
 
@@ -160,7 +179,7 @@ REACTIONS: Final[dict[type[Event], str | Callable[[Any], str]]] = {
     bv.MemoryPressed: "Memory is short: {e.budget} holds {e.percent:.3g} %, over its share of {e.limit:.3g} %.",
     bv.MemoryRelieved: "Every part of the run is within its share of memory again.",
     rb.StateCopied: "The state after step {e.step} was copied for {e.id}.",
-    rb.RollbackRequested: "A rollback to {e.checkpoint} was ordered{by}",
+    rb.RollbackRequested: _rollback_ordered,
     rb.RollbackBegun: "Rollback {e.rollback} began, from step {e.from_step} to step {e.to_step} ({e.checkpoint}){why}",
     rb.RollbackHeard: "Training stopped for rollback {e.rollback}.",
     rb.RollbackPrepared: _prepared,

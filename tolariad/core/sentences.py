@@ -150,16 +150,32 @@ def _training(e: ck.TrainingStarted) -> str:
 def _rerun(e: ck.RerunFinished) -> str:
     if e.last < e.first:
         return f"No step had to be run again, only batches that were skipped ({e.skipped})."
-    steps, was = (f"Steps {e.first} to {e.last}", "were") if e.last > e.first else (f"Step {e.first}", "was")
-    if e.first_difference is None:
-        return f"{steps} {was} run again: all {e.compared} compared are equal to the journal, bit for bit."
-    return f"{steps} {was} run again, with another result: {_differs(e.first_difference)}."
+    steps, first = e.compared + e.skipped, e.first_difference
+    again = counted(steps, "re-run step")
+    if first is None:
+        return f"Re-run finished: {steps} of {again} {'equals' if steps == 1 else 'equal'} the journal, bit for bit."
+    differing = min(first.count, steps) if steps else first.count
+    verb = "differs" if differing == 1 else "differ"
+    expected = f", as expected ({e.expected})" if e.expected else ""
+    return f"Re-run finished: {differing} of {again} {verb} from the journal{expected}: {_differs(first)}."
 
 
 def _differs(found: ck.Difference) -> str:
-    """Return which value differs first. The values themselves are in the event, as hexadecimal floats."""
-    what = _VALUES.get(found.field, found.field)
-    return f"{what} of step {found.step} is the first of {counted(found.count, 'different value')}"
+    """Return which value differs first, before and after, as decimal numbers."""
+    was, now = _values(found.expected, found.found)
+    return f"{_VALUES.get(found.field, found.field)} of step {found.step} was {was} and is {now}"
+
+
+def _values(was: str, found: str) -> tuple[str, str]:
+    """Return both values with as many digits as it takes to tell them apart. Older journals have hexadecimal floats."""
+    try:
+        a, b = float.fromhex(was), float.fromhex(found)
+    except (ValueError, OverflowError):
+        return was, found  # words, such as those of a skipped batch
+    if "0x" not in f"{was}{found}":
+        return was, found
+    short = f"{a:.6g}", f"{b:.6g}"
+    return short if short[0] != short[1] else (repr(a), repr(b))
 
 
 _VALUES: Final = {"loss": "the loss", "grad_norm": "the gradient norm", "lr": "the learning rate", "rates": "the rates"}

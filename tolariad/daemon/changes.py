@@ -23,7 +23,7 @@ from tolariad.core.settings.model import Settings
 from tolariad.core.settings.reading import ConfigError
 from tolariad.core.state import RunState
 from tolariad.daemon.request import EXIT_CONFIG, RunRequest, StartRefused
-from tolariad.daemon.settings import Resolved
+from tolariad.daemon.settings import RESOLVED_NAME, Resolved
 
 _VALUE_CHARACTERS: Final = 48
 
@@ -107,7 +107,7 @@ def _refused_start(
     state: RunState, former: Settings, new: Settings, fixed: list[str], request: RunRequest
 ) -> StartRefused:
     place = _place(state)
-    notes = {key: why_never(key) or (f"the run is already at {place}" if is_of_end(key) else "") for key in fixed}
+    notes = {key: why_never(key) or (f"the run is at {place}" if is_of_end(key) else "") for key in fixed}
     lines = [_difference(former, new, key, notes[key]) for key in fixed]
     why = "\n".join([f"the run in {request.run_dir} has another configuration:", *lines])
     if any(map(why_never, fixed)):
@@ -173,16 +173,22 @@ def _begin_another(request: RunRequest) -> str:
         number += 1
     if request.settings is not None:
         return f"Tolaria(..., run_dir={str(other)!r})"
-    given = _given(request, None)
+    given = _given(request, None, of_run=True)
     return shlex.join(["tolariad", "run", *given, "--dir", str(other), "--from", str(folder)])
 
 
-def _given(request: RunRequest, epochs: int | None) -> list[str]:
-    """Return the arguments that gave the configuration; `epochs` takes the place of those given."""
+def _given(request: RunRequest, epochs: int | None, *, of_run: bool = False) -> list[str]:
+    """Return the arguments that gave the configuration; `epochs` takes the place of those given.
+
+    `of_run`: for another folder. If the configuration is the run's own, name its file.
+    """
     count = epochs or request.epochs
     named: dict[str, Path | str | int | None] = {"--task": request.task, "--epochs": count}
+    config = request.config
+    if of_run and config is None and request.task is None:
+        config = request.run_dir / RESOLVED_NAME
     return [
-        *([str(request.config)] if request.config is not None else []),
+        *([str(config)] if config is not None else []),
         *(part for option, value in named.items() if value is not None for part in (option, str(value))),
         *(part for one in request.sets for part in ("--set", one)),
     ]
@@ -213,7 +219,8 @@ def about_end(state: RunState, resolved: Resolved, change: ConfigChanged) -> str
     if resolved.policy.stop_steps:
         end += f", at most step {resolved.policy.stop_steps}"
     if state.run.phase is Phase.COMPLETED:
-        here = f"the run was complete after epoch {done.epoch_finished}, step {done.step}, and goes on to {end}"
+        after = f"after epoch {done.epoch_finished}, step" if done.epoch_finished else "at step"
+        here = f"the run was complete {after} {done.step}, and goes on to {end}"
     else:
         here = f"the run is at {_place(state)} and goes on to {end}"
     rates = _about_rates(state, planned, resolved, change)

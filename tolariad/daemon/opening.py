@@ -127,8 +127,8 @@ def _begin_anew(request: RunRequest, mode: StartMode, asked: Settings, journal: 
     except BaseException:
         fresh.close()
         raise
-    why = f": {state.run.why}" if state.run.why else ""
-    note = f"the run begins anew. An earlier start never came to its first step{why}. Its journal is in {aside}"
+    why = f". It failed: {state.run.why}" if state.run.why else ""
+    note = f"the run begins anew: an earlier start never came to its first step. Its journal is in {aside}{why}"
     resolved = replace(run.resolved, notes=(*run.resolved.notes, note))
     return replace(run, resolved=resolved, former=state.trainer)
 

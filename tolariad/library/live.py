@@ -96,6 +96,8 @@ class Live:
         opened, kernel = self._opened, self._kernel
         try:
             facts = begin(opened, kernel)
+            for note in opened.resolved.notes:
+                self._saying.note(note)
             opened.journal.start_preparing()
             mode = StartMode.RETRY if opened.state.run.phase is Phase.FAILED else StartMode.EXPLICIT
             kernel.submit(Opened(mode=mode, facts=facts))

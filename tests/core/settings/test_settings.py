@@ -10,14 +10,23 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tolariad.core.health.budgets import FED_BREAKERS
+from tolariad.core.settings.changes import (
+    FREE,
+    NEVER,
+    RELOADABLE,
+    Change,
+    change_of,
+    is_reloadable,
+    is_under,
+    why_never,
+)
 from tolariad.core.settings.model import Settings
 from tolariad.core.settings.reading import ConfigError, known_keys, read_settings
 from tolariad.core.settings.rules import (
-    RELOADABLE,
     WITHOUT_EFFECT,
     check,
     difference,
-    is_reloadable,
+    exact_json,
     optimizer_arguments,
     read_resolved,
     require_task,
@@ -269,6 +278,30 @@ def test_tables_of_keys_name_keys_that_exist():
     known = set(known_keys())
 
     assert {*RELOADABLE, *WITHOUT_EFFECT} <= known
+    assert all(any(is_under(key, (one,)) for key in known) for one in (*FREE, *NEVER))
+
+
+def test_every_key_is_free_needs_a_word_or_never_changes():
+    """Ends, cadence, retention and what a live run reloads are free; what a resume cannot change has a reason."""
+    kinds = {key: change_of(key) for key in known_keys()}
+    free = ("epochs", "stop.steps", "stop.patience", "checkpoint.interval_s", "checkpoint.keep_last", "logging.level")
+    accept = ("learning_rate.base_lr", "task", "task_options", "precision", "detect.skip", "workers", "ema.decay")
+    never = ("rng_seed", "batch_size", "optimizer.name", "optimizer.weight_decay")
+
+    assert {kinds[key] for key in free} == {Change.FREE}
+    assert {kinds[key] for key in accept} == {Change.ACCEPT}
+    assert {kinds[key] for key in never} == {Change.NEVER}
+    assert all(change_of(key) is Change.FREE for key in known_keys() if is_reloadable(key))
+    assert all(bool(why_never(key)) == (kind is Change.NEVER) for key, kind in kinds.items())
+
+
+def test_a_free_key_leaves_the_exact_settings_as_they_are():
+    """So a re-run after it is still compared bit for bit; any other key makes another context."""
+    free = {"epochs": 9, "stop": {"steps": 7}, "checkpoint": {"interval_s": 5.0}, "logging": {"level": "debug"}}
+
+    assert exact_json(read_settings(free)) == exact_json(Settings())
+    for other in ({"learning_rate": {"base_lr": 0.5}}, {"precision": "bf16"}, {"task_options": {"model": "cnn"}}):
+        assert exact_json(read_settings(other)) != exact_json(Settings())
 
 
 def test_every_setting_is_described():

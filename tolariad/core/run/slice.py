@@ -69,7 +69,7 @@ class Gap(msgspec.Struct, frozen=True):
 
 
 class Run(msgspec.Struct, frozen=True):
-    """Slice of RunState: which run this is and its phase."""
+    """Slice of RunState: which run this is and its phase. `changed`: the keys that this start of the daemon changed."""
 
     run_id: str = ""
     name: str = ""
@@ -87,6 +87,7 @@ class Run(msgspec.Struct, frozen=True):
     starts: int = 0
     gap: Gap | None = None
     parent: run.Parent | None = None
+    changed: tuple[str, ...] = ()
 
     @property
     def is_halted(self) -> bool:
@@ -180,11 +181,11 @@ def _started(s: Run, e: run.RunStarted, _: Cause) -> Run:
 
 
 def _config_changed(s: Run, e: run.ConfigChanged, _: Cause) -> Run:
-    return replace(s, config=e.config, policy=e.policy)
+    return replace(s, config=e.config, policy=e.policy, changed=e.keys)
 
 
 def _daemon_started(s: Run, e: run.DaemonStarted, _: Cause) -> Run:
-    return replace(s, boot_id=e.boot_id, starts=s.starts + 1)
+    return replace(s, boot_id=e.boot_id, starts=s.starts + 1, changed=())
 
 
 def _pause_requested(s: Run, _: control.PauseRequested, at: Cause) -> Run:

@@ -77,6 +77,11 @@ def change_of(key: str) -> Change:
     return Change.FREE if is_reloadable(key) or is_under(key, FREE) else Change.ACCEPT
 
 
+def may_change_steps(key: str) -> bool:
+    """Return whether steps that are made again may differ if this key has changed: rates depend on the planned end."""
+    return change_of(key) is not Change.FREE or key in ("epochs", "stop.steps")
+
+
 def why_never(key: str) -> str:
     """Return why no start may change this key, as a clause; "" if one may."""
     return next((why for never, why in NEVER.items() if is_under(key, (never,))), "")

@@ -16,6 +16,7 @@ from tolariad.core.inputs import Now
 from tolariad.core.rates.slice import HasRates
 from tolariad.core.run import words as rv
 from tolariad.core.run.limit_ask import AllTrained, is_training_over
+from tolariad.core.settings.changes import may_change_steps
 from tolariad.core.snapshots.ask import restorable
 from tolariad.core.snapshots.slice import HasSnapshots
 from tolariad.core.steps import words as sv
@@ -141,14 +142,25 @@ def _skipped_after(state: Reads, checkpoint: str) -> bool:
 def rerun_finished(state: Reads, report: ck.RerunReport, _: At[Reads]) -> Decision:
     """Record the end of the script."""
     begun = state.progress.rerun
-    return Decision((ck.RerunFinished.of(report).caused_by(begun.cause if begun else None),))
+    event = ck.RerunFinished.of(report, expected=_why_they_may_differ(state, report.first))
+    return Decision((event.caused_by(begun.cause if begun else None),))
 
 
-def rerun_compared(state: Reads, event: ck.RerunFinished, _: At[Reads]) -> Decision | None:
+def _why_they_may_differ(state: Reads, first: int) -> str:
+    """Return why a re-run from step `first` may differ, as a clause; "" if every bit must be the same."""
+    progress = state.progress
+    # Rates are computed for `stop.steps` only if the data has no length.
+    depends = (key for key in state.run.changed if may_change_steps(key))
+    changed = [key for key in depends if key != "stop.steps" or not progress.steps_per_epoch]
+    if first < progress.environment_since:
+        return f"changed: {', '.join(changed)}" if changed else "the execution context is another one"
+    return "" if progress.determinism == "strict" else f"determinism is {progress.determinism or 'not known'}"
+
+
+def rerun_compared(_: Reads, event: ck.RerunFinished, __: At[Reads]) -> Decision | None:
     """Record a difference that nothing explains: determinism is strict, and every step was made in this environment."""
-    progress, difference = state.progress, event.first_difference
-    must_be_equal = progress.determinism == "strict" and event.first >= progress.environment_since
-    if difference is None or not must_be_equal:
+    difference = event.first_difference
+    if difference is None or event.expected:
         return None
     return Decision((ck.RerunDiverged(difference=difference),))
 
