@@ -148,8 +148,10 @@ def test_a_rollback_names_its_target_and_its_price_before_and_after(tolaria, liv
 
     assert (declined.code, live_run.recorder.state.rollbacks.asked) == (1, None)
     assert asked == [
-        f"The run is to go back to {newest.id}: step 10, at the end of epoch 1, and gives up 2 steps. "
-        "The steps stay in the journal. Roll back?"
+        (
+            f"The run is to go back to {newest.id}: step 10, at the end of epoch 1, and gives up 2 steps. "
+            "The steps stay in the journal. Roll back?"
+        )
     ]
     trainer = in_background(live_run, lambda state: state.rollbacks.open, live_run.recorder.roll_back)
     said = tolaria("rollback", *place, "--json")

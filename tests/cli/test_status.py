@@ -225,7 +225,7 @@ def test_a_run_that_failed_at_once_shows_no_number_that_it_does_not_have(tolaria
 def test_a_completed_run_has_no_last_error(tolaria, recorder):
     """A trainer died on the way and the run completed: the death is counted, and is no error of the run."""
     recorder.take(TrainerGone(incarnation=1, reason=DeathReason.SIGNAL, signal="SIGKILL"))
-    assert recorder.status().last_error == "the trainer ended: signal, SIGKILL"
+    assert recorder.status().last_error == "the trainer ended: SIGKILL"
     recorder.record(RunCompleted(step=12, epochs=1, checkpoint="c000001"))
 
     status = recorder.status()

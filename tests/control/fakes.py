@@ -165,13 +165,14 @@ class Recorder:
 
     def write_checkpoint(self) -> None:
         progress = self.state.progress
+        epoch, batch = progress.place
         piece = ck.Piece(name="model.safetensors", size=100, blake3="ff")
         self.report(
             ck.CheckpointWrittenReport(
                 id=self.state.checkpoints.open[-1].id,
                 step=progress.step,
-                epoch=max(progress.epoch, 1),
-                batch=progress.batch,
+                epoch=epoch,
+                batch=batch,
                 manifest="ee",
                 pieces=(piece,),
                 seconds=0.1,
@@ -197,7 +198,7 @@ class Recorder:
         """The trainer obeys the open rollback."""
         opened = self.state.rollbacks.open
         self.report(rb.RollbackPreparedReport(rollback=opened.id, participants=("trainer",), seconds=0.0))
-        self.report(rb.RolledBackReport(rollback=opened.id, commit_s=0.0, confirm_s=0.0))
+        self.report(rb.RolledBackReport(rollback=opened.id, step=opened.to_step, commit_s=0.0, confirm_s=0.0))
 
     def hold(self) -> None:
         """The trainer reaches the boundary at which it is held."""

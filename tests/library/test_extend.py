@@ -196,7 +196,7 @@ def test_a_change_that_was_accepted_says_what_it_did_to_the_steps_run_again(tmp_
     assert rerun.compared > 1
     assert (rerun.first_difference is not None) == differs
     assert rerun.expected == f"changed: {keys}"
-    count = f"{rerun.compared} of {rerun.compared} re-run steps"
+    count = f"Re-run finished: {rerun.compared} of {rerun.compared} re-run steps"
     words = f"{count} differ from the journal, as expected (changed: {keys}): " if differs else f"{count} equal the"
     assert sum(one.startswith(words) for one in said) == 1
     assert any(one.startswith(f"changed and recorded: {keys}") for one in said)

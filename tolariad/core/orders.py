@@ -19,11 +19,11 @@ from tolariad.core.health import quarantine_words as qv
 from tolariad.core.health import words as hv
 from tolariad.core.rates import rules as rate_rules
 from tolariad.core.rates import words as lv
+from tolariad.core.reaction_sentences import rollback_answer
 from tolariad.core.rollback import rules as rollback_rules
 from tolariad.core.rollback import words as rb
 from tolariad.core.run import limit_rules
 from tolariad.core.run import words as rv
-from tolariad.core.reaction_sentences import rollback_answer
 from tolariad.core.sentences import sentence
 
 _RUN_ENDS: Final = (rv.RunCompleted, rv.RunFailed, rv.RunStopped)

@@ -30,7 +30,7 @@ def set_aside(folder: Path, *names: str) -> Path:
 
     The journal must come last, and be locked: without it the next start would take the others for those of a lost run.
     """
-    number = 1
+    folder, number = folder.resolve(), 1
     while (aside := folder / f"{ASIDE}{number}").exists():
         number += 1
     run_files.make_folder(folder, aside.name)
@@ -43,7 +43,7 @@ def set_aside(folder: Path, *names: str) -> Path:
 
 
 def _sync(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    descriptor = run_files.open_folder(folder.parent, folder.name)
     try:
         os.fsync(descriptor)
     finally:
