@@ -50,10 +50,10 @@ built-in task, below; the general default. A run keeps its values in the journal
 
 The last column of the tables says what happens if a run is started again with another value of the key:
 
-* *free*: the start takes it over. An end that has passed already is refused. Keys marked *reload* may also change during
-  a run: edit the file, then send SIGHUP to the daemon;
-* *accept*: the start needs `--accept-config`. The steps since the last checkpoint are made again and may differ from the
-  journal; a line on the console says how many do;
+* *free*: the start takes it over. An end that has passed already is refused. Keys marked *reload* may also change
+  during a run: edit the file, then send SIGHUP to the daemon;
+* *accept*: the start needs `--accept-config`. The steps since the last checkpoint are made again and may differ from
+  the journal; a line on the console says how many do;
 * *never*: no start changes it. `tolariad run CONFIG --dir OTHER --from RUN` begins another run with the weights of this
   one.
 
