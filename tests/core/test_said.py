@@ -55,8 +55,10 @@ def skipped(reason: steps.SkipReason, loss: float = 9.5, grad_norm: float = 4.0)
                 ),
                 expected="changed: learning_rate.base_lr",
             ),
-            "Re-run finished: 30 of 30 re-run steps differ from the journal, as expected "
-            "(changed: learning_rate.base_lr): the learning rate of step 7 was 0.003 and is 0.001.",
+            (
+                "Re-run finished: 30 of 30 re-run steps differ from the journal, as expected "
+                "(changed: learning_rate.base_lr): the learning rate of step 7 was 0.003 and is 0.001."
+            ),
         ),
         (
             ck.RerunFinished(first=7, last=8, compared=2),

@@ -14,6 +14,7 @@ from typing import Any, Final
 import msgspec
 from msgspec.structs import replace
 
+from tolariad.core.exits import EXIT_CONFIG
 from tolariad.core.run import limit_ask
 from tolariad.core.run.slice import Phase
 from tolariad.core.run.words import ConfigChanged, Policy
@@ -22,7 +23,7 @@ from tolariad.core.settings.changes import Change, change_of, is_of_end, is_relo
 from tolariad.core.settings.model import Settings
 from tolariad.core.settings.reading import ConfigError
 from tolariad.core.state import RunState
-from tolariad.daemon.request import EXIT_CONFIG, RunRequest, StartRefused
+from tolariad.daemon.request import RunRequest, StartRefused
 from tolariad.daemon.settings import RESOLVED_NAME, Resolved
 
 _VALUE_CHARACTERS: Final = 48
