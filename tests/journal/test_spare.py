@@ -75,7 +75,7 @@ def test_zeros_are_written_with_pauses_in_the_background_and_without_where_someb
     """
     pauses = []
     monkeypatch.setattr("journal.spare.time.sleep", pauses.append)
-    SpareMaker(Files(), tmp_path, 3 << 20).take(0)
+    SpareMaker(Files(), tmp_path, 3 << 20).take(3 << 20, 3 << 20)
     assert pauses == []
 
     maker = SpareMaker(Files(), tmp_path, 3 << 20)
@@ -98,7 +98,7 @@ def wait_until_ready(maker: SpareMaker) -> bool:
 def test_a_spare_is_all_zeros_and_has_its_full_length(tmp_path):
     """It is written and not merely allocated: as many blocks as bytes."""
     maker = SpareMaker(Files(), tmp_path, 3_000_000)
-    spare = maker.take(0)
+    spare = maker.take(3_000_000, 3_000_000)
 
     assert spare.read_bytes() == bytes(3_000_000)
     assert spare.stat().st_blocks * 512 >= 3_000_000
@@ -109,9 +109,9 @@ def test_a_spare_that_is_too_small_is_kept_for_the_next_time(tmp_path):
     maker = SpareMaker(Files(), tmp_path, 10_000)
     assert maker.prepare()
 
-    assert maker.take(20_000).stat().st_size == 20_000
+    assert maker.take(20_000, 10_000).stat().st_size == 20_000
     assert maker.ready
-    assert maker.take(10_000).stat().st_size == 10_000
+    assert maker.take(10_000, 10_000).stat().st_size == 10_000
     assert not maker.ready
 
 
@@ -142,4 +142,4 @@ def test_a_spare_that_cannot_be_made_at_all_is_an_error(tmp_path):
     """`take` raises the file system's error."""
     maker = SpareMaker(FaultyFiles("create", 1, 1, errno.EROFS), tmp_path, 10_000)
     with pytest.raises(OSError, match="Read-only"):
-        maker.take(0)
+        maker.take(3_000_000, 3_000_000)
