@@ -7,6 +7,7 @@ folder and makes the journal writable. `journal.appending` writes the frames and
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from pathlib import Path
@@ -14,7 +15,7 @@ from typing import Final, Self
 
 from journal.appending import Appender
 from journal.columns import Tabulation
-from journal.errors import BatchRefused, JournalClosed
+from journal.errors import BatchRefused, JournalClosed, JournalFull
 from journal.files import OS_FILES, Files, release_locks
 from journal.filesystem import refuse_untested
 from journal.fork import abandon_after_fork
@@ -265,7 +266,8 @@ class Journal:
         """
         self._refuse_while_grouped()
         appender = self._writable()
-        appender.finish(appender.own_stamp(wall_ns, mono_ns))
+        with contextlib.suppress(JournalFull):  # nothing has changed then, and packing may free space
+            appender.finish(appender.own_stamp(wall_ns, mono_ns))
         appender.packer.pack_rest()
 
     def append(self, event: bytes, *, epoch: int, step: int) -> None:
@@ -332,31 +334,19 @@ class Journal:
         if self._closed is not None:
             raise JournalClosed(self._closed, path=self.folder)
 
+    def is_deleted(self) -> bool:
+        """Return whether the file to which frames are written was deleted: they vanish when it is closed."""
+        current = self._current
+        return current is not None and self._files.is_deleted(current.descriptor)
+
     def free_bytes(self) -> int:
         """Return how many bytes can still be written to the journal's file system. Thread-safe. Raises OSError."""
         return self._files.free_bytes(self.folder)
 
     def statistics(self) -> JournalStatistics:
         """Return the writer's state. Thread-safe."""
-        # No lock: each object is read once. A status may mix two neighbouring moments, which does no harm.
-        appender, current, stop = self._appender, self._current, self._found.stop
-        tail = current.tail if current is not None else stop.tail if stop is not None else None
-        failure = appender.failure if appender is not None else None
-        return JournalStatistics(
-            segment_no=current.header.segment_no if current is not None else len(self._found.views),
-            segment_offset=tail.offset if tail is not None else 0,
-            segment_bytes=current.header.segment_bytes if current is not None else self._growth.most,
-            last_seq=tail.last_seq if tail is not None else 0,
-            chain=tail.chain.hex() if tail is not None else "",
-            spare_ready=appender.spares.ready if appender is not None else False,
-            spare_error=appender.spares.last_error if appender is not None else None,
-            packed=appender.packer.packed if appender is not None else 0,
-            pack_error=appender.packer.last_error if appender is not None else None,
-            direct=current.direct if current is not None else False,
-            direct_refused=appender.direct.refused if appender is not None else None,
-            poisoned=appender.poisoned if appender is not None else 0,
-            failed=failure.reason if failure is not None else None,
-        )
+        found, appender = self._found, self._appender
+        return JournalStatistics.of(appender, found.stop, segments=len(found.views), segment_bytes=self._growth.most)
 
     def close(self) -> None:
         """Write queued events, then a WATERMARK if nothing failed, and release the lock. A second call does nothing."""
