@@ -37,7 +37,7 @@ class RunPlace:
         """Return what happened and what it means, as one clause; "" if everything is at its place."""
         for held in self._held:
             if fate := held.fate():
-                return f"{held.path} {fate} while the run was live, so training was stopped{self._advice(held)}"
+                return f"the folder {held.path} {fate} while the run was live, so training was stopped{self._advice(held)}"
         with suppress(OSError):
             if self._journal.is_deleted():
                 folder = self._journal.folder

@@ -370,7 +370,7 @@ class Kernel:
             self._fail(why, ExitDaemon(code=_EXIT_IO, why=why))
 
     def _fail(self, why: str, *effects: ExitDaemon) -> None:
-        """Freeze: no update begins any more, and every order is refused. The daemon stays up, unless `effects` end it."""
+        """Freeze: no update begins any more, and every order is refused. `effects` may end the daemon."""
         self._failure = why
         # The events after `durable` are lost. Nobody has seen them, so state goes back to before them.
         self._head = self._durable
