@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 import signal
 import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -20,6 +22,7 @@ from tolariad.core.rollback.words import RolledBack
 from tolariad.core.steps.words import StepCompleted
 from tolariad.core.vocabulary import decode_event
 from tolariad.daemon.request import StartRefused
+from tolariad.library.live import RunFailed
 from tolariad.trainer.errors import SetupRefused
 
 EPOCHS, STEPS_PER_EPOCH = 3, 8
@@ -283,6 +286,29 @@ def network_with_state(state: torch.Tensor) -> nn.Module:
     model = network()
     torch.set_rng_state(state)
     return model
+
+
+@pytest.mark.parametrize("how", ["deleted", "moved"])
+def test_a_folder_that_is_gone_ends_the_call_with_one_sentence(tmp_path, calm, how):
+    """No further update is made. A moved run goes on at its new place, to the same bits."""
+    run_dir, elsewhere, steps = tmp_path / "run", tmp_path / "elsewhere", []
+
+    def hook(step):
+        steps.append(step)
+        if step == 10:
+            shutil.rmtree(run_dir) if how == "deleted" else run_dir.rename(elsewhere)
+        if step >= 10:
+            # Longer than a second in all, if nobody stops it.
+            time.sleep(0.3)
+
+    with pytest.raises(RunFailed, match=f"the folder {run_dir} was {how}.* training was stopped"):
+        train(run_dir, hook)
+    assert steps[-1] < 10 + 5 * STEPS_PER_EPOCH // 4
+    assert not run_dir.exists()
+    if how == "moved":
+        model = network()
+        assert train(elsewhere, model=model).phase == "completed"
+        assert bits(model) == calm
 
 
 def test_workers_of_a_loader_hold_nothing_of_the_run(tmp_path):

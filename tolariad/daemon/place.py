@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from journal import Journal
+from journal.fork import abandon_after_fork
 from tolariad.run_files import HeldFolder
 
 _LOOK_S: Final = 0.25
@@ -32,6 +33,8 @@ class RunPlace:
             except OSError:
                 self.close()
                 raise
+        # A worker that outlives its parent would otherwise keep the folder's file system busy.
+        abandon_after_fork(self)
 
     def lost(self) -> str:
         """Return what happened and what it means, as one clause; "" if everything is at its place."""
@@ -58,6 +61,8 @@ class RunPlace:
         for held in self._held:
             held.close()
         self._held = []
+
+    abandon_in_child = close
 
 
 class PlaceWatch:
