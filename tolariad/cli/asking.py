@@ -17,7 +17,7 @@ from tolariad.forensics.moment import seq_at, state_at
 from tolariad.forensics.positions import BadPosition, JournalPosition
 from tolariad.forensics.why import Answer
 from tolariad.forensics.why import why as explain
-from tolariad.forensics.words import block, safe
+from tolariad.forensics.words import block, is_cut, safe
 
 
 @click.command()
@@ -88,7 +88,8 @@ def _put_words(answer: Answer) -> None:
     for link in answer.causes:
         output.put(f"  because  {line(link.seq, link.fields)}")
     output.put(f"{output.painted('this     ', 'bold')}  {line(answer.event.seq, answer.event.fields)}")
-    long = {name: value for name, value in answer.event.fields.items() if isinstance(value, str) and "\n" in value}
+    # The lines show the beginning of a long text. Here is the place for all of it.
+    long = {name: value for name, value in answer.event.fields.items() if isinstance(value, str) and is_cut(value)}
     if long:
         output.put(block(long, indent="           "))
     for link in answer.consequences:

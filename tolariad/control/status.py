@@ -253,7 +253,9 @@ def _ordered(state: RunState) -> str | None:
 def _last_error(state: RunState, failed: str | None) -> str | None:
     if failed or state.run.phase is Phase.FAILED:
         return failed or state.run.why
-    return f"the trainer ended: {state.trainer.last_death}" if state.trainer.last_death else None
+    trainer = state.trainer
+    why = trainer.exception.words if trainer.exception is not None else trainer.last_death
+    return f"the trainer ended: {why}" if trainer.last_death else None
 
 
 def _checkpoint(state: RunState, facts: LiveFacts) -> CheckpointStatus | None:

@@ -17,6 +17,7 @@ from journal.fork import abandon_after_fork
 from tolariad.run_files import HeldFolder
 
 _LOOK_S: Final = 0.25
+_CONSEQUENCE: Final = "while the run was live, so training was stopped"
 
 
 class RunPlace:
@@ -40,11 +41,10 @@ class RunPlace:
         """Return what happened and what it means, as one clause; "" if everything is at its place."""
         for held in self._held:
             if fate := held.fate():
-                return f"the folder {held.path} {fate} while the run was live, so training was stopped{self._advice(held)}"
+                return f"the folder {held.path} {fate} {_CONSEQUENCE}{self._advice(held)}"
         with suppress(OSError):
             if self._journal.is_deleted():
-                folder = self._journal.folder
-                return f"a file of {folder} was deleted while the run was live, so training was stopped"
+                return f"a file of {self._journal.folder} was deleted {_CONSEQUENCE}"
         return ""
 
     def _advice(self, held: HeldFolder) -> str:
