@@ -154,6 +154,10 @@ class Files:
         """Return the length of the file in bytes."""
         return os.fstat(descriptor).st_size
 
+    def is_deleted(self, descriptor: int) -> bool:
+        """Return whether an open file has no name any more. What is written to it vanishes when it is closed."""
+        return os.fstat(descriptor).st_nlink == 0
+
     def pread(self, descriptor: int, length: int, offset: int) -> bytes:
         """Read `length` bytes at `offset`; fewer only at the end of the file."""
         data = os.pread(descriptor, length, offset)

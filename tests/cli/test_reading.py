@@ -14,6 +14,7 @@ from journal.reader import Reader
 from tolariad.cli import journals
 from tolariad.cli.errors import CommandError
 from tolariad.cli.output import put_json
+from tolariad.core.run.words import FailureKind, RunFailed
 
 COMMAND = [sys.executable, "-c", "from tolariad.cli.tolaria import main; main()"]
 
@@ -154,6 +155,15 @@ def test_why_speaks_in_sentences_and_verbose_has_the_fields(tolaria, dead_run):
     )
     assert "manifest" not in short
     assert re.search(r"^ +manifest: [0-9a-f]+$", verbose, re.MULTILINE)
+
+
+def test_why_a_run_failed_has_the_whole_reason(tolaria, recorder, run_dir):
+    """A line of an event is cut after a hundred characters. The reason of a failure is below it, uncut."""
+    why = f"the training raised the same exception twice after step 7: ValueError: {'long ' * 30}(task.py:19)"
+    recorder.record(RunFailed(kind=FailureKind.TRAINER, why=why))
+    recorder.journal.close()
+
+    assert f"why: {why}" in tolaria("why", run_dir, "failure").out
 
 
 def test_no_answer_is_exit_1_and_a_bad_place_exit_2(tolaria, dead_run):

@@ -14,6 +14,7 @@ from tolariad.cli import checking
 from tolariad.cli.progress import closing_words
 from tolariad.cli.tolariad import default_folder, main
 from tolariad.core.run.words import RunFrozen
+from tolariad.daemon import FolderLost
 
 
 @pytest.fixture
@@ -191,6 +192,22 @@ def test_closing_words_of_a_stop_without_its_last_checkpoint_say_so(recorder, ru
     assert second_line(1) == []
     none = msgspec.structs.replace(stopped, checkpoint=None, checkpoint_none="2 rejected")
     assert closing_words(none, run_dir)[0][0].splitlines()[1:] == ["no checkpoint is usable: 2 rejected"]
+
+
+def test_a_folder_that_is_gone_has_no_closing_words(tolariad, tmp_path, recorder, monkeypatch):
+    """One sentence on stderr, exit 74. No command is suggested: there is nothing left to look at or to start."""
+    run_dir = tmp_path / "gone"
+
+    def lost(request):
+        request.progress(recorder.status())
+        raise FolderLost(74, f"the folder {run_dir} was deleted while the run was live, so training was stopped")
+
+    monkeypatch.setattr("tolariad.daemon.run", lost)
+    code, out, err = tolariad("run", "--task", "digits", "--dir", str(run_dir))
+
+    assert (code, err.count("\n")) == (74, 1)
+    assert "was deleted while the run was live, so training was stopped" in err
+    assert "try next" not in out + err
 
 
 def test_closing_words_do_not_hide_damage(recorder, run_dir):

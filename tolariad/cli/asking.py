@@ -21,7 +21,7 @@ from tolariad.forensics.positions import BadPosition, JournalPosition
 from tolariad.forensics.timeline import decode_fields
 from tolariad.forensics.why import Answer, Link
 from tolariad.forensics.why import why as explain
-from tolariad.forensics.words import block, safe
+from tolariad.forensics.words import block, is_cut, safe
 
 _INDENT: Final = " " * 11
 
@@ -116,7 +116,8 @@ def _json(answer: Answer) -> dict[str, Any]:
 def _put_words(answer: Answer, shown: Callable[[int, dict[str, Any]], str]) -> None:
     for links, label in ((answer.causes, "because"), (answer.skipped, "skipped"), ((answer.event,), "this")):
         _put_links(links, label, shown)
-    long = {name: value for name, value in answer.event.fields.items() if isinstance(value, str) and "\n" in value}
+    # The lines show the beginning of a long text. Here is the place for all of it.
+    long = {name: value for name, value in answer.event.fields.items() if isinstance(value, str) and is_cut(value)}
     if long and shown is line:
         output.put(block(long, indent=_INDENT))
     _put_links(answer.consequences, "led to", shown)

@@ -306,7 +306,9 @@ def _last_error(state: RunState, failed: str | None) -> str | None:
         return failed or state.run.why
     if state.run.phase is Phase.COMPLETED:
         return None  # what a trainer died of was overcome; `deaths_total` counts it
-    return f"the trainer ended: {state.trainer.last_death}" if state.trainer.last_death else None
+    trainer = state.trainer
+    why = trainer.exception.words if trainer.exception is not None else trainer.last_death
+    return f"the trainer ended: {why}" if trainer.last_death else None
 
 
 def _checkpoint(state: RunState, facts: LiveFacts) -> CheckpointStatus | None:

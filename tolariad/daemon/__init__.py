@@ -17,19 +17,21 @@ from tolariad.core.exits import EXIT_IO
 from tolariad.core.inputs import StartMode
 from tolariad.daemon.live import Daemon, log_fields
 from tolariad.daemon.opening import OpenRun, open_run, require_linux
-from tolariad.daemon.request import From, Progress, RunRequest, StartRefused, refusing
+from tolariad.daemon.request import FolderLost, From, Progress, RunRequest, StartRefused, refusing
 from tolariad.failpoints import reached
 from tolariad.supervisor.activation import ActivationError, PassedSocket, take_passed_socket
 from tolariad.supervisor.notify import Notifier
 from tolariad.telemetry.logs import DaemonLog
 
-__all__ = ["From", "Progress", "RunRequest", "StartRefused", "run"]
+__all__ = ["FolderLost", "From", "Progress", "RunRequest", "StartRefused", "run"]
 
 _log: Final = logging.getLogger(__name__)
 
 
 def run(request: RunRequest) -> int:
-    """Run until the end and return the exit code. Raises StartRefused (code and reason) if nothing was started.
+    """Run until the end and return the exit code.
+
+    Raises StartRefused (code and reason) if nothing was started, FolderLost if the run's folder was deleted or moved.
 
     Call it in the main thread: signals arrive there, and a trainer dies with the thread that started it.
     """

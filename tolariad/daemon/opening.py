@@ -165,7 +165,8 @@ def _open_journal(folder: Path, asked: JournalSettings) -> Journal:
         ),
     ):
         run_files.make_run_folder(folder)
-        run_files.make_folder(folder, "logs")
+        for name in ("logs", "checkpoints"):
+            run_files.make_folder(folder, name)
         return Journal.open(
             folder / JOURNAL_NAME,
             segment_bytes=asked.segment_bytes,

@@ -60,6 +60,10 @@ class StartRefused(Exception):
         self.hint = hint
 
 
+class FolderLost(StartRefused):
+    """The run's folder was deleted or moved while the run was live. Training was stopped."""
+
+
 @contextmanager
 def refusing(code: int, what: str, *errors: type[Exception]) -> Iterator[None]:
     """Turn one of `errors` in the `with` block into StartRefused. Its text follows `what`, which may be empty."""

@@ -82,6 +82,11 @@ def _short(value: Any) -> str:
     return text if len(text) <= _VALUE_CHARACTERS_MAX else text[: _VALUE_CHARACTERS_MAX - 1] + "…"
 
 
+def is_cut(text: str) -> bool:
+    """Return whether `one_line` shows only a part of this text, or its line ends as marks."""
+    return "\n" in text or len(text) > _VALUE_CHARACTERS_MAX - 2
+
+
 def _whole(value: Any) -> str:
     """Return an item of a list: its fields on one line, nothing shortened."""
     if not isinstance(value, Mapping):

@@ -29,6 +29,7 @@ from tolariad.core.state import RunState
 from tolariad.core.trainer.words import DeathReason, KillTrainer, SpawnTrainer
 from tolariad.core.vocabulary import AnyCommand
 from tolariad.daemon.opening import OpenRun, begin, earlier_threads, open_run, require_linux
+from tolariad.daemon.place import PlaceWatch, RunPlace
 from tolariad.daemon.port import now
 from tolariad.daemon.request import RunRequest
 from tolariad.kernel import Kernel, Published
@@ -59,7 +60,8 @@ class Live:
     def __init__(self, opened: OpenRun, setup: Setup) -> None:
         self._opened = opened
         self._setup = setup
-        self._kernel = Kernel(opened.journal, opened.state, clock=now, publish=self._publish)
+        self._place = RunPlace(opened.run_dir, opened.journal)
+        self._kernel = Kernel(opened.journal, opened.state, clock=now, publish=self._publish, lost=self._place.lost)
         self._effects: queue.SimpleQueue[SpawnTrainer | ExitDaemon | RunFailed] = queue.SimpleQueue()
         self._saved = SavedStates(opened.run_dir / "checkpoints", self._kernel.submit)
         self._thread = threading.get_ident()
@@ -94,6 +96,7 @@ class Live:
     def run(self, hear: Callable[[Callable[[], None]], None]) -> None:
         """Run until the run ends. `hear` gets the function to call on ^C."""
         opened, kernel = self._opened, self._kernel
+        watch = PlaceWatch(self._place, kernel.check_place)
         try:
             facts = begin(opened, kernel)
             for note in opened.resolved.notes:
@@ -107,10 +110,12 @@ class Live:
                 self._resume()
             self._serve()
         finally:
+            watch.close()
             self._saved.close()
             kernel.stop()
             self._saying.close()
             opened.journal.close()
+            self._place.close()
             for thread in self._copying:
                 thread.join()
 

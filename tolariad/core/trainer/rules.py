@@ -10,6 +10,7 @@ from tolariad.core.checkpoints.slice import HasCheckpoints
 from tolariad.core.control import words as cv
 from tolariad.core.decision import Decision
 from tolariad.core.engine import At
+from tolariad.core.health.ask import would_repeat
 from tolariad.core.health.slice import HasHealth
 from tolariad.core.inputs import (
     Opened,
@@ -161,7 +162,8 @@ def gone(state: Reads, given: TrainerGone, _: At[Reads]) -> Decision | None:
         return None
     if phase in TRAINING:
         deaths = state.trainer.deaths + 1
-        return _died(state, given, None if deaths >= state.run.policy.deaths_max else backoff_s(deaths))
+        is_last = deaths >= state.run.policy.deaths_max or would_repeat(state) is not None
+        return _died(state, given, None if is_last else backoff_s(deaths))
     was_told = given.reason is tv.DeathReason.KILLED or given.exit_code == 0
     if phase in (Phase.PAUSED, Phase.FROZEN, Phase.STOPPING) and not was_told:
         return _died(state, given, None)
@@ -203,13 +205,15 @@ def abort_open(state: Reads, what: TrainerIsGone, _: At[Reads]) -> Decision | No
 
 
 def given_up(state: Reads, event: tv.TrainerDied, at: At[Reads]) -> Decision | None:
-    """Fail the run after too many deaths in a row without a new durable step."""
+    """Fail the run after too many deaths in a row without a new durable step, or if an exception repeats."""
     is_daemons = event.reason is tv.DeathReason.WITH_DAEMON
     if event.restart_s is not None or is_daemons or at.was.run.phase not in TRAINING:
         return None
     deaths, cured = state.trainer.deaths, state.trainer.cured
     passed = f", after {cured} batches on which it died were quarantined" if cured else ""
     why = f"the trainer died {deaths} times in a row without a new durable step{passed}; see `tolaria why RUN death`"
+    if (known := would_repeat(at.was)) is not None:
+        why = f"the training raised the same exception twice after step {known.step}: {known.words}"
     return Decision((rv.RunFailed(kind=rv.FailureKind.TRAINER, why=why),))
 
 

@@ -100,11 +100,18 @@ class TrainerHung(Event, frozen=True, kw_only=True):
 
 
 class ExceptionRaised(Event, frozen=True, kw_only=True):
-    """An exception ended the training loop. TrainerDied follows."""
+    """An exception ended the training loop. TrainerDied follows.
+
+    `kind`: its type. `place`: file and line, the innermost of the task's own code if there is one. `text`: its own last
+    lines. If kind, place and step are those of the exception before it, a restart would raise it once more.
+    """
 
     incarnation: int
     step: Step
     traceback: str
+    kind: str = ""
+    place: str = ""
+    text: str = ""
 
 
 class TrainerDied(Event, frozen=True, kw_only=True):
@@ -173,7 +180,10 @@ class SetupRefusedReport(Report, frozen=True, kw_only=True):
 
 
 class ExceptionReport(Report, frozen=True, kw_only=True):
-    """An exception ended the training loop. The process exits right after."""
+    """An exception ended the training loop. The process exits right after. The fields are those of ExceptionRaised."""
 
     step: Step
     traceback: str
+    kind: str = ""
+    place: str = ""
+    text: str = ""

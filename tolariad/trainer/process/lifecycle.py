@@ -7,10 +7,12 @@ user's program.
 
 from __future__ import annotations
 
+import sysconfig
 import time
 import traceback
 from collections.abc import Callable
 from enum import Enum
+from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from tolariad.channel import Activity
@@ -21,13 +23,17 @@ from tolariad.trainer.errors import SetupRefused, ToldToExit
 from tolariad.trainer.process import light_start
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from tolariad.channel import TrainerEnd
     from tolariad.trainer.loop import Trainer
 
 _TEXT_CHARS: Final = 16_000
+_SHORT_CHARS: Final = 1_000
 _FLUSH_S: Final = 5.0
+# Where the code of others lies, as beginnings of file names.
+_FOREIGN: Final = (
+    *(f"{sysconfig.get_path(name)}/" for name in ("stdlib", "purelib", "platlib")),
+    f"{Path(__file__).parents[2]}/",
+)
 # Errors in the task's code: if they are raised while the task is built, a restart would raise them again. Errors of
 # memory, disk and device are not among them.
 _MISTAKES: Final = (
@@ -94,10 +100,25 @@ def see_through(make: Callable[[], Trainer], channel: TrainerEnd) -> Ending:
             report, ending = SetupRefusedReport(why=why, traceback=text), Ending(End.REFUSED, error, text)
         else:
             step = trainer.step if trainer else 0
-            report, ending = ExceptionReport(step=step, traceback=text), Ending(End.RAISED, error, text)
+            report, ending = _raised(error, step, text), Ending(End.RAISED, error, text)
     channel.report(report)
     flush(channel)
     return ending
+
+
+def _raised(error: Exception, step: int, text: str) -> ExceptionReport:
+    """Return the report of an exception after `step`, with what makes it recognisable."""
+    frames = traceback.extract_tb(error.__traceback__)
+    # The task's own line says more than one of torch or of this package, which many mistakes share.
+    own = [frame for frame in frames if not frame.filename.startswith(("<", *_FOREIGN))]
+    place = next(iter(reversed(own or frames)), None)
+    return ExceptionReport(
+        step=step,
+        traceback=text,
+        kind=told(f"{type(error).__module__}.{type(error).__qualname__}"[:_SHORT_CHARS]),
+        place=told(f"{place.filename}:{place.lineno}") if place is not None else "",
+        text=told("".join(traceback.format_exception_only(error)).strip()[-_SHORT_CHARS:]),
+    )
 
 
 def told(text: str) -> str:
