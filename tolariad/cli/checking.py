@@ -7,7 +7,7 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
@@ -15,8 +15,11 @@ from tolariad.cli import output
 from tolariad.cli.errors import CommandError
 from tolariad.config import load, schema
 from tolariad.core.settings.reading import ConfigError
-from tolariad.core.settings.rules import require_task, resolved_json, without_effect
+from tolariad.core.settings.rules import rate_notes, require_task, resolved_json, without_effect
 from tolariad.forensics.words import safe, safe_lines
+
+if TYPE_CHECKING:
+    from tolariad.core.settings.model import Settings
 
 EXIT_CONFIG: Final = 78
 _TEMPLATE: Final = Path(__file__).resolve().parents[1] / "trainer" / "tasks" / "template.py"
@@ -55,8 +58,11 @@ def check(*, config: Path | None, task: str | None, sets: tuple[str, ...], as_sc
         output.put_json({"config": json.loads(resolved), "costs": costs})
         return 0
     output.put(json.dumps(json.loads(resolved), indent=2))
+    output.put(f"rates          {_rates_line(settings)}")
     for line in _cost_lines(costs):
         output.put(line)
+    for note in rate_notes(settings):
+        output.note(note)
     idle = without_effect(settings)
     if idle:
         output.note(f"keys without effect in this version: {', '.join(idle)}")
@@ -80,6 +86,12 @@ def _costs(resolved: bytes) -> dict[str, Any]:
             output.note(safe_lines(answer["traceback"]))
         raise CommandError(EXIT_CONFIG, str(answer["error"]), hint="nothing was started", name="Config")
     return answer
+
+
+def _rates_line(settings: Settings) -> str:
+    rates = settings.learning_rate
+    epochs = f"{rates.warmup_epochs} of {settings.epochs} epochs" if rates.warmup_epochs else "none"
+    return f"{rates.policy}, base_lr {rates.base_lr:g}, warm-up {epochs}"
 
 
 def _cost_lines(costs: dict[str, Any]) -> list[str]:
@@ -111,5 +123,5 @@ def new_task(path: Path) -> int:
     except FileExistsError as error:
         raise CommandError(2, f"{path} already exists", hint="give another path", name="Usage") from error
     shown = str(path) if path.is_absolute() else f"./{path}"
-    output.put(f"wrote {path}; try `tolariad run --task {shown}:MyTask --epochs 10 --set learning_rate.base_lr=0.03`")
+    output.put(f"wrote {path}; try `tolariad run --task {shown}:MyTask --epochs 20`")
     return 0

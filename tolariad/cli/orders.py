@@ -39,7 +39,8 @@ def at_most(characters: int) -> Callable[[click.Context, click.Parameter, str | 
 def sends(method: str) -> Callable[[Callable[..., Parameters]], Callable[..., int]]:
     """Make a command of a function that returns the parameters of an order; those that are None are not sent.
 
-    It gets the options of every order and those that name the run. The function gets only the other ones.
+    It gets the options of every order and those that name the run. The function gets only the other ones. If a
+    parameter follows from the run, its value is a function of the run's Target.
     """
 
     def decorate(function: Callable[..., Parameters]) -> Callable[..., int]:
@@ -58,9 +59,10 @@ def sends(method: str) -> Callable[[Callable[..., Parameters]], Callable[..., in
         @functools.wraps(function)
         def command(*, id_: str | None, reason: str | None, no_wait: bool, as_json: bool, **given: Any) -> int:
             place = {name: given.pop(name) for name in runs.NAMES if name in given}
-            parameters = {"id": id_, "reason": reason, **function(**given)}
-            sent = {name: value for name, value in parameters.items() if value is not None}
-            return _order(runs.find(**place), method, sent, no_wait, output.put_json if as_json else _put_words)
+            parameters, target = {"id": id_, "reason": reason, **function(**given)}, runs.find(**place)
+            values = {name: value(target) if callable(value) else value for name, value in parameters.items()}
+            sent = {name: value for name, value in values.items() if value is not None}
+            return _order(target, method, sent, no_wait, output.put_json if as_json else _put_words)
 
         return command
 
