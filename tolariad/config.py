@@ -45,17 +45,13 @@ def load(source: str | Path | Mapping[str, Any] | None = None, sets: Iterable[st
     task = explicit.get("task")
     whole = layer(defaults_of(task if isinstance(task, str) else None), explicit)
     settings = read_settings(whole, places)
-    if not _sets_warmup(explicit):
-        settings = with_implied_warmup(settings, is_open=not _sets_warmup(whole))
+    section = explicit.get("learning_rate")
+    if not isinstance(section, Mapping) or "warmup_epochs" not in section:
+        settings = with_implied_warmup(settings)
     problems = [msgspec.structs.replace(p, where=places.get(p.path)) for p in check(settings)]
     if problems:
         raise ConfigError(problems)
     return settings
-
-
-def _sets_warmup(document: Mapping[str, Any]) -> bool:
-    section = document.get("learning_rate")
-    return isinstance(section, Mapping) and "warmup_epochs" in section
 
 
 def _with_anchors(document: dict[str, Any], folder: Path) -> dict[str, Any]:

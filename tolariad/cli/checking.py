@@ -90,8 +90,8 @@ def _costs(resolved: bytes) -> dict[str, Any]:
 
 def _rates_line(settings: Settings) -> str:
     rates = settings.learning_rate
-    epochs = f"{rates.warmup_epochs} of {settings.epochs} epochs" if rates.warmup_epochs else "none"
-    return f"{rates.policy}, base_lr {rates.base_lr:g}, warm-up {epochs}"
+    warmup = f", warm-up {rates.warmup_epochs} of {settings.epochs} epochs" if rates.warmup_epochs else ""
+    return f"{rates.policy}, base_lr {rates.base_lr:g}{warmup}"
 
 
 def _cost_lines(costs: dict[str, Any]) -> list[str]:

@@ -228,6 +228,23 @@ def _shape(schedule: Schedule, steps: range, shapes: Shapes) -> Shape:
     return known
 
 
+def top_step(schedule: Schedule, step: int) -> int:
+    """Return the step, from `step` on, at which the rate is highest; `step` itself if the curve only falls."""
+    done, total = step - schedule.start - 1, schedule.total_steps
+    top = schedule.warmup_steps
+    if schedule.policy is LRPolicy.ONECYCLE and total is not None:
+        risen = int(max(0.0, schedule.pct_start * total - 1.0))
+        top = max((risen, risen + 1), key=lambda n: rate(schedule, schedule.start + 1 + n))
+    elif schedule.policy is LRPolicy.COSINE_RESTARTS and total is not None and done > top:
+        length = max(1, total - 1 - top)
+        cycle = -(-(done - top) * schedule.num_cycles // length)
+        top += -(-cycle * length // schedule.num_cycles) if cycle < schedule.num_cycles else 0
+    elif schedule.policy is LRPolicy.FUNCTION:
+        factors = factors_of(schedule.function)
+        top = max(range(max(0, done), len(factors)), key=factors.__getitem__, default=done)
+    return max(step, schedule.start + 1 + top)
+
+
 def rates_digest(rates: Sequence[float]) -> int:
     """Return an unsigned 64-bit digest over the bits of all groups' rates, in the groups' order."""
     packed = struct.pack(f"<{len(rates)}d", *rates)

@@ -13,7 +13,7 @@ from typing import Final
 from msgspec import Struct
 from msgspec.structs import replace
 
-from tolariad.core.learning_rate.curve import Shapes, column, rate
+from tolariad.core.learning_rate.curve import Shapes, column, rate, top_step
 from tolariad.core.learning_rate.schedule import LRPolicy, PlateauRule, Schedule, under_policy
 from tolariad.core.learning_rate.tabulated import Tabulated
 
@@ -177,11 +177,18 @@ def observed(plateau: Plateau, rule: PlateauRule, min_lr: float, metric: float) 
     return Plateau(rate, best, 0, rule.cooldown)
 
 
-def refusal(group: Group, step: int, value: float, policy: LRPolicy | None, max_factor: float) -> str | None:
+def refusal(
+    group: Group,
+    step: int,
+    value: float,
+    policy: LRPolicy | None,
+    max_factor: float,
+    function: Tabulated | None = None,
+) -> str | None:
     """Return why `value` (under `policy`, if given) may not be this group's rate from `step` on, or None if it may.
 
     `max_factor`: the factor by which one order may change a rate; 0: unlimited. A group whose rate is 0 is compared
-    with its base.
+    with its base. `function`: the table of the policy FUNCTION.
     """
     if not math.isfinite(value) or value < 0.0:
         return f"a learning rate is a number from 0 on, not {value}"
@@ -194,7 +201,22 @@ def refusal(group: Group, step: int, value: float, policy: LRPolicy | None, max_
     most = group.schedule.max_lr
     if most is not None and value > most:
         return f"{value:g} is above max_lr {most:g}"
-    return _too_far(group, step, value, max_factor)
+    too_far = _too_far(group, step, value, max_factor)
+    if too_far is not None or policy is None or max_factor <= 0.0:
+        return too_far
+    return _too_high_later(group, ordered(group, step, value, policy, function), step, max_factor)
+
+
+def _too_high_later(group: Group, changed: Group, step: int, max_factor: float) -> str | None:
+    """Return why an order's curve must not be scaled so: at a restart or after a rise it is far above its value."""
+    top = top_step(in_force(changed), step)
+    high, most = rate_of(changed, top), max_factor * max(rate_of(group, step), group.schedule.base_lr)
+    if high <= most * _ROUNDING:
+        return None
+    return (
+        f"the curve of {changed.policy_name} is low at step {step}: scaled to its value there it rises to {high:g} at "
+        f"step {top}, above {max_factor:g} times the base rate (learning_rate.max_order_factor; 0 lifts it)"
+    )
 
 
 def _too_far(group: Group, step: int, value: float, max_factor: float) -> str | None:

@@ -104,9 +104,10 @@ def order(state: Reads, command: lr.LrSet) -> lr.RateOrdered | Refusal:
             "Refused", "a function comes with its table: `tolaria lr set --policy file.py:function` makes it"
         )
     expected = _once_all_act(boundary, group, state.progress.step + 1)
-    why = refusal(expected, state.progress.step + 1, command.value, policy, rates.max_order_factor)
-    if why is None and command.function is not None:
-        why = _table_refusal(rates.groups, group, command.function)
+    why = None if command.function is None else _table_refusal(rates.groups, group, command.function)
+    if why is None:
+        step, most = state.progress.step + 1, rates.max_order_factor
+        why = refusal(expected, step, command.value, policy, most, command.function)
     if why is not None:
         return Refusal("Refused", why)
     return lr.RateOrdered(group=command.group, value=command.value, policy=policy, function=command.function)

@@ -18,7 +18,7 @@ from tolariad.core.learning_rate.schedule import WHOLE_RUN, policy_named
 from tolariad.core.settings.model import Settings
 from tolariad.core.settings.optimization import LearningRate, Optimizer
 from tolariad.core.settings.reading import ConfigError, Problem, read_settings
-from tolariad.core.settings.task_defaults import TASK_DEFAULTS, TASK_OPTIONS
+from tolariad.core.settings.task_defaults import TASK_DEFAULTS, TASK_OPTIONS, defaults_of
 from tolariad.core.settings.values import read_metric
 
 # Keys that a live daemon may reload. None of them can change a weight, a rate or the order of data.
@@ -94,21 +94,19 @@ def optimizer_arguments(options: msgspec.Struct) -> dict[str, Any]:
 
 
 def implied_warmup(settings: Settings) -> int:
-    """Return the warm-up of a configuration that sets none: 10 epochs, but at most a tenth of the run, rounded up.
+    """Return the warm-up of a user who sets none: the task's, else 10 epochs; at most a tenth of the run, rounded up.
 
     A run of one epoch has none, nor has a policy that begins with a rise of its own.
     """
     if settings.epochs == 1 or policy_named(settings.learning_rate.policy) in WHOLE_RUN:
         return 0
-    return min(LearningRate().warmup_epochs, -(-settings.epochs // 10))
+    by_task = defaults_of(settings.task).get("learning_rate", {}).get("warmup_epochs", LearningRate().warmup_epochs)
+    return min(int(by_task), -(-settings.epochs // 10))
 
 
-def with_implied_warmup(settings: Settings, *, is_open: bool) -> Settings:
-    """Return the settings of a user who sets no warm-up. `is_open`: the task has no default for it either."""
-    implied = implied_warmup(settings)
-    if not is_open:
-        implied = min(settings.learning_rate.warmup_epochs, implied)
-    return _with_warmup(settings, implied)
+def with_implied_warmup(settings: Settings) -> Settings:
+    """Return the settings of a user who sets no warm-up."""
+    return _with_warmup(settings, implied_warmup(settings))
 
 
 def with_warmup_of(settings: Settings, former: Settings) -> Settings:

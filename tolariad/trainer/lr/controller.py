@@ -193,10 +193,12 @@ class UnifiedLRController(Integrity):
         """Change a group's rate from the next step on, for an operator or the strategy. Return the rate before.
 
         The order scales the group's schedule so that the next rate is `value`. `policy` replaces the schedule:
-        CONSTANT keeps the value, FROZEN requires 0. Raises KeyError for an unknown group, ValueError if
-        `core.learning_rate.group.refusal` refuses (one order changes a rate by at most the factor
-        `learning_rate.max_order_factor`).
+        CONSTANT keeps the value, FROZEN requires 0; FUNCTION is for registered groups only. Raises KeyError for an
+        unknown group, ValueError if `core.learning_rate.group.refusal` refuses (one order changes a rate by at most the
+        factor `learning_rate.max_order_factor`).
         """
+        if policy is LRPolicy.FUNCTION:
+            raise ValueError("a function is given by GroupConfig, when the optimizer is registered")
         (_, group), value = self._group(group_id), float(value)  # a number: a tensor could be changed unseen
         step = self.global_step + 1
         why = refusal(group, step, value, policy, self.config.learning_rate.max_order_factor)
