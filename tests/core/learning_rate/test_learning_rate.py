@@ -209,15 +209,15 @@ def test_the_highest_step_to_come_is_known_without_looking_at_every_step(schedul
 
 
 def test_an_order_whose_curve_would_rise_far_above_it_is_refused():
-    """At the end of a cycle the curve is low; scaled to a usual rate there, the next restart would be a thousandfold."""
+    """At the end of a cycle the curve is low; scaled to a usual rate there, a restart would be far above any rate."""
     group = Group("g", replace(COSINE, warmup_steps=0, min_lr=0.0, num_cycles=3))
     why = refusal(group, 33, 0.05, LRPolicy.COSINE_RESTARTS, 10.0)
     assert "rises to" in why
     assert "at step 34" in why
     assert refusal(group, 34, 0.05, LRPolicy.COSINE_RESTARTS, 10.0) is None
     assert refusal(group, 33, 0.05, LRPolicy.COSINE_RESTARTS, 0.0) is None
-    assert "rises to" in refusal(group, 1, 0.1, LRPolicy.FUNCTION, 10.0, table_of([0.01, 0.0, 1.0]))
-    assert refusal(group, 1, 0.1, LRPolicy.FUNCTION, 10.0, table_of([1.0, 0.0, 1.0])) is None
+    assert "rises to" in refusal(group, 1, 0.1, LRPolicy.FUNCTION, 10.0, function=table_of([0.01, 0.0, 1.0]))
+    assert refusal(group, 1, 0.1, LRPolicy.FUNCTION, 10.0, function=table_of([1.0, 0.0, 1.0])) is None
     assert "step 30" in refusal(group, 1, 0.1, LRPolicy.ONECYCLE, 10.0)
 
 

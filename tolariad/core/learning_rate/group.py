@@ -183,6 +183,7 @@ def refusal(
     value: float,
     policy: LRPolicy | None,
     max_factor: float,
+    *,
     function: Tabulated | None = None,
 ) -> str | None:
     """Return why `value` (under `policy`, if given) may not be this group's rate from `step` on, or None if it may.

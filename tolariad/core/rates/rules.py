@@ -107,7 +107,7 @@ def order(state: Reads, command: lr.LrSet) -> lr.RateOrdered | Refusal:
     why = None if command.function is None else _table_refusal(rates.groups, group, command.function)
     if why is None:
         step, most = state.progress.step + 1, rates.max_order_factor
-        why = refusal(expected, step, command.value, policy, most, command.function)
+        why = refusal(expected, step, command.value, policy, most, function=command.function)
     if why is not None:
         return Refusal("Refused", why)
     return lr.RateOrdered(group=command.group, value=command.value, policy=policy, function=command.function)
