@@ -14,6 +14,7 @@ from tolariad.core.learning_rate.group import Group, after_epoch, coming, ordere
 from tolariad.core.learning_rate.schedule import (
     BY_LENGTH,
     WHOLE_RUN,
+    CurveRule,
     GroupConfig,
     LRPolicy,
     PlateauRule,
@@ -49,12 +50,14 @@ def schedules(draw):
         step_steps=draw(st.integers(1, 9)),
         step_factor=draw(st.floats(0.01, 1)),
         decay_steps=draw(st.integers(0, 60)),
-        power=draw(st.floats(0.1, 5)),
-        num_cycles=draw(st.integers(1, 60)),
-        timescale=draw(st.sampled_from([0, 1, 7, 1000])),
-        pct_start=draw(st.sampled_from([0.0, 0.02, 0.3, 0.98, 1.0])),
-        div_factor=draw(st.floats(1, 100)),
-        final_div_factor=draw(st.floats(1, 1e5)),
+        rule=CurveRule(
+            power=draw(st.floats(0.1, 5)),
+            num_cycles=draw(st.integers(1, 60)),
+            timescale=draw(st.sampled_from([None, 1, 7, 1000])),
+            pct_start=draw(st.sampled_from([0.0, 0.02, 0.3, 0.98, 1.0])),
+            div_factor=draw(st.floats(1, 100)),
+            final_div_factor=draw(st.floats(1, 1e5)),
+        ),
         function=draw(st.sampled_from([None, table_of([0.0, 0.5, 1.0]), table_of([1.0] * total)])),
     )
 
@@ -65,7 +68,7 @@ def schedules(draw):
 )
 def test_a_decay_ends_exactly_at_the_floor_and_only_there(policy):
     """The last step has min_lr to the bit; the step before is above it; beyond the end nothing rises again."""
-    schedule = replace(COSINE, policy=policy, decay_steps=20, power=2.0, num_cycles=7)
+    schedule = replace(COSINE, policy=policy, decay_steps=20, rule=CurveRule(power=2.0, num_cycles=7))
     assert rate(schedule, 100) == 0.001
     assert rate(schedule, 99) > 0.001
     assert {rate(schedule, step) for step in (101, 150, 10_000)} == {0.001}
@@ -105,9 +108,9 @@ def test_a_run_of_unknown_length_keeps_its_base_rate():
 
 def test_restarts_begin_at_the_base_rate_in_equal_parts_of_the_run():
     """99 steps after the first, in 3 parts; no rounding puts a restart beside its step, whatever the parts."""
-    schedule = replace(COSINE, policy=LRPolicy.COSINE_RESTARTS, warmup_steps=0, num_cycles=3)
+    schedule = replace(COSINE, policy=LRPolicy.COSINE_RESTARTS, warmup_steps=0, rule=CurveRule(num_cycles=3))
     assert [step for step in range(1, 101) if rate(schedule, step) == 0.1] == [1, 34, 67]
-    many = replace(schedule, num_cycles=49, total_steps=49 * 49 + 1)
+    many = replace(schedule, rule=CurveRule(num_cycles=49), total_steps=49 * 49 + 1)
     assert [step for step in range(1, 49 * 49 + 2) if rate(many, step) == 0.1] == list(range(1, 49 * 49 + 1, 49))
 
 
@@ -210,7 +213,7 @@ def test_the_highest_step_to_come_is_known_without_looking_at_every_step(schedul
 
 def test_an_order_whose_curve_would_rise_far_above_it_is_refused():
     """At the end of a cycle the curve is low; scaled to a usual rate there, a restart would be far above any rate."""
-    group = Group("g", replace(COSINE, warmup_steps=0, min_lr=0.0, num_cycles=3))
+    group = Group("g", replace(COSINE, warmup_steps=0, min_lr=0.0, rule=CurveRule(num_cycles=3)))
     why = refusal(group, 33, 0.05, LRPolicy.COSINE_RESTARTS, 10.0)
     assert "rises to" in why
     assert "at step 34" in why

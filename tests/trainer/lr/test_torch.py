@@ -12,7 +12,7 @@ from torch.optim import lr_scheduler
 
 from tolariad.core.learning_rate.curve import rate
 from tolariad.core.learning_rate.group import Plateau, observed
-from tolariad.core.learning_rate.schedule import LRPolicy, PlateauRule, Schedule, Warmup
+from tolariad.core.learning_rate.schedule import CurveRule, LRPolicy, PlateauRule, Schedule, Warmup
 from tolariad.core.learning_rate.tabulated import Tabulated, packed
 
 STEPS = 100
@@ -92,7 +92,7 @@ def own_factor(step, total_steps):
             lambda o: lr_scheduler.OneCycleLR(o, max_lr=0.1, total_steps=STEPS, cycle_momentum=False),
         ),
         (
-            schedule(LRPolicy.ONECYCLE, pct_start=0.217, div_factor=7.0, final_div_factor=130.0),
+            schedule(LRPolicy.ONECYCLE, rule=CurveRule(pct_start=0.217, div_factor=7.0, final_div_factor=130.0)),
             lambda o: lr_scheduler.OneCycleLR(
                 o, 0.1, total_steps=STEPS, pct_start=0.217, div_factor=7.0, final_div_factor=130.0, cycle_momentum=False
             ),
@@ -102,7 +102,7 @@ def own_factor(step, total_steps):
             lambda o: lr_scheduler.LambdaLR(o, lambda step: 0.3 ** (step // 30)),
         ),
         (
-            schedule(LRPolicy.POLYNOMIAL, power=1.7),
+            schedule(LRPolicy.POLYNOMIAL, rule=CurveRule(power=1.7)),
             lambda o: lr_scheduler.LambdaLR(o, lambda step: (1.0 - step / (STEPS - 1)) ** 1.7),
         ),
         (
@@ -128,15 +128,15 @@ def test_policies_with_torchs_own_formula_have_its_bits(ours, make):
     ("ours", "make"),
     [
         (
-            schedule(LRPolicy.POLYNOMIAL, power=2.0),
+            schedule(LRPolicy.POLYNOMIAL, rule=CurveRule(power=2.0)),
             lambda o: lr_scheduler.PolynomialLR(o, total_iters=STEPS - 1, power=2.0),
         ),
         (
-            schedule(LRPolicy.COSINE_RESTARTS, num_cycles=3, min_lr=0.001),
+            schedule(LRPolicy.COSINE_RESTARTS, rule=CurveRule(num_cycles=3), min_lr=0.001),
             lambda o: lr_scheduler.CosineAnnealingWarmRestarts(o, T_0=(STEPS - 1) // 3, eta_min=0.001),
         ),
         (
-            schedule(LRPolicy.COSINE_RESTARTS, num_cycles=5, warmup_steps=9),
+            schedule(LRPolicy.COSINE_RESTARTS, rule=CurveRule(num_cycles=5), warmup_steps=9),
             lambda o: lr_scheduler.LambdaLR(o, lambda step: transformers_hard_restarts(step, 9, STEPS - 1, 5)),
         ),
         (
@@ -144,7 +144,7 @@ def test_policies_with_torchs_own_formula_have_its_bits(ours, make):
             lambda o: lr_scheduler.LambdaLR(o, lambda step: transformers_inverse_sqrt(step, 9, 9)),
         ),
         (
-            schedule(LRPolicy.INVERSE_SQRT, warmup_steps=9, timescale=50),
+            schedule(LRPolicy.INVERSE_SQRT, warmup_steps=9, rule=CurveRule(timescale=50)),
             lambda o: lr_scheduler.LambdaLR(o, lambda step: transformers_inverse_sqrt(step, 9, 50)),
         ),
     ],

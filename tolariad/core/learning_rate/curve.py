@@ -39,13 +39,13 @@ def _linear(schedule: Schedule, steps: range) -> list[float]:
 
 def _polynomial(schedule: Schedule, steps: range) -> list[float]:
     """A power of the straight line from base_lr to min_lr at the last step, as torch's PolynomialLR."""
-    power = schedule.power
+    power = schedule.rule.power
     return _to_the_end(schedule, steps, lambda done, length: [(1.0 - n / length) ** power for n in done])
 
 
 def _cosine_restarts(schedule: Schedule, steps: range) -> list[float]:
     """`num_cycles` halves of a cosine, each from base_lr; the last one ends with min_lr at the last step."""
-    cycles = schedule.num_cycles
+    cycles = schedule.rule.num_cycles
 
     def shape(done: range, length: int) -> list[float]:
         # In integers: a restart that rounding moves by one step would have the lowest rate and not the highest.
@@ -110,8 +110,8 @@ def _onecycle(schedule: Schedule, steps: range) -> list[float]:
     top, total = schedule.base_lr, schedule.total_steps
     if total is None:
         return [top] * len(steps)
-    low = top / schedule.div_factor
-    least, risen, last = low / schedule.final_div_factor, schedule.pct_start * total - 1.0, total - 1
+    low = top / schedule.rule.div_factor
+    least, risen, last = low / schedule.rule.final_div_factor, schedule.rule.pct_start * total - 1.0, total - 1
 
     def at(done: int) -> float:
         start, end, begun, ended = (low, top, 0.0, risen) if done <= risen else (top, least, risen, last)
@@ -233,12 +233,12 @@ def top_step(schedule: Schedule, step: int) -> int:
     done, total = step - schedule.start - 1, schedule.total_steps
     top = schedule.warmup_steps
     if schedule.policy is LRPolicy.ONECYCLE and total is not None:
-        risen = int(max(0.0, schedule.pct_start * total - 1.0))
+        risen = int(max(0.0, schedule.rule.pct_start * total - 1.0))
         top = max((risen, risen + 1), key=lambda n: rate(schedule, schedule.start + 1 + n))
     elif schedule.policy is LRPolicy.COSINE_RESTARTS and total is not None and done > top:
         length = max(1, total - 1 - top)
-        cycle = -(-(done - top) * schedule.num_cycles // length)
-        top += -(-cycle * length // schedule.num_cycles) if cycle < schedule.num_cycles else 0
+        cycle = -(-(done - top) * schedule.rule.num_cycles // length)
+        top += -(-cycle * length // schedule.rule.num_cycles) if cycle < schedule.rule.num_cycles else 0
     elif schedule.policy is LRPolicy.FUNCTION:
         factors = factors_of(schedule.function)
         top = max(range(max(0, done), len(factors)), key=factors.__getitem__, default=done)

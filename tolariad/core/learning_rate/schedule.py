@@ -75,14 +75,27 @@ class PlateauRule(Struct, frozen=True, kw_only=True, omit_defaults=True):
     cooldown: int = 0
 
 
+class CurveRule(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The parameters of curves, with the names and defaults of torch's and transformers' schedulers.
+
+    `power`: POLYNOMIAL. `num_cycles`: COSINE_RESTARTS. `timescale`: INVERSE_SQRT, in steps; None: its default. ONECYCLE
+    rises for `pct_start` of the run from base_lr / `div_factor`, and falls to that / `final_div_factor`.
+    """
+
+    power: float = 1.0
+    num_cycles: int = 1
+    timescale: int | None = None
+    pct_start: float = 0.3
+    div_factor: float = 25.0
+    final_div_factor: float = 1e4
+
+
 class GroupConfig(Struct, frozen=True):
     """One parameter group: source 000. Rates are per step, lengths are in epochs. A missing `group_id` is generated.
 
     `min_lr` limits the decay, not the start of the warm-up; `max_lr` limits everything. STEP multiplies by
     `step_factor` every `step_epochs`. WSD decays over the last `decay_fraction` of the run. `plateau` is for
-    MORPHO_ADAPTIVE, `power` for POLYNOMIAL, `num_cycles` for COSINE_RESTARTS, `timescale` (in steps) for INVERSE_SQRT.
-    ONECYCLE rises for `pct_start` of the run from base_lr / `div_factor`, and falls to that / `final_div_factor`.
-    `function`: `file.py:function`, for FUNCTION.
+    MORPHO_ADAPTIVE, `rule` for the policies that it names, and `function` (`file.py:function`) for FUNCTION.
     """
 
     name: str
@@ -98,19 +111,11 @@ class GroupConfig(Struct, frozen=True):
     step_factor: float = 0.1
     decay_fraction: float = 0.2
     plateau: PlateauRule = PlateauRule()
-    power: float = 1.0
-    num_cycles: int = 1
-    timescale: int | None = None
-    pct_start: float = 0.3
-    div_factor: float = 25.0
-    final_div_factor: float = 1e4
+    rule: CurveRule = CurveRule()
     function: str = ""
 
 
-_NUMBERS: Final = (
-    *("base_lr", "min_lr", "max_lr", "warmup_factor", "step_factor", "decay_fraction"),
-    *("power", "pct_start", "div_factor", "final_div_factor"),
-)
+_NUMBERS: Final = ("base_lr", "min_lr", "max_lr", "warmup_factor", "step_factor", "decay_fraction")
 # As in transformers, for INVERSE_SQRT without a warm-up.
 _TIMESCALE: Final = 10_000
 
@@ -119,8 +124,7 @@ class Schedule(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A group's policy in steps, counted from 1 after `start`, the step after which the group was added.
 
     `total_steps`: the last step of the curve; None if that is not known. Lengths: `warmup_steps`, `step_steps` (between
-    two reductions of STEP) and `decay_steps` (of WSD). `timescale`: of INVERSE_SQRT, in steps; 0: its default.
-    `function`: the table of FUNCTION.
+    two reductions of STEP) and `decay_steps` (of WSD). `function`: the table of FUNCTION.
     """
 
     policy: LRPolicy
@@ -136,12 +140,8 @@ class Schedule(Struct, frozen=True, kw_only=True, omit_defaults=True):
     step_factor: float = 0.1
     decay_steps: int = 0
     plateau: PlateauRule = PlateauRule()
-    power: float = 1.0
-    num_cycles: int = 1
-    timescale: int = 0
-    pct_start: float = 0.3
-    div_factor: float = 25.0
-    final_div_factor: float = 1e4
+    # A struct of more than 15 fields would be encoded in another form, which the hashes of states would show.
+    rule: CurveRule = CurveRule()
     function: Tabulated | None = None
 
     @property
@@ -152,7 +152,7 @@ class Schedule(Struct, frozen=True, kw_only=True, omit_defaults=True):
     @property
     def inverse_sqrt_scale(self) -> int:
         """Return the timescale of INVERSE_SQRT in steps: as configured, else the warm-up, else 10 000."""
-        return self.timescale or self.warmup_steps or _TIMESCALE
+        return self.rule.timescale or self.warmup_steps or _TIMESCALE
 
 
 def schedule_of(
@@ -187,12 +187,7 @@ def schedule_of(
         step_factor=config.step_factor,
         decay_steps=round(config.decay_fraction * (total_steps or 0)),
         plateau=config.plateau,
-        power=config.power,
-        num_cycles=config.num_cycles,
-        timescale=config.timescale or 0,
-        pct_start=config.pct_start,
-        div_factor=config.div_factor,
-        final_div_factor=config.final_div_factor,
+        rule=config.rule,
         function=function,
     )
 
@@ -245,18 +240,24 @@ def _check(config: GroupConfig) -> None:
         "step_epochs": config.step_epochs < 1,
         "step_factor": not 0.0 < config.step_factor <= 1.0,
         "decay_fraction": not 0.0 <= config.decay_fraction <= 1.0,
-        "power": not 0.0 < config.power < float("inf"),
-        "num_cycles": config.num_cycles < 1,
-        "timescale": config.timescale is not None and config.timescale < 1,
-        "pct_start": not 0.0 <= config.pct_start <= 1.0,
-        "div_factor": not 1.0 <= config.div_factor < float("inf"),
-        "final_div_factor": not 1.0 <= config.final_div_factor < float("inf"),
+        "rule": not _is_possible(config.rule),
         "function": (config.policy is LRPolicy.FUNCTION) != bool(config.function),
         "plateau": not 0.0 < config.plateau.factor < 1.0 or config.plateau.patience < 0 or config.plateau.cooldown < 0,
     }
     for field, is_wrong in wrong.items():
         if is_wrong:
             raise ValueError(f"group {config.name}: {field}={getattr(config, field)!r} makes no schedule")
+
+
+def _is_possible(rule: CurveRule) -> bool:
+    factors = (rule.div_factor, rule.final_div_factor)
+    return (
+        0.0 < rule.power < float("inf")
+        and rule.num_cycles >= 1
+        and (rule.timescale is None or rule.timescale >= 1)
+        and 0.0 <= rule.pct_start <= 1.0
+        and all(1.0 <= factor < float("inf") for factor in factors)
+    )
 
 
 class LRSnapshot(Struct, frozen=True):
