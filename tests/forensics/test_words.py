@@ -58,3 +58,13 @@ def test_a_block_has_every_field_whole():
 def test_a_program_of_ours_has_no_user():
     """A uid of -1 is not shown."""
     assert by_whom({"program": "signal", "reason": "SIGTERM"}) == "(by signal: SIGTERM)"
+
+
+def test_a_block_tells_the_length_of_a_table_and_not_its_characters():
+    """The table of a rate function has thousands, at any depth of an event."""
+    table = {"source": "a.py:f", "hash": "ab", "steps": 3, "packed": "x" * 5000}
+    shown = block({"function": table, "groups": [{"name": "g", "schedule": {"function": table}}]}, indent="")
+
+    assert shown.count("5000 characters") == 2
+    assert "xx" not in shown
+    assert "source: a.py:f" in shown

@@ -13,6 +13,7 @@ end. Only one run at a time in a process, because random state and switches belo
 
 from __future__ import annotations
 
+import copy
 import signal
 import threading
 from collections.abc import Callable, Iterator, Mapping
@@ -66,7 +67,8 @@ class Tolaria:
         accept_config: bool = False,
     ) -> None:
         self._source = Path(config) if isinstance(config, str | Path) else None
-        self._config = config or {"tolaria": {}}
+        # A copy: what the caller changes afterwards is not a part of this run.
+        self._config = copy.deepcopy(config) or {"tolaria": {}}
         self._settings(epochs=None)
         name = self._source.stem if self._source else "library"
         self.run_dir = Path(run_dir) if run_dir is not None else Path("runs") / name
