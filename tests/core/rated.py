@@ -105,11 +105,13 @@ class RatedTrainer(Trainer):
         self.groups = tuple(change(group) if group.name == name else group for group in self.groups)
 
     def repeat(self, order):
-        self._change(order.group, lambda group: with_order(group, order.value, order.curve, order.policy))
+        self._change(
+            order.group, lambda group: with_order(group, order.value, order.curve, order.policy, order.function)
+        )
 
     def carry_out(self, order):
         before = self.step + 1
-        self._change(order.group, lambda group: ordered(group, before, order.value, order.policy))
+        self._change(order.group, lambda group: ordered(group, before, order.value, order.policy, order.function))
         self.applied += 1
         return ""
 

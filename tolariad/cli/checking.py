@@ -19,7 +19,7 @@ from tolariad.config import load, schema
 from tolariad.core.exits import EXIT_CONFIG
 from tolariad.core.settings.model import Settings
 from tolariad.core.settings.reading import ConfigError
-from tolariad.core.settings.rules import require_task, resolved_json, without_effect
+from tolariad.core.settings.rules import rate_notes, require_task, resolved_json, without_effect
 from tolariad.core.steps.ask import SHORT_STEP_NS
 from tolariad.forensics.words import safe, safe_lines
 from tolariad.kernel.recorder import HOLD_NS
@@ -71,6 +71,8 @@ def check(
         output.put(json.dumps(json.loads(resolved), indent=2))
     for line in [*_plan_lines(settings), *_cost_lines(costs, journal)]:
         output.put(line)
+    for note in rate_notes(settings):
+        output.note(note)
     if not verbose:
         output.note("--verbose prints the resolved configuration too")
     idle = without_effect(settings)
@@ -119,10 +121,10 @@ def _plan_lines(settings: Settings) -> list[str]:
     """Return what is trained, and how."""
     rates = settings.learning_rate
     batches = f"batches of {settings.batch_size}" if settings.batch_size else "batches of its own"
-    warm_up = f", warm-up {output.counted(rates.warmup_epochs, 'epoch')}" if rates.warmup_epochs else ""
+    warm_up = f", warm-up {rates.warmup_epochs} of {settings.epochs} epochs" if rates.warmup_epochs else ""
     return [
         f"task           {safe(str(settings.task))}, {output.counted(settings.epochs, 'epoch')}, {batches}",
-        f"rate           {rates.base_lr:g}, {rates.policy}{warm_up}",
+        f"rates          {rates.policy}, base_lr {rates.base_lr:g}{warm_up}",
     ]
 
 
@@ -170,5 +172,5 @@ def new_task(path: Path) -> int:
     except FileExistsError as error:
         raise CommandError(2, f"{path} already exists", hint="give another path", name="Usage") from error
     shown = str(path) if path.is_absolute() else f"./{path}"
-    output.put(f"wrote {path}; try `tolariad run --task {shown}:MyTask --epochs 10 --set learning_rate.base_lr=0.03`")
+    output.put(f"wrote {path}; try `tolariad run --task {shown}:MyTask --epochs 20`")
     return 0

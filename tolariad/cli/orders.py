@@ -41,8 +41,9 @@ def sends(
 ) -> Callable[[Callable[..., Parameters]], Callable[..., int]]:
     """Make a command of a function that returns the parameters of an order; those that are None are not sent.
 
-    It gets the options of every order and those that name the run. The function gets only the other ones. If `question`
-    is given, the command asks it first, unless the option `yes` is set.
+    It gets the options of every order and those that name the run. The function gets only the other ones. If a
+    parameter follows from the run, its value is a function of the run's Target. If `question` is given, the command
+    asks it first, unless the option `yes` is set.
     """
 
     def decorate(function: Callable[..., Parameters]) -> Callable[..., int]:
@@ -62,9 +63,9 @@ def sends(
         def command(*, id_: str | None, reason: str | None, no_wait: bool, as_json: bool, **given: Any) -> int:
             place = {name: given.pop(name) for name in runs.NAMES if name in given}
             is_sure = question is not None and given.pop("yes")
-            parameters = {"id": id_, "reason": reason, **function(**given)}
-            sent = {name: value for name, value in parameters.items() if value is not None}
-            target = runs.find(**place)
+            parameters, target = {"id": id_, "reason": reason, **function(**given)}, runs.find(**place)
+            values = {name: value(target) if callable(value) else value for name, value in parameters.items()}
+            sent = {name: value for name, value in values.items() if value is not None}
             if question is not None and not is_sure:
                 output.confirm(question(target, sent))
             return _order(target, method, sent, no_wait, output.put_json if as_json else _put_words)

@@ -111,4 +111,5 @@ class Reloader:
             raise StartRefused(EXIT_CONFIG, f"{file} is not a regular file, so reading it could block")
         settings = settings_of.load(self._request)
         self._check(settings)
-        return settings_of.resolve(settings, self._kernel.durable.run.rng_seed)
+        run = self._kernel.durable.run
+        return settings_of.resolve(settings, run.rng_seed, run.config)

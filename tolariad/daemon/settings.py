@@ -23,6 +23,7 @@ from tolariad.core.settings.reading import ConfigError, read_settings
 from tolariad.core.settings.values import DEFAULT_METRIC, Better, read_metric
 from tolariad.core.stability import breaker_rule
 from tolariad.daemon.request import RunRequest, StartRefused, refusing
+from tolariad.rate_functions import FunctionRefused, Source, pinned
 
 GIVEN_NAME: Final = "config.yaml"
 RESOLVED_NAME: Final = "config.resolved.json"
@@ -79,11 +80,19 @@ def _kept(run_dir: Path) -> dict[str, Any]:
         raise StartRefused(EXIT_CONFIG, why) from error
 
 
-def resolve(settings: Settings, rng_seed: int | None = None) -> Resolved:
-    """Complete the settings: if the seed is None, take the run's own or draw one."""
+def resolve(settings: Settings, rng_seed: int | None = None, former: str = "") -> Resolved:
+    """Complete the settings: the seed, the warm-up and the hashes of rate functions. Raises StartRefused.
+
+    `rng_seed`, `former`: the run's own seed and configuration. They decide if the settings are silent about the seed or
+    the warm-up; a new run draws its seed.
+    """
     if settings.rng_seed is None:
         settings = replace(settings, rng_seed=secrets.randbits(63) if rng_seed is None else rng_seed)
-    notes = [note] if (note := rules.warmup_note(settings)) else []
+    with refusing(EXIT_CONFIG, "learning_rate", FunctionRefused):
+        settings = rules.with_functions(settings, pinned)
+    own = _settings_of(former)
+    settings = settings if own is None else rules.with_warmup_of(settings, own)
+    notes = list(rules.rate_notes(settings))
     idle = rules.without_effect(settings)
     if idle:
         notes.append(f"these keys have no effect in this version: {', '.join(idle)}")
@@ -95,6 +104,30 @@ def resolve(settings: Settings, rng_seed: int | None = None) -> Resolved:
         policy=policy_of(settings),
         notes=tuple(notes),
     )
+
+
+def _settings_of(former: str) -> Settings | None:
+    """Return the run's own settings; None for a new run, or if this version cannot read them."""
+    try:
+        return rules.read_resolved(former.encode()) if former else None
+    except ConfigError:
+        return None
+
+
+def refuse_changed_functions(former: str, settings: Settings, request: RunRequest) -> None:
+    """Raise StartRefused if the source of a rate function is another than when the run read it."""
+    own = _settings_of(former)
+    if own is None or request.accept_config:
+        return
+    before = dict(rules.functions_of(own))
+    for key, policy in rules.functions_of(settings):
+        was, now = Source.of(before.get(key, "")), Source.of(policy)
+        if (was.path, was.name) == (now.path, now.name) and was.pin != now.pin:
+            raise StartRefused(
+                EXIT_CONFIG,
+                f"{key}: {now.path} has changed since the run read it: its hash was {was.pin} and is {now.pin}. "
+                "Put the former file back, or continue with the new one by --accept-config",
+            )
 
 
 def policy_of(settings: Settings) -> Policy:

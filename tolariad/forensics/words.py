@@ -94,15 +94,32 @@ def _whole(value: Any) -> str:
     return " ".join(f"{safe(str(name))}={safe(str(inner))}" for name, inner in value.items())
 
 
+def _without_table(value: Any) -> Any:
+    if isinstance(value, list | tuple):
+        return [_without_table(one) for one in value]
+    if not isinstance(value, Mapping):
+        return value
+    is_table = value.keys() >= {"source", "hash", "steps", "packed"}
+    shown = {**value, "packed": f"{len(value['packed'])} characters"} if is_table else value
+    return {name: _without_table(inner) for name, inner in shown.items()}
+
+
 def block(fields: Mapping[str, Any], *, indent: str = "    ") -> str:
-    """Return every field on a line of its own, nothing shortened. Text of several lines is indented below its name."""
+    """Return every field on a line of its own. Text of several lines is indented below its name.
+
+    Nothing is shortened but the table of a function, whose thousands of characters only a program reads.
+    """
+    return _block(_without_table(fields), indent)
+
+
+def _block(fields: Mapping[str, Any], indent: str) -> str:
     lines: list[str] = []
     for name, value in fields.items():
         if isinstance(value, str) and "\n" in value.strip():
             lines.append(f"{indent}{safe(name)}:")
             lines += [f"{indent}    {line}" for line in safe_lines(value.rstrip()).split("\n")]
         elif isinstance(value, Mapping) and value:
-            lines += [f"{indent}{safe(name)}:", block(value, indent=indent + "    ")]
+            lines += [f"{indent}{safe(name)}:", _block(value, indent + "    ")]
         elif isinstance(value, list | tuple) and any(isinstance(one, Mapping) for one in value):
             lines += [f"{indent}{safe(name)}:", *(f"{indent}    {_whole(one)}" for one in value)]
         else:

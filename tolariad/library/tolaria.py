@@ -13,6 +13,7 @@ end. Only one run at a time in a process, because random state and switches belo
 
 from __future__ import annotations
 
+import copy
 import signal
 import threading
 from collections.abc import Callable, Iterator, Mapping
@@ -66,7 +67,9 @@ class Tolaria:
         accept_config: bool = False,
     ) -> None:
         self._source = Path(config) if isinstance(config, str | Path) else None
-        self._settings = config if isinstance(config, Settings) else reading.load(config or {"tolaria": {}})
+        # A copy: what the caller changes afterwards is not a part of this run.
+        self._config = copy.deepcopy(config) or {"tolaria": {}}
+        self._settings(epochs=None)
         name = self._source.stem if self._source else "library"
         self.run_dir = Path(run_dir) if run_dir is not None else Path("runs") / name
         self._accept_config = accept_config
@@ -93,7 +96,8 @@ class Tolaria:
         is raised too; when `train` is called again, the run continues from its last durable step.
         """
         given = GivenTask(model, train_loader, val_loader, task=task, optimizer=optimizer)
-        settings = replace(self._settings, epochs=epochs, task=self._settings.task or GIVEN)
+        settings = self._settings(epochs)
+        settings = replace(settings, task=settings.task or GIVEN)
         request = RunRequest(
             run_dir=self.run_dir, config=self._source, settings=settings, accept_config=self._accept_config
         )
@@ -111,6 +115,12 @@ class Tolaria:
         finally:
             _busy.release()
         return self._result()
+
+    def _settings(self, epochs: int | None) -> Settings:
+        """Return the configuration for a run of `epochs` epochs. Raises ConfigError."""
+        if not isinstance(self._config, Settings):
+            return reading.load(self._config, () if epochs is None else (f"epochs={epochs}",))
+        return self._config if epochs is None else replace(self._config, epochs=epochs)
 
     def _result(self) -> TrainingResult:
         state = self._state

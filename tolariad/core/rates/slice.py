@@ -112,7 +112,7 @@ def _changed(s: Rates, e: lr.RateChanged, _: Cause) -> Rates:
     change = Change(e.applied_before_step, _used_before(s, e), e.rate, by or "tolariad", reason, e.wall)
     return replace(
         s,
-        groups=_replaced(s, e.group, with_order(group, e.rate, e.curve, e.policy)),
+        groups=_replaced(s, e.group, with_order(group, e.rate, e.curve, e.policy, e.function)),
         given_by=_without(s, e.cause),
         changes={**s.changes, e.group: change},
     )

@@ -7,18 +7,19 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
 import msgspec
 
 from tolariad.core.bounds import shown
 from tolariad.core.health.budgets import BUDGETS, FED_BREAKERS
+from tolariad.core.learning_rate.schedule import WHOLE_RUN, policy_named
 from tolariad.core.settings.changes import Change, change_of, is_under
 from tolariad.core.settings.model import Settings
-from tolariad.core.settings.optimization import Optimizer
+from tolariad.core.settings.optimization import LearningRate, Optimizer
 from tolariad.core.settings.reading import ConfigError, Problem, read_settings
-from tolariad.core.settings.task_defaults import TASK_DEFAULTS, TASK_OPTIONS
+from tolariad.core.settings.task_defaults import TASK_DEFAULTS, TASK_OPTIONS, defaults_of
 from tolariad.core.settings.values import read_metric
 
 # Keys for features that this version does not have. They are accepted; `tolariad check` lists those that are set.
@@ -80,16 +81,74 @@ def optimizer_arguments(options: msgspec.Struct) -> dict[str, Any]:
     return {key: value for key, value in given.items() if value is not None and key not in {*_GROUP_OWN, "groups"}}
 
 
-def warmup_note(settings: Settings) -> str | None:
-    """Return a sentence if the warm-up does not fit into the run, else None. It is then shortened to half the run."""
-    warmups = [settings.learning_rate.warmup_epochs]
-    warmups += [group.warmup_epochs or 0 for group in settings.optimizer.groups]
-    if max(warmups) < settings.epochs:
-        return None
-    return (
-        f"a warm-up of {max(warmups)} epochs does not fit into a run of {settings.epochs} epochs: "
-        "it is shortened to half the run"
+def implied_warmup(settings: Settings) -> int:
+    """Return the warm-up of a user who sets none: the task's, else 10 epochs; at most a tenth of the run, rounded up.
+
+    A run of one epoch has none, nor has a policy that begins with a rise of its own.
+    """
+    if settings.epochs == 1 or policy_named(settings.learning_rate.policy) in WHOLE_RUN:
+        return 0
+    by_task = defaults_of(settings.task).get("learning_rate", {}).get("warmup_epochs", LearningRate().warmup_epochs)
+    return min(int(by_task), -(-settings.epochs // 10))
+
+
+def with_implied_warmup(settings: Settings) -> Settings:
+    """Return the settings of a user who sets no warm-up."""
+    return _with_warmup(settings, implied_warmup(settings))
+
+
+def with_warmup_of(settings: Settings, former: Settings) -> Settings:
+    """Return the settings with the warm-up of the run, if none was set, then or now.
+
+    Another number of epochs then changes no rate of a step that is made.
+    """
+    is_implied = all(one.learning_rate.warmup_epochs == implied_warmup(one) for one in (settings, former))
+    if not is_implied or settings.learning_rate.policy != former.learning_rate.policy:
+        return settings
+    return _with_warmup(settings, former.learning_rate.warmup_epochs)
+
+
+def functions_of(settings: Settings) -> Iterator[tuple[str, str]]:
+    """Yield the keys of policies that are functions, with their values."""
+    policies = [("learning_rate.policy", settings.learning_rate.policy)]
+    policies += [(f"optimizer.groups[{n}].policy", one.policy or "") for n, one in enumerate(settings.optimizer.groups)]
+    return ((key, policy) for key, policy in policies if ":" in policy)
+
+
+def with_functions(settings: Settings, pinned: Callable[[str], str]) -> Settings:
+    """Return the settings with `pinned(policy)` for each policy that is a function."""
+
+    def changed(policy: str | None) -> str | None:
+        return pinned(policy) if policy is not None and ":" in policy else policy
+
+    rates = msgspec.structs.replace(settings.learning_rate, policy=changed(settings.learning_rate.policy))
+    groups = tuple(msgspec.structs.replace(one, policy=changed(one.policy)) for one in settings.optimizer.groups)
+    optimizer = msgspec.structs.replace(settings.optimizer, groups=groups)
+    return msgspec.structs.replace(settings, learning_rate=rates, optimizer=optimizer)
+
+
+def _with_warmup(settings: Settings, epochs: int) -> Settings:
+    return msgspec.structs.replace(
+        settings, learning_rate=msgspec.structs.replace(settings.learning_rate, warmup_epochs=epochs)
     )
+
+
+def rate_notes(settings: Settings) -> Iterator[str]:
+    """Yield a sentence for each part of the schedules that does not do what its key says."""
+    general, groups = settings.learning_rate, settings.optimizer.groups
+    warmups = [0 if policy_named(general.policy) in WHOLE_RUN else general.warmup_epochs]
+    warmups += [group.warmup_epochs or 0 for group in groups]
+    if max(warmups) >= settings.epochs:
+        yield (
+            f"a warm-up of {max(warmups)} epochs does not fit into a run of {settings.epochs} epochs: "
+            "it is shortened to half the run"
+        )
+    owners = [(general.policy, general.warmup_epochs)]
+    owners += [(one.policy or general.policy, one.warmup_epochs or 0) for one in groups]
+    for policy in dict.fromkeys(policy for policy, epochs in owners if policy_named(policy) in WHOLE_RUN and epochs):
+        yield f"warmup_epochs has no effect on the policy {policy}, whose curve begins at the first step"
+    if general.num_cycles == 1 and any(policy == "cosine_restarts" for policy, _ in owners):
+        yield "the policy cosine_restarts has no restart with learning_rate.num_cycles 1"
 
 
 def resolved_json(settings: Settings) -> bytes:

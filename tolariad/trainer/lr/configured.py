@@ -6,7 +6,9 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from msgspec.structs import asdict, replace
 
-from tolariad.core.learning_rate.schedule import GroupConfig, PlateauRule, policy_named
+from tolariad.core.learning_rate.group import packed_length
+from tolariad.core.learning_rate.schedule import CurveRule, GroupConfig, LRPolicy, PlateauRule, policy_named
+from tolariad.core.learning_rate.tabulated import PACKED_MAX
 from tolariad.trainer.errors import SetupRefused
 from tolariad.trainer.lr.controller import UnifiedLRController
 
@@ -64,6 +66,12 @@ def controller_for(owned: Mapping[str, Groups], settings: Settings, drawn_for: H
             controller.register_optimizer(owner, groups.optimizer, _configs(groups, settings, first, prefix))
     except ValueError as error:
         raise SetupRefused(f"learning_rate: {error}") from error
+    characters = sum(map(packed_length, controller.groups))
+    if characters > PACKED_MAX:
+        raise SetupRefused(
+            f"learning_rate: the tables of the groups' functions have {characters} characters together, and at most "
+            f"{PACKED_MAX} fit into the state of the run; use fewer groups with a function"
+        )
     return controller
 
 
@@ -100,7 +108,11 @@ def _name(origin: OptimizerGroup | None, given: object, index: int, owner: str, 
 def _config(name: str, general: LearningRate, origin: OptimizerGroup | None) -> GroupConfig:
     """Return the configuration of a group: each field from `origin` if that sets it, else from `general`."""
     values = {field: value for field, value in asdict(general).items() if field in GroupConfig.__struct_fields__}
-    own = asdict(origin) if origin is not None else {}
-    values |= {field: own[field] for field in values if own.get(field) is not None}
+    given = asdict(origin) if origin is not None else {}
+    values |= {field: given[field] for field in values if given.get(field) is not None}
     plateau = PlateauRule(**{field: getattr(general, f"plateau_{field}") for field in PlateauRule.__struct_fields__})
-    return GroupConfig(**{**values, "name": name, "policy": policy_named(values["policy"]), "plateau": plateau})
+    rule = CurveRule(**{field: getattr(general, field) for field in CurveRule.__struct_fields__})
+    policy = policy_named(values["policy"])
+    function = values["policy"] if policy is LRPolicy.FUNCTION else ""
+    own = {"name": name, "policy": policy, "plateau": plateau, "rule": rule, "function": function}
+    return GroupConfig(**{**values, **own})

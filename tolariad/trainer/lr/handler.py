@@ -35,7 +35,7 @@ class RateHandler:
     def _set(self, order: SetRate) -> None:
         """Apply an order from the next update on. Raises OrderRefused."""
         try:
-            self._rates.apply_order(order.group, order.value, order.policy, order.curve)
+            self._rates.apply_order(order.group, order.value, order.policy, order.curve, order.function)
         except KeyError as error:
             raise OrderRefused(str(error.args[0])) from error
 
