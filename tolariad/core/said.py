@@ -22,6 +22,7 @@ from tolariad.core.rates import words as lr
 from tolariad.core.rollback import words as rb
 from tolariad.core.run import words as run
 from tolariad.core.steps import words as st
+from tolariad.core.trainer import words as tr
 
 LATEST_MAX: Final = 16
 # For the first two a StepSkipped is reported if a batch was skipped. The duration of a step concerns the machine only.
@@ -41,6 +42,7 @@ SaidEvent: TypeAlias = (
     | qn.QuarantineAdded
     | run.DiskLow
     | run.DiskRecovered
+    | tr.ExecutionContextRecorded
 )
 
 
@@ -76,6 +78,8 @@ def is_said(event: Event) -> bool:
             return level is None and finding not in _SAID_OTHERWISE
         case qn.QuarantineAdded(actor=actor):
             return actor is None
+        case tr.ExecutionContextRecorded(other_data=other):
+            return bool(other)
         case _:
             return type(event) in APPLY and not isinstance(event, run.DaemonStarted)
 

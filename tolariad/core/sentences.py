@@ -19,6 +19,7 @@ from tolariad.core.rates import words as lr
 from tolariad.core.rollback import words as rb
 from tolariad.core.run import words as run
 from tolariad.core.steps import words as st
+from tolariad.core.trainer import words as tr
 
 _SIGNALS: Final = {
     Signal.LOSS: "The loss",
@@ -124,6 +125,11 @@ def _end(epochs: int | None, steps: int | None) -> str:
     return f"epoch {epochs}" if steps is None else f"step {steps}"
 
 
+def _built(e: tr.ExecutionContextRecorded) -> str:
+    other = f" Other data were accepted: {e.other_data.rstrip('.')}." if e.other_data else ""
+    return f"Trainer {e.incarnation} is built.{other}"
+
+
 def _disk_low(e: run.DiskLow) -> str:
     free, floor = _megabytes(e.free), _megabytes(e.floor)
     return f"The disk is low: {free} are free, {floor} are needed. The run pauses until there is space."
@@ -159,6 +165,7 @@ SENTENCES: Final[dict[type[Event], Callable[[Any], str]]] = {
     hv.InstabilityDetected: _unstable,
     qn.QuarantineAdded: _quarantined,
     cv.EndOrdered: _end_ordered,
+    tr.ExecutionContextRecorded: _built,
     run.DiskLow: _disk_low,
     run.DiskRecovered: _disk_recovered,
 }

@@ -46,6 +46,7 @@ class RunRequest(msgspec.Struct, frozen=True, kw_only=True):
     sets: tuple[str, ...] = ()
     settings: Settings | None = None
     accept_config: bool = False
+    accept_data: bool = False
     retry: bool = False
     linger: bool = False
     begin_from: From | None = None

@@ -26,11 +26,12 @@ from tolariad.core.rollback.words import Rollback
 from tolariad.core.run.slice import Phase
 from tolariad.core.run.words import ExitDaemon
 from tolariad.core.state import RunState
+from tolariad.core.trainer.data_ask import data_refusal, other_data
 from tolariad.core.trainer.words import DeathReason, KillTrainer, SpawnTrainer
 from tolariad.core.vocabulary import AnyCommand
 from tolariad.daemon.opening import OpenRun, begin, earlier_threads, open_run, require_linux
 from tolariad.daemon.port import now
-from tolariad.daemon.request import RunRequest
+from tolariad.daemon.request import EXIT_CONFIG, RunRequest, StartRefused
 from tolariad.kernel import Kernel, Published
 from tolariad.library.saying import Saying
 from tolariad.storage import copy_checkpoint
@@ -79,7 +80,12 @@ class Live:
         require_linux()
         opened = open_run(request, StartMode.EXPLICIT, Notifier({}))
         try:
-            return cls(opened, build(opened.resolved.text.encode(), earlier_threads(opened), FoundTask(task, "")))
+            with kept_from_children(opened.journal.folder):  # fingerprints of data may be taken in a worker
+                setup = build(opened.resolved.text.encode(), earlier_threads(opened), FoundTask(task, ""))
+            other = other_data(opened.state.progress, setup.environment)
+            if other and not request.accept_data:
+                raise StartRefused(EXIT_CONFIG, data_refusal(other))
+            return cls(opened, setup)
         except BaseException:
             opened.journal.close()
             raise

@@ -91,6 +91,8 @@ def build(config: bytes, threads: int | None = None, given: FoundTask | None = N
             precision=settings.precision,
             task_hash=found.source_hash,
             config_hash=blake3(config).hexdigest(),
+            data=train.fingerprint(),
+            validation_data=None if validation is None else validation.fingerprint(),
         ),
         steps_per_epoch=steps_per_epoch or 0,
         notes=tuple(filter(None, (train.note, without_validation, drawn_for.note))),

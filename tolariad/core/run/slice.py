@@ -45,6 +45,7 @@ TERMINAL: Final = frozenset({Phase.STOPPED, Phase.COMPLETED, Phase.FAILED})
 EXIT_FAILED: Final = 70
 EXIT_CODES: Final = {
     run.FailureKind.CONFIGURATION: 78,
+    run.FailureKind.DATA: 78,
     run.FailureKind.CHECKPOINT: 65,
     run.FailureKind.STORAGE: 74,
     run.FailureKind.TRAINER: EXIT_FAILED,

@@ -27,7 +27,8 @@ BACKOFF_S_MAX: Final = 60.0
 class Trainer(msgspec.Struct, frozen=True):
     """Slice of RunState: the present trainer, or the last one. `began`: it has restored and trains.
 
-    `cured`: how many batches entered quarantine for its deaths since the last new step.
+    `cured`: how many batches entered quarantine for its deaths since the last new step. `accepts_data`: the
+    next trainer may have other data than the run had.
     """
 
     incarnation: int = 0
@@ -44,6 +45,7 @@ class Trainer(msgspec.Struct, frozen=True):
     raised: Cause | None = None
     last_death: str = ""
     cured: int = 0
+    accepts_data: bool = False
 
     @property
     def takes_orders(self) -> bool:
@@ -74,7 +76,12 @@ def _started(s: Trainer, e: trainer.TrainerStarted, _: Cause) -> Trainer:
         deaths_total=s.deaths_total,
         last_death=s.last_death,
         cured=s.cured,
+        accepts_data=s.accepts_data,
     )
+
+
+def _opened(s: Trainer, e: run.DaemonStarted, _: Cause) -> Trainer:
+    return replace(s, accepts_data=e.accept_data)
 
 
 def _raised(s: Trainer, _: trainer.ExceptionRaised, at: Cause) -> Trainer:
@@ -108,8 +115,9 @@ def _cured(s: Trainer, e: qn.QuarantineAdded, _: Cause) -> Trainer:
 
 
 APPLY: Final[ApplyTable] = {
+    run.DaemonStarted: _opened,
     trainer.TrainerStarted: _started,
-    trainer.ExecutionContextRecorded: setting(ready=True),
+    trainer.ExecutionContextRecorded: setting(ready=True, accepts_data=False),
     trainer.ExceptionRaised: _raised,
     trainer.TrainerHung: setting(hung=True),
     trainer.TrainerDied: _died,
