@@ -38,7 +38,7 @@ from tolariad.trainer.orders import Boundary, BoundaryOrders, Link
 from tolariad.trainer.rollback import RollbackCommitted, RollbackHandler, SnapshotHandler, standing_at
 from tolariad.trainer.step.compiled import compiler_watched
 from tolariad.trainer.step.stepper import Stepper
-from tolariad.trainer.step.validate import validate
+from tolariad.trainer.step.validate import try_evaluate, validate
 from tolariad.trainer.tasks.callbacks import Callbacks
 
 if TYPE_CHECKING:
@@ -179,6 +179,8 @@ class Trainer:
                     unfit=isinstance(unusable, CheckpointUnfit),
                 )
                 self._reporter.report(report)
+        if self._order.checkpoint is None and not self._order.durable_step:
+            try_evaluate(self._setup, lambda: self._reporter.beat(Activity.VALIDATE))
         self._stepper.follow(script)
         self._architecture.begin()
         id_ = self._order.checkpoint.id if self._order.checkpoint else ""

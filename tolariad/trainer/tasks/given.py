@@ -78,11 +78,10 @@ class GivenTask:
         inputs, targets = _pair(batch)
         return _loss(model(inputs), targets, "mean")
 
-    def evaluate(self, model: nn.Module, batch: Any) -> dict[str, tuple[Any, int]]:
-        """Return the task's sums; without them, those of the loss and, for classes, of the accuracy."""
+    def evaluate(self, model: nn.Module, batch: Any) -> Any:
+        """Return the task's results; without them, sums of the loss and, for classes, of the accuracy."""
         if hasattr(self._task, "evaluate"):
-            given: dict[str, tuple[Any, int]] = self._task.evaluate(model, batch)
-            return given
+            return self._task.evaluate(model, batch)
         inputs, targets = _pair(batch)
         outputs = model(inputs)
         count = targets.numel()

@@ -69,10 +69,11 @@ class Task(Protocol):
         """Return the loss to minimise: a 0-dim tensor, or a dict with one under `loss`. The batch is on the device."""
         ...
 
-    def evaluate(self, model: nn.Module, batch: Any) -> dict[str, tuple[Any, int]]:
-        """Return sums and counts over a batch, such as `{"accuracy": (correct, samples)}`.
+    def evaluate(self, model: nn.Module, batch: Any) -> Any:
+        """Return sums and counts over a batch, such as `{"accuracy": (correct, samples)}`, or means.
 
-        In eval mode, without gradients.
+        A number or a tensor with one element is the mean over the batch; its name is `loss`. A dict holds means or
+        pairs (sum, count) by name. In eval mode, without gradients.
         """
         ...
 
