@@ -6,8 +6,9 @@ refused here, with a sentence.
 
 from __future__ import annotations
 
+import logging
 import math
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import torch
 from blake3 import blake3
@@ -31,6 +32,8 @@ from tolariad.trainer.setup import Setup
 from tolariad.trainer.step.compiled import compile_forward
 from tolariad.trainer.step.measured import reads_late
 from tolariad.trainer.step.precision import Scaling, forward_context
+from tolariad.trainer.tasks.given import program_of
+from tolariad.trainer.tasks.names import misnamed
 from tolariad.trainer.tasks.task import FoundTask, find_task
 
 if TYPE_CHECKING:
@@ -38,6 +41,7 @@ if TYPE_CHECKING:
 
     from tolariad.core.settings.model import Settings
 
+_log: Final = logging.getLogger(__name__)
 _DISTRIBUTED = frozenset({"DistributedDataParallel", "FullyShardedDataParallel", "DataParallel", "FSDPModule"})
 
 
@@ -58,6 +62,8 @@ def build(config: bytes, threads: int | None = None, given: FoundTask | None = N
     )
     seed_everything(derived_seed(settings.rng_seed, "task"))  # a task may draw while it is imported and created
     found = given or find_task(require_task(settings))
+    for name, meant in misnamed(program_of(found.task)):
+        _log.warning("The task's method %s is never called. Is %s meant? docs/task.md lists all names.", name, meant)
     model = _model(found.task, settings, device)
     train, validation = _feeds(found.task, settings)
     owned = build_optimizers(found.task, model, settings)

@@ -40,6 +40,7 @@ from tolariad.trainer.step.compiled import compiler_watched
 from tolariad.trainer.step.stepper import Stepper
 from tolariad.trainer.step.validate import try_evaluate, validate
 from tolariad.trainer.tasks.callbacks import Callbacks
+from tolariad.trainer.tasks.given import program_of
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -77,7 +78,7 @@ class Trainer:
         )
         self._progress, self._reporter, self._inbox, self._gate = link.progress, link.reporter, link.inbox, link.gate
         self._orders = BoundaryOrders(setup.acted, link)
-        self._rates = RateHandler(setup.rates, link, self._orders)
+        self._rates = RateHandler(setup.rates, link, self._orders, program_of(setup.task))
         self._callbacks = Callbacks(setup.task, setup.rates)
         audit = Audit(setup, self._rates.audit_differed)
         self._stepper = Stepper(setup, link, self._stopwatch, audit, hook=self._hook)
@@ -224,6 +225,7 @@ class Trainer:
         with self._stopwatch.apart():
             metrics = self._validated(epoch)
             self._hook("on_epoch_end", epoch, metrics, epoch_ended=epoch)
+        self._setup.rates.tell_schedulers()
         if self._architecture.has_news:
             self._architecture.tell()
         # A hook may leave gradients; a checkpoint taken now would not contain them.

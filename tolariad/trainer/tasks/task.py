@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, runtime_chec
 from blake3 import blake3
 
 from tolariad.trainer.errors import SetupRefused
+from tolariad.trainer.tasks.names import REQUIRED, misnamed
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -29,7 +30,6 @@ BUILT_IN: Final = {
 }
 # The name in the journal for the task of a program that called `Tolaria.train`.
 GIVEN: Final = "given"
-_REQUIRED: Final = ("model", "train_data", "val_data", "loss", "evaluate")
 
 
 @runtime_checkable
@@ -132,10 +132,12 @@ def _made(module: ModuleType, attribute: str, name: str) -> FoundTask:
     if found is None:
         raise SetupRefused(f"task: {module.__name__} has no {attribute!r} (from {name!r})")
     task = found() if inspect.isclass(found) or inspect.isfunction(found) else found
-    missing = [method for method in _REQUIRED if not callable(getattr(task, method, None))]
+    missing = [method for method in REQUIRED if not callable(getattr(task, method, None))]
     if missing:
+        near = ", ".join(f"rename {other} to {meant}" for other, meant in misnamed(task) if meant in missing)
         raise SetupRefused(
-            f"task: {name!r} has no method {', '.join(missing)}; `tolariad new-task PATH` writes a working example"
+            f"task: {name!r} has no method {', '.join(missing)}; "
+            f"{near or '`tolariad new-task PATH` writes a working example'}"
         )
     return FoundTask(task, _hash_of(module))
 
