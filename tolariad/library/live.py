@@ -84,7 +84,8 @@ class Live:
                 setup = build(opened.resolved.text.encode(), earlier_threads(opened), FoundTask(task, ""))
             other = other_data(opened.state.progress, setup.environment)
             if other and not request.accept_data:
-                raise StartRefused(EXIT_CONFIG, data_refusal(other))
+                why = f"{data_refusal(other)}. To go on with the new data: Tolaria(..., accept_data=True)"
+                raise StartRefused(EXIT_CONFIG, why)
             return cls(opened, setup)
         except BaseException:
             opened.journal.close()

@@ -22,11 +22,10 @@ def other_data(known: Progress, found: Environment) -> str:
 
 
 def data_refusal(other: str) -> str:
-    """Return the sentence that refuses data which differ as `other` says."""
+    """Return why data are refused that differ as `other` says. The caller adds what to do, which depends on it."""
     return (
         f"this is not the data that the run was trained on: {other}. The usual cause is data that the script makes "
-        "without a seed, for example with torch.randn: call torch.manual_seed before. Start it with the former data "
-        "and --retry, or go on with the new data: --accept-data (in a program: Tolaria(..., accept_data=True))"
+        "without a seed, for example with torch.randn: call torch.manual_seed before it"
     )
 
 
@@ -38,4 +37,4 @@ def _differs(name: str, was: DataPrint | None, now: DataPrint | None) -> str:
         return f"the {name} have {now.length:,} items instead of {was.length:,}"
     pairs = [(a, b) for a, b in zip(was.items, now.items, strict=False) if a and b]
     differing = sum(a != b for a, b in pairs)
-    return f"{differing} of {len(pairs)} items of the {name} that were compared differ" if differing else ""
+    return f"the {name} differ in {differing} of {len(pairs)} compared items" if differing else ""

@@ -61,7 +61,8 @@ def ready(state: Reads, report: tv.ReadyReport, _: At[Reads]) -> Decision:
     """Record the execution context: the trainer has built its model. Fail the run if it has other data than before."""
     other = other_data(state.progress, report.environment)
     if other and not state.trainer.accepts_data:
-        return Decision((rv.RunFailed(kind=rv.FailureKind.DATA, why=data_refusal(other)),))
+        why = f"{data_refusal(other)}. Start the run with its former data and --retry, or go on with --accept-data"
+        return Decision((rv.RunFailed(kind=rv.FailureKind.DATA, why=why),))
     incarnation, hash_ = state.trainer.incarnation, environment_hash(report.environment)
     return Decision((tv.ExecutionContextRecorded.of(report, incarnation=incarnation, hash=hash_, other_data=other),))
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from itertools import islice
 from typing import Any, Final
 
 import numpy as np
@@ -26,6 +27,7 @@ _ITEMS: Final = 8
 _HASH_BYTES: Final = 8
 # Of one tensor, array or text. More than that would make the start wait.
 _LEAF_BYTES: Final = 1 << 20
+_SEQUENCE_MAX: Final = 1 << 16
 _DEPTH_MAX: Final = 8
 _OBJECTS_MAX: Final = 1000
 # The options of a loader that decide how a worker reads an item.
@@ -128,8 +130,8 @@ def _add_inside(hasher: Any, value: Any, depth: int) -> None:
         for key, item in value.items():
             _add(hasher, key, depth)
             _add(hasher, item, depth)
-    elif isinstance(value, Sequence):
-        for item in value:
+    elif isinstance(value, (Sequence, np.ndarray)):
+        for item in islice(value.reshape(-1) if isinstance(value, np.ndarray) else value, _SEQUENCE_MAX):
             _add(hasher, item, depth)
     elif hasattr(value, "__array_interface__"):
         _add(hasher, np.asarray(value), depth)
