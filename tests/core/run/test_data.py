@@ -53,7 +53,7 @@ def test_a_resume_on_other_data_is_refused_with_what_differs(data, validation, w
 
 
 def test_accepted_data_are_recorded_and_those_of_the_run_from_then_on():
-    """The start that accepts them needs no --retry; what differs is recorded and said; later starts compare with them."""
+    """The start that accepts them needs no --retry. The difference is recorded and said."""
     world = restarted(trained(), OTHER)
     world.run()
     restarted(world, OTHER, accept=True)

@@ -13,6 +13,7 @@ from itertools import islice
 from numbers import Real
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+import numpy as np
 import torch
 
 from tolariad.failpoints import reached
@@ -97,9 +98,8 @@ def _sums(found: Any, batch: Any) -> Iterator[tuple[str, Any, int]]:
 
     Raises SetupRefused for anything that `evaluate` may not return.
     """
-    if not isinstance(found, dict):
-        found = {"loss": found}
-    for name, value in found.items():
+    by_name = isinstance(found, dict)
+    for name, value in found.items() if by_name else [("loss", found)]:
         if not isinstance(name, str):
             raise SetupRefused(
                 f"evaluate(model, batch) must return a dict by names; {name!r} is a {type(name).__name__}"
@@ -111,16 +111,18 @@ def _sums(found: Any, batch: Any) -> Iterator[tuple[str, Any, int]]:
             total, count = value
             yield name, total.reshape(()) if isinstance(total, torch.Tensor) else total, int(count)
         else:
+            what = _described(value) + (f" for {name!r}" if by_name else "")
             raise SetupRefused(
-                f"evaluate(model, batch) returns {_described(value)} for {name!r}. It may return a number or a tensor "
-                "with one element, the mean over the batch (its name is then `loss`); a dict of those by name; or a "
-                "dict of (sum, count) by name"
+                f"evaluate(model, batch) returns {what}. It may return a number or a tensor with one element, the mean "
+                "over the batch (its name is then `loss`); a dict of those by name; or a dict of (sum, count) by name"
             )
 
 
 def _is_number(value: Any) -> bool:
     if isinstance(value, torch.Tensor):
         return value.numel() == 1 and not value.is_complex()
+    if isinstance(value, np.ndarray):
+        return value.size == 1 and value.dtype.kind in "biuf"
     return isinstance(value, Real)
 
 
