@@ -55,7 +55,8 @@ def validate(setup: Setup, beat: Callable[[], None], *, batches: int | None = No
                 seed_everything(derived_seed(setup.rng_seed, "validation"))
                 for batch in islice(setup.validation.epoch(0, 0), batches):
                     beat()
-                    reached("validation")
+                    if batches is None:
+                        reached("validation")
                     with setup.forward():
                         found = setup.task.evaluate(setup.model, to_device(batch, setup.device))
                     for name, total, count in _sums(found, batch):
