@@ -100,7 +100,7 @@ def test_an_evaluation_that_fails_ends_the_run_before_its_first_step(tmp_path):
             network(), loader, DataLoader(data(48), 24), 1, task=task
         )
 
-    with pytest.raises(SetupRefused, match="evaluate.* raises TypeError on the first batch") as refused:
+    with pytest.raises(SetupRefused, match=r"evaluate.* raises TypeError on the first batch") as refused:
         started(Wrong())
     assert isinstance(refused.value.__cause__, TypeError)
     result = started(None)
