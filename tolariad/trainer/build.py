@@ -61,9 +61,7 @@ def build(config: bytes, threads: int | None = None, given: FoundTask | None = N
         grade, settings.torch_threads or threads or determinism.chosen_threads(settings, device), device
     )
     seed_everything(derived_seed(settings.rng_seed, "task"))  # a task may draw while it is imported and created
-    found = given or find_task(require_task(settings))
-    for name, meant in misnamed(program_of(found.task)):
-        _log.warning("The task's method %s is never called. Is %s meant? docs/task.md lists all names.", name, meant)
+    found = _found(given, settings)
     model = _model(found.task, settings, device)
     train, validation = _feeds(found.task, settings)
     owned = build_optimizers(found.task, model, settings)
@@ -97,8 +95,7 @@ def build(config: bytes, threads: int | None = None, given: FoundTask | None = N
             precision=settings.precision,
             task_hash=found.source_hash,
             config_hash=blake3(config).hexdigest(),
-            data=train.fingerprint(),
-            validation_data=None if validation is None else validation.fingerprint(),
+            data=tuple(feed.fingerprint() for feed in (train, validation) if feed is not None),
         ),
         steps_per_epoch=steps_per_epoch or 0,
         notes=tuple(filter(None, (train.note, without_validation, drawn_for.note))),
@@ -118,6 +115,14 @@ def build(config: bytes, threads: int | None = None, given: FoundTask | None = N
     # Training draws from this seed on, independent of how much the building of model and data drew.
     seed_everything(derived_seed(settings.rng_seed, "training"))
     return setup
+
+
+def _found(given: FoundTask | None, settings: Settings) -> FoundTask:
+    """Return the task, and say which of its methods have almost right names."""
+    found = given or find_task(require_task(settings))
+    for name, meant in misnamed(program_of(found.task)):
+        _log.warning("The task's method %s is never called. Is %s meant? docs/task.md lists all names.", name, meant)
+    return found
 
 
 def _loss_unit(task: Any) -> float | None:

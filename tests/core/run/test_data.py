@@ -19,7 +19,7 @@ OTHER = DataPrint(length=512, items=("a1", "b2", "c2"))
 
 def restarted(world, data, validation=None, *, accept=False, mode=StartMode.EXPLICIT):
     """A new daemon, whose trainer finds this data."""
-    world.environment = environment(data=data, validation_data=validation)
+    world.environment = environment(data=tuple(filter(None, (data, validation))))
     world.trainer, world.exit = None, None
     world.due.clear()
     world.give(Opened(mode=mode, facts=(replace(daemon_started(), accept_data=accept),)))
@@ -29,7 +29,7 @@ def restarted(world, data, validation=None, *, accept=False, mode=StartMode.EXPL
 def trained(data=DATA, validation=None):
     """A run that has made six steps on `data`."""
     world = World(0)
-    world.environment = environment(data=data, validation_data=validation)
+    world.environment = environment(data=tuple(filter(None, (data, validation))))
     return until(world, 6)
 
 
@@ -92,7 +92,7 @@ def test_an_old_journal_learns_the_fingerprint():
     """It has none, so the first one counts."""
     world = restarted(trained(None), DATA)
     until(world, 7)
-    assert world.state.progress.data == DATA
+    assert world.state.progress.data == (DATA,)
     restarted(world, OTHER)
     world.run()
     assert world.state.run.failure is rv.FailureKind.DATA
@@ -101,7 +101,7 @@ def test_an_old_journal_learns_the_fingerprint():
 def test_before_the_first_step_no_data_are_wrong():
     """Nothing was trained on the former ones."""
     world = World(0)
-    world.environment = environment(data=DATA)
+    world.environment = environment(data=(DATA,))
     while not find(world, ExecutionContextRecorded):
         world.tick()
     restarted(world, OTHER)

@@ -50,7 +50,7 @@ class OpenRerun(msgspec.Struct, frozen=True):
 class Progress(msgspec.Struct, frozen=True):
     """Slice of RunState: the place of training. Each epoch field is the highest epoch with that event.
 
-    `data`, `validation_data`: fingerprints of the data that the run is trained on; None if none was recorded yet.
+    `data`: fingerprints of the data that the run is trained on and validated with; empty if none was recorded yet.
     """
 
     step: int = 0
@@ -77,8 +77,7 @@ class Progress(msgspec.Struct, frozen=True):
     environment: str = ""
     environment_since: int = 1
     determinism: str = ""
-    data: trainer.DataPrint | None = None
-    validation_data: trainer.DataPrint | None = None
+    data: tuple[trainer.DataPrint, ...] = ()
     speed: Speed = Speed()
     digest: bytes = b""
     skip_epoch: int = 0
@@ -222,7 +221,6 @@ def _context(s: Progress, e: trainer.ExecutionContextRecorded, _: Cause) -> Prog
         environment_since=since,
         determinism=e.environment.determinism,
         data=e.environment.data or s.data,
-        validation_data=e.environment.validation_data or s.validation_data,
         steps_per_epoch=e.steps_per_epoch,
     )
 

@@ -14,10 +14,7 @@ def other_data(known: Progress, found: Environment) -> str:
     """Return how the data differ from those that the run was trained on, as a clause; "" if they do not."""
     if not known.step:
         return ""
-    pairs = (
-        ("training data", known.data, found.data),
-        ("validation data", known.validation_data, found.validation_data),
-    )
+    pairs = zip(("training data", "validation data"), known.data, found.data, strict=False)
     return " and ".join(filter(None, (_differs(name, was, now) for name, was, now in pairs)))
 
 
@@ -29,10 +26,8 @@ def data_refusal(other: str) -> str:
     )
 
 
-def _differs(name: str, was: DataPrint | None, now: DataPrint | None) -> str:
+def _differs(name: str, was: DataPrint, now: DataPrint) -> str:
     """Return a clause, or "" if there is nothing to compare."""
-    if was is None or now is None:
-        return ""
     if None not in (was.length, now.length) and was.length != now.length:
         return f"the {name} have {now.length:,} items instead of {was.length:,}"
     pairs = [(a, b) for a, b in zip(was.items, now.items, strict=False) if a and b]

@@ -37,7 +37,7 @@ class DataPrint(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 class Environment(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The execution context: everything that may change a result. Equal environments must give equal bits.
 
-    `data` and `validation_data`: absent if there is no such data, or an older version built the trainer.
+    `data`: of the training data, then of the validation data if there is any; empty in journals of older versions.
     """
 
     python: str
@@ -54,8 +54,7 @@ class Environment(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     config_hash: Hex
     cuda: str = ""
     gpu: str = ""
-    data: DataPrint | None = None
-    validation_data: DataPrint | None = None
+    data: tuple[DataPrint, ...] = ()
 
 
 class TrainerStarted(Event, frozen=True, kw_only=True):

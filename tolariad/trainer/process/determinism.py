@@ -93,8 +93,7 @@ def environment(
     precision: str,
     task_hash: str,
     config_hash: str,
-    data: DataPrint | None = None,
-    validation_data: DataPrint | None = None,
+    data: tuple[DataPrint, ...],
 ) -> Environment:
     """Return the execution context of this process."""
     on_gpu = device.type == "cuda"
@@ -114,7 +113,6 @@ def environment(
         cuda=(torch.version.cuda or "") if on_gpu else "",
         gpu=torch.cuda.get_device_name(device) if on_gpu else "",
         data=data,
-        validation_data=validation_data,
     )
 
 
