@@ -41,6 +41,9 @@ class Feed(ABC):
         """Return the state that a checkpoint needs in addition to seed, epoch and batch, or None."""
         return None
 
+    def end_workers(self) -> None:  # noqa: B027 - most feeds have none
+        """End the workers that wait for the next epoch. It starts new ones."""
+
     def fingerprint(self) -> DataPrint:
         """Return the fingerprint of the data. Data that can only be iterated over has no hashes of items."""
         return DataPrint()

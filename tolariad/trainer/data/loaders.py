@@ -110,6 +110,10 @@ class LoaderFeed(Feed):
         """Return the fingerprint of the data set. One that keeps a state is not read: that could change its state."""
         return _print_of(self._dataset, self._loader)
 
+    def end_workers(self) -> None:
+        """End persistent workers."""
+        self._loader._iterator = None  # noqa: SLF001 - as above
+
     def load_ahead(self, batches: int | None) -> None:
         """Let each worker load so many batches ahead, from the next epoch on. None: as many as the loader says."""
         if self._ahead is not None:  # with workers

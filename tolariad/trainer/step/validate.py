@@ -84,6 +84,9 @@ def try_evaluate(setup: Setup, beat: Callable[[], None] = lambda: None) -> Metri
         why = f"evaluate(model, batch) raises {type(error).__name__} on the first batch of the validation data: {error}"
         raise TaskRaised(why) from error
     finally:
+        if setup.validation is not None:
+            # They have read items: what they remember must not reach a real validation.
+            setup.validation.end_workers()
         with torch.no_grad():
             for buffer, value in before:
                 buffer.copy_(value)
