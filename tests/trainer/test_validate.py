@@ -141,13 +141,15 @@ def test_the_trial_takes_one_batch_and_leaves_no_trace():
 
     def evaluate(model, batch):
         seen.append(len(batch[0]))
+        model.calls += 1
         model.train()
         return model(batch[0][:, None] + torch.rand(4, 1)).mean()
 
     model[1].eval()
+    model.calls = 0
     buffers, state = {name: one.clone() for name, one in model.named_buffers()}, torch.get_rng_state()
     found = try_evaluate(setup_of(model, SimpleNamespace(evaluate=evaluate)))
-    assert (seen, found.samples) == ([4], 4)
+    assert (seen, found.samples, model.calls) == ([4], 4, 0)
     assert all(torch.equal(buffers[name], one) for name, one in model.named_buffers())
     assert (model.training, model[0].training, model[1].training) == (True, True, False)
     assert torch.equal(torch.get_rng_state(), state)

@@ -8,6 +8,7 @@ reading must not be inherited by the workers of training.
 
 from __future__ import annotations
 
+import copy
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -41,7 +42,8 @@ def of_items(length: int, item: Callable[[int], Any]) -> DataPrint:
 
 def of_dataset(dataset: Any, loader: DataLoader[Any]) -> DataPrint:
     """Return the fingerprint of a map-style data set. It is read in a worker if the loader reads it in workers."""
-    hashes, length = _Hashes(dataset.__getitem__, dataset), len(dataset)
+    length, copied = len(dataset), _copied(dataset)
+    hashes = _Hashes(copied.__getitem__, copied)
     if not loader.num_workers:
         return _of(hashes, length)
     like = {name: getattr(loader, name) for name in _AS_TRAINING}
@@ -55,6 +57,16 @@ def of_dataset(dataset: Any, loader: DataLoader[Any]) -> DataPrint:
         **like,
     )
     return _made(length, reader)
+
+
+def _copied(dataset: Any) -> Any:
+    """Return a shallow copy, and of the data set inside it: a counter of reads, for example, stays as it is."""
+    if isinstance(dataset, (list, tuple, dict)):
+        return dataset
+    copied, inner = copy.copy(dataset), getattr(dataset, "dataset", None)
+    if hasattr(inner, "__getitem__"):
+        copied.dataset = _copied(inner)
+    return copied
 
 
 def _of(hashes: _Hashes, length: int) -> DataPrint:

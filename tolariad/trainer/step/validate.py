@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 # The machine's faults: the next trainer may not meet them.
 _TRANSIENT: Final = (OSError, MemoryError, torch.OutOfMemoryError)
+_PLAIN: Final = (int, float, bool, str, type(None))
 
 
 class Metrics(NamedTuple):
@@ -73,8 +74,12 @@ def validate(setup: Setup, beat: Callable[[], None], *, batches: int | None = No
 def try_evaluate(setup: Setup, beat: Callable[[], None] = lambda: None) -> Metrics:
     """Evaluate one batch before the first epoch: a fault is found within seconds. Raises SetupRefused.
 
-    The model keeps the values of its buffers, whatever `evaluate` does.
+    The model keeps the values of its buffers, and plain values such as counters, whatever `evaluate` does.
     """
+    plain = [
+        (module, {name: value for name, value in vars(module).items() if type(value) in _PLAIN})
+        for module in setup.model.modules()
+    ]
     before = [(buffer, buffer.detach().clone()) for buffer in setup.model.buffers()]
     try:
         return validate(setup, beat, batches=1)
@@ -87,6 +92,8 @@ def try_evaluate(setup: Setup, beat: Callable[[], None] = lambda: None) -> Metri
         if setup.validation is not None:
             # They have read items: what they remember must not reach a real validation.
             setup.validation.end_workers()
+        for module, values in plain:
+            vars(module).update(values)
         with torch.no_grad():
             for buffer, value in before:
                 buffer.copy_(value)
