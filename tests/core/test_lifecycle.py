@@ -236,7 +236,7 @@ def test_a_rerun_that_differs_stops_the_run_only_where_it_cannot_be_explained(gr
     world.restart_daemon()
     while world.state.progress.rerun is None:
         world.tick()
-    difference = ck.Difference(step=5, field="loss", expected="0x1p+0", found="0x1p+1")
+    difference = ck.Difference(step=5, field="loss", expected="1.0", found="2.0")
     world.trainer.step = world.state.progress.rerun.last
     world.trainer.script.clear()
     report = ck.RerunReport(first=5, last=6, compared=2, first_difference=difference)
@@ -247,6 +247,9 @@ def test_a_rerun_that_differs_stops_the_run_only_where_it_cannot_be_explained(gr
     assert bool(find(world, ck.RerunDiverged)) is fails
     assert (world.state.run.phase is Phase.FAILED) is fails
     assert world.exit == (70 if fails else 0)
+    said = "step 5 came out differently when it was run again: the loss was 1.0, is 2.0." in world.state.run.why
+    assert said is fails
+    assert ("The usual causes are random numbers without a seed" in world.state.run.why) is fails
 
 
 def test_a_checkpoint_that_cannot_be_used_gives_way_to_the_next_older_and_the_last_one_fails_the_run():

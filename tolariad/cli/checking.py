@@ -7,6 +7,7 @@ import math
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
@@ -150,10 +151,18 @@ def _cost_lines(costs: dict[str, Any], journal: Durable) -> list[str]:
         f"memory         tensors {output.size(costs['state_bytes'])}, peak {output.size(costs['peak_memory_bytes'])}",
         f"checkpoint     {output.size(costs['checkpoint_bytes'])}, and as much host memory while it is written",
         f"step           {costs['step_ms']:.2f} ms, {an_epoch}, loss {output.number(costs['loss'])}",
+        *_evaluate_line(costs),
         *_journal_lines(journal),
         f"runs on        {costs['device']}, {costs['threads']} threads, determinism {costs['determinism']}",
     ]
     return [*lines, *(f"note           {safe(note)}" for note in costs["notes"])]
+
+
+def _evaluate_line(costs: dict[str, Any]) -> Iterator[str]:
+    """Yield the line of the validation, if there is one. A number that is not finite is null in JSON."""
+    if costs["evaluate_ms"] is not None:
+        shown = (f"{safe(name)} {output.number(value)}" for name, value in costs["metrics"].items())
+        yield f"evaluate       {costs['evaluate_ms']:.2f} ms for one batch: {', '.join(shown) or 'no metric'}"
 
 
 @click.command("new-task")

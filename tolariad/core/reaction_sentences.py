@@ -32,6 +32,10 @@ def _violated(e: lr.LrViolationDetected) -> str:
     group = f" of {e.group}" if e.group else ""
     if e.what == lr.DIGEST_DIFFERS:
         return f"Update {e.step} used other learning rates than those in the journal."
+    if e.what.startswith(lr.SCHEDULER_STEPPED):
+        stepped, place = f"A{e.what[1:]}", f", in {e.where}" if e.where else ""
+        do = "Remove it and set `learning_rate.policy` (docs/learning-rate.md)"
+        return f"{stepped}{place}. It has no effect: tolariad sets the learning rates. {do}."
     values = "" if e.expected is None or e.found is None else f" (found {e.found:.6g}, reset to {e.expected:.6g})"
     where = f", in {e.where}" if e.where else ""
     return f"Corrected the learning rate{group} before update {e.step}{values}: {e.what}{where}."

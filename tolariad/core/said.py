@@ -46,6 +46,7 @@ SaidEvent: TypeAlias = (
     | run.DiskLow
     | run.DiskRecovered
     | tv.TrainerDied
+    | tv.ExecutionContextRecorded
     | ck.CheckpointAborted
     | ck.CheckpointRejected
     | ck.CheckpointUnfit
@@ -114,6 +115,8 @@ def is_said(event: Event) -> bool:
             return actor is not None
         case tv.TrainerDied(reason=reason):
             return reason not in _TOLD_TO_END
+        case tv.ExecutionContextRecorded(other_data=other):
+            return bool(other)
         case _:
             return type(event) in APPLY and not isinstance(event, run.DaemonStarted)
 

@@ -89,7 +89,8 @@ def _stopped(e: run.RunStopped) -> str:
 def _built(e: tv.ExecutionContextRecorded) -> str:
     a_epoch = f", {e.steps_per_epoch} steps an epoch" if e.steps_per_epoch else ""
     where = f"{e.environment.device}, torch {e.environment.torch}"
-    return f"Trainer {e.incarnation} built the model: {e.parameters} parameters{a_epoch}, on {where}."
+    other = f" Other data were accepted: {e.other_data.rstrip('.')}." if e.other_data else ""
+    return f"Trainer {e.incarnation} built the model: {e.parameters} parameters{a_epoch}, on {where}.{other}"
 
 
 def _scheduled(e: tv.SchedulingRecorded) -> str:

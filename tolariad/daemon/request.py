@@ -39,6 +39,7 @@ class RunRequest(msgspec.Struct, frozen=True, kw_only=True):
     sets: tuple[str, ...] = ()
     settings: Settings | None = None
     accept_config: bool = False
+    accept_data: bool = False
     retry: bool = False
     linger: bool = False
     verbose: bool = False

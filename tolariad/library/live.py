@@ -21,17 +21,19 @@ from tolariad.core.base import Actor
 from tolariad.core.checkpoints.words import CheckpointAborted, CheckpointCommitted
 from tolariad.core.control import words as cv
 from tolariad.core.decision import Accepted, Answer
+from tolariad.core.exits import EXIT_CONFIG
 from tolariad.core.inputs import CommandReceived, Input, Opened, SignalReceived, StartMode, TrainerGone, TrainerSpawned
 from tolariad.core.rollback.words import Rollback
 from tolariad.core.run.slice import Phase
 from tolariad.core.run.words import ExitDaemon
 from tolariad.core.state import RunState
+from tolariad.core.trainer.data_ask import data_refusal, other_data
 from tolariad.core.trainer.words import DeathReason, KillTrainer, SpawnTrainer
 from tolariad.core.vocabulary import AnyCommand
 from tolariad.daemon.opening import OpenRun, begin, earlier_threads, open_run, require_linux
 from tolariad.daemon.place import PlaceWatch, RunPlace
 from tolariad.daemon.port import now
-from tolariad.daemon.request import RunRequest
+from tolariad.daemon.request import RunRequest, StartRefused
 from tolariad.kernel import Kernel, Published
 from tolariad.library.saying import Saying
 from tolariad.storage import copy_checkpoint
@@ -81,7 +83,13 @@ class Live:
         require_linux()
         opened = open_run(request, StartMode.EXPLICIT, Notifier({}))
         try:
-            return cls(opened, build(opened.resolved.text.encode(), earlier_threads(opened), FoundTask(task, "")))
+            with kept_from_children(opened.journal.folder):  # fingerprints of data may be taken in a worker
+                setup = build(opened.resolved.text.encode(), earlier_threads(opened), FoundTask(task, ""))
+            other = other_data(opened.state.progress, setup.environment)
+            if other and not request.accept_data:
+                why = f"{data_refusal(other)}. To go on with the new data: Tolaria(..., accept_data=True)"
+                raise StartRefused(EXIT_CONFIG, why)
+            return cls(opened, setup)
         except BaseException:
             opened.journal.close()
             raise

@@ -56,7 +56,8 @@ class Tolaria:
 
     `config`: a mapping or a YAML file with the key `tolaria`, or `Settings`. `run_dir`: the run's folder, by default
     `./runs/` and the file's name. `accept_config`: continue an existing run with a configuration that differs from its
-    own. Raises ConfigError if the configuration is invalid.
+    own. `accept_data`: continue it with other data than it was trained on. Raises ConfigError if the configuration is
+    invalid.
     """
 
     def __init__(
@@ -65,6 +66,7 @@ class Tolaria:
         *,
         run_dir: str | Path | None = None,
         accept_config: bool = False,
+        accept_data: bool = False,
     ) -> None:
         self._source = Path(config) if isinstance(config, str | Path) else None
         # A copy: what the caller changes afterwards is not a part of this run.
@@ -72,7 +74,7 @@ class Tolaria:
         self._settings(epochs=None)
         name = self._source.stem if self._source else "library"
         self.run_dir = Path(run_dir) if run_dir is not None else Path("runs") / name
-        self._accept_config = accept_config
+        self._accept_config, self._accept_data = accept_config, accept_data
         self._live: Live | None = None
         self._state = RunState()
 
@@ -99,7 +101,11 @@ class Tolaria:
         settings = self._settings(epochs)
         settings = replace(settings, task=settings.task or GIVEN)
         request = RunRequest(
-            run_dir=self.run_dir, config=self._source, settings=settings, accept_config=self._accept_config
+            run_dir=self.run_dir,
+            config=self._source,
+            settings=settings,
+            accept_config=self._accept_config,
+            accept_data=self._accept_data,
         )
         if not _busy.acquire(blocking=False):
             raise RuntimeError(

@@ -6,8 +6,9 @@ refused here, with a sentence.
 
 from __future__ import annotations
 
+import logging
 import math
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import torch
 from blake3 import blake3
@@ -31,6 +32,8 @@ from tolariad.trainer.setup import Setup
 from tolariad.trainer.step.compiled import compile_forward
 from tolariad.trainer.step.measured import reads_late
 from tolariad.trainer.step.precision import Scaling, forward_context
+from tolariad.trainer.tasks.given import program_of
+from tolariad.trainer.tasks.names import misnamed
 from tolariad.trainer.tasks.task import FoundTask, find_task
 
 if TYPE_CHECKING:
@@ -38,6 +41,7 @@ if TYPE_CHECKING:
 
     from tolariad.core.settings.model import Settings
 
+_log: Final = logging.getLogger(__name__)
 _DISTRIBUTED = frozenset({"DistributedDataParallel", "FullyShardedDataParallel", "DataParallel", "FSDPModule"})
 
 
@@ -57,7 +61,7 @@ def build(config: bytes, threads: int | None = None, given: FoundTask | None = N
         grade, settings.torch_threads or threads or determinism.chosen_threads(settings, device), device
     )
     seed_everything(derived_seed(settings.rng_seed, "task"))  # a task may draw while it is imported and created
-    found = given or find_task(require_task(settings))
+    found = _found(given, settings)
     model = _model(found.task, settings, device)
     train, validation = _feeds(found.task, settings)
     owned = build_optimizers(found.task, model, settings)
@@ -92,6 +96,7 @@ def build(config: bytes, threads: int | None = None, given: FoundTask | None = N
             task_hash=found.source_hash,
             # Of the keys that a step may depend on, and of the length that the schedules are computed for.
             config_hash=blake3(exact_json(settings) + b"%d" % drawn_for.total_steps).hexdigest(),
+            data=tuple(feed.fingerprint() for feed in (train, validation) if feed is not None),
         ),
         steps_per_epoch=steps_per_epoch or 0,
         notes=tuple(filter(None, (train.note, without_validation, drawn_for.note))),
@@ -111,6 +116,14 @@ def build(config: bytes, threads: int | None = None, given: FoundTask | None = N
     # Training draws from this seed on, independent of how much the building of model and data drew.
     seed_everything(derived_seed(settings.rng_seed, "training"))
     return setup
+
+
+def _found(given: FoundTask | None, settings: Settings) -> FoundTask:
+    """Return the task, and say which of its methods have almost right names."""
+    found = given or find_task(require_task(settings))
+    for name, meant in misnamed(program_of(found.task)):
+        _log.warning("The task's method %s is never called. Is %s meant? docs/task.md lists all names.", name, meant)
+    return found
 
 
 def _loss_unit(task: Any) -> float | None:

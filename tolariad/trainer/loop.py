@@ -38,8 +38,9 @@ from tolariad.trainer.orders import Boundary, BoundaryOrders, Link
 from tolariad.trainer.rollback import RollbackCommitted, RollbackHandler, SnapshotHandler, standing_at
 from tolariad.trainer.step.compiled import compiler_watched
 from tolariad.trainer.step.stepper import Stepper
-from tolariad.trainer.step.validate import validate
+from tolariad.trainer.step.validate import try_evaluate, validate
 from tolariad.trainer.tasks.callbacks import Callbacks
+from tolariad.trainer.tasks.given import program_of
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -77,7 +78,7 @@ class Trainer:
         )
         self._progress, self._reporter, self._inbox, self._gate = link.progress, link.reporter, link.inbox, link.gate
         self._orders = BoundaryOrders(setup.acted, link)
-        self._rates = RateHandler(setup.rates, link, self._orders)
+        self._rates = RateHandler(setup.rates, link, self._orders, program_of(setup.task))
         self._callbacks = Callbacks(setup.task, setup.rates)
         audit = Audit(setup, self._rates.audit_differed)
         self._stepper = Stepper(setup, link, self._stopwatch, audit, hook=self._hook)
@@ -179,6 +180,8 @@ class Trainer:
                     unfit=isinstance(unusable, CheckpointUnfit),
                 )
                 self._reporter.report(report)
+        if self._order.checkpoint is None and not self._order.durable_step:
+            try_evaluate(self._setup, lambda: self._reporter.beat(Activity.VALIDATE))
         self._stepper.follow(script)
         self._architecture.begin()
         id_ = self._order.checkpoint.id if self._order.checkpoint else ""
@@ -222,6 +225,7 @@ class Trainer:
         with self._stopwatch.apart():
             metrics = self._validated(epoch)
             self._hook("on_epoch_end", epoch, metrics, epoch_ended=epoch)
+        self._setup.rates.tell_schedulers()
         if self._architecture.has_news:
             self._architecture.tell()
         # A hook may leave gradients; a checkpoint taken now would not contain them.

@@ -214,7 +214,7 @@ class RerunBegun(Event, frozen=True, kw_only=True):
 
 
 class Difference(msgspec.Struct, frozen=True, kw_only=True):
-    """The first value that differed in a re-run. Values are shown as hexadecimal floats or integers."""
+    """The first value that differed in a re-run, as a number. Older journals have hexadecimal floats."""
 
     step: Step
     field: str

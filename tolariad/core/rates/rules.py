@@ -48,7 +48,9 @@ _ROWS_AT_ONCE: Final = 64
 
 
 def registered(state: Reads, report: tv.ReadyReport, _: At[Reads]) -> Decision | None:
-    """Record the groups with which a trainer was built, if they differ from the known ones."""
+    """Record the groups with which a trainer was built, if they differ from the known ones and it may train."""
+    if state.run.phase is Phase.FAILED:
+        return None
     known = tuple((group.name, group.schedule) for group in state.rates.groups)
     if not report.groups or known == tuple((group.name, group.schedule) for group in report.groups):
         return None

@@ -154,6 +154,8 @@ class RatesRestored(Event, frozen=True, kw_only=True):
 
 # The reason in the kernel's own violation events.
 DIGEST_DIFFERS: Final = "the digest over the rates this step used is not that of the rates the journal leads to"
+# The beginning of the reason if the user's code stepped one of torch's LR schedulers; its class follows.
+SCHEDULER_STEPPED: Final = "a torch LR scheduler was stepped"
 
 
 class LrViolationDetected(Event, frozen=True, kw_only=True):

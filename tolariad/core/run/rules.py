@@ -55,13 +55,18 @@ def go_on(state: Reads, given: Opened, _: At[Reads]) -> Decision | None:
             return Decision((rv.RunResumed(origin=rv.Origin.START),))
         case Phase.COMPLETED if mode is not StartMode.ACTIVATED:
             return Decision((), (rv.ExitDaemon(code=0, why=_complete(state)),))
-        case Phase.FAILED if mode is StartMode.RETRY:
+        case Phase.FAILED if mode is StartMode.RETRY or _is_answered(state):
             return Decision((rv.RunRetried(),))
         case Phase.FAILED if mode is StartMode.EXPLICIT:
             why = f"the run has failed: {state.run.why}; look with `tolaria why`, then start it with --retry"
             return Decision((), (rv.ExitDaemon(code=EXIT_FAILED, why=why),))
         case _:
             return None
+
+
+def _is_answered(state: Reads) -> bool:
+    """Return whether the run failed because of its data, and this start accepts them."""
+    return state.run.failure is rv.FailureKind.DATA and state.trainer.accepts_data
 
 
 def _complete(state: Reads) -> str:

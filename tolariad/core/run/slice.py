@@ -45,6 +45,7 @@ TRAINING: Final = frozenset({Phase.STARTING, Phase.RECOVERING, Phase.RUNNING, Ph
 TERMINAL: Final = frozenset({Phase.STOPPED, Phase.COMPLETED, Phase.FAILED})
 EXIT_CODES: Final = {
     run.FailureKind.CONFIGURATION: EXIT_CONFIG,
+    run.FailureKind.DATA: EXIT_CONFIG,
     run.FailureKind.CHECKPOINT: EXIT_DAMAGED,
     run.FailureKind.STORAGE: EXIT_IO,
     run.FailureKind.TRAINER: EXIT_FAILED,

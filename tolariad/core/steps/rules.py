@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Final, Protocol
 
 from tolariad.core.base import Event
 from tolariad.core.checkpoints import words as ck
@@ -22,6 +22,14 @@ from tolariad.core.snapshots.slice import HasSnapshots
 from tolariad.core.steps import words as sv
 from tolariad.core.steps.slice import HasProgress, plateau_metric
 from tolariad.core.trainer.slice import HasTrainer
+
+# The fields of a difference, in words.
+_NAMES: Final = {
+    "loss": "the loss",
+    "grad_norm": "the gradient norm",
+    "lr": "the first rate",
+    "rates": "the digest of the rates",
+}
 
 
 class Reads(Numbered, AllTrained, HasTrainer, HasProgress, HasHealth, HasRates, HasSnapshots, Protocol):
@@ -168,5 +176,10 @@ def rerun_compared(_: Reads, event: ck.RerunFinished, __: At[Reads]) -> Decision
 def rerun_diverged(_: Reads, event: ck.RerunDiverged, __: At[Reads]) -> Decision:
     """Fail the run: a run that does not repeat itself must not be trained on."""
     one = event.difference
-    why = f"step {one.step} came out differently when it was run again: {one.field} was {one.expected}, is {one.found}"
+    name = _NAMES.get(one.field, one.field)
+    why = (
+        f"step {one.step} came out differently when it was run again: {name} was {one.expected}, is {one.found}. "
+        "Versions, hardware and number of threads are the same. The usual causes are random numbers without a seed in "
+        "the data, state of the task that its state_dict does not save, and files that were changed"
+    )
     return Decision((rv.RunFailed(kind=rv.FailureKind.DIVERGED, why=why),))

@@ -34,6 +34,7 @@ from tolariad.core.steps import words as sv
 from tolariad.core.steps.ask import train_from
 from tolariad.core.steps.slice import HasProgress
 from tolariad.core.trainer import words as tv
+from tolariad.core.trainer.data_ask import data_refusal, other_data
 from tolariad.core.trainer.slice import HasTrainer, backoff_s, environment_hash
 
 
@@ -58,9 +59,13 @@ def unwanted(state: Reads, event: tv.TrainerStarted, _: At[Reads]) -> Decision |
 
 
 def ready(state: Reads, report: tv.ReadyReport, _: At[Reads]) -> Decision:
-    """Record the execution context: the trainer has built its model."""
+    """Record the execution context: the trainer has built its model. Fail the run if it has other data than before."""
+    other = other_data(state.progress, report.environment)
+    if other and not state.trainer.accepts_data:
+        why = f"{data_refusal(other)}. Start the run with its former data and --retry, or go on with --accept-data"
+        return Decision((rv.RunFailed(kind=rv.FailureKind.DATA, why=why),))
     incarnation, hash_ = state.trainer.incarnation, environment_hash(report.environment)
-    return Decision((tv.ExecutionContextRecorded.of(report, incarnation=incarnation, hash=hash_),))
+    return Decision((tv.ExecutionContextRecorded.of(report, incarnation=incarnation, hash=hash_, other_data=other),))
 
 
 def train(state: Reads, event: tv.ExecutionContextRecorded, _: At[Reads]) -> Decision:

@@ -43,7 +43,8 @@ class Trainer(msgspec.Struct, frozen=True):
     """Slice of RunState: the present trainer, or the last one. `began`: it has restored and trains.
 
     `cured`: how many batches entered quarantine for its deaths since the last new step. `repeats`: how often the last
-    exception was raised again, by this trainer or by those before it.
+    exception was raised again, by this trainer or by those before it. `accepts_data`: the next trainer may have other
+    data than the run had.
     """
 
     incarnation: int = 0
@@ -62,6 +63,7 @@ class Trainer(msgspec.Struct, frozen=True):
     cured: int = 0
     exception: KnownException | None = None
     repeats: int = 0
+    accepts_data: bool = False
 
     @property
     def repeated(self) -> KnownException | None:
@@ -99,7 +101,12 @@ def _started(s: Trainer, e: trainer.TrainerStarted, _: Cause) -> Trainer:
         cured=s.cured,
         exception=s.exception,
         repeats=s.repeats,
+        accepts_data=s.accepts_data,
     )
+
+
+def _opened(s: Trainer, e: run.DaemonStarted, _: Cause) -> Trainer:
+    return replace(s, accepts_data=e.accept_data)
 
 
 def _raised(s: Trainer, e: trainer.ExceptionRaised, at: Cause) -> Trainer:
@@ -138,8 +145,9 @@ def _cured(s: Trainer, e: qn.QuarantineAdded, _: Cause) -> Trainer:
 
 
 APPLY: Final[ApplyTable] = {
+    run.DaemonStarted: _opened,
     trainer.TrainerStarted: _started,
-    trainer.ExecutionContextRecorded: setting(ready=True),
+    trainer.ExecutionContextRecorded: setting(ready=True, accepts_data=False),
     trainer.ExceptionRaised: _raised,
     trainer.TrainerHung: setting(hung=True),
     trainer.TrainerDied: _died,

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from torch.optim.optimizer import _global_optimizer_pre_hooks
 
-from tolariad.trainer.lr import source_lines, unrolled
+from tolariad.trainer.lr import schedulers, source_lines, unrolled
 
 if TYPE_CHECKING:
     import torch
@@ -168,7 +168,8 @@ class Guard:
                 yield Violation(id_, rate, None, "the group was removed from the optimizer")
             elif not _same(at.get("lr"), rate):
                 what = "the rate was changed" if at is own else "the group was replaced by one with another rate"
-                yield Violation(id_, rate, _number(at.get("lr")), what)
+                found = _number(at.get("lr"))
+                yield Violation(id_, rate, found, schedulers.what_wrote(self.optimizer, index, found) or what)
             elif not _same_objects(at.get("params", ()), self._params[index]):
                 yield Violation(id_, rate, rate, "the group's parameters were replaced")
 

@@ -19,7 +19,7 @@ from tolariad.channel import Activity
 from tolariad.core.settings.reading import ConfigError
 from tolariad.core.trainer.words import ExceptionReport, SetupRefusedReport
 from tolariad.failpoints import reached
-from tolariad.trainer.errors import SetupRefused, ToldToExit
+from tolariad.trainer.errors import SetupRefused, TaskRaised, ToldToExit
 from tolariad.trainer.process import light_start
 
 if TYPE_CHECKING:
@@ -91,6 +91,10 @@ def see_through(make: Callable[[], Trainer], channel: TrainerEnd) -> Ending:
     except ToldToExit:
         flush(channel)
         return Ending(End.TOLD)
+    except TaskRaised as refused:
+        text = told("".join(traceback.format_exception(refused.__cause__))[-_TEXT_CHARS:])
+        report = SetupRefusedReport(why=told(str(refused)), traceback=text)
+        ending = Ending(End.REFUSED, refused, text)
     except (SetupRefused, ConfigError) as refused:
         report, ending = SetupRefusedReport(why=told(str(refused))), Ending(End.REFUSED, refused)
     except Exception as error:  # noqa: BLE001 - any exception of a task is reported and ends this trainer

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, runtime_chec
 from blake3 import blake3
 
 from tolariad.trainer.errors import SetupRefused
+from tolariad.trainer.tasks.names import REQUIRED, misnamed
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -30,7 +31,6 @@ BUILT_IN: Final = {
 }
 # The name in the journal for the task of a program that called `Tolaria.train`.
 GIVEN: Final = "given"
-_REQUIRED: Final = ("model", "train_data", "val_data", "loss", "evaluate")
 
 
 @runtime_checkable
@@ -70,10 +70,11 @@ class Task(Protocol):
         """Return the loss to minimise: a 0-dim tensor, or a dict with one under `loss`. The batch is on the device."""
         ...
 
-    def evaluate(self, model: nn.Module, batch: Any) -> dict[str, tuple[Any, int]]:
-        """Return sums and counts over a batch, such as `{"accuracy": (correct, samples)}`.
+    def evaluate(self, model: nn.Module, batch: Any) -> Any:
+        """Return sums and counts over a batch, such as `{"accuracy": (correct, samples)}`, or means.
 
-        In eval mode, without gradients.
+        A number or a tensor with one element is the mean over the batch; its name is `loss`. A dict holds means or
+        pairs (sum, count) by name. In eval mode, without gradients.
         """
         ...
 
@@ -133,10 +134,12 @@ def _made(module: ModuleType, attribute: str, name: str) -> FoundTask:
             place = Path(name.rpartition(":")[0]).name or module.__name__
             raise SetupRefused(f"{place} has no {attribute!r}{_nearest(within, attribute, part)}")
     task = found() if inspect.isclass(found) or inspect.isfunction(found) else found
-    missing = [method for method in _REQUIRED if not callable(getattr(task, method, None))]
+    missing = [method for method in REQUIRED if not callable(getattr(task, method, None))]
     if missing:
+        near = ", ".join(f"rename {other} to {meant}" for other, meant in misnamed(task) if meant in missing)
         raise SetupRefused(
-            f"task: {name!r} has no method {', '.join(missing)}; `tolariad new-task PATH` writes a working example"
+            f"task: {name!r} has no method {', '.join(missing)}; "
+            f"{near or '`tolariad new-task PATH` writes a working example'}"
         )
     return FoundTask(task, _hash_of(module))
 
