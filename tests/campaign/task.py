@@ -123,8 +123,8 @@ class Disturbed:
         self.steps, self.batches = state["steps"], state["batches"]
 
 
-class Growing(Disturbed):
-    """The same, with an optimizer for each part and a model that grows after a step and at an epoch's end."""
+class Parts(Disturbed):
+    """The same, with an optimizer for each part."""
 
     def optimizers(self, model: nn.Module) -> dict[str, torch.optim.Optimizer]:
         body = [*model.conv.parameters(), *model.norm.parameters()]
@@ -132,6 +132,20 @@ class Growing(Disturbed):
             "body": torch.optim.AdamW(body, lr=0.01),
             "head": torch.optim.SGD(model.head.parameters(), lr=0.01, momentum=0.9),
         }
+
+
+class Several(Parts):
+    """It updates the head first, then the rest, from the loss that the new head gives."""
+
+    def training_step(self, model: nn.Module, batch: Any, run: Any) -> dict[str, Tensor]:
+        run.update("head", self.loss(model, batch))
+        loss = self.loss(model, batch)
+        run.update("body", loss)
+        return {"loss": loss}
+
+
+class Growing(Parts):
+    """A model that grows after a step and at an epoch's end."""
 
     def on_step_end(self, model: nn.Module, step: int) -> None:
         super().on_step_end(model, step)

@@ -112,6 +112,7 @@ VARIANTS = {
         Variant("in memory", in_memory=True),
         Variant("average in memory", "ema: {decay: 0.9}", in_memory=True),
         Variant("gone back to memory", in_memory=True, orders=tuple(map(_back_to_memory, (1, 2, 3)))),
+        Variant("several updates", task="Several"),
         # Wider in the first epoch, deeper at the end of the second, two optimizers; and back over these changes.
         Variant("grown", "ema: {decay: 0.9}", task="Growing", orders=tuple(map(_back, (1, 2, 3)))),
         Variant("removed", keep=", keep_last: 1, keep_days: 0", orders=(*_copies(1), *_copies(2), *_copies(3))),

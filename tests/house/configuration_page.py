@@ -6,6 +6,7 @@ Promises: the same settings give the same text.
 from __future__ import annotations
 
 import typing
+from collections.abc import Collection
 from typing import Annotated, Any
 
 import msgspec
@@ -13,6 +14,7 @@ from msgspec import NODEFAULT, Meta, Struct
 
 from tolariad.core.settings.changes import NEVER, change_of, is_reloadable
 from tolariad.core.settings.model import Settings
+from tolariad.core.settings.optimization import Optimizer, PartOptimizer
 from tolariad.core.settings.reading import choices_of, fields_of, is_secret, items_of, section_of
 from tolariad.core.settings.rules import OPTIMIZER_ARGUMENTS, WITHOUT_EFFECT
 from tolariad.core.settings.task_defaults import TASK_DEFAULTS, Layer
@@ -80,19 +82,23 @@ def _sections(kind: type[Struct], prefix: str) -> list[str]:
     for field in fields_of(kind).values():
         item = items_of(field.type)
         inner = section_of(field.type) or item
-        # `optimizers` has the same fields as `optimizer`: its row in the table says so.
-        if inner is None or field.name == "optimizers":
+        if inner is None:
             continue
         key = f"{prefix}{field.name}"
         shape = "" if item is None else (" (by name)" if _is_mapping(field.type) else " (a list)")
-        parts += [f"## `{key}`{shape}\n", f"{_first_line(inner)}\n", _table(inner, f"{key}.")]
-        parts += _sections(inner, f"{key}.")
+        # Each of `optimizers` has the fields of `optimizer`, which are not printed again.
+        again = tuple(fields_of(Optimizer)) if inner is PartOptimizer else ()
+        parts += [f"## `{key}`{shape}\n", f"{_first_line(inner)}\n", _table(inner, f"{key}.", again)]
+        if not again:
+            parts += _sections(inner, f"{key}.")
     return parts
 
 
-def _table(kind: type[Struct], prefix: str) -> str:
+def _table(kind: type[Struct], prefix: str, without: Collection[str] = ()) -> str:
     rows = ["| key | type | default | meaning | at a start |", "|---|---|---|---|---|"]
     for field in fields_of(kind).values():
+        if field.name in without:
+            continue
         if section_of(field.type) is not None:
             rows.append(f"| `{field.name}` | section | | [below](#{prefix.replace('.', '')}{field.name}) | |")
             continue

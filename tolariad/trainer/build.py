@@ -37,6 +37,8 @@ from tolariad.trainer.tasks.names import misnamed
 from tolariad.trainer.tasks.task import FoundTask, find_task
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from torch import nn
 
     from tolariad.core.settings.model import Settings
@@ -107,6 +109,7 @@ def build(config: bytes, threads: int | None = None, given: FoundTask | None = N
         watch=watch,
         ledger=ledger,
         clip=clip if callable(clip) else None,
+        training_step=_training_step(found.task, settings),
         participants=_participants(found.task, model),
     )
     check_capturable(model, owners, found.task, train)
@@ -124,6 +127,20 @@ def _found(given: FoundTask | None, settings: Settings) -> FoundTask:
     for name, meant in misnamed(program_of(found.task)):
         _log.warning("The task's method %s is never called. Is %s meant? docs/task.md lists all names.", name, meant)
     return found
+
+
+def _training_step(task: Any, settings: Settings) -> Callable[..., Any] | None:
+    """Return the task's `training_step`, which makes the updates of a step itself; None if it has none."""
+    found = getattr(task, "training_step", None)
+    if not callable(found):
+        return None
+    if settings.accumulate > 1:
+        raise SetupRefused(
+            f"accumulate is {settings.accumulate}, but training_step(model, batch, run) makes its own updates, each "
+            "from one loss; set accumulate to 1"
+        )
+    step: Callable[..., Any] = found
+    return step
 
 
 def _loss_unit(task: Any) -> float | None:

@@ -13,7 +13,7 @@ import time
 import traceback
 from itertools import islice
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 import torch
@@ -28,6 +28,8 @@ from tolariad.trainer.errors import SetupRefused, TaskRaised
 from tolariad.trainer.process import light_start
 from tolariad.trainer.setup import Setup
 from tolariad.trainer.step.gradients import drop_gradients, forward_backward, update
+from tolariad.trainer.step.several import compute_updates
+from tolariad.trainer.step.updates import Updates
 from tolariad.trainer.step.validate import try_evaluate
 
 _STEPS_MAX: Final = 6
@@ -129,9 +131,7 @@ def _steps(setup: Setup) -> tuple[float, list[float]]:
     batches = setup.train.epoch(1, 0)
     while group := tuple(islice(batches, setup.settings.accumulate)):
         begun = time.perf_counter()
-        measured = forward_backward(setup, group, len(losses) + 1).read()
-        losses.append(measured.loss)
-        update(setup, skip=measured.overflow)
+        losses.append(_step(setup, group, len(losses) + 1))
         setup.rates.advance(1)
         drop_gradients(setup.owners)
         if setup.device.type == "cuda":
@@ -144,6 +144,17 @@ def _steps(setup: Setup) -> tuple[float, list[float]]:
     if not losses:
         raise SetupRefused("the task's training data yields no batch")
     return losses[0], times
+
+
+def _step(setup: Setup, group: tuple[Any, ...], step: int) -> float:
+    """Make one step. Return its loss."""
+    if setup.training_step is not None:
+        updates = Updates(setup)
+        updates.begin(step)
+        return compute_updates(setup, group[0], updates).read().loss
+    measured = forward_backward(setup, group, step).read()
+    update(setup, skip=measured.overflow)
+    return measured.loss
 
 
 def _peak_bytes(device: torch.device) -> int:

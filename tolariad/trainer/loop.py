@@ -37,6 +37,7 @@ from tolariad.trainer.lr.handler import RateHandler
 from tolariad.trainer.orders import Boundary, BoundaryOrders, Link
 from tolariad.trainer.rollback import RollbackCommitted, RollbackHandler, SnapshotHandler, standing_at
 from tolariad.trainer.step.compiled import compiler_watched
+from tolariad.trainer.step.several import StepperOfUpdates
 from tolariad.trainer.step.stepper import Stepper
 from tolariad.trainer.step.validate import try_evaluate, validate
 from tolariad.trainer.tasks.callbacks import Callbacks
@@ -81,7 +82,8 @@ class Trainer:
         self._rates = RateHandler(setup.rates, link, self._orders, program_of(setup.task))
         self._callbacks = Callbacks(setup.task, setup.rates)
         audit = Audit(setup, self._rates.audit_differed)
-        self._stepper = Stepper(setup, link, self._stopwatch, audit, hook=self._hook)
+        kind = Stepper if setup.training_step is None else StepperOfUpdates
+        self._stepper = kind(setup, link, self._stopwatch, audit, hook=self._hook)
         self._architecture = ArchitectureHandler(setup, link, lambda: self._stepper.rerun)
         setup.ledger.notify(audit.begin_anew)
         self._boundary = Boundary(link, before_obeying=self._stepper.settle, standing=self._stopwatch.standing)
@@ -292,15 +294,11 @@ class Trainer:
 
     def _hook(self, name: str, *arguments: Any, epoch_ended: int = 0) -> None:
         """Call one of the task's optional methods. `epoch_ended`: it is called after the validation of this epoch."""
-        if not self._architecture.is_on:
-            self._call(name, *arguments)
-            return
-        before_step = self.step + 1
-        self._architecture.before_hook(before_step, epoch_ended)
-        self._call(name, *arguments)
-        self._architecture.after_hook(before_step, epoch_ended)
-
-    def _call(self, name: str, *arguments: Any) -> None:
-        if self._callbacks.has(name):
+        has, grows, before_step = self._callbacks.has(name), self._architecture.is_on, self._stepper.position.step + 1
+        if grows:
+            self._architecture.before_hook(before_step, epoch_ended)
+        if has:
             self._reporter.beat(Activity.HOOK)
             self._stopwatch.of_task(self._callbacks.call, name, self._setup.model, *arguments)
+        if grows:
+            self._architecture.after_hook(before_step, epoch_ended)

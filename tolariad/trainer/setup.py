@@ -56,6 +56,7 @@ class Setup:
     watch: Monitor
     ledger: Ledger
     clip: Callable[[nn.Module], Any] | None = None
+    training_step: Callable[..., Any] | None = None
     acted: ActedOrders = field(default_factory=ActedOrders)
     participants: Participants = field(default_factory=Participants)
 

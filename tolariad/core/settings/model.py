@@ -16,7 +16,7 @@ from typing import Annotated, Final, Literal, TypeAlias
 from msgspec import Meta, Struct
 
 from tolariad.core.settings import values as units
-from tolariad.core.settings.optimization import LearningRate, Optimizer
+from tolariad.core.settings.optimization import LearningRate, Optimizer, PartOptimizer
 
 # How long an orderly stop may take before the daemon ends without it. The service manager's limit (TimeoutStopSec in
 # systemd/tolariad@.service) must be longer, or its SIGKILL always comes first. A test compares the two.
@@ -308,7 +308,7 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     learning_rate: LearningRate = LearningRate()
     optimizer: Optimizer = Optimizer()
     optimizers: Annotated[
-        dict[str, Optimizer], Meta(description="several optimizers by name, each like `optimizer`")
+        dict[str, PartOptimizer], Meta(description="an optimizer for each part of the model, by the part's name")
     ] = {}
     checkpoint_interval_epochs: Annotated[units.Epochs, Meta(description="epochs between two checkpoints")] = 10
     checkpoint: Checkpoint = Checkpoint()

@@ -1,4 +1,4 @@
-"""The configuration's part about learning rates and optimizers: `learning_rate`, `optimizer` and its groups."""
+"""The configuration's part about learning rates and optimizers: `learning_rate`, `optimizer`, `optimizers`, groups."""
 
 from __future__ import annotations
 
@@ -173,3 +173,20 @@ class Optimizer(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         tuple[OptimizerGroup, ...],
         Meta(description="the first match takes a parameter; all others form the group `default`"),
     ] = ()
+
+
+class PartOptimizer(Optimizer, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The optimizer of a part of the model: all keys of `optimizer`, and which parameters it has, at which rates."""
+
+    match: Annotated[
+        str | tuple[str, ...] | None,
+        Meta(
+            description="fnmatch patterns of the part's parameters, one or a list; absent: those of the submodule with "
+            "the optimizer's name"
+        ),
+    ] = None
+    base_lr: Annotated[units.Rate | None, Meta(description="instead of learning_rate.base_lr")] = None
+    policy: Annotated[PolicyName | None, Meta(description="instead of learning_rate.policy")] = None
+    warmup_epochs: Annotated[units.EpochCount | None, Meta(description="instead of learning_rate.warmup_epochs")] = None
+    min_lr: Annotated[units.Rate | None, Meta(description="instead of learning_rate.min_lr")] = None
+    max_lr: Annotated[units.PositiveRate | None, Meta(description="instead of learning_rate.max_lr")] = None

@@ -223,7 +223,8 @@ def _type_words(types: re.Match[str]) -> str:
 
 def _unknown(key: str, path: str, siblings: list[str]) -> Problem:
     """Return the problem of an unknown key with the nearest known one: a sibling, else the same name elsewhere."""
-    moved = _MOVED.get(_without_indices(path))
+    own_rate = "base_lr" if key == "lr" and path.startswith("optimizers.") else None
+    moved = _MOVED.get(_without_indices(path), own_rate)
     if moved:
         return Problem(path=path, what=f"is not set here; use {moved}")
     close = difflib.get_close_matches(key, siblings, 1, 0.6)

@@ -17,7 +17,7 @@ from tolariad.core.health.budgets import BUDGETS, FED_BREAKERS
 from tolariad.core.learning_rate.schedule import WHOLE_RUN, policy_named
 from tolariad.core.settings.changes import Change, change_of, is_under
 from tolariad.core.settings.model import Settings
-from tolariad.core.settings.optimization import LearningRate, Optimizer
+from tolariad.core.settings.optimization import LearningRate, Optimizer, PartOptimizer
 from tolariad.core.settings.reading import ConfigError, Problem, read_settings
 from tolariad.core.settings.task_defaults import TASK_DEFAULTS, TASK_OPTIONS, defaults_of
 from tolariad.core.settings.values import read_metric
@@ -31,7 +31,6 @@ WITHOUT_EFFECT: Final = (
     "integration.tamiyo_timeout_s",
     "metrics",
     "notify",
-    "optimizers",
     "prune",
     "pruning_checkpoint_interval",
     "pruning_phase_transition_epoch",
@@ -61,7 +60,9 @@ def check(settings: Settings) -> list[Problem]:
         *_task_problems(settings.task),
         *_option_problems(settings),
         *_rate_problems(settings),
-        *_optimizer_problems(settings.optimizer),
+        *_optimizer_problems(settings.optimizer, "optimizer"),
+        *(one for name, part in settings.optimizers.items() for one in _optimizer_problems(part, f"optimizers.{name}")),
+        *_one_or_several(settings),
         *_breaker_problems(settings),
         *_metric_problems(settings.keep_best),
     ]
@@ -108,23 +109,42 @@ def with_warmup_of(settings: Settings, former: Settings) -> Settings:
     return _with_warmup(settings, former.learning_rate.warmup_epochs)
 
 
+def rates_of(settings: Settings, part: PartOptimizer) -> LearningRate:
+    """Return the rates of a part's optimizer: its own keys, and those of `learning_rate` for what it leaves out."""
+    own = {key: getattr(part, key) for key in ("base_lr", "policy", "warmup_epochs", "min_lr", "max_lr")}
+    given = {key: value for key, value in own.items() if value is not None}
+    return msgspec.structs.replace(settings.learning_rate, **given)
+
+
 def functions_of(settings: Settings) -> Iterator[tuple[str, str]]:
     """Yield the keys of policies that are functions, with their values."""
-    policies = [("learning_rate.policy", settings.learning_rate.policy)]
-    policies += [(f"optimizer.groups[{n}].policy", one.policy or "") for n, one in enumerate(settings.optimizer.groups)]
-    return ((key, policy) for key, policy in policies if ":" in policy)
+    policies: list[tuple[str, str | None]] = [("learning_rate.policy", settings.learning_rate.policy)]
+    for name, optimizer in (("optimizer", settings.optimizer), *_parts(settings)):
+        policies += [(f"{name}.policy", optimizer.policy)] if isinstance(optimizer, PartOptimizer) else []
+        policies += [(f"{name}.groups[{n}].policy", group.policy) for n, group in enumerate(optimizer.groups)]
+    return ((key, policy) for key, policy in policies if policy is not None and ":" in policy)
 
 
 def with_functions(settings: Settings, pinned: Callable[[str], str]) -> Settings:
     """Return the settings with `pinned(policy)` for each policy that is a function."""
 
-    def changed(policy: str | None) -> str | None:
-        return pinned(policy) if policy is not None and ":" in policy else policy
+    def changed(one: msgspec.Struct, policy: str | None) -> Any:
+        return one if policy is None or ":" not in policy else msgspec.structs.replace(one, policy=pinned(policy))
 
-    rates = msgspec.structs.replace(settings.learning_rate, policy=changed(settings.learning_rate.policy))
-    groups = tuple(msgspec.structs.replace(one, policy=changed(one.policy)) for one in settings.optimizer.groups)
-    optimizer = msgspec.structs.replace(settings.optimizer, groups=groups)
-    return msgspec.structs.replace(settings, learning_rate=rates, optimizer=optimizer)
+    def in_groups(optimizer: Any) -> Any:
+        groups = tuple(changed(group, group.policy) for group in optimizer.groups)
+        return msgspec.structs.replace(optimizer, groups=groups)
+
+    return msgspec.structs.replace(
+        settings,
+        learning_rate=changed(settings.learning_rate, settings.learning_rate.policy),
+        optimizer=in_groups(settings.optimizer),
+        optimizers={name: changed(in_groups(part), part.policy) for name, part in settings.optimizers.items()},
+    )
+
+
+def _parts(settings: Settings) -> Iterator[tuple[str, PartOptimizer]]:
+    return ((f"optimizers.{name}", part) for name, part in settings.optimizers.items())
 
 
 def _with_warmup(settings: Settings, epochs: int) -> Settings:
@@ -135,15 +155,17 @@ def _with_warmup(settings: Settings, epochs: int) -> Settings:
 
 def rate_notes(settings: Settings) -> Iterator[str]:
     """Yield a sentence for each part of the schedules that does not do what its key says."""
-    general, groups = settings.learning_rate, settings.optimizer.groups
-    warmups = [0 if policy_named(general.policy) in WHOLE_RUN else general.warmup_epochs]
+    general = settings.learning_rate
+    rates = [rates_of(settings, part) for part in settings.optimizers.values()] or [general]
+    groups = [group for one in (settings.optimizer, *settings.optimizers.values()) for group in one.groups]
+    warmups = [0 if policy_named(one.policy) in WHOLE_RUN else one.warmup_epochs for one in rates]
     warmups += [group.warmup_epochs or 0 for group in groups]
     if max(warmups) >= settings.epochs:
         yield (
             f"a warm-up of {max(warmups)} epochs does not fit into a run of {settings.epochs} epochs: "
             "it is shortened to half the run"
         )
-    owners = [(general.policy, general.warmup_epochs)]
+    owners = [(one.policy, one.warmup_epochs) for one in rates]
     owners += [(one.policy or general.policy, one.warmup_epochs or 0) for one in groups]
     for policy in dict.fromkeys(policy for policy, epochs in owners if policy_named(policy) in WHOLE_RUN and epochs):
         yield f"warmup_epochs has no effect on the policy {policy}, whose curve begins at the first step"
@@ -237,38 +259,51 @@ def _option_problems(settings: Settings) -> list[Problem]:
 
 def _rate_problems(settings: Settings) -> list[Problem]:
     general = settings.learning_rate
-    owners = [("learning_rate", general.base_lr, general.min_lr, general.max_lr)]
-    for number, group in enumerate(settings.optimizer.groups):
-        base = general.base_lr if group.base_lr is None else group.base_lr
-        lowest = general.min_lr if group.min_lr is None else group.min_lr
-        highest = general.max_lr if group.max_lr is None else group.max_lr
-        owners.append((f"optimizer.groups[{number}]", base, lowest, highest))
+    owners = [("learning_rate", general), *_groups_rates(settings.optimizer, general, "optimizer")]
+    for name, part in settings.optimizers.items():
+        rates = rates_of(settings, part)
+        owners += [(f"optimizers.{name}", rates), *_groups_rates(part, rates, f"optimizers.{name}")]
     problems = []
-    for path, base, lowest, highest in owners:
+    for path, rates in owners:
         # A rate of exactly 0 freezes a group; min_lr does not apply to it.
-        if 0 < base < lowest:
-            problems.append(Problem(path=f"{path}.base_lr", what=f"{base:g} is below min_lr {lowest:g}"))
-        if highest is not None and base > highest:
-            problems.append(Problem(path=f"{path}.base_lr", what=f"{base:g} is above max_lr {highest:g}"))
+        if 0 < rates.base_lr < rates.min_lr:
+            problems.append(Problem(path=f"{path}.base_lr", what=f"{rates.base_lr:g} is below min_lr {rates.min_lr:g}"))
+        if rates.max_lr is not None and rates.base_lr > rates.max_lr:
+            problems.append(Problem(path=f"{path}.base_lr", what=f"{rates.base_lr:g} is above max_lr {rates.max_lr:g}"))
     return problems
 
 
-def _optimizer_problems(optimizer: Optimizer) -> list[Problem]:
+def _groups_rates(optimizer: Optimizer, general: LearningRate, path: str) -> Iterator[tuple[str, LearningRate]]:
+    """Yield the path and the rates of each of an optimizer's groups."""
+    for number, group in enumerate(optimizer.groups):
+        own = {key: getattr(group, key) for key in ("base_lr", "min_lr", "max_lr")}
+        given = {key: value for key, value in own.items() if value is not None}
+        yield f"{path}.groups[{number}]", msgspec.structs.replace(general, **given)
+
+
+def _optimizer_problems(optimizer: Optimizer, path: str) -> list[Problem]:
     known = OPTIMIZER_ARGUMENTS[optimizer.name]
-    owners = [("optimizer", optimizer_arguments(optimizer))]
-    owners += [(f"optimizer.groups[{n}]", optimizer_arguments(group)) for n, group in enumerate(optimizer.groups)]
+    owners = [(path, optimizer_arguments(optimizer))]
+    owners += [(f"{path}.groups[{n}]", optimizer_arguments(group)) for n, group in enumerate(optimizer.groups)]
     problems = [
-        Problem(path=f"{path}.{key}", what=f"{optimizer.name} has no such argument; it has {', '.join(sorted(known))}")
-        for path, given in owners
+        Problem(path=f"{at}.{key}", what=f"{optimizer.name} has no such argument; it has {', '.join(sorted(known))}")
+        for at, given in owners
         for key in given
         if key not in known
     ]
     if optimizer.nesterov and not optimizer.momentum:
-        problems.append(Problem(path="optimizer.nesterov", what="needs optimizer.momentum above 0"))
+        problems.append(Problem(path=f"{path}.nesterov", what=f"needs {path}.momentum above 0"))
     if optimizer.lr_decay:
         what = "must be 0: only the rate controller changes rates; use learning_rate.policy"
-        problems.append(Problem(path="optimizer.lr_decay", what=what))
+        problems.append(Problem(path=f"{path}.lr_decay", what=what))
     return problems
+
+
+def _one_or_several(settings: Settings) -> list[Problem]:
+    if not settings.optimizers or settings.optimizer == Optimizer():
+        return []
+    what = "is not used if there are `optimizers`; give its keys to each of them"
+    return [Problem(path="optimizer", what=what)]
 
 
 def _metric_problems(keep_best: str | None) -> list[Problem]:

@@ -54,7 +54,8 @@ def horizon(steps_per_epoch: int | None, settings: Settings) -> Horizon:
 def controller_for(owned: Mapping[str, Groups], settings: Settings, drawn_for: Horizon) -> UnifiedLRController:
     """Return the controller of the run's optimizers, by owner. Raises SetupRefused for an invalid schedule.
 
-    Groups have the rates of the configuration, in the ratio that the task gave them to the first owner's first group.
+    Groups have the rates of the configuration. If the task made the optimizers, the rates keep the ratio that the task
+    gave them to the first owner's first group.
     """
     first = float(next(iter(owned.values())).optimizer.param_groups[0]["lr"])
     controller = UnifiedLRController(
@@ -76,16 +77,17 @@ def controller_for(owned: Mapping[str, Groups], settings: Settings, drawn_for: H
 
 
 def _configs(groups: Groups, settings: Settings, first: float, owner: str) -> list[GroupConfig]:
-    """Use a group's own rate, else the general one, scaled by its ratio to `first`, the rate of the run's first group.
+    """Use a group's own rate, else the general one. If the task made the optimizer, scale it by its ratio to `first`.
 
-    `owner`: empty if there is only one.
+    `first`: the rate of the run's first group. `owner`: empty if there is only one.
     """
-    general = settings.learning_rate
+    general = groups.rates or settings.learning_rate
     alone = groups.origins.count(None) == 1
     configs = []
     for index, (origin, group) in enumerate(zip(groups.origins, groups.optimizer.param_groups, strict=True)):
         name = _name(origin, group.get("name"), index, owner, alone=alone)
-        scaled = replace(general, base_lr=general.base_lr * (float(group["lr"]) / first) if first else general.base_lr)
+        ratio = float(group["lr"]) / first if first and groups.rates is None else 1.0
+        scaled = replace(general, base_lr=general.base_lr * ratio)
         configs.append(_config(name, scaled, origin))
     return configs
 
@@ -95,14 +97,13 @@ def _name(origin: OptimizerGroup | None, given: object, index: int, owner: str, 
 
     If there are several owners, the owner's name stands before it, or alone.
     """
-    if owner:
-        own = given if isinstance(given, str) and given else f"group_{index}"
-        return owner if alone else f"{owner}.{own}"
+    own = given if isinstance(given, str) else ""
     if origin is not None:
-        return origin.name or origin.match
-    if isinstance(given, str) and given:
-        return given
-    return REST if alone else f"group_{index}"
+        own = origin.name or origin.match
+    elif alone and (owner or not own):
+        return owner or REST
+    own = own or f"group_{index}"
+    return f"{owner}.{own}" if owner else own
 
 
 def _config(name: str, general: LearningRate, origin: OptimizerGroup | None) -> GroupConfig:

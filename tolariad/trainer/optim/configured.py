@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import fnmatch
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import torch
 
 from tolariad.core.settings.optimization import OptimizerGroup
-from tolariad.core.settings.rules import optimizer_arguments
+from tolariad.core.settings.rules import optimizer_arguments, rates_of
 from tolariad.trainer.errors import SetupRefused
 from tolariad.trainer.optim import CautiousAdamW
 from tolariad.trainer.optim.owners import HOST
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from tolariad.core.settings.model import Settings
+    from tolariad.core.settings.optimization import LearningRate, Optimizer, PartOptimizer
 
 _NAME: Final = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 
@@ -39,10 +40,14 @@ CLASSES: Final[dict[str, Callable[..., torch.optim.Optimizer]]] = {
 
 
 class Groups(NamedTuple):
-    """An optimizer and, for each of its groups, the configured group it comes from (None: the general settings)."""
+    """An optimizer and, for each of its groups, the configured group it comes from (None: the general settings).
+
+    `rates`: the configured rates of a part's optimizer. None: the general ones, in the ratio that the task gave.
+    """
 
     optimizer: torch.optim.Optimizer
     origins: tuple[OptimizerGroup | None, ...]
+    rates: LearningRate | None = None
 
 
 def build_optimizer(task: Any, model: nn.Module, settings: Settings) -> Groups:
@@ -53,22 +58,26 @@ def build_optimizer(task: Any, model: nn.Module, settings: Settings) -> Groups:
         groups = _own(own(model, settings))
     elif callable(getattr(task, "param_groups", None)):
         parameters = list(task.param_groups(model, settings))
-        optimizer = _made(settings, parameters)
+        optimizer = _made(settings.optimizer, settings.learning_rate, parameters, "optimizer")
         groups = Groups(optimizer, (None,) * len(optimizer.param_groups))
     else:
-        groups = _configured(model, settings)
+        groups = _grouped(_trained(model), settings.optimizer, settings.learning_rate, "optimizer")
     _check_cover(model, {HOST: groups.optimizer})
     return groups
 
 
 def build_optimizers(task: Any, model: nn.Module, settings: Settings) -> dict[str, Groups]:
-    """The optimizer of each owner, by the owner's name: those of the task's `optimizers(model)`, else one for the host.
+    """The optimizer of each owner, by name: the task's `optimizers(model)`, the configured ones, or one for the host.
 
     Raises SetupRefused.
     """
     several = getattr(task, "optimizers", None)
     if not callable(several):
+        if settings.optimizers:
+            return _of_parts(task, model, settings)
         return {HOST: build_optimizer(task, model, settings)}
+    if settings.optimizers:
+        raise SetupRefused("both the configuration's `optimizers` and the task's optimizers(model) exist; keep one")
     for other in ("optimizer", "param_groups"):
         if callable(getattr(task, other, None)):
             raise SetupRefused(f"the task has both optimizers(model) and {other}(model, cfg); keep one of them")
@@ -76,12 +85,66 @@ def build_optimizers(task: Any, model: nn.Module, settings: Settings) -> dict[st
     found = several(model)
     if not isinstance(found, Mapping) or not found:
         raise SetupRefused(f"the task's optimizers(model) gave {found!r}, not a dict of optimizers by name")
-    for name in found:
-        if not isinstance(name, str) or _NAME.fullmatch(name) is None:
-            raise SetupRefused(f"optimizers(model): {name!r} is not a name of letters, digits and _ . -, at most 64")
+    _check_names(found, "optimizers(model)")
     owned = {name: _own(optimizer, f"optimizers(model)[{name!r}]") for name, optimizer in found.items()}
     _check_cover(model, {name: groups.optimizer for name, groups in owned.items()})
     return owned
+
+
+def _of_parts(task: Any, model: nn.Module, settings: Settings) -> dict[str, Groups]:
+    """The configured optimizer of each part of the model. A part is a submodule, or what its patterns match."""
+    for other in ("optimizer", "param_groups"):
+        if callable(getattr(task, other, None)):
+            raise SetupRefused(f"both the configuration's `optimizers` and the task's {other}(model, cfg) exist")
+    _check_names(settings.optimizers, "optimizers")
+    _check_trains(model)
+    trained, part_of, owned = _trained(model), dict[str, str](), {}
+    for part, options in settings.optimizers.items():
+        names = _names_in(part, options, trained, model)
+        for name in names:
+            if part_of.setdefault(name, part) != part:
+                raise SetupRefused(
+                    f"{name} belongs to two of `optimizers`, {part_of[name]} and {part}; change `match` of one of them"
+                )
+        here = {name: trained[name] for name in names}
+        owned[part] = _grouped(here, options, rates_of(settings, options), f"optimizers.{part}")
+    if left := [name for name in trained if name not in part_of]:
+        raise SetupRefused(
+            f"none of `optimizers` ({', '.join(owned)}) has {_shown(left)}; add a part or a pattern for them, or "
+            "freeze them (requires_grad_(False))"
+        )
+    return owned
+
+
+def _names_in(part: str, options: PartOptimizer, trained: Iterable[str], model: nn.Module) -> list[str]:
+    """Return the names of a part's parameters. Raises SetupRefused if there are none."""
+    match = options.match
+    patterns = (part, f"{part}.*") if match is None else (match,) if isinstance(match, str) else match
+    for pattern in patterns if match is not None else ():
+        if not any(fnmatch.fnmatchcase(name, pattern) for name in trained):
+            raise SetupRefused(f"optimizers.{part}.match: the pattern {pattern!r} matches no parameter that is trained")
+    names = [name for name in trained if any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)]
+    if not names:
+        parts = ", ".join(name for name, _ in model.named_children())
+        raise SetupRefused(
+            f"optimizers.{part}: the model has no part {part!r} with parameters to train (its parts: "
+            f"{parts or 'none'}); name one of them, or set `match` to a pattern of parameter names"
+        )
+    return names
+
+
+def _check_names(names: Iterable[Any], where: str) -> None:
+    for name in names:
+        if not isinstance(name, str) or _NAME.fullmatch(name) is None:
+            raise SetupRefused(f"{where}: {name!r} is not a name of letters, digits and _ . -, at most 64")
+
+
+def _shown(names: list[str]) -> str:
+    return ", ".join(names[:5]) + (", ..." if names[5:] else "")
+
+
+def _trained(model: nn.Module) -> dict[str, nn.Parameter]:
+    return {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
 
 
 def _check_trains(model: nn.Module) -> None:
@@ -97,15 +160,17 @@ def _own(optimizer: Any, where: str = "optimizer(model, cfg)") -> Groups:
     return Groups(optimizer, (None,) * len(optimizer.param_groups))
 
 
-def _configured(model: nn.Module, settings: Settings) -> Groups:
-    """Group parameters by the patterns of `optimizer.groups`; the first match counts. The rest form the last group."""
+def _grouped(trained: Mapping[str, nn.Parameter], options: Optimizer, rates: LearningRate, where: str) -> Groups:
+    """Group parameters by the patterns of the groups; the first match counts. The rest form the last group.
+
+    `where`: the key of `options` in the configuration.
+    """
     # None: the parameters that no pattern matches, with the general settings.
-    configured = (*settings.optimizer.groups, None)
+    configured = (*options.groups, None)
     sorted_in: list[list[tuple[str, nn.Parameter]]] = [[] for _ in configured]
-    for name, parameter in model.named_parameters():
-        if parameter.requires_grad:
-            matching = (at for at, one in enumerate(configured) if one is None or fnmatch.fnmatchcase(name, one.match))
-            sorted_in[next(matching)].append((name, parameter))
+    for name, parameter in trained.items():
+        matching = (at for at, one in enumerate(configured) if one is None or fnmatch.fnmatchcase(name, one.match))
+        sorted_in[next(matching)].append((name, parameter))
     specs: list[dict[str, Any]] = []
     origins: list[OptimizerGroup | None] = []
     for group, members in zip(configured, sorted_in, strict=True):
@@ -113,17 +178,16 @@ def _configured(model: nn.Module, settings: Settings) -> Groups:
             specs.append({"params": members, **(optimizer_arguments(group) if group else {})})
             origins.append(group)
         elif group is not None:
-            raise SetupRefused(f"optimizer.groups: the pattern {group.match!r} matches no parameter that is left to it")
-    return Groups(_made(settings, specs), tuple(origins))
+            raise SetupRefused(f"{where}.groups: the pattern {group.match!r} matches no parameter that is left to it")
+    return Groups(_made(options, rates, specs, where), tuple(origins), rates)
 
 
-def _made(settings: Settings, parameters: list[Any]) -> torch.optim.Optimizer:
-    options = settings.optimizer
+def _made(options: Optimizer, rates: LearningRate, parameters: list[Any], where: str) -> torch.optim.Optimizer:
     arguments = optimizer_arguments(options)
     try:
-        return CLASSES[options.name](parameters, lr=settings.learning_rate.base_lr, **arguments)
+        return CLASSES[options.name](parameters, lr=rates.base_lr, **arguments)
     except (TypeError, ValueError) as error:
-        raise SetupRefused(f"optimizer: {options.name} refuses its arguments: {error}") from error
+        raise SetupRefused(f"{where}: {options.name} refuses its arguments: {error}") from error
 
 
 def _check_cover(model: nn.Module, owners: Mapping[str, torch.optim.Optimizer]) -> None:
@@ -143,8 +207,9 @@ def _check_cover(model: nn.Module, owners: Mapping[str, torch.optim.Optimizer]) 
         name for name, parameter in model.named_parameters() if parameter.requires_grad and id(parameter) not in held
     ]
     if left:
-        shown = ", ".join(left[:5])
-        raise SetupRefused(f"no group of the optimizer holds {shown}; freeze them (requires_grad_(False)) or add them")
+        raise SetupRefused(
+            f"no group of the optimizer holds {_shown(left)}; freeze them (requires_grad_(False)) or add them"
+        )
     for owner, index, parameter in every:
         if id(parameter) not in names:
             which = "the optimizer" if len(owners) == 1 else f"optimizer {owner}"

@@ -37,14 +37,14 @@ def forward_backward(setup: Setup, batches: Sequence[Any], step: int = 1) -> Mea
     setup.rates.drop_frozen_gradients()
     overflow = setup.scaling.unscale([one.optimizer for one in setup.owners]) if setup.scaling is not None else None
     device = losses[0].device
-    norm = _norm(setup, device, step)
+    norm = norm_of(setup, device, step)
     if device.type != "cpu":
         return _to_host(losses, torch.as_tensor(norm), overflow)
     loss = sum([loss.item() for loss in losses]) / len(losses)
     return measured(loss, float(norm), 0.0 if overflow is None else float(overflow))
 
 
-def _norm(setup: Setup, device: torch.device, step: int) -> torch.Tensor | float:
+def norm_of(setup: Setup, device: torch.device, step: int) -> torch.Tensor | float:
     """Return the norm over all gradients: the task's if it clips, else measured every `grad_norm.every` steps.
 
     -1: not measured.
@@ -94,7 +94,7 @@ def _backward(setup: Setup, batch: Any, parts: int) -> torch.Tensor:
     if setup.moves:
         batch = to_device(batch, setup.device)
     with setup.forward():
-        loss = _scalar(setup.task.loss(setup.model, batch))
+        loss = scalar(setup.task.loss(setup.model, batch))
     share = loss if parts == 1 else loss / parts
     if setup.scaling is not None:
         setup.scaling.backward(share)
@@ -103,14 +103,13 @@ def _backward(setup: Setup, batch: Any, parts: int) -> torch.Tensor:
     return loss.detach()
 
 
-def _scalar(loss: Any) -> torch.Tensor:
+def scalar(loss: Any, where: str = "loss(model, batch) must return") -> torch.Tensor:
+    """Return a loss as a 0-dim tensor. Raises SetupRefused, which begins with `where`, if it is no single number."""
     if isinstance(loss, dict):
         loss = _named(loss)
     if not isinstance(loss, torch.Tensor) or loss.numel() != 1:
         found = f"shape {tuple(loss.shape)}" if isinstance(loss, torch.Tensor) else f"a {type(loss).__name__}"
-        raise SetupRefused(
-            f"loss(model, batch) must return a tensor with one element (or a dict with `loss`), not {found}"
-        )
+        raise SetupRefused(f"{where} a tensor with one element (or a dict with `loss`), not {found}")
     return loss if loss.dim() == 0 else loss.reshape(())
 
 

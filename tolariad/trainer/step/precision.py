@@ -30,7 +30,7 @@ def forward_context(settings: Settings, device: torch.device) -> Forward:
 class Scaling:
     """The loss scale of an fp16 run, by torch's GradScaler.
 
-    In a step, call `backward`, then `unscale`, then update or skip, then `move_on`.
+    For an update, call `backward`, then `unscale`, then update or skip, then `move_on`.
     GradScaler.step would wait for the device to learn whether to update. Here that answer is transferred with loss and
     norm.
     """
@@ -39,9 +39,9 @@ class Scaling:
         self._scaler = torch.amp.GradScaler(device.type)
         self._has_gradients = False
 
-    def backward(self, loss: torch.Tensor) -> None:
+    def backward(self, loss: torch.Tensor, *, retain_graph: bool = False) -> None:
         """Compute the gradients of the scaled loss."""
-        self._scaler.scale(loss).backward()
+        self._scaler.scale(loss).backward(retain_graph=retain_graph)
 
     def unscale(self, optimizers: Sequence[torch.optim.Optimizer]) -> torch.Tensor:
         """Divide the gradients by the scale. Return a 0-dim tensor, above 0 if one of them was not finite."""
@@ -58,9 +58,10 @@ class Scaling:
         return torch.stack([each.to(found[0].device) for each in found]).sum()
 
     def move_on(self) -> None:
-        """Update the scale at the end of a step: smaller after an overflow, larger after many steps without one."""
+        """Update the scale after an update: smaller after an overflow, larger after many updates without one."""
         if self._has_gradients:
             self._scaler.update()
+            self._has_gradients = False
 
     def state(self) -> dict[str, Any]:
         """Return scale and counts as plain numbers."""

@@ -29,7 +29,7 @@ from tolariad.failpoints import reached
 from tolariad.trainer.checkpoints.snapshot import Position
 from tolariad.trainer.health.watch import NOT_COMPUTED, OF_THE_DETECTOR, CheckResult, instability, overlaps
 from tolariad.trainer.step.gradients import drop_gradients, forward_backward, update
-from tolariad.trainer.step.measured import Measured, PendingStep
+from tolariad.trainer.step.measured import InFlight, Measured, PendingStep
 from tolariad.trainer.step.rerun import Rerun
 
 if TYPE_CHECKING:
@@ -93,25 +93,37 @@ class Stepper:
 
     def make(self, batches: Sequence[Any]) -> None:
         """Make one update from its micro-batches and report it, or compare it if the journal already has it."""
-        setup, progress, watch = self._setup, self._progress, self._stopwatch
-        step = self.position.step + 1
-        if (self._quarantined or progress.rerunning) and self._passed_over(len(batches)):
+        if not self.begin(len(batches)):
             return
-        if setup.watch.skips or progress.rerunning:
-            setup.watch.backup.keep()
+        step, watch = self.position.step + 1, self._stopwatch
         # If the step is not timed, call it directly: after its arithmetic the caches are cold, and every call is slow.
         if watch.times_task:
-            found = watch.of_task(forward_backward, setup, batches, step)
+            found = watch.of_task(forward_backward, self._setup, batches, step)
         else:
-            found = forward_backward(setup, batches, step)
+            found = forward_backward(self._setup, batches, step)
+        self.finish(found, len(batches))
+
+    def begin(self, batches: int) -> bool:
+        """Begin a step of so many micro-batches. Return False if they are passed over, without computing anything."""
+        progress, watch = self._progress, self._setup.watch
+        if (self._quarantined or progress.rerunning) and self._passed_over(batches):
+            return False
+        if watch.skips or progress.rerunning:
+            watch.backup.keep()
+        return True
+
+    def finish(self, found: Measured | InFlight, batches: int) -> None:
+        """Make the update from the gradients, whose numbers are `found`, or skip it; report or compare the step."""
+        setup, progress, watch = self._setup, self._progress, self._stopwatch
         measured = None if setup.reads_late and not progress.rerunning else found.read()
-        if measured is not None and self._skipped(measured, len(batches)):
+        if measured is not None and self._skipped(measured, batches):
             return
         # First report the step before, if its loss has not been read yet: this update waits for that report.
         if self._unsettled is not None:
             self.settle()
         if not progress.rerunning:
             self._gate.wait()
+        step = self.position.step + 1
         self._audit.before_update(step)
         overflown = measured is not None and measured.overflow
         if watch.times_task:
@@ -119,10 +131,16 @@ class Stepper:
         else:
             update(setup, skip=overflown)
         self._audit.after_update(step)
-        used = watch.advance(setup.rates, self.position.epoch)
+        self._complete(found, measured, batches)
+
+    def _complete(self, found: Measured | InFlight, measured: Measured | None, batches: int) -> None:
+        """Count and report the step whose update was made. `measured`: its numbers, if they were read already."""
+        watch, at = self._stopwatch, self.position
+        step = at.step + 1
+        used = watch.advance(self._setup.rates, at.epoch)
         reached("step")
-        self.position = Position(step, self.position.epoch, self.position.batch + len(batches))
-        progress.reached(step)
+        self.position = Position(step, at.epoch, at.batch + batches)
+        self._progress.reached(step)
         self._hook("on_step_end", step)
         if watch.times_task:
             watch.of_task(self._clear)
@@ -132,7 +150,7 @@ class Stepper:
             self._unsettled = PendingStep(found, self.position, used)
         else:
             self._report(measured, self.position, used)
-        if not progress.rerunning:
+        if not self._progress.rerunning:
             watch.stepped()
 
     def _clear(self) -> None:

@@ -16,6 +16,7 @@ REQUIRED: Final = ("model", "train_data", "val_data", "loss", "evaluate")
 OPTIONAL: Final = (
     "optimizer",
     "optimizers",
+    "training_step",
     "grow",
     "param_groups",
     "clip_gradients",
@@ -40,7 +41,6 @@ _ELSEWHERE: Final = {
     "val_loader": "val_data",
     "validation_data": "val_data",
     "compute_loss": "loss",
-    "training_step": "loss",
     "compute_metrics": "evaluate",
     "validate": "evaluate",
     "validation_step": "evaluate",

@@ -42,6 +42,8 @@ class Task(Protocol):
     Optional members:
 
     * `optimizer(model, cfg)` returns the optimizer; `optimizers(model)` returns several by name, each for a part.
+    * `training_step(model, batch, run)` takes the place of `loss`: it makes the updates of a step itself, by any number
+      of `run.update(name, loss)`, and returns numbers by name. A `loss` among them is that of the step (docs/task.md).
     * `grow(model, change)` makes a change of the model's shape that a hook asked for (docs/task.md).
     * `param_groups(model, cfg)` returns the parameter groups for a torch optimizer.
     * `clip_gradients(model)` is called between backward pass and update. It returns the norm before clipping, a number
@@ -134,7 +136,8 @@ def _made(module: ModuleType, attribute: str, name: str) -> FoundTask:
             place = Path(name.rpartition(":")[0]).name or module.__name__
             raise SetupRefused(f"{place} has no {attribute!r}{_nearest(within, attribute, part)}")
     task = found() if inspect.isclass(found) or inspect.isfunction(found) else found
-    missing = [method for method in REQUIRED if not callable(getattr(task, method, None))]
+    required = [one for one in REQUIRED if one != "loss" or not callable(getattr(task, "training_step", None))]
+    missing = [method for method in required if not callable(getattr(task, method, None))]
     if missing:
         near = ", ".join(f"rename {other} to {meant}" for other, meant in misnamed(task) if meant in missing)
         raise SetupRefused(

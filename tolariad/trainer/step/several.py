@@ -1,0 +1,108 @@
+"""A step of several updates, made by the task's `training_step`.
+
+The order in a step: the copy of what a forward pass changes; then for each update its backward pass, its numbers, in
+the first one the gate, the copy of its optimizer's state, the update; then one verdict on the whole step, hook, moving
+average, report. If the verdict is to skip, every update of the step is undone.
+
+Promises: a step is applied as a whole or not at all, and no update of it begins before the step before it is durable.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from tolariad.core.steps.words import SkipReason
+from tolariad.failpoints import reached
+from tolariad.trainer.data.feed import to_device
+from tolariad.trainer.health.watch import OF_THE_DETECTOR, CheckResult
+from tolariad.trainer.step.stepper import Stepper
+from tolariad.trainer.step.undo import UpdateBackup
+from tolariad.trainer.step.updates import Updates
+
+if TYPE_CHECKING:
+    from torch.optim import Optimizer
+
+    from tolariad.trainer.setup import Setup
+    from tolariad.trainer.step.measured import InFlight, Measured
+
+
+class StepperOfUpdates(Stepper):
+    """Makes steps of several updates. `updates`: those of the current step."""
+
+    def __init__(self, setup: Setup, *given: Any, **more: Any) -> None:
+        """As that of `Stepper`."""
+        super().__init__(setup, *given, **more)
+        self.updates = Updates(setup, self._before_update, self._after_update)
+        self._undo = UpdateBackup()
+        self._keeps = False
+
+    def make(self, batches: Sequence[Any]) -> None:
+        """Make the updates of one batch and report the step, or compare it if the journal already has it."""
+        if self.begin(len(batches)):
+            found = self._stopwatch.of_task(compute_updates, self._setup, batches[0], self.updates)
+            self.finish_updates(found, len(batches))
+
+    def begin(self, batches: int) -> bool:
+        """Begin a step. Return False if its batches are passed over."""
+        self._undo.begin()
+        if not super().begin(batches):
+            return False
+        progress, step = self._progress, self.position.step + 1
+        # The same updates must be left out in a re-run, although the configuration may have changed since.
+        drops = self.rerun.skip_before(step) in OF_THE_DETECTOR if progress.rerunning else self._setup.watch.skips
+        self._keeps = self._setup.watch.skips or progress.rerunning or self._setup.scaling is not None
+        self.updates.begin(step, drops_unhealthy=drops)
+        return True
+
+    def finish_updates(self, found: Measured | InFlight, batches: int) -> None:
+        """Judge and report the step whose updates were made, or undo them."""
+        measured = None if self._setup.reads_late and not self._progress.rerunning else found.read()
+        if measured is None or not self._skipped(measured, batches):
+            self._complete(found, measured, batches)
+
+    def _before_update(self, optimizer: Optimizer) -> None:
+        self._stopwatch.of_ours(self._open, optimizer)
+
+    def _open(self, optimizer: Optimizer) -> None:
+        """Before the first update of a step pass the gate. Before each keep what it changes."""
+        if self.updates.count == 1:
+            self.settle()
+            if not self._progress.rerunning:
+                self._gate.wait()
+        if self._keeps:
+            self._undo.keep(optimizer)
+        self._audit.before_update(self.position.step + 1)
+
+    def _after_update(self) -> None:
+        self._audit.after_update(self.position.step + 1)
+        reached("step")
+
+    def _skipped(self, measured: Measured, batches: int) -> bool:
+        if super()._skipped(measured, batches):
+            return True
+        if self.updates.is_dropped:
+            # The kernel lets the run go on after many such steps, but this one has updates that were not made.
+            reason = SkipReason.NON_FINITE
+            self._skip(batches, measured, reason, CheckResult(reason, reason))
+        return self.updates.is_dropped
+
+    def _skip(self, batches: int, measured: Measured, reason: SkipReason, judged: CheckResult) -> None:
+        """Undo the updates of this step, and skip it."""
+        if self._undo.put_back():
+            # The audit must not take this for a change by other code.
+            self._audit.begin_anew()
+        if reason in OF_THE_DETECTOR and self.updates.is_dropped:
+            judged = judged._replace(found=reason)
+        super()._skip(batches, measured, reason, judged)
+
+
+def compute_updates(setup: Setup, batch: Any, updates: Updates) -> Measured | InFlight:
+    """Let the task make the updates of a batch. Return the numbers of the step."""
+    if setup.training_step is None:
+        raise RuntimeError("the task has no training_step; this is a defect, please report it")
+    if setup.moves:
+        batch = to_device(batch, setup.device)
+    with setup.forward():
+        returned = setup.training_step(setup.model, batch, updates)
+    return updates.end(returned)

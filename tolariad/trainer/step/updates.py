@@ -1,0 +1,163 @@
+"""Several updates in one step: each is a backward pass of its own loss and a step of one optimizer.
+
+Promises: the gradients of an update are those of its loss alone, and only for the parameters of its optimizer. After an
+update no gradient is left. If an update is not finite, neither it nor a later update of its step is made, provided that
+the step is then skipped.
+"""
+
+from __future__ import annotations
+
+import difflib
+import math
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from tolariad.core.steps.words import NOT_MEASURED
+from tolariad.trainer.errors import SetupRefused
+from tolariad.trainer.step.gradients import drop_gradients, norm_of, scalar
+from tolariad.trainer.step.measured import InFlight, Measured, measured
+
+if TYPE_CHECKING:
+    from torch import Tensor
+    from torch.optim import Optimizer
+
+    from tolariad.trainer.setup import Setup
+
+
+def _nothing(_: object = None) -> None:
+    """Do nothing."""
+
+
+class Updates:
+    """The updates of the current step. A task's `training_step` gets it as `run`.
+
+    `before` is called with the optimizer before each of its updates, `after` after it.
+    """
+
+    def __init__(
+        self, setup: Setup, before: Callable[[Optimizer], None] = _nothing, after: Callable[[], None] = _nothing
+    ) -> None:
+        self._setup = setup
+        self._before, self._after = before, after
+        owners = setup.owners
+        self._owned = {owner.name: (owner, [one for one in owners if one is not owner]) for owner in owners}
+        self._late = setup.reads_late
+        self._step = 0
+        self._drops_unhealthy = self.is_dropped = False
+        self._losses: list[Any] = []
+        self._norms: list[Any] = []
+        self._overflow = 0.0
+        self.metrics: dict[str, float | Tensor] = {}
+
+    def begin(self, step: int, *, drops_unhealthy: bool = False) -> None:
+        """Begin step `step`. `drops_unhealthy`: the step is skipped if one of its numbers is not finite."""
+        self._step, self._drops_unhealthy, self.is_dropped = step, drops_unhealthy, False
+        self._losses, self._norms, self._overflow = [], [], 0.0
+
+    @property
+    def count(self) -> int:
+        """How many updates of this step were computed so far."""
+        return len(self._losses)
+
+    def update(self, name: str, loss: Tensor, *, retain_graph: bool = False) -> None:
+        """Run the backward pass of `loss`, then a step of the optimizer `name`. Drop all gradients.
+
+        `loss` is a tensor with one element. `retain_graph` is that of `Tensor.backward`. Raises SetupRefused for an
+        unknown name, or another kind of loss.
+        """
+        if name not in self._owned:
+            close = difflib.get_close_matches(str(name), self._owned, 1, 0.5)
+            hint = f"; did you mean {close[0]!r}?" if close else ""
+            raise SetupRefused(f"update({name!r}): the optimizers are {', '.join(self._owned)}{hint}")
+        if not self._step:
+            raise SetupRefused(f"update({name!r}) was called outside of a step: call it in training_step only")
+        loss = scalar(loss, f"update({name!r}, loss): the loss must be")
+        # The step is going to be skipped: its other updates would be undone.
+        if not self.is_dropped:
+            self._make(name, loss, retain_graph=retain_graph)
+
+    def _make(self, name: str, loss: Tensor, *, retain_graph: bool) -> None:
+        setup = self._setup
+        owner, others = self._owned[name]
+        with self._without_autocast():
+            if setup.scaling is not None:
+                setup.scaling.backward(loss, retain_graph=retain_graph)
+            else:
+                loss.backward(retain_graph=retain_graph)
+        drop_gradients(others)
+        setup.rates.drop_frozen_gradients()
+        overflow = setup.scaling.unscale([owner.optimizer]) if setup.scaling is not None else None
+        self._measure(loss.detach(), norm_of(setup, loss.device, self._step), overflow)
+        if not self.is_dropped:
+            self._before(owner.optimizer)
+            owner.optimizer.step()
+            self._after()
+        if setup.scaling is not None:
+            setup.scaling.move_on()
+        drop_gradients((owner,))
+        # autocast keeps copies of the parameters in half precision until its block ends: they are old now.
+        torch.clear_autocast_cache()
+
+    def _without_autocast(self) -> AbstractContextManager[Any]:
+        """Return a context without autocast: `update` is called inside of the one that encloses training_step."""
+        if self._setup.settings.precision == "fp32":
+            return nullcontext()
+        return torch.autocast(self._setup.device.type, enabled=False)
+
+    def _measure(self, loss: Tensor, norm: Tensor | float, overflow: Tensor | None) -> None:
+        """Take in the numbers of an update before it is made."""
+        if self._late:
+            self._losses.append(loss.double())
+            self._norms.append(torch.as_tensor(norm, device=loss.device, dtype=torch.float64))
+            return
+        self._losses.append(loss.item())
+        self._norms.append(float(norm))
+        self._overflow += 0.0 if overflow is None else float(overflow)
+        is_finite = math.isfinite(self._losses[-1]) and math.isfinite(self._norms[-1])
+        self.is_dropped = self._overflow > 0.0 or (self._drops_unhealthy and not is_finite)
+
+    def end(self, returned: Any) -> Measured | InFlight:
+        """Return the numbers of the step. `returned`: metrics by name, among them perhaps the loss of the step.
+
+        Without it the loss is the sum of the updates' losses, and so it is if that is not finite. The norm is that over
+        the gradients of all updates. Raises SetupRefused if there was no update, or for metrics that are no numbers.
+        """
+        self._step = 0
+        self.metrics = checked_metrics(returned)
+        if not self._losses:
+            raise SetupRefused("training_step(model, batch, run) made no update; call run.update(name, loss) in it")
+        given = self.metrics.get("loss")
+        if self._late:
+            return self._in_flight(given)
+        loss = sum(self._losses)
+        if given is not None and math.isfinite(loss):
+            loss = float(given)
+        norm = self._norms[0] if len(self._norms) == 1 else math.hypot(*self._norms)
+        return measured(loss, NOT_MEASURED if NOT_MEASURED in self._norms else norm, self._overflow)
+
+    def _in_flight(self, given: float | Tensor | None) -> InFlight:
+        """Return the same from a device, without waiting for it."""
+        loss, norms = torch.stack(self._losses).sum(), torch.stack(self._norms)
+        if given is not None:
+            loss = torch.where(loss.isfinite(), torch.as_tensor(given).to(loss), loss)
+        norm = torch.where((norms == NOT_MEASURED).any(), NOT_MEASURED, torch.linalg.vector_norm(norms))
+        return InFlight(torch.stack([loss, norm]))
+
+
+def checked_metrics(returned: Any, where: str = "training_step(model, batch, run) must return") -> dict[str, Any]:
+    """Return metrics by name: numbers, and tensors without a graph. Raises SetupRefused, which begins with `where`."""
+    if returned is None:
+        return {}
+    if not isinstance(returned, Mapping):
+        raise SetupRefused(f"{where} a dict of numbers by name, or None, not a {type(returned).__name__}")
+    metrics: dict[str, float | Tensor] = {}
+    for name, value in returned.items():
+        is_number = isinstance(value, int | float) or (isinstance(value, torch.Tensor) and value.numel() == 1)
+        if not isinstance(name, str) or not is_number or (isinstance(value, torch.Tensor) and value.is_complex()):
+            kind = f"shape {tuple(value.shape)}" if isinstance(value, torch.Tensor) else f"a {type(value).__name__}"
+            raise SetupRefused(f"{where} a dict of numbers by name; {name!r} is {kind}")
+        metrics[name] = value.detach().reshape(()) if isinstance(value, torch.Tensor) else value
+    return metrics
