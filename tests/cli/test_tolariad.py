@@ -62,13 +62,14 @@ def test_the_schema_is_json(tolariad):
 COSTS = {
     "parameters": 1234567, "state_bytes": 10_000_000, "checkpoint_bytes": 5_000_000,
     "peak_memory_bytes": 2_000_000_000, "steps_per_epoch": 23,
-    "step_ms": 1.5, "journal_gb_day": 235.93, "device": "cpu", "threads": 1,
+    "step_ms": 1.5, "evaluate_ms": 0.5, "metrics": {"accuracy": 0.5},
+    "journal_gb_day": 235.93, "device": "cpu", "threads": 1,
     "determinism": "strict", "loss": 2.3, "notes": ["careful"],
 }  # fmt: skip
 
 
 def test_check_says_what_the_run_will_be_and_cost(tolariad, monkeypatch):
-    """Ten lines of 80 columns; the resolved configuration on request; the same as JSON."""
+    """Ten lines of 80 columns, and the notes; the resolved configuration on request; the same as JSON."""
     monkeypatch.setattr(checking, "_costs", lambda _: COSTS)
     code, words, _ = tolariad("check", "--task", "digits", "--set", "epochs=2")
     _, more, _ = tolariad("check", "--task", "digits", "--set", "epochs=2", "--verbose")
@@ -77,7 +78,7 @@ def test_check_says_what_the_run_will_be_and_cost(tolariad, monkeypatch):
     assert code == 0
     for word in ("digits, 2 epochs", "1,234,567", "10.0 MB", "2.0 GB", "235.93 GB a day", "careful"):
         assert word in words
-    assert len(words.splitlines()) == 10
+    assert len(words.splitlines()) == 10 + len(COSTS["notes"])
     assert max(map(len, words.splitlines())) <= 80
     assert more.endswith(words)
     assert json.loads(more.removesuffix(words))["tolaria"]["epochs"] == 2

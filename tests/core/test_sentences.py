@@ -132,7 +132,7 @@ def test_a_sentence_is_one_whatever_its_fields_hold(event):
         ),
         (
             ck.RerunFinished(first=11, last=18, compared=8),
-            "Steps 11 to 18 were run again: all 8 compared are equal to the journal, bit for bit.",
+            "Re-run finished: 8 of 8 re-run steps equal the journal, bit for bit.",
         ),
         (
             ck.RerunFinished(
@@ -142,8 +142,8 @@ def test_a_sentence_is_one_whatever_its_fields_hold(event):
                 first_difference=ck.Difference(step=12, field="loss", expected="0x1.8p+0", found="0x1.9p+0", count=7),
             ),
             (
-                "Steps 11 to 18 were run again, with another result: "
-                "the loss of step 12 is the first of 7 different values."
+                "Re-run finished: 7 of 8 re-run steps differ from the journal: "
+                "the loss of step 12 was 1.5 and is 1.5625."
             ),
         ),
         (

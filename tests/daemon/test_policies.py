@@ -62,4 +62,4 @@ def test_a_changed_source_of_a_policy_is_refused_until_it_is_accepted(start, run
 
     accepted = start(config=str(file), accept_config=True)
     assert accepted.wait() == 0, accepted.stderr
-    assert [one.keys for one in of_type(run_dir, ConfigChanged)] == [("optimizer.groups",)]
+    assert [one.keys for one in of_type(run_dir, ConfigChanged)] == [("optimizer.groups[0].policy",)]

@@ -13,7 +13,7 @@ ROOMS = ("tolariad/core/", "tolariad/trainer/")
 FOREIGN = {
     *("grad", "training", "forward", "weight", "param_groups"),  # parameters, modules, optimizers
     *("benchmark", "deterministic", "fail_on_recompile_limit_hit"),  # torch's settings
-    *("prefetch_factor", "_prefetch_factor", "_iterator"),  # a DataLoader
+    *("prefetch_factor", "_prefetch_factor", "_iterator", "dataset"),  # a DataLoader, a data set around another
     *("argtypes", "__spec__"),
 }
 

@@ -28,7 +28,7 @@ def test_the_template_is_a_task_that_works(tmp_path, configured):
     done = check(tmp_path, configured(f"{task}:MyTask", epochs=2))
     assert done.returncode == 0, done.stderr
     answer = json.loads(done.stdout)
-    assert answer["parameters"] == 2 * 32 + 32 + 32 * 2 + 2
+    assert answer["parameters"] == 2 * 256 + 256 + 256 * 256 + 256 + 256 * 2 + 2
     assert answer["steps_per_epoch"] == 32
     assert answer["checkpoint_bytes"] > 4 * answer["parameters"] * 3
     assert answer["step_ms"] > 0

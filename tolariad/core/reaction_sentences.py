@@ -110,7 +110,8 @@ def _rollback_ordered(e: rb.RollbackRequested) -> str:
     # An older version did not record the place.
     where = f", {_place(e.epoch, e.batch)}" if e.epoch else ""
     given_up = f", and gives up {counted(e.given_up, 'step')}" if e.given_up is not None else ""
-    return f"The run is to go back to {e.checkpoint}: step {e.step}{where}{given_up}, ordered{by(e)}"
+    ordered = "." if e.actor is None else f", ordered{by(e)}"
+    return f"The run is to go back to {e.checkpoint}: step {e.step}{where}{given_up}{ordered}"
 
 
 def rollback_answer(e: rb.RolledBack) -> str:

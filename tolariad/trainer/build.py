@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from tolariad.core.settings.model import Settings
 
 _log: Final = logging.getLogger(__name__)
+_WITHOUT_VALIDATION: Final = "the task has no validation data; epochs end without metrics"
 _DISTRIBUTED = frozenset({"DistributedDataParallel", "FullyShardedDataParallel", "DataParallel", "FSDPModule"})
 
 
@@ -76,7 +77,6 @@ def build(config: bytes, threads: int | None = None, given: FoundTask | None = N
     watch = Monitor(model, device, settings.detect, reads_late=late, loss_unit=_loss_unit(found.task))
     ledger = Ledger(found.task, model, owners, rates, average, device=device)
     ledger.notify(watch.backup.look_again)
-    without_validation = "the task has no validation data; epochs end without metrics" if validation is None else ""
     clip = getattr(found.task, "clip_gradients", None)
     setup = Setup(
         settings=settings,
@@ -96,12 +96,11 @@ def build(config: bytes, threads: int | None = None, given: FoundTask | None = N
             grade=grade,
             precision=settings.precision,
             task_hash=found.source_hash,
-            # Of the keys that a step may depend on, and of the length that the schedules are computed for.
-            config_hash=blake3(exact_json(settings) + b"%d" % drawn_for.total_steps).hexdigest(),
+            config_hash=_config_hash(settings, drawn_for.total_steps),
             data=tuple(feed.fingerprint() for feed in (train, validation) if feed is not None),
         ),
         steps_per_epoch=steps_per_epoch or 0,
-        notes=tuple(filter(None, (train.note, without_validation, drawn_for.note))),
+        notes=tuple(filter(None, (train.note, _WITHOUT_VALIDATION if validation is None else "", drawn_for.note))),
         average=average,
         # Other formats have the range of fp32.
         scaling=Scaling(device) if settings.precision == "fp16" else None,
@@ -127,6 +126,11 @@ def _found(given: FoundTask | None, settings: Settings) -> FoundTask:
     for name, meant in misnamed(program_of(found.task)):
         _log.warning("The task's method %s is never called. Is %s meant? docs/task.md lists all names.", name, meant)
     return found
+
+
+def _config_hash(settings: Settings, total_steps: int) -> str:
+    """Return a hash of the keys that a step may depend on, and of the length that schedules are computed for."""
+    return blake3(exact_json(settings) + b"%d" % total_steps).hexdigest()
 
 
 def _training_step(task: Any, settings: Settings) -> Callable[..., Any] | None:

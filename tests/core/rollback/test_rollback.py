@@ -97,7 +97,8 @@ def test_an_accepted_rollback_names_its_place_and_its_price():
 
     assert (asked.step, asked.epoch, asked.batch, asked.given_up) == (4, 2, 0, 3)
     assert sentence(asked) == (
-        f"The run is to go back to {asked.checkpoint}: step 4, at the end of epoch 1, and gives up 3 steps."
+        f"The run is to go back to {asked.checkpoint}: step 4, at the end of epoch 1, and gives up 3 steps, "
+        "ordered by uid 1000."
     )
 
 

@@ -7,6 +7,7 @@ Every key that is neither free nor in NEVER needs --accept-config.
 from __future__ import annotations
 
 import enum
+import re
 from collections.abc import Mapping
 from typing import Final
 
@@ -55,6 +56,8 @@ NEVER: Final[Mapping[str, str]] = {
     "optimizer": "a resume restores the optimizer with its arguments",
     "optimizers": "a resume restores the optimizers with their arguments",
 }
+# Rates of a part or a group of the optimizer are the controller's. They change as those of `learning_rate` do.
+_RATE: Final = re.compile(r"optimizer(s\.[^.]+)?(\.groups(\[\d+\])?)?\.(base_lr|policy|warmup_epochs|min_lr|max_lr)")
 
 
 class Change(enum.Enum):
@@ -72,7 +75,7 @@ def is_reloadable(key: str) -> bool:
 
 def change_of(key: str) -> Change:
     """Return what a start needs to change this dotted key. "*": nobody knows which keys differ."""
-    if is_under(key, tuple(NEVER)):
+    if is_under(key, tuple(NEVER)) and not _RATE.fullmatch(key):
         return Change.NEVER
     return Change.FREE if is_reloadable(key) or is_under(key, FREE) else Change.ACCEPT
 
@@ -84,7 +87,8 @@ def may_change_steps(key: str) -> bool:
 
 def why_never(key: str) -> str:
     """Return why no start may change this key, as a clause; "" if one may."""
-    return next((why for never, why in NEVER.items() if is_under(key, (never,))), "")
+    is_never = change_of(key) is Change.NEVER
+    return next((why for never, why in NEVER.items() if is_never and is_under(key, (never,))), "")
 
 
 def is_of_end(key: str) -> bool:

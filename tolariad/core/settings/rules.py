@@ -190,9 +190,10 @@ def read_resolved(document: bytes) -> Settings:
 
 
 def difference(a: Settings, b: Settings) -> list[str]:
-    """Return the dotted keys whose values differ, sorted."""
+    """Return the dotted keys whose values differ, sorted. A list that is empty on one side is one key."""
     left, right = values_of(a), values_of(b)
-    return sorted(key for key in left.keys() | right.keys() if left.get(key) != right.get(key))
+    keys = {key for key in left.keys() | right.keys() if left.get(key) != right.get(key)}
+    return sorted(key for key in keys if key.partition("[")[0] not in keys - {key})
 
 
 def values_of(settings: Settings) -> dict[str, Any]:
@@ -221,6 +222,9 @@ def _flat(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
     if isinstance(value, dict):
         for key, inner in value.items():
             yield from _flat(inner, f"{path}.{key}" if path else str(key))
+    elif isinstance(value, (list, tuple)) and any(isinstance(one, dict) for one in value):
+        for index, inner in enumerate(value):
+            yield from _flat(inner, f"{path}[{index}]")
     else:
         yield path, value
 
