@@ -103,10 +103,14 @@ def test_a_mean_counts_as_often_as_its_batch_has_samples(evaluate, means):
         ({"loss": torch.zeros(4)}, r"a tensor of shape \(4,\) for 'loss'"),
         ({"f1": (1.0, 2, 3)}, "a tuple of 3 for 'f1'"),
         ((torch.zeros(4), 4), "a tuple of 2"),
+        ((0.7, 0.9), "a tuple of 2"),
+        ((0.7, 1), "a tuple of 2"),
+        ({"loss": (0.7, 0.9)}, "a tuple of 2 for 'loss'"),
+        ({"loss": (0.7, -1)}, "a tuple of 2 for 'loss'"),
         ("0.5", "a str"),
         (torch.zeros((), dtype=torch.complex64), "a tensor of shape"),
     ],
-    ids=["none", "none_by_name", "vector", "three", "vector_sum", "text", "complex"],
+    ids=str,
 )
 def test_anything_else_is_refused_with_what_may_be_returned(returned, what):
     """The sentence names all three forms."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, Final
 
 import click
@@ -27,13 +28,13 @@ _INDENT: Final = " " * 11
 
 
 @click.command()
-@click.argument("run")
+@click.argument("run", required=False)
 @click.option(
     "--at", callback=read_position, help="At this point: a sequence number, step:N, epoch:N or a time. Default: now."
 )
 @click.option("--full", is_flag=True, help="Print every field of the state.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object, with every field of the state.")
-def state(run: str, at: JournalPosition | None, full: bool, as_json: bool) -> int:
+def state(run: str | None, at: JournalPosition | None, full: bool, as_json: bool) -> int:
     """Show the state of RUN, now or at any point of its history, on a page."""
     folder = runs.journal_folder(run)
     with Reader(folder) as reader:
@@ -57,8 +58,8 @@ def state(run: str, at: JournalPosition | None, full: bool, as_json: bool) -> in
 
 
 @click.command()
-@click.argument("run")
-@click.argument("topic")
+@click.argument("run", required=False)
+@click.argument("topic", required=False)
 @click.option(
     "--at",
     callback=read_position,
@@ -74,13 +75,18 @@ def state(run: str, at: JournalPosition | None, full: bool, as_json: bool) -> in
     help="The format of an event: verbose has all fields.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-def why(run: str, topic: str, at: JournalPosition | None, style: str, as_json: bool) -> int:
+def why(run: str | None, topic: str | None, at: JournalPosition | None, style: str, as_json: bool) -> int:
     """Show the causes of an event of RUN, and its consequences.
 
     TOPIC selects the event: seq:N, step:N, a checkpoint's id, an event type, or one of these words: pause, resume,
     stop, end, death, hang, failure, freeze, checkpoint, rejected, rerun, completion, rollback, spike, skip, nan, lr,
     violation, conservative, memory, phase. If several events fit, the newest is shown.
     """
+    if topic is None:
+        # One argument is the topic. A folder is no topic: its topic was forgotten.
+        if run is None or Path(run).is_dir():
+            raise click.MissingParameter(param_hint="'TOPIC'", param_type="argument")
+        run, topic = None, run
     with Reader(runs.journal_folder(run)) as reader:
         until_seq = seq_at(reader, at) if at else None
         answer = explain(reader, topic, position=_as_position(topic), until_seq=until_seq)

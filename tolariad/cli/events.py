@@ -58,7 +58,7 @@ UNTIL: Final = click.option("--until", callback=read_position, help="End here: a
 
 
 @click.command()
-@click.argument("run")
+@click.argument("run", required=False)
 @click.option("-f", "--follow", is_flag=True, help="Show new events as they come, after the last 10 (or -n).")
 @click.option("-t", "--type", "types", multiple=True, help="Only types that begin with this text. Repeatable.")
 @click.option("-g", "--grep", "pattern", callback=_pattern, help="Only events that match this regular expression.")
@@ -78,7 +78,7 @@ UNTIL: Final = click.option("--until", callback=read_position, help="End here: a
 @click.option("--json", "as_json", is_flag=True, help="The same as -o json.")
 @click.option("--lineage", is_flag=True, help="Leave out the steps that a rollback has abandoned.")
 def events(
-    *, run: str, follow: bool, lines: int | None, reverse: bool, style: str, as_json: bool, **selection: Any
+    *, run: str | None, follow: bool, lines: int | None, reverse: bool, style: str, as_json: bool, **selection: Any
 ) -> int:
     """Show the events of RUN, oldest first."""
     if follow and reverse:

@@ -118,7 +118,7 @@ def _sums(found: Any, batch: Any) -> Iterator[tuple[str, Any, int]]:
         if _is_number(value):
             samples = samples_of(batch)
             yield name, torch.as_tensor(value, dtype=torch.float64).reshape(()) * samples, samples
-        elif isinstance(value, (tuple, list)) and len(value) == 2 and all(map(_is_number, value)):
+        elif by_name and _is_sum_and_count(value):
             total, count = value
             yield name, total.reshape(()) if isinstance(total, torch.Tensor) else total, int(count)
         else:
@@ -127,6 +127,14 @@ def _sums(found: Any, batch: Any) -> Iterator[tuple[str, Any, int]]:
                 f"evaluate(model, batch) returns {what}. It may return a number or a tensor with one element, the mean "
                 "over the batch (its name is then `loss`); a dict of those by name; or a dict of (sum, count) by name"
             )
+
+
+def _is_sum_and_count(value: Any) -> bool:
+    """Return whether this is a pair of numbers, the second a whole one: (loss, accuracy) would give a wrong mean."""
+    if not (isinstance(value, (tuple, list)) and len(value) == 2 and all(map(_is_number, value))):
+        return False
+    count = float(value[1])
+    return count >= 0 and count.is_integer()
 
 
 def _is_number(value: Any) -> bool:
