@@ -14,7 +14,7 @@ from journal.reader import Reader
 from tolariad.cli import output, runs
 from tolariad.cli.errors import Exit
 from tolariad.cli.events import line, position, read_position, verbose
-from tolariad.cli.status_words import state_lines
+from tolariad.cli.status_words import FACTS_INDENT, state_lines
 from tolariad.control.status import LiveFacts, run_status
 from tolariad.core.plain import plain, plain_event
 from tolariad.forensics.moment import seq_at, state_at
@@ -22,9 +22,9 @@ from tolariad.forensics.positions import BadPosition, JournalPosition
 from tolariad.forensics.timeline import decode_fields
 from tolariad.forensics.why import Answer, Link
 from tolariad.forensics.why import why as explain
-from tolariad.forensics.words import block, is_cut, safe
+from tolariad.forensics.words import block, in_words, is_cut, safe
 
-_INDENT: Final = " " * 11
+_INDENT: Final = 11
 
 
 @click.command()
@@ -50,7 +50,7 @@ def state(run: str | None, at: JournalPosition | None, full: bool, as_json: bool
         status = run_status(replayed.state, str(folder.parent), LiveFacts(segment=reader.segments))
         event = line(last.seq, decode_fields(last.event)) if last is not None else "no event"
         for text in state_lines(msgspec.to_builtins(status), event):
-            output.put(text)
+            output.put(text, indent=FACTS_INDENT)
         output.note("--full shows every field of the state")
     for kind, count in replayed.unknown.items():
         output.note(f"{count} events of type {safe(kind)} are unknown to this version and were skipped")
@@ -86,7 +86,11 @@ def why(run: str | None, topic: str | None, at: JournalPosition | None, style: s
         # One argument is the topic. A folder is no topic: its topic was forgotten.
         if run is None or Path(run).is_dir():
             raise click.MissingParameter(param_hint="'TOPIC'", param_type="argument")
-        run, topic = None, run
+        return _answered(None, run, at, style, as_json=as_json)
+    return _answered(run, topic, at, style, as_json=as_json)
+
+
+def _answered(run: str | None, topic: str, at: JournalPosition | None, style: str, *, as_json: bool) -> int:
     with Reader(runs.journal_folder(run)) as reader:
         until_seq = seq_at(reader, at) if at else None
         answer = explain(reader, topic, position=_as_position(topic), until_seq=until_seq)
@@ -122,10 +126,11 @@ def _json(answer: Answer) -> dict[str, Any]:
 def _put_words(answer: Answer, shown: Callable[[int, dict[str, Any]], str]) -> None:
     for links, label in ((answer.causes, "because"), (answer.skipped, "skipped"), ((answer.event,), "this")):
         _put_links(links, label, shown)
-    # The lines show the beginning of a long text. Here is the place for all of it.
-    long = {name: value for name, value in answer.event.fields.items() if isinstance(value, str) and is_cut(value)}
+    # The lines show the beginning of a long text. Here is the place for all of it, unless the sentence has it.
+    told, fields = in_words(answer.event.fields), answer.event.fields.items()
+    long = {name: text for name, text in fields if isinstance(text, str) and is_cut(text) and safe(text) not in told}
     if long and shown is line:
-        output.put(block(long, indent=_INDENT))
+        output.put(block(long, indent=" " * _INDENT))
     _put_links(answer.consequences, "led to", shown)
     _put_links(answer.ended, "ended by", shown)
     if not answer.causes:
@@ -142,6 +147,6 @@ def _put_links(links: tuple[Link, ...], label: str, shown: Callable[[int, dict[s
         first, *rest = shown(link.seq, link.fields).split("\n")
         if checked := link.fields.get("verified"):
             first += f" Verified: {safe(checked['group'])} at {checked['rate']:.6g}."
-        output.put(f"  {label:<9}{first}")
+        output.put(f"  {label:<9}{first}", indent=_INDENT)
         for one in rest:
-            output.put(f"{_INDENT}{one}")
+            output.put(" " * _INDENT + one, indent=_INDENT + 4)

@@ -16,11 +16,14 @@ from journal import JournalEntry
 from journal.reader import Reader
 from tolariad.cli import output, runs
 from tolariad.cli.errors import Exit
+from tolariad.cli.wrapping import fitted_to
 from tolariad.core.plain import plain_event
 from tolariad.forensics import timeline
 from tolariad.forensics.positions import JournalPosition, parse_position
 from tolariad.forensics.words import block, in_words, safe
 
+# A long sentence goes on below its type.
+_INDENT: Final = 22
 _COLOURS: Final = (
     (("RunFailed", "TrainerDied", "RunFrozen", "RerunDiverged", "CheckpointRejected", "ExceptionRaised"), "red"),
     (
@@ -92,8 +95,10 @@ def events(
     with Reader(runs.journal_folder(run)) as reader:
         for entry in _followed(reader, query, lines) if follow else _chosen(reader, query, lines, reverse=reverse):
             found = True
+            text = shown(entry.seq, timeline.decode_fields(entry.event))
             # Flush if a program may be waiting for the line.
-            print(shown(entry.seq, timeline.decode_fields(entry.event)), flush=follow or shown is _json)
+            for one in fitted_to(sys.stdout, text, _INDENT) if shown is line else [text]:
+                print(one, flush=follow or shown is _json)
     if unheard_of and not found:
         # Refuse only now: the journal of a newer version may hold types that this version does not know.
         raise click.UsageError(unheard_of)

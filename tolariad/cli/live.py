@@ -16,7 +16,7 @@ import click
 
 from tolariad.cli import output, runs
 from tolariad.cli.errors import CommandError, Exit, translated
-from tolariad.cli.status_words import budget_lines, status_lines, status_row
+from tolariad.cli.status_words import FACTS_INDENT, budget_lines, status_lines, status_row
 from tolariad.control.where import socket_of
 from tolariad.core.bounds import SECONDS_MAX
 from tolariad.forensics.words import safe
@@ -76,7 +76,7 @@ def status(target: runs.Target, *, quiet: bool, budgets: bool, as_json: bool) ->
             output.put_json(shown)
         else:
             for line in budget_lines(shown["budgets"]) if budgets else status_lines(shown):
-                output.put(line)
+                output.put(line, indent=2 if budgets else FACTS_INDENT)
     if not shown["live"]:
         return Exit.NOT_REACHABLE
     return Exit.NO if quiet and shown["phase"] != "running" else Exit.DONE

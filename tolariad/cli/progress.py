@@ -21,7 +21,8 @@ import msgspec
 
 from journal.verification import Verdict, verify
 from tolariad.cli.output import OWN_MARKS, colours_wanted, counted, size
-from tolariad.cli.status_words import figures, fitted, place, said_lines, stage, status_row, width
+from tolariad.cli.status_words import figures, fitted, place, said_lines, stage, status_row
+from tolariad.cli.wrapping import width
 from tolariad.control.status import RunStatus
 from tolariad.forensics.words import safe
 

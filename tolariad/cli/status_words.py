@@ -10,8 +10,9 @@ from collections.abc import Iterator, Mapping
 from datetime import datetime
 from typing import Any, Final
 
-from tolariad.cli.output import COLUMNS, OWN_MARKS, counted, duration, number, painted, size
+from tolariad.cli.output import COLUMNS, counted, duration, number, painted, size
 from tolariad.cli.output import table as table_lines
+from tolariad.cli.wrapping import width
 from tolariad.forensics.words import safe
 
 _PHASE_COLOURS: Final = {
@@ -22,7 +23,7 @@ _PHASE_COLOURS: Final = {
     "failed": "red",
     "stopped": "yellow",
 }
-_BUDGETS: Final = ("BUDGET", "LIMIT", "P50", "P99", "WORST", "MEASURED", "OVER", "KIND")
+_BUDGETS: Final = ("BUDGET", "LIMIT", "P50", "P99", "WORST", "COUNT", "OVER", "KIND")
 _UNITS: Final = {"percent": "%", "messages": ""}
 _SAID_SHOWN: Final = 5
 _STARTS: Final = ("starting", "recovering")
@@ -38,7 +39,8 @@ _STARTING: Final = {
 }
 _RATE_RANK: Final = 1001
 _SPEED_RANK: Final = 1000
-_INDENT: Final = " " * 14
+FACTS_INDENT: Final = 14
+_INDENT: Final = " " * FACTS_INDENT
 _DISK_ADVICE: Final = "if this paused the run, the run resumes by itself when there is space"
 Status = Mapping[str, Any]
 
@@ -150,11 +152,6 @@ def _has(status: Status, name: str) -> bool:
     return status[name] is not None or status.get(f"{name}_state") is not None
 
 
-def width(text: str) -> int:
-    """Return the columns that the text takes; colours take none."""
-    return len(OWN_MARKS.sub("", text))
-
-
 def said_lines(text: str, prefix: str, columns: int = COLUMNS) -> list[str]:
     """Wrap a sentence of the run. Further lines are indented to the end of `prefix`."""
     from textwrap import wrap  # not needed by most commands
@@ -257,7 +254,7 @@ def _trainer(trainer: Status) -> str:
 
 def budget_lines(table: Status) -> Iterator[str]:
     """Yield a row for each budget, parts below their whole, then the notes."""
-    head, *lines = table_lines([_BUDGETS, *map(_budget, table["budgets"])], range(1, len(_BUDGETS) - 1))
+    head, *lines = table_lines([_BUDGETS, *map(_budget, table["budgets"])], range(1, len(_BUDGETS) - 1), gap=" ")
     yield head
     for line, row in zip(lines, table["budgets"], strict=True):
         yield painted(line, "yellow") if row["breaches"] else line

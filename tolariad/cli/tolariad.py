@@ -13,6 +13,7 @@ from tolariad.cli import output
 from tolariad.cli.errors import CommandError, run_command
 from tolariad.cli.lazy import LazyGroup
 from tolariad.cli.runs import JOURNAL, by_name
+from tolariad.cli.wrapping import fitted_to
 from tolariad.core.exits import EXIT_DAMAGED, EXIT_IO
 
 if TYPE_CHECKING:
@@ -87,7 +88,9 @@ def run(
         return code
     lines, clean = closing_words(progress.last, request.run_dir)
     for line in lines:
-        print(output.shown(line), file=sys.stderr if code else sys.stdout)
+        stream = sys.stderr if code else sys.stdout
+        for part in (one for whole in line.split("\n") for one in fitted_to(stream, whole)):
+            print(output.shown(part), file=stream)
     return code if clean or code else EXIT_DAMAGED
 
 

@@ -51,7 +51,18 @@ class _PlainFormatter(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         """Return the record's line, and its traceback if it has one."""
-        return f"{record.levelname.lower()}: {safe_lines(super().format(record))}"
+        text = f"{record.levelname.lower()}: {safe_lines(super().format(record))}"
+        # A traceback keeps its lines.
+        return text if record.exc_info else "\n".join(map(_fitted, text.split("\n")))
+
+
+def _fitted(text: str) -> str:
+    """Break a line at spaces so that it fits the terminal."""
+    from shutil import get_terminal_size
+    from textwrap import fill
+
+    columns = get_terminal_size().columns
+    return fill(text, columns, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
 
 
 def _to_json(event: object, **_: object) -> str:
