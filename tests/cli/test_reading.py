@@ -158,12 +158,13 @@ def test_why_speaks_in_sentences_and_verbose_has_the_fields(tolaria, dead_run):
 
 
 def test_why_a_run_failed_has_the_whole_reason(tolaria, recorder, run_dir):
-    """A line of an event is cut after a hundred characters. The reason of a failure is below it, uncut."""
+    """A field of an event is cut after a hundred characters. The reason of a failure is there once, uncut."""
     why = f"the training raised the same exception twice after step 7: ValueError: {'long ' * 30}(task.py:19)"
     recorder.record(RunFailed(kind=FailureKind.TRAINER, why=why))
     recorder.journal.close()
 
-    assert f"why: {why}" in tolaria("why", run_dir, "failure").out
+    said = tolaria("why", run_dir, "failure").out
+    assert said.count(why) == 1
 
 
 def test_no_answer_is_exit_1_and_a_bad_place_exit_2(tolaria, dead_run):

@@ -20,7 +20,7 @@ from tolariad.core.health.words import ConservativeModeEntered, EmergencyRaised,
 from tolariad.core.inputs import TrainerGone, TrainerSpawned
 from tolariad.core.rollback.words import RolledBack
 from tolariad.core.run.words import FailureKind, RunCompleted, RunFailed
-from tolariad.core.steps.words import SkipReason, StepSkipped
+from tolariad.core.steps.words import SkipReason, StepSkipped, ValidationFinished
 from tolariad.core.trainer.words import DeathReason, SetupRefusedReport, TrainerDied
 
 FIELDS = {field.name for field in msgspec.structs.fields(RunStatus)}
@@ -287,3 +287,13 @@ def test_budgets_are_shown_with_what_was_measured_of_them(tolaria, live_run):
     assert said.out.splitlines()[len(measured) + 1 :] == ["measured since just now, when the daemon started"]
     assert folded.code == 3
     assert folded.json["budgets"] == table | {"since": None}
+
+
+def test_the_tasks_own_metrics_are_in_the_line_of_the_validation(tolaria, live_run):
+    """Also if the task measures neither loss nor accuracy; nothing stands for what it does not measure."""
+    validated = ValidationFinished(epoch=1, step=12, samples=9, seconds=0.1, metrics={"auc": 0.75, "f1": 0.5})
+    live_run.do(lambda: live_run.recorder.record(validated))
+    (line,) = [
+        one for one in tolaria("status", "--dir", live_run.path.parent).out.splitlines() if "  validation " in one
+    ]
+    assert line.split() == ["validation", "auc", "0.75,", "f1", "0.5"]

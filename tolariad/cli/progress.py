@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TextIO
 import msgspec
 
 from journal.verification import Verdict, verify
-from tolariad.cli.output import OWN_MARKS, colours_wanted, counted, size
+from tolariad.cli.output import OWN_MARKS, colours_wanted, counted, number, size
 from tolariad.cli.status_words import figures, fitted, place, said_lines, stage, status_row
 from tolariad.cli.wrapping import width
 from tolariad.control.status import RunStatus
@@ -157,6 +157,8 @@ def _ended(status: RunStatus) -> str:
     words = f"{status.phase}: {safe(status.name)}, {status.step} steps in {status.epoch} of {status.epochs} epochs"
     if status.accuracy is not None:
         words += f", validation accuracy {100 * status.accuracy:.2f} %"
+    elif status.metrics:
+        words += ", validation " + ", ".join(f"{safe(name)} {number(of)}" for name, of in status.metrics.items())
     if status.phase == "frozen" and status.frozen:
         return f"{words}\n{safe(status.frozen)}"
     if status.phase == "stopped" and (unsaved := _unsaved(status)):

@@ -79,8 +79,7 @@ def _facts(status: Status) -> Iterator[str]:
         "progress": _progress(status),
         "loss": _has(status, "loss")
         and f"{number(status['loss'], status['loss_state'])}  (lr {number(status['lr'])}, {_norm(status)})",
-        "validation": (_has(status, "accuracy") or _has(status, "validation_loss"))
-        and f"accuracy {_accuracy(status)}, loss {number(status['validation_loss'], status['validation_loss_state'])}",
+        "validation": _validation(status),
         "speed": status["steps_per_s"] and f"{status['steps_per_s']:.1f} steps/s, {duration(status['eta_s'])} left",
         "checkpoint": _checkpoint(status),
         "journal": _journal(status["journal"]),
@@ -198,6 +197,15 @@ def _progress(status: Status) -> str:
 
 def _norm(status: Status) -> str:
     return f"gradient norm {number(status['grad_norm'], status['grad_norm_state'])}"
+
+
+def _validation(status: Status) -> str:
+    """Return the metrics of the last validation by the task's names; accuracy and loss come first."""
+    shown = [f"accuracy {_accuracy(status)}"] if _has(status, "accuracy") else []
+    if _has(status, "validation_loss"):
+        shown.append(f"loss {number(status['validation_loss'], status['validation_loss_state'])}")
+    others = {name: value for name, value in (status.get("metrics") or {}).items() if name not in ("accuracy", "loss")}
+    return ", ".join([*shown, *(f"{safe(name)} {number(value)}" for name, value in others.items())])
 
 
 def _accuracy(status: Status, *, best: bool = True) -> str:

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import count
 from typing import Any, Final
 
+import numpy as np
 import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset, Sampler, TensorDataset
 
@@ -303,7 +304,17 @@ def _tensors_of(data: Any) -> Sequence[torch.Tensor] | None:
         return (data,)
     if isinstance(data, (tuple, list)) and data and all(isinstance(item, torch.Tensor) for item in data):
         return tuple(data)
+    # A list of arrays may be a data set, item by item. A tuple of them are the columns of one, as of tensors.
+    if isinstance(data, tuple) and data and all(isinstance(item, (torch.Tensor, np.ndarray)) for item in data):
+        return tuple(item if isinstance(item, torch.Tensor) else _of_array(item) for item in data)
     return None
+
+
+def _of_array(array: np.ndarray[Any, Any]) -> torch.Tensor:
+    """Return an array as a tensor, in its memory if torch can use that. Raises SetupRefused if it holds no numbers."""
+    if array.dtype.kind not in "biufc":
+        raise SetupRefused(f"the task's data: an array of {array.dtype} has no tensor; give numbers")
+    return torch.from_numpy(array if array.flags.c_contiguous and array.flags.writeable else array.copy())
 
 
 def _is_map_style(data: Any) -> bool:
@@ -325,7 +336,7 @@ def _from_iterable(data: Any, rng_seed: int) -> Feed:
         data = DataLoader(data, batch_size=None)
     if not isinstance(data, Iterable):
         kind = f"{type(data).__module__}.{type(data).__qualname__}"
-        raise SetupRefused(f"the task's data is a {kind}; give a Dataset, a tuple of tensors, or a loader")
+        raise SetupRefused(f"the task's data is a {kind}; give a Dataset, a tuple of tensors or arrays, or a loader")
     if inspect.isgenerator(data) or isinstance(data, Iterator):
         raise SetupRefused("the task's data can be iterated over only once; give an object whose iter() starts again")
     return IterableFeed(data, rng_seed)

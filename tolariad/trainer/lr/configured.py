@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from msgspec.structs import asdict, replace
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from tolariad.trainer.optim.configured import Groups
 
 REST: Final = "default"
+_log: Final = logging.getLogger(__name__)
 
 
 class Horizon(NamedTuple):
@@ -58,6 +60,7 @@ def controller_for(owned: Mapping[str, Groups], settings: Settings, drawn_for: H
     gave them to the first owner's first group.
     """
     first = float(next(iter(owned.values())).optimizer.param_groups[0]["lr"])
+    _warn_of_other_rate(owned, settings, first)
     controller = UnifiedLRController(
         settings, steps_per_epoch=drawn_for.steps_per_epoch, total_steps=drawn_for.total_steps
     )
@@ -74,6 +77,18 @@ def controller_for(owned: Mapping[str, Groups], settings: Settings, drawn_for: H
             f"{PACKED_MAX} fit into the state of the run; use fewer groups with a function"
         )
     return controller
+
+
+def _warn_of_other_rate(owned: Mapping[str, Groups], settings: Settings, first: float) -> None:
+    """Warn if the task made its optimizer with another rate than the one it will get."""
+    groups, base = next(iter(owned.values())), settings.learning_rate.base_lr
+    if groups.rates is None and groups.origins[0] is None and first != base:
+        _log.warning(
+            "The task's optimizer has the learning rate %g, but learning_rate.base_lr is %g and is used. "
+            "To train at the optimizer's rate, set base_lr to %g.%s",
+            *(first, base, first),
+            " All other groups keep their ratio to it." if len(owned) > 1 or len(groups.origins) > 1 else "",
+        )
 
 
 def _configs(groups: Groups, settings: Settings, first: float, owner: str) -> list[GroupConfig]:
