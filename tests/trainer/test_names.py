@@ -11,7 +11,7 @@ from torch import nn
 from tolariad.trainer.build import build
 from tolariad.trainer.errors import SetupRefused
 from tolariad.trainer.step.gradients import forward_backward
-from tolariad.trainer.tasks.names import misnamed
+from tolariad.trainer.tasks.names import misnamed, uncallable
 from tolariad.trainer.tasks.task import FoundTask, find_task
 
 
@@ -180,3 +180,15 @@ class Mine:
         if self.scheduler is not None:
             self.scheduler.step(*([1.0] if self.options["kind"] == "plateau" else []))
 """
+
+
+def test_a_hook_with_other_arguments_is_refused_before_it_is_called(small_task):
+    """It would raise after an epoch of hours. More arguments with defaults, and any number of them, are right."""
+    with pytest.raises(
+        SetupRefused, match=r"has on_epoch_end\(model\), .* called as on_epoch_end\(model, epoch, metrics\)"
+    ):
+        small_task({"on_epoch_end": lambda model: None})
+    fine = type("Fine", (Whole,), {"on_epoch_end": lambda self, *given: None})()
+    fine.load_state_dict = {}.update
+    fine.on_step_end = lambda model, step, often=3: None
+    assert list(uncallable(fine)) == []

@@ -90,7 +90,7 @@ class Tolaria:
     ) -> TrainingResult:
         """Train to the end of `epochs`, or until stopped. After that `model` has the run's parameters.
 
-        A loader is a DataLoader, a dataset or a tuple of tensors; `val_loader` may be None. `task` may have any method
+        A loader is a DataLoader, a dataset, or a tuple of tensors; `val_loader` may be None. `task` may have any method
         of `tolariad.Task` except `model` and those for data: `loss`, `evaluate`, hooks. Without it a batch is a pair
         (inputs, targets). Without `optimizer` the configuration decides. The rate controller sets the learning rates.
 

@@ -33,7 +33,7 @@ from tolariad.trainer.step.compiled import compile_forward
 from tolariad.trainer.step.measured import reads_late
 from tolariad.trainer.step.precision import Scaling, forward_context
 from tolariad.trainer.tasks.given import program_of
-from tolariad.trainer.tasks.names import misnamed
+from tolariad.trainer.tasks.names import misnamed, uncallable
 from tolariad.trainer.tasks.task import FoundTask, find_task
 
 if TYPE_CHECKING:
@@ -125,6 +125,8 @@ def _found(given: FoundTask | None, settings: Settings) -> FoundTask:
     found = given or find_task(require_task(settings))
     for name, meant in misnamed(program_of(found.task)):
         _log.warning("The task's method %s is never called. Is %s meant? docs/task.md lists all names.", name, meant)
+    for has, called in uncallable(program_of(found.task)):
+        raise SetupRefused(f"the task has {has}, but it is called as {called}; docs/task.md lists all methods")
     return found
 
 

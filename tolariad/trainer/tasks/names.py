@@ -51,6 +51,15 @@ _ELSEWHERE: Final = {
     "on_validation_epoch_end": "on_epoch_end",
 }
 _SIMILARITY: Final = 0.8
+# The arguments of methods that are first called long after the start, where a wrong signature would cost the most.
+_LATE: Final = {
+    "grow": ("model", "change"),
+    "on_step_end": ("model", "step"),
+    "on_epoch_end": ("model", "epoch", "metrics"),
+    "clip_gradients": ("model",),
+    "state_dict": (),
+    "load_state_dict": ("state",),
+}
 
 
 def functions_of(task: Any) -> dict[str, FunctionType]:
@@ -67,6 +76,22 @@ def functions_of(task: Any) -> dict[str, FunctionType]:
 
 def _is_of(found: Any, module: str) -> bool:
     return inspect.isfunction(found) and found.__module__ == module
+
+
+def uncallable(task: Any) -> Iterator[tuple[str, str]]:
+    """Yield each method whose signature does not take the arguments that it will be called with: `f(a)`, `f(a, b)`."""
+    for name, arguments in _LATE.items():
+        method = getattr(task, name, None)
+        if not callable(method):
+            continue
+        try:
+            signature = inspect.signature(method)
+        except ValueError:
+            continue  # one of C: it does not tell
+        try:
+            signature.bind(*arguments)
+        except TypeError:
+            yield f"{name}{signature}", f"{name}({', '.join(arguments)})"
 
 
 def misnamed(task: Any) -> Iterator[tuple[str, str]]:

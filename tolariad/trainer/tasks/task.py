@@ -61,7 +61,7 @@ class Task(Protocol):
         ...
 
     def train_data(self, cfg: Settings) -> Any:
-        """Return a Dataset, a tuple of tensors of equal length, or a loader."""
+        """Return a Dataset, a tuple of tensors or NumPy arrays of equal length, or a loader."""
         ...
 
     def val_data(self, cfg: Settings) -> Any:
