@@ -297,3 +297,9 @@ def test_the_tasks_own_metrics_are_in_the_line_of_the_validation(tolaria, live_r
         one for one in tolaria("status", "--dir", live_run.path.parent).out.splitlines() if "  validation " in one
     ]
     assert line.split() == ["validation", "auc", "0.75,", "f1", "0.5"]
+
+
+def test_the_time_of_a_checkpoint_of_a_dead_run_is_local_and_to_the_second(tolaria, dead_run):
+    """As all other times of the page. JSON has the microseconds."""
+    (line,) = [one for one in tolaria("status", dead_run).out.splitlines() if "  checkpoint " in one]
+    assert re.search(r", \d{4}-\d\d-\d\d \d\d:\d\d:\d\d$", line)

@@ -220,7 +220,7 @@ def _checkpoint(status: Status) -> str:
     checkpoint = status["checkpoint"]
     if checkpoint is None:
         return f"none is usable: {safe(status['checkpoint_none'])}" if status.get("checkpoint_none") else "none yet"
-    when = f"{duration(checkpoint['age_s'])} ago" if checkpoint["age_s"] is not None else checkpoint["time"]
+    when = f"{duration(checkpoint['age_s'])} ago" if checkpoint["age_s"] is not None else _clock(checkpoint["time"])
     shown = f"{safe(checkpoint['id'])} at step {checkpoint['step']}, {size(checkpoint['size'])}, {when}"
     if not checkpoint.get("given_up"):
         return shown
