@@ -2,7 +2,7 @@
 
 A commit composes the frame, writes whole blocks with one `pwrite` on an O_DSYNC descriptor, and then counts the events
 as durable. A rotation first seals the segment. Then it writes the next segment's whole head (header and capture) to a
-spare file in one write, renames the spare, syncs the folder, and switches. A segment under its final name therefore
+spare file in one write. It renames the spare, syncs the folder, and switches. A segment under its final name therefore
 always has a complete head.
 
 If a write fails, for any reason:
@@ -42,7 +42,7 @@ from journal.files import Files
 from journal.format import BODY_BYTES_MAX, EntryFlag, FrameKind, SegmentHeader
 from journal.frame import frame_bytes
 from journal.packing import Packer
-from journal.rotation import Current, next_header
+from journal.rotation import Current, Growth, next_header
 from journal.segment import Tail, segment_file_name
 from journal.spare import SpareMaker
 from journal.writing import CLEAN_STOP, Batch, Fault, Stamp, compose, compose_head, seal_body
@@ -54,8 +54,8 @@ _NO_SPACE: Final = frozenset({errno_codes.ENOSPC, errno_codes.EDQUOT, errno_code
 _MAY_BE_FREED: Final = frozenset({errno_codes.ENOSPC, errno_codes.EDQUOT})
 # One failure may be a bad sector. A second one in a row means that the disk is bad.
 _FAILURES_MAX: Final = 1
-# The smallest first segment on a nearly full disk. A run's first events and the seal take a tenth of it.
-_FIRST_SEGMENT_BYTES_MIN: Final = 1 << 18
+# The plan for a journal that takes no more events soon: a segment with just enough room for its head.
+_LEAST: Final = Growth(0, 0)
 # The reason goes into the POISON frame, which has a fixed share of the new segment (`rotation._POISON_BYTES_MAX`).
 _REASON_CHARACTERS_MAX: Final = 1024
 
@@ -63,8 +63,8 @@ _REASON_CHARACTERS_MAX: Final = 1024
 class Appender:
     """Append frames to the journal in `folder`. Used by one thread, with one write in flight.
 
-    `base` is the header from which every new segment's header is made. `capture` returns the state for a segment's
-    head. `reached` is called at the points named in `Journal.open`.
+    `base` is the header from which every new segment's header is made; `growth` plans its length. `capture` returns the
+    state for a segment's head. `reached` is called at the points named in `Journal.open`.
     """
 
     def __init__(
@@ -72,12 +72,14 @@ class Appender:
         files: Files,
         folder: Path,
         base: SegmentHeader,
+        growth: Growth,
         capture: Callable[[], bytes],
         *,
         reached: Callable[[str], None],
         tabulation: Tabulation | None = None,
     ) -> None:
         self._tabulation = tabulation
+        self._growth = growth
         self._files = files
         self._folder = folder
         self._base = base
@@ -89,7 +91,7 @@ class Appender:
         self.direct = DirectWrites(files)
         # None until `begin` or `_reopened` has a segment; the only descriptor to which frames are written.
         self.current: Current | None = None
-        self.spares = SpareMaker(files, folder, base.segment_bytes, base.alignment)
+        self.spares = SpareMaker(files, folder, growth.planned(1), base.alignment)
         self.packer = Packer(files, folder)
         self.failure: JournalFailed | None = None
         self.poisoned = 0
@@ -130,31 +132,30 @@ class Appender:
                     current.gathered.add(events)
                 return first_seq
 
-    def begin(self, stamp: Stamp) -> None:
-        """Create the first segment of a new journal. Raises as `put`.
+    def go_on_in(self, current: Current) -> None:
+        """Continue in the newest segment of a journal that was opened again."""
+        self.current = current
+        self.spares.resize(self._growth.planned(current.header.segment_no + 1))
 
-        If the disk has no space for a full segment, this creates a smaller one, of at least 256 KiB. The run can then
-        record that space is missing, and answer commands. The next segment has its full size again.
+    def finish(self, stamp: Stamp) -> None:
+        """Make the newest segment as short as possible: with a head that holds the state, and little room after it.
+
+        Raises as `put`. After JournalFull the present segment is still the newest one.
         """
-        size = whole = self._base.segment_bytes
-        while True:
-            try:
+        self.refuse()
+        # The background thread would make a spare of full length meanwhile. It is not needed any more.
+        self.spares.stop()
+        current, capture = self.current, self._captured()
+        least = next_header(self._base, current, _LEAST, body_bytes=0, capture_bytes=len(capture)).segment_bytes
+        growth, self._growth = self._growth, _LEAST
+        try:
+            if current is None or current.header.segment_bytes > least or not current.has_room(len(capture), 0):
                 self.advance(0, stamp)
-            except JournalFull:
-                size //= 2
-                if size < _FIRST_SEGMENT_BYTES_MIN:
-                    raise
-                self._resize(size)
             else:
-                break
-        # Only the first segment is short. A later one that finds no space raises JournalFull, and the run pauses.
-        self._resize(whole)
-
-    def _resize(self, size: int) -> None:
-        """Set the length of later segments to `size` bytes, in whole blocks. Call it before the spare thread starts."""
-        size = size // self._base.alignment * self._base.alignment
-        self._base = msgspec.structs.replace(self._base, segment_bytes=size)
-        self.spares.resize(size)
+                # It is short already: an earlier start finished too, and little came after that.
+                self.put(Batch(int(FrameKind.CAPTURE), 0, capture), stamp)
+        finally:
+            self._growth = growth
 
     def _write(self, current: Current, batch: Batch, stamp: Stamp) -> None:
         alignment = current.header.alignment
@@ -213,7 +214,7 @@ class Appender:
 
     def _reserve(self, body_bytes: int, capture: bytes) -> None:
         """Create the next segment's file before this segment is sealed. Raises JournalFull if there is no space."""
-        size = next_header(self._base, self.current, body_bytes, len(capture)).segment_bytes
+        size = self._next_header(self._base, body_bytes, capture).segment_bytes
         try:
             self.spares.reserve(size)
         except OSError as error:
@@ -222,12 +223,15 @@ class Appender:
                 what = f"there is no space for the next segment: {error}"
                 raise JournalFull(what, errno=error.errno, path=self._folder, seq=self.last_seq) from error
 
+    def _next_header(self, base: SegmentHeader, body_bytes: int, capture: bytes) -> SegmentHeader:
+        return next_header(base, self.current, self._growth, body_bytes=body_bytes, capture_bytes=len(capture))
+
     def _switch(self, body_bytes: int, stamp: Stamp, capture: bytes, fault: Fault | None) -> Current:
         before = self.current
         # The head is composed whole and written before the rename. Until then a crash leaves only a spare file, which
         # the next start removes.
         base = msgspec.structs.replace(self._base, created_wall_ns=stamp.wall_ns)
-        header = next_header(base, before, body_bytes, len(capture))
+        header = self._next_header(base, body_bytes, capture)
         own = self.own_stamp(stamp.wall_ns, stamp.mono_ns)
         # One write for header, POISON frame and capture. No reader opens the file before its rename, so a torn write
         # does no harm here.
@@ -251,7 +255,7 @@ class Appender:
     def _create(self, header: SegmentHeader, head: memoryview, tail: Tail) -> Current:
         """Make the next segment durable under its final name. Raises OSError if it does not exist, or JournalFailed."""
         # Zeros in the whole file are part of the format: the rules for a torn end rely on them.
-        spare = self.spares.take(header.segment_bytes)
+        spare = self.spares.take(header.segment_bytes, self._growth.planned(header.segment_no + 1))
         try:
             descriptor = self._files.open_write(spare)
         except OSError:

@@ -79,7 +79,7 @@ class Files:
             descriptor = self._open_or_create(path)
         try:
             # The kernel releases an flock when the last descriptor closes, also if the process is killed. A lock file
-            # with a pid in it would stay behind.
+            # with a pid in it would remain.
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)  # safety: one-writer-holds-lock
         except OSError:
             os.close(descriptor)
@@ -153,6 +153,10 @@ class Files:
     def size(self, descriptor: int) -> int:
         """Return the length of the file in bytes."""
         return os.fstat(descriptor).st_size
+
+    def is_deleted(self, descriptor: int) -> bool:
+        """Return whether an open file has no name any more. What is written to it vanishes when it is closed."""
+        return os.fstat(descriptor).st_nlink == 0
 
     def pread(self, descriptor: int, length: int, offset: int) -> bytes:
         """Read `length` bytes at `offset`; fewer only at the end of the file."""

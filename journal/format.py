@@ -38,6 +38,8 @@ ALIGNMENT_MAX: Final = 65_536
 EVENTS_MAX: Final = 4096
 BODY_BYTES_MAX: Final = 64 * 1024 * 1024
 SEGMENT_BYTES: Final = 100_000_000
+# The first segment's length: enough for the beginning of a run, on a nearly full disk too.
+FIRST_SEGMENT_BYTES: Final = 1 << 18
 SEGMENT_BYTES_MAX: Final = 1 << 40
 # The distance between two rows of a seal's index: a seek in a sealed segment reads at most this much after its row.
 INDEX_STRIDE_BYTES: Final = 65_536

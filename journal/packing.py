@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import threading
+import time
 from pathlib import Path
 from typing import Final
 
@@ -26,10 +27,12 @@ _log = logging.getLogger(__name__)
 # Four times the time that a piece takes. A segment is packed in about two seconds, and the kernel's thread seldom waits
 # for this thread.
 _PAUSE_S: Final = 0.005
+# How long the last packing may take, while a daemon ends. A segment of full length takes about a second.
+_LAST_S: Final = 10.0
 
 
 class _Stopped(Exception):
-    """Ends the packing of a segment because the journal is being closed."""
+    """Ends the packing of a segment because the journal is being closed, or the time for it is over."""
 
 
 class Packer:
@@ -39,6 +42,7 @@ class Packer:
         self._files = files
         self._folder = folder
         self._pause_s = pause_s
+        self._deadline = float("inf")
         self._stopping = threading.Event()
         self._work = threading.Event()
         # Held while packing: any thread may call `pack_all` beside the background thread.
@@ -95,6 +99,16 @@ class Packer:
                 # The newest segment is never packed: its writer adds frames to it, and a repair may cut it.
                 if not is_packed(name.path) and name.path not in self._left_alone:
                     self._pack_or_leave(name.path)
+
+    def pack_rest(self) -> None:
+        """Pack what is left, in the calling thread and without pauses, for `_LAST_S` at most.
+
+        Nothing is recorded any more, so there is nothing to be kind to. A segment for which the time is too short stays
+        unpacked until the next start.
+        """
+        self._pause_s, self._deadline = 0.0, time.monotonic() + _LAST_S
+        with contextlib.suppress(_Stopped):
+            self.pack_all()
 
     def _pack_or_leave(self, path: Path) -> None:
         try:
@@ -163,5 +177,5 @@ class Packer:
 
     def _rest(self) -> None:
         # The exception leaves a partial file, which `_write_aside` removes, or the next start does.
-        if self._stopping.wait(self._pause_s):
+        if self._stopping.wait(self._pause_s) or time.monotonic() > self._deadline:
             raise _Stopped

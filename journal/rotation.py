@@ -3,16 +3,47 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Self
 
 import msgspec
 
 from journal.columns import ROWS_MAX, Gathering
-from journal.format import HEADER_BYTES, NO_CHAIN, SegmentHeader
+from journal.errors import BatchRefused
+from journal.format import HEADER_BYTES, NO_CHAIN, SEGMENT_BYTES_MAX, SegmentHeader
 from journal.frame import frame_bytes
 from journal.segment import Tail
 from journal.writing import closing_bytes_max
 
+# Header, POISON frame, capture, watermark and seal take at least one block each. A smaller segment has no room for
+# events.
+_SEGMENT_BLOCKS_MIN = 8
+_DOUBLINGS_MAX = 40  # more than there are between the shortest and the longest segment
 _POISON_BYTES_MAX = 4096  # its longest field is a message of the operating system, cut to fit
+
+
+class Growth(msgspec.Struct, frozen=True):
+    """How long segments are planned: `first` bytes, each later one four times as long, and `most` in the end.
+
+    A short run needs little space, and a long one soon has segments of full length. The plan follows from the segment's
+    number alone, so a start continues it. Both are whole blocks.
+    """
+
+    first: int
+    most: int
+
+    @classmethod
+    def between(cls, first_bytes: int, segment_bytes: int, alignment: int) -> Self:
+        """Return the plan with these lengths, in whole blocks. Raises BatchRefused if one is out of bounds."""
+        least = _SEGMENT_BLOCKS_MIN * alignment
+        if not least <= segment_bytes <= SEGMENT_BYTES_MAX:
+            raise BatchRefused(f"segment_bytes {segment_bytes} is not between {least} and {SEGMENT_BYTES_MAX}")
+        # Whole blocks, so that the last frame of a segment may end exactly at the end of its file.
+        most = segment_bytes // alignment * alignment
+        return cls(min(max(least, first_bytes // alignment * alignment), most), most)
+
+    def planned(self, segment_no: int) -> int:
+        """Return the planned length of a segment in bytes."""
+        return min(self.most, self.first << min(2 * (segment_no - 1), _DOUBLINGS_MAX))
 
 
 class Current(msgspec.Struct):
@@ -69,10 +100,12 @@ def first_header(run_id: bytes, context_hash: bytes, boot_id: bytes, size: int, 
     )
 
 
-def next_header(base: SegmentHeader, before: Current | None, body_bytes: int, capture_bytes: int) -> SegmentHeader:
+def next_header(
+    base: SegmentHeader, before: Current | None, growth: Growth, *, body_bytes: int, capture_bytes: int
+) -> SegmentHeader:
     """Return the header of the segment after `before`. `base` has the fields that do not depend on it.
 
-    The file gets longer than `base` says if the capture and the waiting batch need more room.
+    The file gets longer than `growth` plans if the capture and the waiting batch need more room.
     """
     # Take the link from the tail in memory, never from the predecessor's file. After a failed write the end of that
     # file is unknown, but the last acknowledged frame is known.
@@ -93,5 +126,5 @@ def next_header(base: SegmentHeader, before: Current | None, body_bytes: int, ca
     need = alignment + sum(frame_bytes(length, alignment) for length in bodies)
     # The closing frames grow with the segment, but far more slowly. Their size for twice the length is enough.
     # A state or a batch may outgrow the configured length. A longer file is better than a run that cannot continue.
-    size = max(base.segment_bytes, need + closing_bytes_max(2 * need, alignment))
+    size = max(growth.planned(base.segment_no), need + closing_bytes_max(2 * need, alignment))
     return msgspec.structs.replace(base, segment_bytes=size)

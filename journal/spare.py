@@ -5,8 +5,8 @@ each block, through its own journal, at the block's first write. The zeros also 
 empty. And a full disk is noticed here, where no event is lost, and not in a commit.
 
 Readers ignore the name of a spare. The writer puts the segment's head into the spare and then renames it. One
-background thread keeps one spare ready. It writes in pieces with pauses between them: 100 MB at once would delay the
-journal's own writes by tens of milliseconds.
+background thread keeps one spare ready, as long as the next segment will be. It writes in pieces with pauses between
+them: 100 MB at once would delay the journal's own writes by tens of milliseconds.
 """
 
 from __future__ import annotations
@@ -43,7 +43,11 @@ def be_nice() -> None:
 
 
 class SpareMaker:
-    """Makes spares of one size in one folder. The writer thread calls `take`; the background thread only fills."""
+    """Makes spares in one folder, ahead in the size of the next segment. The writer thread calls `take`.
+
+    The background thread only fills. A ready spare always has `_spare_bytes`, the size that the next `take` is expected
+    to ask for.
+    """
 
     def __init__(self, files: Files, folder: Path, spare_bytes: int, block: int = 512) -> None:
         self._files = files
@@ -51,7 +55,7 @@ class SpareMaker:
         self._block = block
         self._spare_bytes = spare_bytes
         self._numbers = itertools.count(1)
-        # Protects `_ready`, which the writer takes and the thread fills.
+        # Protects `_ready`, which the writer takes and the thread fills, and the size that it has.
         self._condition = threading.Condition()
         self._ready: Path | None = None
         self._reserved: tuple[int, Path] | None = None  # used by the writer thread only
@@ -77,29 +81,38 @@ class SpareMaker:
     def reserve(self, size: int) -> None:
         """Ensure that the next `take` of this size needs no more space. Raises OSError."""
         # A ready spare is enough. It cannot vanish: only the writer thread takes it.
-        if self._ready is None or size > self._spare_bytes:
-            if self._reserved is not None and self._reserved[0] >= size:
-                return
-            size = max(size, self._spare_bytes)
-            self._reserved = size, self._make(size, pause_s=0.0)
+        if self._ready is None or size != self._spare_bytes:
+            reserved, self._reserved = self._reserved, None
+            if reserved is not None and reserved[0] != size:
+                # It was reserved for another batch. Free its space before making the next one.
+                self.discard(reserved[1])
+                reserved = None
+            self._reserved = reserved or (size, self._make(size, pause_s=0.0))
 
-    def take(self, size: int) -> Path:
-        """Return the ready spare if `size` fits, else make one in this thread. Raises OSError."""
+    def take(self, size: int, following: int) -> Path:
+        """Return a spare of exactly this size: one made ahead, or one made in this thread. Raises OSError.
+
+        `following`: the size that the next `take` will probably ask for.
+        """
         reserved, self._reserved = self._reserved, None
-        if reserved is not None:
-            if reserved[0] >= size:
-                return reserved[1]
-            # It was reserved for a smaller capture. The state has grown since then.
-            self.discard(reserved[1])
-        # If the thread is still filling one, the writer does not wait for its pauses. It makes its own at full speed.
+        offered = [reserved] if reserved is not None else []
         with self._condition:
-            ready = self._ready
-            if ready is not None and size <= self._spare_bytes:
-                # Taking the spare wakes the thread, which fills the next one in the background.
+            known, self._spare_bytes = self._spare_bytes, following
+            is_wanted = size == known and size not in dict(offered)
+            if self._ready is not None and (is_wanted or following != known):
+                offered.append((known, self._ready))
+                # The thread wakes and fills the next one in the background.
                 self._ready = None
                 self._condition.notify_all()
-                return ready
-        return self._make(max(size, self._spare_bytes), pause_s=0.0)
+        taken = None
+        for length, spare in offered:
+            # Exactly: the length is in the segment's header, and a file of any other length is damaged.
+            if taken is None and length == size:  # safety: spare-has-length-asked-for
+                taken = spare
+            else:
+                self.discard(spare)
+        # If the thread is still filling one, the writer does not wait for its pauses. It makes its own at full speed.
+        return taken or self._make(size, pause_s=0.0)
 
     def prepare(self) -> bool:
         """Make a spare now unless one is ready. Return whether one is ready; an OSError goes to `last_error`."""
@@ -145,18 +158,22 @@ class SpareMaker:
                     self._condition.wait()
 
     def _fill(self, pause_s: float) -> bool:
+        size = self._spare_bytes
         try:
-            if pause_s and (free := self._files.free_bytes(self._folder)) < self._spare_bytes:
+            if pause_s and (free := self._files.free_bytes(self._folder)) < size:
                 # Do not even begin: until it failed, it would take space that a checkpoint may need.
-                raise OSError(errno.ENOSPC, f"{free} bytes are free, a segment takes {self._spare_bytes}")
-            made = self._make(self._spare_bytes, pause_s)
+                raise OSError(errno.ENOSPC, f"{free} bytes are free, a segment takes {size}")
+            made: Path | None = self._make(size, pause_s)
         except OSError as error:
             self.last_error = str(error)
             return False
         self.last_error = None
-        # The writer thread's `prepare` may have made one at the same time. One spare is enough.
+        # The writer thread's `prepare` may have made one at the same time. One spare is enough. It may also expect
+        # another size by now: the next segment is then a longer one.
         with self._condition:
-            self._ready, surplus = made, self._ready
+            if size == self._spare_bytes:  # safety: spare-as-long-as-expected
+                self._ready, made = made, self._ready
+            surplus = made
         if surplus is not None:
             self.discard(surplus)
         return True

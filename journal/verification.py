@@ -1,7 +1,7 @@
 """Verify a journal: read every byte and report whether it is as it was written. Needs no lock, also on a live journal.
 
-Every reader checks checksums, places, order, chain and links. `verify` checks more. Events must decode, padding and the
-rest of a segment must be zero, the running maxima must be right, and seals and tables must agree with the frames.
+Every reader checks checksums, places, order, chain and links. `verify` checks more. Events must decode, and padding and
+the rest of a segment must be zero. The running maxima must be right, and seals and tables must agree with the frames.
 """
 
 from __future__ import annotations

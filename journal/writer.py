@@ -7,6 +7,7 @@ folder and makes the journal writable. `journal.appending` writes the frames and
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from pathlib import Path
@@ -14,7 +15,7 @@ from typing import Final, Self
 
 from journal.appending import Appender
 from journal.columns import Tabulation
-from journal.errors import BatchRefused, JournalClosed
+from journal.errors import BatchRefused, JournalClosed, JournalFull
 from journal.files import OS_FILES, Files, release_locks
 from journal.filesystem import refuse_untested
 from journal.fork import abandon_after_fork
@@ -26,23 +27,20 @@ from journal.format import (
     CHAIN_BYTES,
     EVENTS,
     EVENTS_MAX,
+    FIRST_SEGMENT_BYTES,
     RUN_ID_BYTES,
     SEGMENT_BYTES,
-    SEGMENT_BYTES_MAX,
     FrameKind,
 )
 from journal.frame import array_head
 from journal.grouping import GroupCommit
 from journal.opening import Found, Recovery, lock_and_scan, recover
 from journal.records import Capture, JournalEntry, Mark, captures_back, walk_records
-from journal.rotation import Current, first_header
+from journal.rotation import Current, Growth, first_header
 from journal.segment import SegmentView
 from journal.statistics import JournalStatistics
 from journal.writing import Batch, Stamp
 
-# Header, POISON frame, capture, watermark and seal take at least one block each. A smaller segment has no room for
-# events.
-_SEGMENT_BLOCKS_MIN: Final = 8
 # The kinds that a caller may write. The others describe the files themselves, so only the journal may write them.
 _MARKS: Final = frozenset({FrameKind.CAPTURE, FrameKind.STATE_HASH, FrameKind.WATERMARK})
 
@@ -69,7 +67,7 @@ class Journal:
         found: Found,
         files: Files,
         *,
-        segment_bytes: int,
+        growth: Growth,
         alignment: int,
         reached: Callable[[str], None],
         tabulation: Tabulation | None,
@@ -79,8 +77,7 @@ class Journal:
         self._found = found
         self._files = files
         self._alignment = alignment
-        # A whole number of blocks, so that the last frame of a segment may end exactly at the end of its file.
-        self._segment_bytes = segment_bytes // alignment * alignment
+        self._growth = growth
         self._reached = reached
         self._appender: Appender | None = None
         self._group: GroupCommit | None = None
@@ -97,6 +94,7 @@ class Journal:
         folder: Path,
         *,
         segment_bytes: int = SEGMENT_BYTES,
+        first_bytes: int = FIRST_SEGMENT_BYTES,
         alignment: int | None = None,
         files: Files = OS_FILES,
         reached: Callable[[str], None] = _nowhere,
@@ -108,8 +106,9 @@ class Journal:
         `reached` is called with the names of points at which a test may stop. "commit" comes just before a frame is
         written, "committed" just after it. At "rotation_head" the next segment has its content but not its name; at
         "rotation" it has its name but is not used yet. `alignment` is for new segments: by default 4096, or the
-        device's logical block if that is larger. `tabulation` is the table that closed segments get. If
-        `allow_filesystem` is false, a network or stacked file system is refused.
+        device's logical block if that is larger. The first segment has
+        `first_bytes`, each later one four times as many, up to `segment_bytes`. `tabulation` is the table that closed
+        segments get. If `allow_filesystem` is false, a network or stacked file system is refused.
 
         Raises JournalLocked, JournalDamaged, JournalTooNew, BatchRefused (a size out of bounds), FileSystemRefused,
         OSError.
@@ -122,13 +121,11 @@ class Journal:
             alignment = min(max(ALIGNMENT, files.block_bytes(folder)), ALIGNMENT_MAX)
         if not ALIGNMENT_MIN <= alignment <= ALIGNMENT_MAX or alignment & (alignment - 1):
             raise BatchRefused(f"alignment {alignment} is not a power of two from {ALIGNMENT_MIN} to {ALIGNMENT_MAX}")
-        if not _SEGMENT_BLOCKS_MIN * alignment <= segment_bytes <= SEGMENT_BYTES_MAX:
-            least = _SEGMENT_BLOCKS_MIN * alignment
-            raise BatchRefused(f"segment_bytes {segment_bytes} is not between {least} and {SEGMENT_BYTES_MAX}")
+        growth = Growth.between(first_bytes, segment_bytes, alignment)
         return cls(
             lock_and_scan(files, folder, tabulation),
             files,
-            segment_bytes=segment_bytes,
+            growth=growth,
             alignment=alignment,
             reached=reached,
             tabulation=tabulation,
@@ -201,36 +198,38 @@ class Journal:
             raise BatchRefused("the journal belongs to another run", path=self.folder, hint="Give its own run_id.")
         # Every later header is made from this one, so run id and context are the same in all segments of this
         # process.
-        base = first_header(run_id, context_hash, boot_id, self._segment_bytes, self._alignment)
-        appender = Appender(self._files, self.folder, base, capture, reached=self._reached, tabulation=self._tabulation)
+        base = first_header(run_id, context_hash, boot_id, self._growth.planned(1), self._alignment)
+        how = (self._files, self.folder, base, self._growth, capture)
+        appender = Appender(*how, reached=self._reached, tabulation=self._tabulation)
         self._appender, self._run_id = appender, run_id
         try:
             # Leftovers first: they take space that the next segment may need. `open` has checked that none contains
             # an event.
             appender.spares.remove_leftovers()  # safety: leftover-spares-removed
             recovery = recover(self._files, self._found)
-            appender.current = self._reopened(appender)
+            self._reopen(appender)
         except OSError as error:
-            # What the failed call left behind is unknown, so this object writes no more. A new start begins with a
-            # new scan.
+            # The state of the files is unknown after the failed call, so this object writes no more. A new start begins
+            # with a new scan.
             raise appender.freeze("the journal cannot be opened for writing", error) from error
         if appender.current is None:
             # The first segment has a capture too: the state before any event. Readers need no rule for an empty
             # journal.
-            appender.begin(Stamp(0, 0, wall_ns, 0))
+            appender.advance(0, Stamp(0, 0, wall_ns, 0))
         self._found.close_views()
         return recovery
 
-    def _reopened(self, appender: Appender) -> Current | None:
-        """Open the newest segment to continue in it. Return None for a new journal."""
+    def _reopen(self, appender: Appender) -> None:
+        """Open the newest segment to continue in it, unless the journal is new."""
         stop = self._found.stop
         if stop is None:
-            return None
+            return
         view = self._found.views[-1]
         # A new descriptor with O_DSYNC. The scan has verified the file through another one, which cannot write.
         descriptor = self._files.open_write(view.path)
         direct = appender.direct.turn_on(descriptor, view.alignment)
-        return Current(descriptor, view.path, view.header, stop.tail, direct=direct, gathered=self._found.gathered)
+        gathered = self._found.gathered
+        appender.go_on_in(Current(descriptor, view.path, view.header, stop.tail, direct=direct, gathered=gathered))
 
     def commit(self, events: Sequence[bytes], *, epoch: int, step: int, wall_ns: int, mono_ns: int) -> int:
         """Write one batch of 1 to 4096 events, each one msgpack value. Return the first event's sequence number.
@@ -259,6 +258,17 @@ class Journal:
         self._refuse_while_grouped()  # safety: mark-refused-while-others-append
         appender = self._writable()
         appender.put(Batch(int(kind), 0, body), appender.own_stamp(wall_ns, mono_ns))
+
+    def finish(self, *, wall_ns: int, mono_ns: int) -> None:
+        """Leave files as large as their content: call it before `close`. Raises as `commit`.
+
+        The newest segment then holds the state and little more. All earlier ones are packed, as far as 10 s are enough.
+        """
+        self._refuse_while_grouped()
+        appender = self._writable()
+        with contextlib.suppress(JournalFull):  # nothing has changed then, and packing may free space
+            appender.finish(appender.own_stamp(wall_ns, mono_ns))
+        appender.packer.pack_rest()
 
     def append(self, event: bytes, *, epoch: int, step: int) -> None:
         """Queue one event, one msgpack value, for the next frame. Wait for it with `durable` or `durable_async`.
@@ -324,31 +334,18 @@ class Journal:
         if self._closed is not None:
             raise JournalClosed(self._closed, path=self.folder)
 
+    def is_deleted(self) -> bool:
+        """Return whether the file to which frames are written was deleted: they vanish when it is closed."""
+        current = self._current
+        return current is not None and self._files.is_deleted(current.descriptor)
+
     def free_bytes(self) -> int:
         """Return how many bytes can still be written to the journal's file system. Thread-safe. Raises OSError."""
         return self._files.free_bytes(self.folder)
 
     def statistics(self) -> JournalStatistics:
         """Return the writer's state. Thread-safe."""
-        # No lock: each object is read once. A status may mix two neighbouring moments, which does no harm.
-        appender, current, stop = self._appender, self._current, self._found.stop
-        tail = current.tail if current is not None else stop.tail if stop is not None else None
-        failure = appender.failure if appender is not None else None
-        return JournalStatistics(
-            segment_no=current.header.segment_no if current is not None else len(self._found.views),
-            segment_offset=tail.offset if tail is not None else 0,
-            segment_bytes=current.header.segment_bytes if current is not None else self._segment_bytes,
-            last_seq=tail.last_seq if tail is not None else 0,
-            chain=tail.chain.hex() if tail is not None else "",
-            spare_ready=appender.spares.ready if appender is not None else False,
-            spare_error=appender.spares.last_error if appender is not None else None,
-            packed=appender.packer.packed if appender is not None else 0,
-            pack_error=appender.packer.last_error if appender is not None else None,
-            direct=current.direct if current is not None else False,
-            direct_refused=appender.direct.refused if appender is not None else None,
-            poisoned=appender.poisoned if appender is not None else 0,
-            failed=failure.reason if failure is not None else None,
-        )
+        return JournalStatistics.of(self._appender, self._found.stop, segments=len(self._found.views))
 
     def close(self) -> None:
         """Write queued events, then a WATERMARK if nothing failed, and release the lock. A second call does nothing."""

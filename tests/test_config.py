@@ -33,6 +33,36 @@ def message(source, sets=()) -> str:
     return str(caught.value)
 
 
+def test_a_warmup_that_nobody_sets_fits_the_epochs(write):
+    """The silent configuration has the source documents' 10 of 100; a section without the key is silent too."""
+    assert load({"tolaria": {}}).learning_rate.warmup_epochs == 10
+    assert load({"tolaria": {"epochs": 5}}).learning_rate.warmup_epochs == 1
+    assert load(write("tolaria:\n  epochs: 30\n  learning_rate:\n")).learning_rate.warmup_epochs == 3
+    assert load({"tolaria": {"learning_rate": {"base_lr": 0.1}}}, ["epochs=5"]).learning_rate.warmup_epochs == 1
+    assert load({"tolaria": {"task": "digits", "epochs": 1}}).learning_rate.warmup_epochs == 0
+    assert load({"tolaria": {"epochs": 5}}, ["learning_rate.warmup_epochs=10"]).learning_rate.warmup_epochs == 10
+
+
+def test_a_function_of_a_policy_is_relative_to_the_file_that_names_it(write, tmp_path):
+    """As a task's file is; in `--set`, to the working folder. The given mapping is left as it was."""
+    text = "tolaria:\n  learning_rate: {policy: ./s.py:f}\n  optimizer: {groups: [{match: '*', policy: t.py:g}]}\n"
+    settings = load(write(text))
+    assert settings.learning_rate.policy == f"{tmp_path}/s.py:f"
+    assert settings.optimizer.groups[0].policy == f"{tmp_path}/t.py:g"
+    given = {"tolaria": {"learning_rate": {"policy": "s.py:f"}}}
+    assert load(given).learning_rate.policy == f"{Path.cwd()}/s.py:f"
+    assert given == {"tolaria": {"learning_rate": {"policy": "s.py:f"}}}
+    assert load(None, ["learning_rate.policy=s.py:f"]).learning_rate.policy == f"{Path.cwd()}/s.py:f"
+
+
+def test_a_misspelled_policy_names_the_nearest_and_the_form_of_a_function(write):
+    """The words are listed, although other text is allowed beside them."""
+    said = message(write("tolaria:\n  learning_rate: {policy: onecyle}\n"))
+    assert "cosine_restarts, file.py:function" in said
+    assert "did you mean onecycle?" in said
+    assert "must be one of" in message(None, ["learning_rate.policy=sched:f"])
+
+
 def test_a_file_is_layered_over_its_tasks_defaults(write):
     """Task defaults, then the file, then --set."""
     settings = load(write("tolaria:\n  task: digits\n  epochs: 3\n"), ["batch_size=32"])

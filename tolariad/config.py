@@ -18,7 +18,7 @@ import yaml
 
 from tolariad.core.settings.model import Settings
 from tolariad.core.settings.reading import ConfigError, Problem, known_keys, read_settings
-from tolariad.core.settings.rules import check
+from tolariad.core.settings.rules import check, with_implied_warmup
 from tolariad.core.settings.task_defaults import defaults_of, layer
 
 CONFIG_BYTES_MAX: Final = 1 << 17
@@ -33,23 +33,44 @@ def load(source: str | Path | Mapping[str, Any] | None = None, sets: Iterable[st
     `source` is the path of a YAML file, or a mapping with the key `tolaria` (None: only `sets`). `sets` are texts
     `key=value`: a dotted key and a value in YAML. Raises ConfigError with every problem found.
 
-    A task's file is relative to the folder of the YAML file that names it; in `sets`, to the working folder. The result
-    holds its absolute path, so that the run finds the same file wherever it is started again.
+    A task's file, or a policy's, is relative to the folder of the YAML file that names it; in `sets`, to the working
+    folder. The result holds its absolute path, so that the run finds the same file wherever it is started again.
     """
     explicit, places = _read_source(source)
-    if "task" in explicit and isinstance(source, str | Path):
-        explicit["task"] = anchored(explicit["task"], Path(source).parent)
+    if isinstance(source, str | Path):
+        explicit = _with_anchors(explicit, Path(source).parent)
     for text in sets:
         _apply_set(explicit, places, text)
-    if "task" in explicit:
-        explicit["task"] = anchored(explicit["task"], Path())
+    explicit = _with_anchors(explicit, Path())
     task = explicit.get("task")
     whole = layer(defaults_of(task if isinstance(task, str) else None), explicit)
     settings = read_settings(whole, places)
+    section = explicit.get("learning_rate")
+    if not isinstance(section, Mapping) or "warmup_epochs" not in section:
+        settings = with_implied_warmup(settings)
     problems = [msgspec.structs.replace(p, where=places.get(p.path)) for p in check(settings)]
     if problems:
         raise ConfigError(problems)
     return settings
+
+
+def _with_anchors(document: dict[str, Any], folder: Path) -> dict[str, Any]:
+    """Return the document with absolute paths in `task` and in the policies that are functions."""
+    document = dict(document)
+    if "task" in document:
+        document["task"] = anchored(document["task"], folder)
+    if "learning_rate" in document:
+        document["learning_rate"] = _with_policy(document["learning_rate"], folder)
+    optimizer = document.get("optimizer")
+    if isinstance(optimizer, Mapping) and isinstance(groups := optimizer.get("groups"), list | tuple):
+        document["optimizer"] = {**optimizer, "groups": [_with_policy(group, folder) for group in groups]}
+    return document
+
+
+def _with_policy(section: Any, folder: Path) -> Any:
+    if not isinstance(section, Mapping) or "policy" not in section:
+        return section
+    return {**section, "policy": anchored(section["policy"], folder)}
 
 
 def anchored(task: Any, folder: Path) -> Any:

@@ -41,6 +41,44 @@ class UnsafeFile(OSError):
     """A name in a run's folder leads to a link, a device or the like, or its file belongs to another user."""
 
 
+class HeldFolder:
+    """A folder held open while a run is live, to notice that its path does not lead to it any more.
+
+    The descriptor keeps the inode in existence, so no other folder can get its number.
+    """
+
+    def __init__(self, path: Path) -> None:
+        """Open the existing folder. Raises OSError."""
+        self.path = path
+        self._descriptor = os.open(path, _WAY)
+
+    def fate(self) -> str:
+        """Return what happened to the folder, as words after its name; "" if its path still leads to it."""
+        try:
+            if os.path.samestat(self.path.stat(), os.fstat(self._descriptor)):
+                return ""
+        except OSError as error:
+            # Any other error says nothing about the folder, such as a parent that may not be searched for a moment.
+            if error.errno not in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ESTALE):
+                return ""
+        place = self.place()
+        return f"was moved to {place}" if place is not None else "was deleted or moved to another disk"
+
+    def place(self) -> Path | None:
+        """Return the folder's present path, or None if it was deleted."""
+        try:
+            found = Path(f"/proc/self/fd/{self._descriptor}").readlink()
+            # A deleted folder has its old path with a word after it; no folder is there.
+            is_there = os.path.samestat(found.stat(), os.fstat(self._descriptor))
+        except OSError:
+            return None
+        return found if is_there else None
+
+    def close(self) -> None:
+        """Close the descriptor."""
+        os.close(self._descriptor)
+
+
 class UnsafeFolder(Exception):
     """A user other than root and this one can write to a run's folder. The text says who, and what to do."""
 
@@ -141,8 +179,8 @@ def make_run_folder(folder: Path) -> None:
 def require_own(folder: Path) -> None:
     """Check that only root and this user can change the run in `folder`. A folder that does not exist passes.
 
-    Raises UnsafeFolder if the owner is another user, if a group or everybody may write, or if one of the run's folders
-    or files is a link or a device. Other users may read. Raises OSError if the folder cannot be examined.
+    Raises UnsafeFolder if the owner is another user, or a group or everybody may write. Also if one of the run's
+    folders or files is a link or a device. Other users may read. Raises OSError if the folder cannot be examined.
     """
     own = folder.resolve()
     if own.parent.is_dir():

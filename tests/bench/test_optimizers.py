@@ -19,7 +19,7 @@ from torch import nn
 from tests.trainer.optim.oracle import timm_adamw
 from tolariad.core.stability import BUDGETS
 from tolariad.trainer.lr import GroupConfig, LRPolicy, UnifiedLRController
-from tolariad.trainer.optim import CautiousAdamW, DynamicOptimizerStatePreserver, OptimizerRebuildCoordinator
+from tolariad.trainer.optim import CautiousAdamW, OptimizerRebuildCoordinator
 
 THREADS = int(os.environ.get("TOLARIA_BENCH_THREADS", "2"))
 ROUNDS = int(os.environ.get("TOLARIA_BENCH_ROUNDS", "7"))
@@ -160,7 +160,6 @@ def test_price_of_surgery(threads):
     for _ in range(3):
         model, optimizer, controller = trained()
         coordinator = OptimizerRebuildCoordinator(optimizer, model, controller)
-        preserver = DynamicOptimizerStatePreserver(controller)
         model.add_module("more", nn.Linear(64, 64))
         took.setdefault("group_addition", []).append(milliseconds(coordinator.rebuild))
         model[0].weight = nn.Parameter(torch.randn(1064, 1000))
@@ -168,14 +167,15 @@ def test_price_of_surgery(threads):
         model[1].weight = nn.Parameter(torch.randn(1000, 1064))
         took.setdefault("parameter_addition", []).append(milliseconds(coordinator.rebuild))
         taller = nn.Sequential(*model, nn.Linear(64, 2))
-        rebuilt = preserver.preserve_optimizer_state(optimizer, taller, model)
+        among = dict(taller.named_parameters())
         took.setdefault("optimizer_rebuild (same parameters)", []).append(
-            milliseconds(lambda p=preserver, m=taller, o=rebuilt: p.preserve_optimizer_state(o, nn.Sequential(*m), m))
+            milliseconds(lambda c=coordinator, a=among: c.rebuild(among=a))
         )
         model, optimizer, controller = trained()
-        twin, preserver = copy.deepcopy(model), DynamicOptimizerStatePreserver(controller)
+        coordinator = OptimizerRebuildCoordinator(optimizer, model, controller)
+        among = dict(copy.deepcopy(model).named_parameters())
         took.setdefault("optimizer_rebuild (copied model)", []).append(
-            milliseconds(lambda p=preserver, o=optimizer, t=twin, m=model: p.preserve_optimizer_state(o, t, m))
+            milliseconds(lambda c=coordinator, a=among: c.rebuild(among=a))
         )
     print(f"\n{'25 M parameters, ms':40s}{'best':>9s}{'worst':>9s}{'budget':>9s}")
     for name, rounds in took.items():

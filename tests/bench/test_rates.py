@@ -17,7 +17,7 @@ import torch
 from torch import nn
 from torch.optim import lr_scheduler
 
-from tolariad.core.learning_rate.group import rates_at
+from tests.core.rated import rates_at
 from tolariad.trainer.lr import GroupConfig, LRPolicy, UnifiedLRController
 from tolariad.trainer.lr.integrity import _before_any_step
 

@@ -44,7 +44,7 @@ from tolariad.supervisor.lock import holder_pid, is_held
 # Seconds for a whole run, and for one whose starts take long.
 LIMIT_S, LONG_LIMIT_S = 300.0, 1800.0
 INTERFACE = "io.esper.tolaria"
-# Whose children some runs are, and its checkpoint with which they begin: behind the third epoch, not its last.
+# Whose children some runs are, and its checkpoint with which they begin: after the third epoch, not its last.
 PARENT, PARENTS_CHECKPOINT = "parent", "c000004"
 _COMMAND = Path(sys.executable).with_name("tolariad")
 _LOOK_S = 0.002

@@ -1,7 +1,7 @@
 """A task with deadly batches: in the second epoch, marked samples kill the process while the loss is computed.
 
 Each loss draws from all three generators before that, and state of the task's own says which epoch it is. From that
-epoch on one batch's loss is not a number, and is skipped by the detector behind its draws. At the end of the first
+epoch on one batch's loss is not a number, and is skipped by the detector after its draws. At the end of the first
 epoch it waits while the file `brake` lies in the working folder.
 """
 

@@ -116,7 +116,7 @@ VARIANTS = {
         # Wider in the first epoch, deeper at the end of the second, two optimizers; and back over these changes.
         Variant("grown", "ema: {decay: 0.9}", task="Growing", orders=tuple(map(_back, (1, 2, 3)))),
         Variant("removed", keep=", keep_last: 1, keep_days: 0", orders=(*_copies(1), *_copies(2), *_copies(3))),
-        # What was ordered before is undone by going back, what is ordered behind it counts.
+        # What was ordered before is undone by going back, what is ordered after it counts.
         Variant(
             "rates gone back",
             orders=(

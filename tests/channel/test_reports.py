@@ -30,7 +30,7 @@ def test_the_next_step_in_the_ring_is_no_sign_of_one_that_is_missing(ends):
     assert not reports.later_record_present
 
 
-def test_a_step_behind_a_report_of_the_socket_shows_that_the_socket_must_be_looked_at(ends):
+def test_a_step_after_a_report_of_the_socket_shows_that_the_socket_must_be_looked_at(ends):
     """The page's count may become visible later than the ring's record."""
     reports, trainer = ends
     trainer.report(TrainingEndedReport(step=0))

@@ -132,6 +132,48 @@ def test_stop_now_needs_a_yes_where_there_is_no_terminal(tolaria, live_run):
     assert live_run.recorder.state.run.stop.mode.value == "now"
 
 
+def test_a_rollback_names_its_target_and_its_price_before_and_after(tolaria, live_run, monkeypatch):
+    """The question, the answer and the answer as JSON: checkpoint, step, epoch, and how many steps are given up."""
+    asked = []
+
+    def answer(question, **_):
+        asked.append(question)
+        return len(asked) > 1
+
+    monkeypatch.setattr(sys.stdin, "isatty", lambda: True)
+    monkeypatch.setattr("click.confirm", answer)
+    place = ("--dir", live_run.path.parent)
+    declined = tolaria("rollback", *place)
+    newest = live_run.recorder.state.checkpoints.newest
+
+    assert (declined.code, live_run.recorder.state.rollbacks.asked) == (1, None)
+    assert asked == [
+        (
+            f"The run is to go back to {newest.id}: step 10, at the end of epoch 1, and gives up 2 steps. "
+            "The steps stay in the journal. Roll back?"
+        )
+    ]
+    trainer = in_background(live_run, lambda state: state.rollbacks.open, live_run.recorder.roll_back)
+    said = tolaria("rollback", *place, "--json")
+    trainer.join()
+    assert said.code == 0, said.err
+    outcome = said.lines[1]["outcome"]
+    assert outcome["rollback"] == {"checkpoint": newest.id, "step": 10, "epoch": 2, "batch": 0, "given_up": 2}
+    assert outcome["why"] == (
+        f"Rolled back from step 12 to step 10 ({newest.id}) and abandoned 2 steps. The run is at the end of epoch 1."
+    )
+
+
+@pytest.mark.parametrize(("option", "place"), [("--epoch", "epoch 7"), ("--step", "step 99")])
+def test_a_rollback_to_what_is_not_reached_yet_is_refused_before_the_question(tolaria, live_run, option, place):
+    """With a sentence that says where the run is; with --yes the daemon says the same."""
+    number = place.split()[1]
+    for yes in ((), ("--yes",)):
+        said = tolaria("rollback", "--dir", live_run.path.parent, option, number, *yes)
+        assert said.code == 4
+        assert f"{place} is not reached yet: the run is in epoch " in said.err
+
+
 def test_stop_is_done_when_the_daemon_ends(tolaria, live_run):
     """If the connection ends before the event arrives, that is the answer."""
     trainer = in_background(live_run, lambda state: state.run.stop, lambda: None)

@@ -6,7 +6,7 @@ import pytest
 
 from tests.cli.test_orders import in_background
 from tolariad.core.boundary import words as bw
-from tolariad.core.learning_rate.group import Group
+from tolariad.core.learning_rate.group import Group, rate_of
 from tolariad.core.learning_rate.schedule import LRPolicy, Schedule
 from tolariad.core.rates import words as lv
 
@@ -72,7 +72,7 @@ def test_why_tells_order_actor_reason_and_the_first_step_that_was_verified(tolar
     assert (first["type"], first["step"], first["verified"]) == ("StepCompleted", 13, {"group": "body", "rate": 0.01})
     words = tolaria("why", rated.path.parent, "lr").out
     assert "it oscillates" in words
-    assert "verified={group=body rate=0.01}" in words
+    assert "Verified: body at 0.01." in words
     earlier = tolaria("why", rated.path.parent, "lr", "--at", "step:11")
     assert earlier.code == 1
     assert "by then no order and no plateau had changed a rate of this run" in earlier.err
@@ -93,6 +93,54 @@ def test_of_two_orders_at_one_boundary_the_first_was_never_used(tolaria, rated):
     first = tolaria("why", rated.path.parent, f"seq:{second['event']['seq'] - 2}", "--json").json
     assert [one["step"] for one in second["consequences"]] == [13]
     assert (first["event"]["type"], first["event"]["rate"], first["consequences"]) == ("RateChanged", 0.03, [])
+
+
+def test_a_new_policy_is_ordered_by_its_name(tolaria, rated):
+    """The table then shows it."""
+    trainer = in_background(rated, lambda state: state.boundary.waiting, lambda: obey(rated))
+    said = tolaria("lr", "set", "body", "0.05", "--policy", "onecycle", "--dir", rated.path.parent)
+    trainer.join()
+
+    assert said.code == 0, said.err
+    assert tolaria("lr", "show", "--dir", rated.path.parent).out.splitlines()[1].split()[:2] == ["body", "onecycle"]
+
+
+def test_a_function_is_tabulated_here_and_its_values_are_sent(tolaria, rated, tmp_path, monkeypatch):
+    """Relative to the working folder. The order has the table, so neither daemon nor trainer sees the file."""
+    (tmp_path / "sched.py").write_text("def rates(step, total_steps): return 1 - step / total_steps\n")
+    monkeypatch.chdir(tmp_path)
+    trainer = in_background(rated, lambda state: state.boundary.waiting, lambda: obey(rated))
+    said = tolaria("lr", "set", "body", "0.05", "--policy", "./sched.py:rates", "--dir", rated.path.parent)
+    trainer.join()
+
+    assert said.code == 0, said.err
+    group = rated.recorder.state.rates.group("body")
+    assert (group.function.source, group.function.steps) == (str(tmp_path / "sched.py:rates"), 31)
+    assert rate_of(group, 13) == 0.05
+    assert rate_of(group, 31) == pytest.approx(0.05 * (1 / 31) / (19 / 31))
+    assert "sched.py:rates" in tolaria("lr", "show", "--dir", rated.path.parent).out
+
+
+@pytest.mark.parametrize(
+    ("group", "policy", "code", "why"),
+    [
+        ("body", "nowhere.py:f", 2, "cannot be read"),
+        ("body", "wrong.py:f", 2, "at step 3 it gives -1.0"),
+        ("nobody", "wrong.py:f", 4, "there are body, *.bias"),
+        ("*.bias", "right.py:f", 2, "needs the number of steps"),
+    ],
+)
+def test_a_function_that_cannot_be_ordered_is_refused_here(
+    tolaria, rated, tmp_path, monkeypatch, group, policy, code, why
+):
+    """Nothing is sent."""
+    (tmp_path / "wrong.py").write_text("def f(step, total_steps): return -1 if step == 3 else 1\n")
+    (tmp_path / "right.py").write_text("def f(step, total_steps): return 1\n")
+    monkeypatch.chdir(tmp_path)
+    said = tolaria("lr", "set", group, "0.05", "--policy", policy, "--dir", rated.path.parent)
+
+    assert (said.code, why in " ".join(said.err.split())) == (code, True), said.err
+    assert rated.recorder.state.boundary.waiting == ()
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 
@@ -13,18 +14,22 @@ from journal.reader import Reader
 from tolariad.cli import journals
 from tolariad.cli.errors import CommandError
 from tolariad.cli.output import put_json
+from tolariad.core.run.words import FailureKind, RunFailed
 
 COMMAND = [sys.executable, "-c", "from tolariad.cli.tolaria import main; main()"]
 
 
 def test_events_are_lines_oldest_first(tolaria, dead_run):
-    """Time, number, type, fields."""
+    """Time, number, type, sentence."""
     said = tolaria("events", dead_run)
     lines = said.out.splitlines()
 
     assert said.code == 0
     assert "RunStarted" in lines[0]
-    assert "StepCompleted step=12" in lines[-1]
+    assert re.fullmatch(
+        r"[A-Z][a-z]{2} \d\d \d\d:\d\d:\d\d +\d+ StepCompleted  Step 12 of epoch 2: loss 0.5, .*\.", lines[-1]
+    )
+    assert "=" not in said.out
     assert said.err == ""
 
 
@@ -46,6 +51,7 @@ def test_events_as_json_are_one_object_a_line(tolaria, dead_run):
         (("--until", "step:2"), [1, 2]),
         (("--since", "epoch:2"), [11, 12]),
         (("-g", "step=3 "), [3]),
+        (("-g", "^.*Step 3 of epoch 1: loss"), [3]),
     ],
 )
 def test_events_can_be_chosen(tolaria, dead_run, options, steps):
@@ -80,7 +86,8 @@ def test_verbose_and_cat_show_the_same_events(tolaria, dead_run):
     cat = tolaria("events", dead_run, "-n", "1", "-o", "cat").out
 
     assert "grad_norm: 1.0" in verbose
-    assert cat.startswith("StepCompleted step=12")
+    assert cat == "Step 12 of epoch 2: loss 0.5, gradient norm 1, learning rate 0.003.\n"
+    assert cat in verbose
 
 
 def test_follow_shows_what_comes(live_run):
@@ -115,7 +122,18 @@ def test_state_at_a_step_is_that_steps(tolaria, dead_run):
     assert tolaria("state", dead_run, "--at", "step:7", "--json").json["progress"]["step"] == 7
     assert tolaria("state", dead_run, "--at", "5", "--json").json["seq"] == 5
     assert tolaria("state", dead_run, "--json").json["progress"]["step"] == 12
-    assert "phase: running" in tolaria("state", dead_run).out
+    assert "phase: running" in tolaria("state", dead_run, "--full").out
+
+
+def test_state_is_a_page_unless_all_of_it_is_asked_for(tolaria, dead_run):
+    """Twenty lines at most: phase, the event that led to it, progress; --full has every field."""
+    page, full = tolaria("state", dead_run, "--at", "step:7"), tolaria("state", dead_run, "--at", "step:7", "--full")
+
+    assert len(page.out.splitlines()) <= 20
+    for word in ("running", "StepCompleted  Step 7 of epoch 1", "epoch 1 of 3, step 7 of 30"):
+        assert word in page.out
+    assert "--full" in page.err
+    assert len(full.out.splitlines()) > 100
 
 
 def test_why_shows_the_chain(tolaria, dead_run):
@@ -126,6 +144,27 @@ def test_why_shows_the_chain(tolaria, dead_run):
     assert "because" in words.out
     assert told["event"]["type"] == "CheckpointCommitted"
     assert [cause["type"] for cause in told["causes"]][-1] == "CheckpointBegun"
+
+
+def test_why_speaks_in_sentences_and_verbose_has_the_fields(tolaria, dead_run):
+    """No field's name in the short form; each event's number, type and sentence."""
+    short, verbose = tolaria("why", dead_run, "c000002").out, tolaria("why", dead_run, "c000002", "-o", "verbose").out
+
+    assert re.search(
+        r"^  this     .* CheckpointCommitted  Checkpoint c000002 of step 10 is on disk", short, re.MULTILINE
+    )
+    assert "manifest" not in short
+    assert re.search(r"^ +manifest: [0-9a-f]+$", verbose, re.MULTILINE)
+
+
+def test_why_a_run_failed_has_the_whole_reason(tolaria, recorder, run_dir):
+    """A field of an event is cut after a hundred characters. The reason of a failure is there once, uncut."""
+    why = f"the training raised the same exception twice after step 7: ValueError: {'long ' * 30}(task.py:19)"
+    recorder.record(RunFailed(kind=FailureKind.TRAINER, why=why))
+    recorder.journal.close()
+
+    said = tolaria("why", run_dir, "failure").out
+    assert said.count(why) == 1
 
 
 def test_no_answer_is_exit_1_and_a_bad_place_exit_2(tolaria, dead_run):

@@ -12,12 +12,16 @@ import pytest
 
 from tests.control.fakes import Recorder
 from tolariad.control.status import RunStatus
+from tolariad.core.checkpoints.words import CheckpointAborted
 from tolariad.core.health.budget_words import BudgetsMeasured, MemoryPressed, Tally
 from tolariad.core.health.budgets import BUDGETS
 from tolariad.core.health.histogram import Bin, bucket_of
 from tolariad.core.health.words import ConservativeModeEntered, EmergencyRaised, Level
+from tolariad.core.inputs import TrainerGone, TrainerSpawned
 from tolariad.core.rollback.words import RolledBack
-from tolariad.core.run.words import FailureKind, RunFailed
+from tolariad.core.run.words import FailureKind, RunCompleted, RunFailed
+from tolariad.core.steps.words import SkipReason, StepSkipped, ValidationFinished
+from tolariad.core.trainer.words import DeathReason, SetupRefusedReport, TrainerDied
 
 FIELDS = {field.name for field in msgspec.structs.fields(RunStatus)}
 
@@ -89,11 +93,37 @@ def test_what_the_run_did_on_its_own_is_shown_the_newest_last(tolaria, live_run)
     lines = said.out[said.out.index("  lately ") :].splitlines()
 
     text = " ".join(" ".join(lines).split())
-    assert re.findall(r"abandoned (\d+) steps", text) == ["3", "4", "5", "6", "7"]
+    assert re.findall(r"abandoned (\d+) steps", text) == ["3", "4", "5", "6"], "the last one is among the troubles"
     assert max(map(len, lines)) <= 80
     assert [(one["number"], one["start"], one["event"]) for one in shown] == [(n, 1, "RolledBack") for n in range(1, 8)]
     assert shown[-1]["text"] == f"Rolled back from step 17 to step 10 (c000002) and abandoned 7 steps: 7: {why}."
     assert shown[-1]["time"].endswith("Z")
+
+
+def test_troubles_are_counted_with_the_last_of_each_and_what_tells_more(tolaria, live_run):
+    """In words within 80 columns but for the command, which can be copied; in JSON; the same without a daemon."""
+    at = {"step": 13, "epoch": 2, "loss": 9.5, "grad_norm": 4.0, "reason": SkipReason.SPIKE}
+    events = [
+        *(StepSkipped(batch=batch, **at) for batch in (3, 4, 5)),
+        TrainerDied(incarnation=1, reason=DeathReason.SIGNAL, step=12, signal="SIGSEGV"),
+        CheckpointAborted(id="c000003", why="no space is left"),
+    ]
+    live_run.do(lambda: [live_run.recorder.record(one) for one in events])
+    where = live_run.path.parent
+    said, shown = tolaria("status", "--dir", where), tolaria("status", "--dir", where, "--json").json["troubles"]
+    lines = said.out[said.out.index("  troubles ") : said.out.index("  lately ")].splitlines()
+    live_run.close()
+
+    assert [(one["event"], one["count"], one["why"]) for one in shown] == [
+        ("StepSkipped", 3, "skip"), ("TrainerDied", 1, "death"), ("CheckpointAborted", 1, f"seq:{shown[-1]['seq']}"),
+    ]  # fmt: skip
+    assert shown[0]["text"].startswith("Skipped batch 5 of epoch 2: its loss is 9.5")
+    assert f"              3 in all; tolaria why {where} skip" in lines
+    assert f"              tolaria why {where} death" in lines
+    assert max(len(one) for one in lines if "tolaria why" not in one) <= 80
+    for one in shown:
+        assert tolaria("why", where, one["why"]).code == 0
+    assert tolaria("status", "--dir", where, "--json").json["troubles"] == shown
 
 
 @pytest.fixture
@@ -173,6 +203,36 @@ def test_list_has_live_and_dead_runs(tolaria, live_run, dead_run_of_another, tmp
     assert "digits" in tolaria("list", tmp_path).out
 
 
+def test_a_run_that_failed_at_once_shows_no_number_that_it_does_not_have(tolaria, tmp_path):
+    """`list` has its age and dashes; `status` has the error, and no lines of numbers that are not known."""
+    made = Recorder(tmp_path / "typo" / "journal", segment_bytes=1 << 20)
+    made.open_run(name="typo")
+    made.take(TrainerSpawned(incarnation=1, pid=5001, start_ticks=1, boot_id="ab"))
+    made.report(SetupRefusedReport(why="my_task.py has no 'MyTsk'; did you mean 'MyTask'?"))
+    made.journal.close()
+    listed = tolaria("list", tmp_path).out.splitlines()[1].split("  ")
+    cells = [cell.strip() for cell in listed if cell.strip()]
+    row = tolaria("list", tmp_path, "--json").lines[0]
+    status = tolaria("status", "--dir", tmp_path / "typo")
+    labels = [line.split()[0] for line in status.out.splitlines()[1:]]
+
+    assert cells[:7] == ["typo", "failed", "no", "0/3", "0", "-", "-"]
+    assert 0 <= row["age_s"] < 3 * 365 * 86400
+    assert "MyTask" in status.out
+    assert not {"loss", "validation", "speed"} & set(labels)
+
+
+def test_a_completed_run_has_no_last_error(tolaria, recorder):
+    """A trainer died on the way and the run completed: the death is counted, and is no error of the run."""
+    recorder.take(TrainerGone(incarnation=1, reason=DeathReason.SIGNAL, signal="SIGKILL"))
+    assert recorder.status().last_error == "the trainer ended: SIGKILL"
+    recorder.record(RunCompleted(step=12, epochs=1, checkpoint="c000001"))
+
+    status = recorder.status()
+    assert (status.phase, status.last_error) == ("completed", None)
+    assert status.trainer.deaths_total == 1
+
+
 def test_list_shows_a_damaged_run_and_goes_on(tolaria, dead_run, tmp_path):
     """One bad journal does not hide the others."""
     (tmp_path / "bad" / "journal").mkdir(parents=True)
@@ -227,3 +287,19 @@ def test_budgets_are_shown_with_what_was_measured_of_them(tolaria, live_run):
     assert said.out.splitlines()[len(measured) + 1 :] == ["measured since just now, when the daemon started"]
     assert folded.code == 3
     assert folded.json["budgets"] == table | {"since": None}
+
+
+def test_the_tasks_own_metrics_are_in_the_line_of_the_validation(tolaria, live_run):
+    """Also if the task measures neither loss nor accuracy; nothing stands for what it does not measure."""
+    validated = ValidationFinished(epoch=1, step=12, samples=9, seconds=0.1, metrics={"auc": 0.75, "f1": 0.5})
+    live_run.do(lambda: live_run.recorder.record(validated))
+    (line,) = [
+        one for one in tolaria("status", "--dir", live_run.path.parent).out.splitlines() if "  validation " in one
+    ]
+    assert line.split() == ["validation", "auc", "0.75,", "f1", "0.5"]
+
+
+def test_the_time_of_a_checkpoint_of_a_dead_run_is_local_and_to_the_second(tolaria, dead_run):
+    """As all other times of the page. JSON has the microseconds."""
+    (line,) = [one for one in tolaria("status", dead_run).out.splitlines() if "  checkpoint " in one]
+    assert re.search(r", \d{4}-\d\d-\d\d \d\d:\d\d:\d\d$", line)

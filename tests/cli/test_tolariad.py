@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import subprocess
 import sys
@@ -12,13 +11,10 @@ import pytest
 
 from tests.control.fakes import Recorder
 from tolariad.cli import checking
-from tolariad.cli.progress import Progress, closing_words
-from tolariad.cli.status_words import status_row
+from tolariad.cli.progress import closing_words
 from tolariad.cli.tolariad import default_folder, main
-from tolariad.core.health.words import ConservativeModeEntered
-from tolariad.core.rollback.words import RolledBack
-from tolariad.core.run.words import DaemonStarted, Limits, RunFrozen
-from tolariad.core.said import LATEST_MAX
+from tolariad.core.run.words import RunFrozen
+from tolariad.daemon import FolderLost
 
 
 @pytest.fixture
@@ -63,22 +59,52 @@ def test_the_schema_is_json(tolariad):
     assert json.loads(out)["required"] == ["tolaria"]
 
 
+COSTS = {
+    "parameters": 1234567, "state_bytes": 10_000_000, "checkpoint_bytes": 5_000_000,
+    "peak_memory_bytes": 2_000_000_000, "steps_per_epoch": 23,
+    "step_ms": 1.5, "evaluate_ms": 0.5, "metrics": {"accuracy": 0.5},
+    "journal_gb_day": 235.93, "device": "cpu", "threads": 1,
+    "determinism": "strict", "loss": 2.3, "notes": ["careful"],
+}  # fmt: skip
+
+
 def test_check_says_what_the_run_will_be_and_cost(tolariad, monkeypatch):
-    """The resolved configuration and the trainer's figures, as words and as JSON."""
-    costs = {
-        "parameters": 1234567, "state_bytes": 10_000_000, "checkpoint_bytes": 5_000_000,
-        "peak_memory_bytes": 2_000_000_000, "steps_per_epoch": 23,
-        "step_ms": 1.5, "journal_gb_day": 1.25, "device": "cpu", "threads": 1,
-        "determinism": "strict", "loss": 2.3, "notes": ["careful"],
-    }  # fmt: skip
-    monkeypatch.setattr(checking, "_costs", lambda _: costs)
+    """Ten lines of 80 columns, and the notes; the resolved configuration on request; the same as JSON."""
+    monkeypatch.setattr(checking, "_costs", lambda _: COSTS)
     code, words, _ = tolariad("check", "--task", "digits", "--set", "epochs=2")
+    _, more, _ = tolariad("check", "--task", "digits", "--set", "epochs=2", "--verbose")
     _, as_json, _ = tolariad("check", "--task", "digits", "--json")
 
     assert code == 0
-    for word in ("1,234,567", "10.0 MB", "2.0 GB", "1.25 GB a day", "careful", '"epochs": 2'):
+    for word in ("digits, 2 epochs", "1,234,567", "10.0 MB", "2.0 GB", "235.93 GB a day", "careful"):
         assert word in words
-    assert json.loads(as_json)["costs"] == costs
+    assert len(words.splitlines()) == 10 + len(COSTS["notes"])
+    assert max(map(len, words.splitlines())) <= 80
+    assert more.endswith(words)
+    assert json.loads(more.removesuffix(words))["tolaria"]["epochs"] == 2
+    assert json.loads(as_json)["costs"] == COSTS
+
+
+@pytest.mark.parametrize(
+    ("sync", "step_ms", "says"),
+    [
+        ("auto", 1.5, "journal.sync: auto joins steps below 5 ms: 17.69 GB at most"),
+        ("auto", 9.0, "journal.sync: auto does that here; it would join steps below 5 ms"),
+        ("batch", 9.0, "journal.sync: batch joins what comes together: 17.69 GB at most"),
+        ("step", 1.5, "journal.sync: step does that, whatever the length of a step"),
+    ],
+)
+def test_check_says_what_sync_does_about_durable_bytes(tolariad, monkeypatch, sync, step_ms, says):
+    """Beside the bytes of steps that are each written at once."""
+    by_step = 86_400 / step_ms * 1e3 * 4096 / 1e9
+    monkeypatch.setattr(checking, "_costs", lambda _: {**COSTS, "step_ms": step_ms, "journal_gb_day": by_step})
+    given = ("check", "--task", "digits", "--set", f"journal.sync={sync}")
+    _, words, _ = tolariad(*given)
+    journal = json.loads(tolariad(*given, "--json")[1])["journal"]
+
+    assert f"journal        {by_step:.2f} GB a day if each step is written at once\n               {says}\n" in words
+    assert (journal["sync"], journal["gb_day_by_step"]) == (sync, by_step)
+    assert (journal["gb_day"] < by_step) is ("at most" in says)
 
 
 def test_a_check_that_cannot_be_answered_is_78(tolariad, monkeypatch):
@@ -115,114 +141,12 @@ def test_a_run_without_a_folder_gets_one_by_its_name(config, task, name):
     assert default_folder(Path(config) if config else None, task) == Path("runs") / name
 
 
-class Clock:
-    def __init__(self):
-        self.now = 0.0
-
-    def __call__(self):
-        return self.now
-
-
-def shown(recorder, *, rewrite, moments):
-    """Return the output of progress for these statuses at these seconds."""
-    stream, clock = io.StringIO(), Clock()
-    progress = Progress(stream, rewrite=rewrite, clock=clock)
-    for moment in moments:
-        clock.now = moment
-        progress(recorder.status())
-        recorder.step()
-    progress.end()
-    return stream.getvalue()
-
-
 @pytest.fixture
 def recorder(run_dir):
     made = Recorder(run_dir / "journal", segment_bytes=1 << 20)
     made.begin_run()
     yield made
     made.journal.close()
-
-
-def test_progress_is_plain_lines_where_there_is_no_terminal(recorder):
-    """A line when epoch or phase changes, and from time to time otherwise; no control characters."""
-    lines = shown(recorder, rewrite=False, moments=[n * 0.2 for n in range(25)]).splitlines()
-
-    assert 3 <= len(lines) <= 8
-    assert "epoch 2/3" in lines[-1] or "epoch 3/3" in lines[-1]
-    assert all("\x1b" not in line and "\r" not in line for line in lines)
-    for word in ("step", "loss", "acc", "lr", "steps/s", "left"):
-        assert word in lines[-1]
-
-
-def test_progress_says_it_is_alive_while_nothing_changes(recorder):
-    """A paused run still prints a line from time to time."""
-    stream, clock = io.StringIO(), Clock()
-    progress = Progress(stream, rewrite=False, clock=clock)
-    for clock.now in (0.0, 1.0, 5.0, 10.5, 11.0, 21.0):
-        progress(recorder.status())
-
-    assert len(stream.getvalue().splitlines()) == 3
-
-
-def test_progress_rewrites_one_line_on_a_terminal(recorder):
-    """Each state replaces the one before; lines for a new epoch or phase stay."""
-    text = shown(recorder, rewrite=True, moments=[0.1, 0.2, 0.3])
-
-    assert text.count("\r\x1b[K") == 4
-    assert text.count("\n") == 1
-
-
-WHY = "divergence: loss 12.3456 at step 412, where 1.23456 was usual and 1.54321 the limit"
-BACK = {"rollback": "r0001", "checkpoint": "c000004", "branch": 1, "parent": 0, "step": 200, "epoch": 2, "batch": 0}
-
-
-@pytest.mark.parametrize("rewrite", [True, False])
-def test_progress_says_at_once_and_once_what_the_run_did_on_its_own(recorder, rewrite):
-    """Notes stay, within 80 columns on a terminal: none of an earlier start, none twice, and the number of those left
-    out.
-    """
-    stream, clock = io.StringIO(), Clock()
-    progress = Progress(stream, rewrite=rewrite, clock=clock)
-    recorder.record(
-        RunFrozen(why="of yesterday"), DaemonStarted(pid=1, boot_id="b", host="h", version="0.1", limits=Limits())
-    )
-    progress(recorder.status())
-    recorder.record(RolledBack(from_step=412, why=WHY, **BACK))
-    for clock.now in (0.1, 0.2):
-        progress(recorder.status())
-    for number in range(LATEST_MAX + 3):
-        recorder.record(ConservativeModeEntered(why=f"reason \x1b[2J {number}"))
-    progress(recorder.status())
-    progress.end()
-    text = stream.getvalue().replace("\r\x1b[K", "")
-    lines = text.splitlines()
-    first = next(n for n, line in enumerate(lines) if "note: " in line)
-
-    assert "yesterday" not in text
-    assert "\x1b" not in text
-    assert text.count("Rolled back") == 1
-    shown = lines[first : first + 3] if rewrite else lines[first : first + 1]
-    assert " ".join(line.removeprefix("note:").strip() for line in shown) == (
-        f"Rolled back from step 412 to step 200 (c000004) and abandoned 212 steps: {WHY}."
-    )
-    # A file is searched by line; only a terminal has an edge.
-    assert (max(len(line) for line in lines if line.startswith(("note: ", "      "))) <= 80) == rewrite
-    assert text.count("note: 3 earlier ") == 1
-    assert sum("Conservative mode is on" in line for line in lines) == LATEST_MAX
-
-
-def test_a_row_that_is_too_long_loses_the_rate_first(recorder):
-    """Then the speed is dropped, but never the position or the time left."""
-    recorder.step()
-    status = {**msgspec.to_builtins(recorder.status()), "steps_per_s": 86.4, "eta_s": 17.0, "phase": "running"}
-    whole = status_row(status)
-
-    assert "  lr " in whole
-    assert "steps/s" in whole
-    assert "  lr " not in status_row(status, len(whole) - 1)
-    assert "steps/s" in status_row(status, len(whole) - 1)
-    assert "steps/s" not in status_row(status, 40)
-    assert "left" in status_row(status, 40)
 
 
 def test_closing_words_say_where_the_journal_is_and_that_it_verifies(recorder, run_dir):
@@ -269,6 +193,22 @@ def test_closing_words_of_a_stop_without_its_last_checkpoint_say_so(recorder, ru
     assert second_line(1) == []
     none = msgspec.structs.replace(stopped, checkpoint=None, checkpoint_none="2 rejected")
     assert closing_words(none, run_dir)[0][0].splitlines()[1:] == ["no checkpoint is usable: 2 rejected"]
+
+
+def test_a_folder_that_is_gone_has_no_closing_words(tolariad, tmp_path, recorder, monkeypatch):
+    """One sentence on stderr, exit 74. No command is suggested: there is nothing left to look at or to start."""
+    run_dir = tmp_path / "gone"
+
+    def lost(request):
+        request.progress(recorder.status())
+        raise FolderLost(74, f"the folder {run_dir} was deleted while the run was live, so training was stopped")
+
+    monkeypatch.setattr("tolariad.daemon.run", lost)
+    code, out, err = tolariad("run", "--task", "digits", "--dir", str(run_dir))
+
+    assert (code, err.count("\n")) == (74, 1)
+    assert "was deleted while the run was live, so training was stopped" in err
+    assert "try next" not in out + err
 
 
 def test_closing_words_do_not_hide_damage(recorder, run_dir):

@@ -24,6 +24,7 @@ from tolariad.core.checkpoints import words as ck
 from tolariad.core.control import words as cv
 from tolariad.core.decide import decide
 from tolariad.core.inputs import CommandReceived, Input, Now, Opened, ReportReceived, StartMode, TrainerSpawned
+from tolariad.core.rollback import words as rb
 from tolariad.core.run import words as rv
 from tolariad.core.state import RunState, apply, capture
 from tolariad.core.steps import words as sv
@@ -121,6 +122,12 @@ class Recorder:
     # A run to talk about.
 
     def begin_run(self, *, epochs: int = 3, name: str = "digits") -> None:
+        self.open_run(epochs=epochs, name=name)
+        self.spawn_trainer()
+        self.report(ck.TrainingStartedReport(step=0))
+        self.write_checkpoint()
+
+    def open_run(self, *, epochs: int = 3, name: str = "digits") -> None:
         started = rv.RunStarted(
             run_id=bytes(range(16)).hex(),
             name=name,
@@ -133,9 +140,6 @@ class Recorder:
         )
         daemon = rv.DaemonStarted(pid=4711, boot_id="ab", host="node", version="0.1.0", limits=rv.Limits())
         self.take(Opened(mode=StartMode.EXPLICIT, facts=(started, daemon)))
-        self.spawn_trainer()
-        self.report(ck.TrainingStartedReport(step=0))
-        self.write_checkpoint()
 
     def spawn_trainer(self) -> None:
         number = self.state.trainer.incarnation + 1
@@ -161,13 +165,14 @@ class Recorder:
 
     def write_checkpoint(self) -> None:
         progress = self.state.progress
+        epoch, batch = progress.place
         piece = ck.Piece(name="model.safetensors", size=100, blake3="ff")
         self.report(
             ck.CheckpointWrittenReport(
                 id=self.state.checkpoints.open[-1].id,
                 step=progress.step,
-                epoch=max(progress.epoch, 1),
-                batch=progress.batch,
+                epoch=epoch,
+                batch=batch,
                 manifest="ee",
                 pieces=(piece,),
                 seconds=0.1,
@@ -188,6 +193,12 @@ class Recorder:
             self.report(sv.EpochReport(epoch=epoch, step=n))
             if self.state.checkpoints.open:
                 self.write_checkpoint()
+
+    def roll_back(self) -> None:
+        """The trainer obeys the open rollback."""
+        opened = self.state.rollbacks.open
+        self.report(rb.RollbackPreparedReport(rollback=opened.id, participants=("trainer",), seconds=0.0))
+        self.report(rb.RolledBackReport(rollback=opened.id, step=opened.to_step, commit_s=0.0, confirm_s=0.0))
 
     def hold(self) -> None:
         """The trainer reaches the boundary at which it is held."""

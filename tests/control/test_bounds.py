@@ -266,6 +266,7 @@ def test_large_calls_that_wait_are_bounded_by_their_bytes(recorder, run_dir):
             sock.sendall(big * 20)
         (connection,) = served.server.connections
 
+        # The bound is the promise, and asyncio shows it nowhere else.
         assert len(connection._reader._buffer) < 3 << 20
 
 

@@ -73,7 +73,7 @@ def test_the_orders_of_the_first_version_keep_their_declarations():
         f"Resume(after_gap: ?bool, {every})",
         f"Stop(mode: ?StopMode, {every})",
         f"Checkpoint({every})",
-        f"LrSet(group: string, value: float, policy: ?RatePolicy, {every})",
+        f"LrSet(group: string, value: float, policy: ?RatePolicy, function: ?Tabulated, {every})",
         f"Rollback(to: ?string, epoch: ?int, step: ?int, tier: ?RollbackTier, {every})",
         f"Emergency(level: EmergencyLevel, {every})",
         "QuarantineAdd(batches: ?QuarantinedBatches, checkpoint: ?string, seed: ?string, until: ?int, " + f"{every})",

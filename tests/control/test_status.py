@@ -20,6 +20,7 @@ from tolariad.core.inputs import CommandReceived
 from tolariad.core.plain import rfc3339
 from tolariad.core.run.words import DiskLow, DiskRecovered, FailureKind, RunFailed
 from tolariad.core.state import RunState
+from tolariad.core.trainer.words import DeathReason, ExceptionRaised, TrainerDied
 
 
 def facts(recorder, **more):
@@ -89,6 +90,18 @@ def test_a_failed_run_says_why(recorder):
     recorder.record(RunFailed(kind=FailureKind.TRAINER, why="five deaths"))
 
     assert run_status(recorder.state, "/r", LiveFacts()).last_error == "five deaths"
+
+
+def test_after_an_exception_the_status_has_its_own_words(recorder):
+    """`last_error` names type, text and place while the run tries again, and not only that there was one."""
+    recorder.record(
+        ExceptionRaised(
+            incarnation=1, step=7, traceback="", kind="ValueError", place="t.py:3", text="ValueError: no\n!"
+        )
+    )
+    recorder.record(TrainerDied(incarnation=1, reason=DeathReason.EXCEPTION, step=7, restart_s=1.0))
+
+    assert run_status(recorder.state, "/r", LiveFacts()).last_error == "the trainer ended: ValueError: no ! (t.py:3)"
 
 
 def test_the_heartbeat_is_the_pages(recorder):

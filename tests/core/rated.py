@@ -9,7 +9,7 @@ from tests.core.simulate import World
 from tests.core.simulated_trainer import Trainer
 from tolariad.core.checkpoints import words as ck
 from tolariad.core.learning_rate.curve import rates_digest
-from tolariad.core.learning_rate.group import Group, after_epoch, ordered, rates_at, with_order
+from tolariad.core.learning_rate.group import Group, after_epoch, ordered, rate_of, with_order
 from tolariad.core.learning_rate.schedule import LRPolicy, PlateauRule, Schedule
 from tolariad.core.rates import words as lv
 from tolariad.core.steps import script_words as sc
@@ -30,6 +30,11 @@ GROUPS = (
     ),
     Group("still", Schedule(policy=LRPolicy.FROZEN, base_lr=0.01, total_steps=12)),
 )
+
+
+def rates_at(groups, step):
+    """Return the rates of all groups at update `step`, each computed alone."""
+    return tuple(rate_of(group, step) for group in groups)
 
 
 def steps_before(epoch):
@@ -100,11 +105,13 @@ class RatedTrainer(Trainer):
         self.groups = tuple(change(group) if group.name == name else group for group in self.groups)
 
     def repeat(self, order):
-        self._change(order.group, lambda group: with_order(group, order.value, order.curve, order.policy))
+        self._change(
+            order.group, lambda group: with_order(group, order.value, order.curve, order.policy, order.function)
+        )
 
     def carry_out(self, order):
         before = self.step + 1
-        self._change(order.group, lambda group: ordered(group, before, order.value, order.policy))
+        self._change(order.group, lambda group: ordered(group, before, order.value, order.policy, order.function))
         self.applied += 1
         return ""
 

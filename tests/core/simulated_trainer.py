@@ -188,7 +188,7 @@ class Trainer:
     def _rerun(self) -> Report | None:
         """Re-run the next batch: it must lead to what the script says."""
         if self._epoch_is_over():
-            self._next_epoch()  # the journal holds something behind it, so it holds this epoch's end
+            self._next_epoch()  # the journal holds something after it, so it holds this epoch's end
             if self.done_epoch == self.order.epoch_to_keep:
                 self.wait_epoch = self.done_epoch
                 return sv.EpochReport(epoch=self.done_epoch, step=self.step)

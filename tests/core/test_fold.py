@@ -197,7 +197,7 @@ def _entries(events: list[Event], after: int = 0) -> list[_Entry]:
     return [_Entry(n, msgspec.Raw(encode_event(event))) for n, event in enumerate(events, 1) if n > after]
 
 
-def test_replay_names_the_event_behind_which_a_recorded_hash_disagrees():
+def test_replay_names_the_event_after_which_a_recorded_hash_disagrees():
     """A hash that another state made stops the replay."""
     world = World(3)
     world.run(80)

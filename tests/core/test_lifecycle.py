@@ -121,7 +121,7 @@ def test_a_restart_reruns_from_the_newest_checkpoint_and_records_each_step_once(
     assert world.state.trainer.deaths_total == 0
 
 
-def test_a_skipped_step_behind_the_last_applied_one_is_run_again_and_recorded_once():
+def test_a_skipped_step_after_the_last_applied_one_is_run_again_and_recorded_once():
     """The daemon dies between the skip and the next update, at each skipped batch."""
     calm = World(0)
     calm.run()
@@ -236,7 +236,7 @@ def test_a_rerun_that_differs_stops_the_run_only_where_it_cannot_be_explained(gr
     world.restart_daemon()
     while world.state.progress.rerun is None:
         world.tick()
-    difference = ck.Difference(step=5, field="loss", expected="0x1p+0", found="0x1p+1")
+    difference = ck.Difference(step=5, field="loss", expected="1.0", found="2.0")
     world.trainer.step = world.state.progress.rerun.last
     world.trainer.script.clear()
     report = ck.RerunReport(first=5, last=6, compared=2, first_difference=difference)
@@ -247,6 +247,9 @@ def test_a_rerun_that_differs_stops_the_run_only_where_it_cannot_be_explained(gr
     assert bool(find(world, ck.RerunDiverged)) is fails
     assert (world.state.run.phase is Phase.FAILED) is fails
     assert world.exit == (70 if fails else 0)
+    said = "step 5 came out differently when it was run again: the loss was 1.0, is 2.0." in world.state.run.why
+    assert said is fails
+    assert ("The usual causes are random numbers without a seed" in world.state.run.why) is fails
 
 
 def test_a_checkpoint_that_cannot_be_used_gives_way_to_the_next_older_and_the_last_one_fails_the_run():
@@ -272,7 +275,7 @@ def test_a_step_out_of_order_ends_its_trainer_and_is_not_recorded():
     world.give(ReportReceived(incarnation=1, report=report))
     world.run()
 
-    assert "step 9 was reported where step 4 comes next" in find(world, cv.ReportRefused)[0].why
+    assert "step 9 was reported, but step 4 comes next" in find(world, cv.ReportRefused)[0].why
     assert [event.step for event in find(world, sv.StepCompleted)] == list(range(1, TOTAL + 1))
 
 

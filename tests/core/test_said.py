@@ -2,26 +2,26 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from tests.core.facts import daemon_started
 from tests.core.rollback.test_rollback import rolled_back
 from tests.core.simulate import World, find, until
-from tests.core.test_fold import structs
 from tolariad.core.base import Actor
+from tolariad.core.checkpoints import words as ck
+from tolariad.core.control import words as cv
 from tolariad.core.detection.rules import Finding, Signal
 from tolariad.core.health import quarantine_words as qn
 from tolariad.core.health import words as hv
 from tolariad.core.rates import words as lr
 from tolariad.core.rollback import words as rb
 from tolariad.core.run import words as run
-from tolariad.core.said import APPLY, LATEST_MAX, is_said
-from tolariad.core.sentences import SENTENCES, sentence
+from tolariad.core.said import LATEST_MAX, is_said
+from tolariad.core.sentences import sentence
 from tolariad.core.state import RunState, fold
 from tolariad.core.steps import words as steps
-from tolariad.core.vocabulary import EVENT_TYPES
+from tolariad.core.trainer import words as tv
 
 AT = {"step": 412, "epoch": 3, "batch": 17}
 SKIP = {**AT, "branch": 0}
@@ -45,6 +45,25 @@ def skipped(reason: steps.SkipReason, loss: float = 9.5, grad_norm: float = 4.0)
         ),
         (rb.RolledBack(from_step=201, **BACK), "Rolled back from step 201 to step 200 (c000004) and abandoned 1 step."),
         (rb.RolledBack(**BACK), "Rolled back to step 200 (c000004)."),
+        (
+            ck.RerunFinished(
+                first=7,
+                last=36,
+                compared=30,
+                first_difference=ck.Difference(
+                    step=7, field="lr", expected=(0.003).hex(), found=(0.001).hex(), count=30
+                ),
+                expected="changed: learning_rate.base_lr",
+            ),
+            (
+                "Re-run finished: 30 of 30 re-run steps differ from the journal, as expected "
+                "(changed: learning_rate.base_lr): the learning rate of step 7 was 0.003 and is 0.001."
+            ),
+        ),
+        (
+            ck.RerunFinished(first=7, last=8, compared=2),
+            "Re-run finished: 2 of 2 re-run steps equal the journal, bit for bit.",
+        ),
         (
             skipped(steps.SkipReason.NON_FINITE, float("nan"), -1.0),
             "Skipped batch 17 of epoch 3: its loss is nan.",
@@ -112,22 +131,6 @@ def test_what_every_healthy_run_does_or_another_line_tells_is_not_said(event):
     assert fold(RunState(), [event]).said.latest == ()
 
 
-@settings(max_examples=200, deadline=None)
-@given(st.one_of([structs(kind) for kind in SENTENCES]))
-def test_every_type_of_the_table_has_a_sentence_whatever_its_fields_hold(event):
-    """Numbers at the limits of what can be stored, and any texts."""
-    words = sentence(event)
-
-    assert words.endswith(".")
-    assert words[0].isupper()
-
-
-def test_whatever_is_said_has_a_sentence_and_an_event_without_one_has_no_words():
-    """Without a sentence the console would show an empty line."""
-    assert set(APPLY) - {run.DaemonStarted} <= set(SENTENCES) <= set(EVENT_TYPES.values())
-    assert sentence(steps.EpochStarted(epoch=1)) == ""
-
-
 def test_a_run_that_goes_back_again_and_again_says_so_each_time_and_keeps_the_latest():
     """The numbers have no gap over restarts of the daemon, and the state keeps a limited number."""
     world, seen = World(0, deaths_max=1000), []
@@ -159,13 +162,65 @@ def test_skipped_batches_hide_nothing_that_the_run_did_between_them():
     assert next(one.number for one in fold(state, [back] * LATEST_MAX).said.latest) == state.said.total + 1
 
 
+DIED = {"incarnation": 1, "step": 18, "output": "a\n" * 9000 + "ValueError: 11\n", "stacks": "s" * 9000}
+RERUN = {"first": 11, "last": 18, "compared": 8}
+OTHER = ck.Difference(step=12, field="loss", expected="0x1p+0", found="0x1.8p+0")
+
+
+@pytest.mark.parametrize(
+    ("event", "is_counted"),
+    [
+        (tv.TrainerDied(reason=tv.DeathReason.EXCEPTION, **DIED), True),
+        (ck.CheckpointAborted(id="c000002", why="no space"), True),
+        (ck.CheckpointRejected(id="c000002", file="model.safetensors", why="BLAKE3 differs"), True),
+        (ck.RerunFinished(**RERUN), False),
+        (ck.RerunFinished(**RERUN, first_difference=OTHER), True),
+        (ck.RerunDiverged(difference=OTHER), True),
+        (lr.RateOrdered(group="default", value=0.001, actor=Actor(uid=1000)), False),
+        (cv.StopRequested(mode=run.StopMode.GRACEFUL, origin=run.Origin.SIGNAL), False),
+        (skipped(steps.SkipReason.SPIKE), True),
+        (hv.ConservativeModeLeft(healthy_epochs=3, seconds=300.0), False),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_what_matters_is_said_and_troubles_are_counted(event, is_counted):
+    """Deaths, failed checkpoints, results of re-runs, orders; orders and good ends are no troubles."""
+    said = fold(RunState(), [event, event]).said
+    (trouble,) = list(said.troubles.values()) or [None]
+
+    assert [sentence(one.event) for one in said.latest] == [sentence(event)] * 2
+    assert (trouble is not None) is is_counted
+    assert trouble is None or (trouble.count, trouble.last) == (2, said.latest[-1])
+    assert len(msgspec.msgpack.encode(said)) < 2000, "the output of a trainer is not part of the state"
+
+
+@pytest.mark.parametrize("reason", [tv.DeathReason.WITH_DAEMON, tv.DeathReason.KILLED])
+def test_a_trainer_that_was_told_to_end_is_no_trouble(reason):
+    """Its daemon ended, or ended it; and the rates that the run orders itself have a sentence of their own."""
+    assert not is_said(tv.TrainerDied(reason=reason, **DIED))
+    assert not is_said(lr.RateOrdered(group="default", value=0.001))
+
+
+def test_the_last_trouble_of_a_kind_stays_however_many_others_follow():
+    """A rollback is not hidden by a hundred skipped batches."""
+    back = rb.RolledBack(from_step=412, why="nan", **BACK)
+    state = fold(RunState(), [back, *[skipped(steps.SkipReason.SPIKE)] * 100, *[back] * 2, *[found(Finding.RISE)] * 99])
+
+    assert {name: one.count for name, one in state.said.troubles.items()} == {
+        "RolledBack": 3, "StepSkipped": 100, "InstabilityDetected": 99,
+    }  # fmt: skip
+    assert state.said.troubles["RolledBack"].last.seq == 103
+
+
 def test_a_disk_that_is_low_and_has_space_again_is_said():
     """A user who finds the run paused can see why."""
     low, again = run.DiskLow(free=8_466_432, floor=300_000_000), run.DiskRecovered(free=10**9, floor=300_000_000)
 
     assert is_said(low)
-    assert sentence(low) == "The disk is low: 8 MB are free, 300 MB are needed. The run pauses until there is space."
-    assert sentence(again) == "The disk has space again: 1000 MB are free. The run goes on."
+    assert (
+        sentence(low) == "The disk is low: 8.5 MB are free, 300.0 MB are needed. The run pauses until there is space."
+    )
+    assert sentence(again) == "The disk has space again: 1.0 GB are free. The run goes on."
 
 
 def test_a_rollback_that_the_next_start_finishes_says_where_it_came_from_and_why():

@@ -29,7 +29,7 @@ def main() -> int:
     try:
         return run(RunRequest(timeouts=timeouts, **asked))
     except StartRefused as refused:
-        print(refused.why, file=sys.stderr)
+        print(refused, file=sys.stderr)
         return refused.code
 
 

@@ -9,6 +9,8 @@ from tolariad.core.control.words import EndOrdered
 from tolariad.core.run.words import ConfigChanged, RunCompleted
 from tolariad.core.steps.words import StepCompleted
 
+SET = f"--set {SETS[0]}"
+
 
 def test_a_new_end_outlives_kill_9(start, run_dir):
     """Ordered, killed, started again with the configuration as it was: the run ends there."""
@@ -38,10 +40,11 @@ def test_a_complete_run_goes_on_with_more_epochs(start, run_dir):
     before = events(run_dir)
     fewer = start(epochs=1, task="digits")
     assert fewer.wait() == 78
-    assert "epochs" in fewer.stderr
+    assert "epochs: 2 in the run, 1 now (the run is at epoch 2, step 20)" in fewer.stderr
     other = start(epochs=3, task="digits", sets=[*SETS, "learning_rate.base_lr=0.5"])
     assert other.wait() == 78
-    assert "these keys differ: learning_rate.base_lr." in other.stderr
+    assert "learning_rate.base_lr: 0.003 in the run, 0.5 now\n" in other.stderr
+    assert "  epochs" not in other.stderr
     assert events(run_dir) == before
 
     more = start(epochs=3)
@@ -52,13 +55,34 @@ def test_a_complete_run_goes_on_with_more_epochs(start, run_dir):
     assert [one.step for one in of_type(run_dir, StepCompleted)] == list(range(1, 31))
 
 
-def test_a_run_that_is_not_complete_needs_a_word_for_more_epochs(start, run_dir):
-    """Its schedule would change under steps that may have to be made again."""
-    daemon = start(environ={"FAKE_TRAINER": "crawl@4"})
-    daemon.until(lambda status: status["step"] >= 4)
-    daemon.kill()
-    refused = start(epochs=5)
+def test_more_epochs_that_another_end_cuts_short_are_refused_with_the_command(start, run_dir):
+    """`stop.epochs` still ends the run here: the command takes it away. A later `stop.epochs` alone goes on."""
+    assert start(epochs=2, task="digits", sets=[*SETS, "stop.epochs=1"]).wait() == 0
+    cut = start(epochs=3)
+    assert cut.wait() == 78
+    command = f"tolariad run --epochs 3 {SET} --set=stop.epochs=null --dir {run_dir}"
+    assert f"to go on to epoch 3: {command}\n" in cut.stderr
 
-    assert refused.wait() == 78
-    assert "epochs" in refused.stderr
-    assert not of_type(run_dir, ConfigChanged)
+    more = start(sets=[*SETS, "stop.epochs=2"])
+    assert more.wait() == 0, more.stderr
+    assert "the run was complete after epoch 1, step 10, and goes on to epoch 2" in more.stderr
+    assert [one.keys for one in of_type(run_dir, ConfigChanged)] == [("stop.epochs",)]
+    assert [one.epochs for one in of_type(run_dir, RunCompleted)] == [1, 2]
+
+
+def test_a_run_that_is_not_complete_takes_another_end_at_a_start(start, run_dir):
+    """Without a flag, recorded and said; an end that has passed is refused with its place."""
+    daemon = start(environ={"FAKE_TRAINER": "crawl@14"})
+    daemon.until(lambda status: status["step"] >= 14)
+    daemon.kill()
+    passed = start(epochs=1)
+    assert passed.wait() == 78
+    assert "epochs: 3 in the run, 1 now (the run is at epoch 2, step 1" in passed.stderr
+    assert f"to end the run here: tolariad run --epochs 1 {SET} --dir {run_dir} --accept-config\n" in passed.stderr
+
+    longer = start(epochs=5)
+    assert longer.wait() == 0, longer.stderr
+    assert "the run is at epoch 2, step 1" in longer.stderr
+    assert "and goes on to epoch 5" in longer.stderr
+    assert [one.keys for one in of_type(run_dir, ConfigChanged)] == [("epochs",)]
+    assert [one.step for one in of_type(run_dir, StepCompleted)] == list(range(1, 51))

@@ -21,7 +21,7 @@ def test_a_full_disk_freezes_the_run_and_the_socket_says_why(start, run_dir):
     """
     daemon = start(environ={"FAKE_TRAINER": "crawl@4"}, sets=SMALL, task="digits", epochs=3)
     running = daemon.until(lambda status: status["step"] >= 4)
-    # No byte behind the first 8 KiB of any file can be written any more, so neither here nor in a next segment.
+    # No byte after the first 8 KiB of any file can be written any more, so neither here nor in a next segment.
     resource.prlimit(daemon.pid, resource.RLIMIT_FSIZE, (8192, resource.RLIM_INFINITY))
     status = daemon.until(lambda status: status["frozen"], "the freeze")
     assert status["phase"] == "frozen"

@@ -10,7 +10,16 @@ import pytest
 
 from tests.daemon.harness import SETS, DaemonProcess, events, is_gone, of_type
 from tolariad.core.control.words import StopRequested
-from tolariad.core.run.words import ConfigChanged, DaemonStarted, RunCompleted, RunPaused, RunResumed, RunRetried
+from tolariad.core.run.words import (
+    ConfigChanged,
+    DaemonStarted,
+    RunCompleted,
+    RunFailed,
+    RunPaused,
+    RunResumed,
+    RunRetried,
+    RunStarted,
+)
 from tolariad.core.steps.words import StepCompleted
 from tolariad.core.trainer.words import TrainerStarted
 
@@ -35,11 +44,46 @@ def test_a_completed_run_says_so(start, run_dir):
     assert len(of_type(run_dir, DaemonStarted)) == 3
 
 
-def test_a_failed_run_needs_a_word(start, run_dir):
-    """A configuration that the trainer refuses ends with 78. The run is failed: 70, until `--retry` continues it."""
+def test_a_run_that_never_trained_begins_anew(start, run_dir):
+    """Refused at set-up, corrected, started again in the same folder: it runs, with any key changed, without a flag."""
     refused = start(environ={"FAKE_REFUSAL": "this model has no parameters"})
     assert refused.wait() == 78
     assert "this model has no parameters" in refused.stderr
+    earlier = of_type(run_dir, RunStarted)[0]
+
+    again = start(task="digits", epochs=3, sets=[*SETS, "batch_size=32", "learning_rate.base_lr=0.5"])
+    assert again.wait() == 0, again.stderr
+    assert "the run begins anew" in again.stderr
+    assert of_type(run_dir / "failed-1", RunStarted) == [earlier]
+    begun = of_type(run_dir, RunStarted)
+    assert len(begun) == 1
+    assert begun[0].run_id != earlier.run_id
+    assert '"batch_size": 32,' in begun[0].config
+    assert not of_type(run_dir, RunFailed)
+    assert [one.step for one in of_type(run_dir, StepCompleted)] == list(range(1, 31))
+
+
+@pytest.mark.parametrize("moved", [(), ("checkpoints",), ("checkpoints", "journal")])
+def test_a_kill_while_it_is_set_aside_is_in_nobodys_way(start, run_dir, moved):
+    """Whatever was moved before the kill, the next start begins the run anew."""
+    assert start(environ={"FAKE_REFUSAL": "no"}).wait() == 78
+    (run_dir / "checkpoints" / "c000001").mkdir(parents=True)
+    (run_dir / "checkpoints" / "c000001" / "manifest.json").write_text("{}")
+    (run_dir / "failed-1").mkdir()
+    for name in moved:
+        (run_dir / name).rename(run_dir / "failed-1" / name)
+
+    again = start(task="digits")
+    assert again.wait() == 0, again.stderr
+    assert of_type(run_dir, RunCompleted)
+
+
+def test_a_failed_run_that_trained_needs_a_word(start, run_dir):
+    """It has failed: 70, until `--retry` continues it."""
+    daemon = start(environ=CRAWL)
+    daemon.until(lambda status: status["step"] >= 4)
+    daemon.kill()
+    assert start(environ={"FAKE_REFUSAL": "the data is gone"}).wait() == 78
 
     again = start()
     assert again.wait() == 70
@@ -91,8 +135,15 @@ def test_another_configuration_is_refused_by_name(start, run_dir):
     before = events(run_dir)
     refused = start(sets=[*SETS, "learning_rate.base_lr=0.5"])
     assert refused.wait() == 78
-    assert "learning_rate.base_lr" in refused.stderr
+    assert "  learning_rate.base_lr: 0.003 in the run, 0.5 now\n" in refused.stderr
+    command = f"tolariad run --set {SETS[0]} --set learning_rate.base_lr=0.5 --dir {run_dir}"
+    assert f"{command} --accept-config\n" in refused.stderr
     assert "epochs" not in refused.stderr
+    for accept in (False, True):
+        never = start(sets=[*SETS, "batch_size=32"], accept_config=accept)
+        assert never.wait() == 78
+        assert "  batch_size: 64 in the run, 32 now (the place within an epoch is" in never.stderr
+        assert f"--set batch_size=32 --dir {run_dir}-2 --from {run_dir}\n" in never.stderr
     assert events(run_dir) == before
 
     assert start(sets=[*SETS, "logging.level=debug"]).wait() == 0
@@ -138,10 +189,10 @@ def test_a_wrong_configuration_starts_nothing(start, run_dir, asked, said):
 def test_a_damaged_journal_starts_nothing(start, run_dir):
     """An acknowledged byte that changed: exit 65, file and place named, nothing written."""
     assert start(epochs=1, task="digits").wait() == 0
-    segment = next((run_dir / "journal").glob("*.wal"))
+    # The events of a run that has ended are in its packed segments.
+    segment = next((run_dir / "journal").glob("*.wal.zst"))
     whole = bytearray(segment.read_bytes())
-    # Behind the second frame's header: what follows it in the block may be padding.
-    whole[whole.index(b"ESPERENT", 2 * 4096) + 300] ^= 1
+    whole[300] ^= 1
     segment.write_bytes(whole)
     again = start()
     assert again.wait() == 65

@@ -7,9 +7,10 @@ import stat
 import pytest
 
 from journal import Files
+from tolariad.core.exits import EXIT_CONFIG, EXIT_DAMAGED, EXIT_IO
 from tolariad.core.inputs import StartMode
 from tolariad.daemon.opening import ALLOW_FILESYSTEM, open_run, require_linux
-from tolariad.daemon.request import EXIT_CONFIG, EXIT_DAMAGED, EXIT_IO, RunRequest, StartRefused
+from tolariad.daemon.request import RunRequest, StartRefused
 from tolariad.supervisor.notify import Notifier
 
 NFS = 0x6969

@@ -74,7 +74,7 @@ def test_a_thread_stops_on_a_signal_and_an_exception_is_a_death_that_is_survived
         "torch_threads: 1, rng_seed: 1}\n"
     )
     daemon = DaemonProcess(tmp_path / "run", config=str(config), trainer_command=None)
-    daemon.until(lambda status: status["step"] and status["step"] > 20, "steps behind the exception")
+    daemon.until(lambda status: status["step"] and status["step"] > 20, "steps after the exception")
     daemon.send(signal.SIGTERM)
     assert daemon.wait() == 0, daemon.stderr
 

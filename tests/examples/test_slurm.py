@@ -13,8 +13,8 @@ import time
 import pytest
 
 from tests.house.tree import ROOT
+from tolariad.core import exits
 from tolariad.core.settings.model import STOP_BUDGET_S
-from tolariad.daemon import request
 
 JOB = ROOT / "examples" / "slurm" / "job.sh"
 SRUN = """#!/bin/bash
@@ -87,8 +87,8 @@ def test_a_signal_stops_the_run_in_order(job, tmp_path, number, told):
 @pytest.mark.parametrize(
     ("code", "told"),
     [
-        *((code, "") for code in (0, 2, request.EXIT_DAMAGED, request.EXIT_FAILED, request.EXIT_CONFIG)),
-        *((code, "requeue 7\n") for code in (request.EXIT_IO, request.EXIT_TRY_AGAIN)),
+        *((code, "") for code in (0, 2, exits.EXIT_DAMAGED, exits.EXIT_FAILED, exits.EXIT_CONFIG)),
+        *((code, "requeue 7\n") for code in (exits.EXIT_IO, exits.EXIT_TRY_AGAIN)),
     ],
 )
 def test_an_end_that_may_pass_is_queued_again_and_no_other(job, tmp_path, code, told):

@@ -71,7 +71,7 @@ def test_the_lineage_leaves_out_what_was_abandoned(went_back):
     assert [e.step for e in events if isinstance(e, StepCompleted)] == list(range(1, 13))
 
 
-def test_a_branch_is_written_behind_the_step():
+def test_a_branch_is_written_after_the_step():
     """`step:6@1` is accepted; a branch for anything but a step is not."""
     now = datetime(2026, 11, 21, tzinfo=UTC)
 

@@ -81,7 +81,7 @@ def test_since_an_epoch_begins_with_its_first_event(reader):
     assert timeline.brief(first.event).epoch == 2
 
 
-def test_a_place_behind_the_end_gives_nothing(reader):
+def test_a_place_after_the_end_gives_nothing(reader):
     """It is not an error: the answer is empty."""
     for position in (
         JournalPosition(PositionKind.SEQ, 10_000),

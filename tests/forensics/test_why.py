@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
+from journal.reader import Reader
+from tests.control.fakes import Recorder
 from tolariad.core.base import Actor
 from tolariad.core.inputs import CommandReceived
 from tolariad.core.rollback import words as rb
+from tolariad.core.steps.words import SkipReason, StepSkippedReport
 from tolariad.forensics.positions import JournalPosition, PositionKind
-from tolariad.forensics.why import NoAnswer, why
+from tolariad.forensics.why import TOPICS, NoAnswer, why
 
 
 def types(links):
@@ -87,6 +92,47 @@ def test_the_rollback_that_is_asked_about_is_the_last_one_done_or_given_up(recor
     assert types(given_up.causes)[0] == "RollbackRequested"
 
 
+def test_a_pause_reaches_the_resume_and_who_ordered_it(recorder, reader):
+    """The order and its event; nothing as long as the pause lasts."""
+    answer = why(reader, "pause")
+    until = answer.ended[0].seq - 1
+
+    assert types(answer.ended) == ["ResumeRequested", "RunResumed"]
+    assert answer.ended[0].fields["actor"]["pid"] == 8
+    assert why(reader, "pause", until_seq=until).ended == ()
+
+
+def test_a_step_says_which_batches_were_skipped_before_it(recorder, reader):
+    """Those of this step only; a step that was not made yet is answered by its last skip."""
+    at = {"epoch": 3, "loss": float("nan"), "grad_norm": -1.0}
+    step = recorder.state.progress.step
+    for batch, reason in ((6, SkipReason.NON_FINITE), (7, SkipReason.SPIKE)):
+        recorder.report(StepSkippedReport(step=step + 1, batch=batch, reason=reason, **at))
+    tried = why(reader, "step", position=JournalPosition(PositionKind.STEP, step + 1))
+    recorder.step()
+    made = why(reader, "step", position=JournalPosition(PositionKind.STEP, step + 1))
+    before = why(reader, "step", position=JournalPosition(PositionKind.STEP, step))
+    nan = why(reader, "nan")
+
+    assert (tried.event.fields["type"], tried.event.fields["batch"]) == ("StepSkipped", 7)
+    assert made.event.fields["type"] == "StepCompleted"
+    assert [one.fields["batch"] for one in made.skipped] == [6, 7]
+    assert before.skipped == ()
+    assert (nan.event.fields["batch"], nan.event.fields["reason"]) == (6, "non_finite")
+
+
+@pytest.mark.parametrize("topic", sorted({*TOPICS} - {"lr"}))
+def test_each_topic_has_words_for_a_run_without_it(topic, tmp_path):
+    """No event type is in them; `stop` says that the run was never stopped."""
+    empty = Recorder(tmp_path / "journal", segment_bytes=1 << 20)
+    empty.journal.close()
+    with Reader(tmp_path / "journal") as opened, pytest.raises(NoAnswer) as said:
+        why(opened, topic)
+
+    assert re.fullmatch(r"this run [a-z ,]+; `tolaria why RUN phase` explains its phase", str(said.value))
+    assert topic != "stop" or "never stopped" in str(said.value)
+
+
 @pytest.mark.parametrize("topic", ["hang", "RunFailed", "c009999", "love"])
 def test_what_never_happened_is_said_so(reader, topic):
     """An unknown topic gets the list of known ones."""
@@ -96,7 +142,7 @@ def test_what_never_happened_is_said_so(reader, topic):
     assert ("pause" in str(said.value)) is (topic != "hang")
 
 
-def test_a_number_behind_the_end_has_no_answer(reader):
+def test_a_number_after_the_end_has_no_answer(reader):
     """Neither an event nor a step."""
     for position in (JournalPosition(PositionKind.SEQ, 99_999), JournalPosition(PositionKind.STEP, 99_999)):
         with pytest.raises(NoAnswer):

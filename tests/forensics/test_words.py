@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tolariad.forensics.words import block, by_whom, one_line, safe, safe_lines
+from tolariad.forensics.words import block, by_whom, in_words, one_line, safe, safe_lines
 
 
 @pytest.mark.parametrize(
@@ -58,3 +58,22 @@ def test_a_block_has_every_field_whole():
 def test_a_program_of_ours_has_no_user():
     """A uid of -1 is not shown."""
     assert by_whom({"program": "signal", "reason": "SIGTERM"}) == "(by signal: SIGTERM)"
+
+
+def test_an_event_is_a_sentence_and_one_of_another_version_its_fields():
+    """A type that this version does not know, or a field that it cannot read, is shown as it is."""
+    pause = {"type": "PauseRequested", "wall": 1, "actor": {"uid": 1000, "program": "tolaria", "reason": "a\x1bb"}}
+
+    assert in_words(pause) == "A pause was ordered by uid 1000: a\\x1bb."
+    assert in_words({"type": "Newer", "wall": 1, "level": 3}) == "level=3"
+    assert in_words({"type": "EpochStarted", "epoch": "three"}) == "epoch=three"
+
+
+def test_a_block_tells_the_length_of_a_table_and_not_its_characters():
+    """The table of a rate function has thousands, at any depth of an event."""
+    table = {"source": "a.py:f", "hash": "ab", "steps": 3, "packed": "x" * 5000}
+    shown = block({"function": table, "groups": [{"name": "g", "schedule": {"function": table}}]}, indent="")
+
+    assert shown.count("5000 characters") == 2
+    assert "xx" not in shown
+    assert "source: a.py:f" in shown

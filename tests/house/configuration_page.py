@@ -12,10 +12,11 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import NODEFAULT, Meta, Struct
 
+from tolariad.core.settings.changes import NEVER, change_of, is_reloadable
 from tolariad.core.settings.model import Settings
 from tolariad.core.settings.optimization import Optimizer, PartOptimizer
 from tolariad.core.settings.reading import choices_of, fields_of, is_secret, items_of, section_of
-from tolariad.core.settings.rules import OPTIMIZER_ARGUMENTS, WITHOUT_EFFECT, is_reloadable
+from tolariad.core.settings.rules import OPTIMIZER_ARGUMENTS, WITHOUT_EFFECT
 from tolariad.core.settings.task_defaults import TASK_DEFAULTS, Layer
 
 _HEAD = """\
@@ -29,9 +30,9 @@ A configuration is one YAML document with the top-level key `tolaria:`. Every ke
       learning_rate:
         base_lr: 3e-4
 
-`tolariad check CONFIG.yaml` validates a file and prints all values that a run would use. `tolariad check --schema`
-prints a JSON Schema. `--set KEY=VALUE` overrides a key; a key in a section is written with dots:
-`--set learning_rate.base_lr=3e-4`. `make docs` generates this page.
+`tolariad check CONFIG.yaml` validates a file and shows what its run costs; `--verbose` prints all values that it would
+use. `tolariad check --schema` prints a JSON Schema. `--set KEY=VALUE` overrides a key; a key in a section is written
+with dots: `--set learning_rate.base_lr=3e-4`. `make docs` generates this page.
 
 Values are read by the rules of YAML 1.2: only `true` and `false` are booleans, `3e-4` is a number, `off` is text. An
 unknown key, a duplicate key, a value of the wrong type or a value out of range is an error. The error names file, line
@@ -47,12 +48,23 @@ A value comes from the first of these that has the key: `--task`, `--epochs` and
 built-in task, below; the general default. A run keeps its values in the journal. A start without a file and without
 `--task` takes them from there instead of a file.
 
-If a run is started again and a value differs from the journal's, the start is refused (exit 78) and names the keys.
-These changes are accepted, and recorded as `ConfigChanged`:
+## What a start may change
 
-* keys marked *reload*. They may also change during a run: edit the file, then send SIGHUP to the daemon;
-* a later end, if the run is complete;
-* every change, if the start has `--accept-config`.
+The last column of the tables says what happens if a run is started again with another value of the key:
+
+* *free*: the start takes it over. An end that has passed already is refused. Keys marked *reload* may also change
+  during a run: edit the file, then send SIGHUP to the daemon;
+* *accept*: the start needs `--accept-config`. The steps since the last checkpoint are made again and may differ from
+  the journal; a line on the console says how many do;
+* *never*: no start changes it. `tolariad run CONFIG --dir OTHER --from RUN` begins another run with the weights of this
+  one.
+
+Each change is recorded as `ConfigChanged`. A refused start changes nothing, exits with 78, and names each key, its old
+and its new value, and the command that does what was meant.
+
+These keys never change:
+
+{never}
 
 A key marked *later* is accepted, but has no effect in this version; `tolariad check` lists such keys.
 """
@@ -60,7 +72,8 @@ A key marked *later* is accepted, but has no effect in this version; `tolariad c
 
 def configuration_page() -> str:
     """Return the whole page as Markdown."""
-    parts = [_HEAD, "## The top level\n", _table(Settings, ""), *_sections(Settings, "")]
+    never = "\n".join(f"* `{key}`: {why};" for key, why in NEVER.items())
+    parts = [_HEAD.format(never=f"{never[:-1]}."), "## The top level\n", _table(Settings, ""), *_sections(Settings, "")]
     return "\n".join([*parts, _optimizer_table(), _task_table()])
 
 
@@ -82,7 +95,7 @@ def _sections(kind: type[Struct], prefix: str) -> list[str]:
 
 
 def _table(kind: type[Struct], prefix: str, without: Collection[str] = ()) -> str:
-    rows = ["| key | type | default | meaning | |", "|---|---|---|---|---|"]
+    rows = ["| key | type | default | meaning | at a start |", "|---|---|---|---|---|"]
     for field in fields_of(kind).values():
         if field.name in without:
             continue
@@ -198,4 +211,5 @@ def _literal(value: Any) -> str:
 
 def _marks(key: str) -> str:
     later = any(key == prefix or key.startswith(f"{prefix}.") for prefix in WITHOUT_EFFECT)
-    return ", ".join(word for word, holds in (("*reload*", is_reloadable(key)), ("*later*", later)) if holds)
+    marks = {"*reload*": is_reloadable(key), "*later*": later}
+    return ", ".join([f"*{change_of(key).value}*", *(word for word, holds in marks.items() if holds)])

@@ -28,6 +28,7 @@ ROOMS: dict[str, tuple[set[str], set[str]]] = {
     "run_files": (set(), set()),
     "loop_files": (set(), {"aiofiles"}),
     "guards": ({"core"}, set()),
+    "rate_functions": ({"core"}, set()),
     "channel": ({"core"}, set()),
     "config": ({"core"}, {"yaml"}),
     "strategy": ({"core", "leyline"}, set()),
@@ -36,7 +37,7 @@ ROOMS: dict[str, tuple[set[str], set[str]]] = {
     "kernel": ({"core", "journal", "channel"}, set()),
     "supervisor": ({"core", "channel", "storage", "strategy", "leyline", "loop_files"}, set()),
     "trainer": (
-        {"core", "guards", "channel", "storage"},
+        {"core", "guards", "rate_functions", "channel", "storage"},
         {"torch", "numpy", "blake3", "xxhash"},
     ),
     "telemetry": (

@@ -10,7 +10,7 @@ import pytest
 
 from tests.house.tree import ROOT
 
-HEAVY = ("torch", "numpy", "asyncio", "structlog", "uvloop", "aiofiles")
+HEAVY = ("torch", "numpy", "asyncio", "structlog", "uvloop", "aiofiles", "rich")
 PROBE = """
 import json, sys
 from tolariad.cli.tolaria import main
@@ -77,7 +77,7 @@ def loaded_by(*arguments: str, before: str = "") -> tuple[int, list[str]]:
     ids=" ".join,
 )
 def test_a_reading_command_loads_nothing_heavy(arguments, finished_run, tmp_path):
-    """A query to a journal loads no torch, numpy, asyncio or structlog."""
+    """A query to a journal loads no torch, numpy, asyncio, structlog or rich."""
     filled = [one.format(run=finished_run, runs=finished_run.parent, empty=tmp_path) for one in arguments]
 
     code, loaded = loaded_by(*filled)

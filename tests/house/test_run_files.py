@@ -28,6 +28,7 @@ ALLOWED: dict[str, str] = {
     "tolariad/trainer/health/stopwatch.py": _SYSTEM,
     "tolariad/control/peer.py": _SYSTEM,
     "tolariad/config.py": _USERS,
+    "tolariad/rate_functions.py": _USERS,
     "tolariad/daemon/settings.py::given_text": _USERS,
     "tolariad/trainer/tasks/task.py": _USERS,
     "tolariad/trainer/check.py": "the command's own temporary file",

@@ -117,6 +117,9 @@ class MemoryFiles(Files):
     def size(self, descriptor):
         return len(self._image(descriptor))
 
+    def is_deleted(self, descriptor):
+        return descriptor in self.gone
+
     def _image(self, descriptor):
         return self.gone[descriptor] if descriptor in self.gone else self.images[self.open[descriptor]]
 

@@ -124,7 +124,7 @@ def test_any_other_call_that_fails_loses_nothing(quick_path, call, fault):
     assert outcomes.total() > 2
 
 
-def test_a_failed_write_goes_to_the_next_segment_behind_a_poison_frame(tmp_path):
+def test_a_failed_write_goes_to_the_next_segment_after_a_poison_frame(tmp_path):
     """The batch keeps its numbers; the failed bytes are declared void, and readers and verify skip them."""
     files = FaultyFiles("pwrite", 0, 0, "short")
     with begin(Journal.open(tmp_path, segment_bytes=SEGMENT, files=files)) as journal:
@@ -340,8 +340,8 @@ def test_want_of_space_is_said_also_where_the_system_says_something_else(tmp_pat
 
 @pytest.mark.parametrize("how", ["short", "EIO"])
 def test_a_new_journal_on_a_small_disk_begins_with_a_segment_that_fits(tmp_path, how):
-    """The run can then record that space is missing; the next segment has its full size."""
-    files = Small(700_000, how)
+    """The run can then record that space is missing; the next segment is longer."""
+    files = Small(300_000, how)
     journal = begin(Journal.open(tmp_path, segment_bytes=4_000_000, files=files))
     acked: list[bytes] = []
     with pytest.raises(JournalFull):
@@ -352,7 +352,7 @@ def test_a_new_journal_on_a_small_disk_begins_with_a_segment_that_fits(tmp_path,
     journal.close()
 
     sizes = [path.stat().st_size for path in sorted(tmp_path.glob("*.wal"))]
-    assert sizes == [499_712, 3_997_696]
+    assert sizes == [262_144, 1_048_576]
     check_reopened(tmp_path, acked, acked)
 
 

@@ -71,7 +71,7 @@ def check_repaired(folder: Path, written: list[bytes], plan) -> None:
 
 
 @pytest.mark.parametrize("packed", [False, True], ids=["plain", "packed"])
-def test_damage_in_an_old_segment_is_cut_with_everything_behind_it(quick_path, packed):
+def test_damage_in_an_old_segment_is_cut_with_everything_after_it(quick_path, packed):
     """First planned and refused without changes, then done; every original byte is kept."""
     written = fill(quick_path, Files(), segment_bytes=SEGMENT)
     victim = sorted(quick_path.glob("*.wal"))[1]
@@ -217,7 +217,7 @@ def test_a_power_cut_at_any_operation_leaves_a_refusal_or_a_gap_that_is_told(dam
     assert found["refused"] > 5
 
 
-def test_what_does_not_fit_behind_the_cut_is_refused_before_anything_is_changed(quick_path):
+def test_what_does_not_fit_after_the_cut_is_refused_before_anything_is_changed(quick_path):
     """If the event is larger than the room, the damaged segment stays in place."""
     fill(quick_path, Files(), segment_bytes=SEGMENT)
     spoil(min(quick_path.glob("*.wal")))

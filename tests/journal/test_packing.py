@@ -141,7 +141,7 @@ def test_the_zstd_tool_gives_the_segment_back(tmp_path):
     assert found.stdout == image
 
 
-def test_writing_goes_on_behind_packed_segments(tmp_path):
+def test_writing_goes_on_after_packed_segments(tmp_path):
     """A journal of packed segments opens, and its newest segment is continued."""
     written = fill(tmp_path)
     pack(tmp_path)
@@ -304,7 +304,7 @@ def test_nothing_is_set_aside_in_a_packed_segment(tmp_path):
 def test_a_step_takes_at_most_200_bytes_packed(tmp_path, seed):
     """Steps as a run writes them, one in a frame, with changing losses, norms and rates; all bytes count."""
     rng, wall, mono = random.Random(seed), 1_790_000_000_000_000_000, 12_345_678_901
-    with begin(Journal.open(tmp_path, segment_bytes=400 * 4096)) as journal:
+    with begin(Journal.open(tmp_path, segment_bytes=400 * 4096, first_bytes=400 * 4096)) as journal:
         for n in range(1, 500):
             wall, mono = wall + int(rng.gauss(1.1e6, 1e5)), mono + int(rng.gauss(1.1e6, 1e5))
             numbers = {

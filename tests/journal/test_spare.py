@@ -75,7 +75,7 @@ def test_zeros_are_written_with_pauses_in_the_background_and_without_where_someb
     """
     pauses = []
     monkeypatch.setattr("journal.spare.time.sleep", pauses.append)
-    SpareMaker(Files(), tmp_path, 3 << 20).take(0)
+    SpareMaker(Files(), tmp_path, 3 << 20).take(3 << 20, 3 << 20)
     assert pauses == []
 
     maker = SpareMaker(Files(), tmp_path, 3 << 20)
@@ -98,7 +98,7 @@ def wait_until_ready(maker: SpareMaker) -> bool:
 def test_a_spare_is_all_zeros_and_has_its_full_length(tmp_path):
     """It is written and not merely allocated: as many blocks as bytes."""
     maker = SpareMaker(Files(), tmp_path, 3_000_000)
-    spare = maker.take(0)
+    spare = maker.take(3_000_000, 3_000_000)
 
     assert spare.read_bytes() == bytes(3_000_000)
     assert spare.stat().st_blocks * 512 >= 3_000_000
@@ -109,10 +109,66 @@ def test_a_spare_that_is_too_small_is_kept_for_the_next_time(tmp_path):
     maker = SpareMaker(Files(), tmp_path, 10_000)
     assert maker.prepare()
 
-    assert maker.take(20_000).stat().st_size == 20_000
+    assert maker.take(20_000, 10_000).stat().st_size == 20_000
     assert maker.ready
-    assert maker.take(10_000).stat().st_size == 10_000
+    assert maker.take(10_000, 10_000).stat().st_size == 10_000
     assert not maker.ready
+
+
+def test_a_reserved_spare_of_another_length_is_not_taken(tmp_path):
+    """Each file has exactly the length asked for, and none is left over."""
+    maker = SpareMaker(Files(), tmp_path, 10_000)
+    maker.reserve(30_000)
+    assert maker.take(20_000, 10_000).stat().st_size == 20_000
+    assert len(list(tmp_path.iterdir())) == 1
+
+
+def test_a_spare_that_was_begun_for_a_shorter_segment_is_not_kept(tmp_path):
+    """The writer takes a longer one while a short one is filled; the next one made ahead has the new length."""
+
+    class Meanwhile(Files):
+        """While the first spare is created, the writer begins the next segment."""
+
+        taken = False
+
+        def create(self, path):
+            if not self.taken:
+                self.taken = True
+                maker.take(20_000, 40_000)
+            return super().create(path)
+
+    maker = SpareMaker(Meanwhile(), tmp_path, 10_000)
+    maker.prepare()
+    assert not maker.ready
+    assert maker.prepare()
+    assert maker.take(40_000, 40_000).stat().st_size == 40_000
+    assert sorted(path.stat().st_size for path in tmp_path.iterdir()) == [20_000, 40_000]
+
+
+def test_segments_grow_and_each_next_one_is_made_ahead(tmp_path):
+    """Each is four times as long as the one before, up to the configured length; no commit makes its file."""
+    lengths, made = [], []
+
+    class Watching(Files):
+        """Notes the names of threads that make files."""
+
+        def create(self, path):
+            made.append(threading.current_thread().name)
+            return super().create(path)
+
+    journal = Journal.open(tmp_path, segment_bytes=20 * SEGMENT, first_bytes=SEGMENT, files=Watching())
+    with begin(journal):
+        made.clear()
+        journal.start_preparing()
+        for segment_no in range(1, 5):
+            assert wait_until(lambda: journal.statistics().spare_ready)
+            while journal.statistics().segment_no == segment_no:
+                commit(journal, [event(0)])
+            lengths.append(max(tmp_path.glob("*.wal")).stat().st_size)
+        assert wait_until(lambda: journal.statistics().packed == 4)
+    assert lengths == [4 * SEGMENT, 16 * SEGMENT, 20 * SEGMENT, 20 * SEGMENT]
+    assert set(made) == {"journal-spare", "journal-pack"}
+    assert verify(tmp_path).verdict is Verdict.CLEAN
 
 
 def test_a_full_disk_is_noted_and_its_space_given_back(tmp_path):
@@ -142,4 +198,4 @@ def test_a_spare_that_cannot_be_made_at_all_is_an_error(tmp_path):
     """`take` raises the file system's error."""
     maker = SpareMaker(FaultyFiles("create", 1, 1, errno.EROFS), tmp_path, 10_000)
     with pytest.raises(OSError, match="Read-only"):
-        maker.take(0)
+        maker.take(3_000_000, 3_000_000)

@@ -29,7 +29,14 @@ class Rig:
     """A kernel over a journal in a folder. The test plays its trainer, its event loop and its operator."""
 
     def __init__(
-        self, folder, files=None, segment_bytes=128 * 1024, mode=StartMode.EXPLICIT, scheduling=None, **policy
+        self,
+        folder,
+        files=None,
+        segment_bytes=128 * 1024,
+        mode=StartMode.EXPLICIT,
+        scheduling=None,
+        lost=str,
+        **policy,
     ):
         journal = (
             Journal.open(folder, segment_bytes=segment_bytes, files=files)
@@ -42,7 +49,7 @@ class Rig:
         self.published: list[Published] = []
         self.changed = threading.Condition()
         self.journal = journal
-        self.kernel = Kernel(journal, state, clock=now, publish=self._publish, scheduling=scheduling)
+        self.kernel = Kernel(journal, state, clock=now, publish=self._publish, scheduling=scheduling, lost=lost)
         self.kernel.begin(bytes(16), bytes(32), bytes(16))
         self.kernel.start()
         self.kernel.submit(Opened(mode=mode, facts=facts))

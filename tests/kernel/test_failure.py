@@ -40,6 +40,7 @@ def test_a_journal_that_fails_freezes_the_run_and_says_why(tmp_path):
     assert isinstance(answer, Refusal)
     assert answer.error == "NotDurable"
     assert rig.kernel.failure is not None
+    # Kept private: the kernel's promise about `head`, which nothing outside it may read.
     assert rig.kernel._head is rig.kernel.durable
     assert trainer.page.halted
     number = rig.step(1)
@@ -59,6 +60,37 @@ def test_a_journal_that_fails_freezes_the_run_and_says_why(tmp_path):
     rig = Rig(tmp_path / "journal")
     rig.wait(lambda: rig.published)
     assert not any(isinstance(event, cv.NoteAdded) for event in events_on_disk(tmp_path / "journal"))
+    rig.close()
+
+
+def test_an_order_into_files_that_are_gone_is_not_acknowledged(tmp_path):
+    """A deleted file takes writes without an error. The order is refused, the run is frozen, and the daemon ends."""
+    gone: list[str] = []
+    rig = Rig(tmp_path / "journal", lost=lambda: gone[0] if gone else "")
+    trainer = rig.until_training()
+    gone.append("the folder was deleted")
+    answer = rig.command(cv.Note(text="lost"))
+    assert isinstance(answer, Refusal)
+    assert (answer.error, answer.why) == ("NotDurable", "the folder was deleted")
+    assert trainer.page.halted
+    assert [one.code for one in rig.effects(rv.ExitDaemon)] == [74]
+    rig.close()
+
+
+def test_files_that_are_gone_end_the_daemon_without_any_order(tmp_path):
+    """The watch asks for a check; if nothing is missing, the check changes nothing."""
+    gone: list[str] = []
+    rig = Rig(tmp_path / "journal", lost=lambda: gone[0] if gone else "")
+    trainer = rig.until_training()
+    rig.kernel.check_place()
+    rig.step(1)
+    rig.wait(lambda: rig.kernel.durable.progress.step == 1)
+    assert rig.kernel.failure is None
+    gone.append("the folder was deleted")
+    rig.kernel.check_place()
+    rig.wait(lambda: rig.effects(rv.ExitDaemon))
+    assert rig.kernel.failure == "the folder was deleted"
+    assert trainer.page.halted
     rig.close()
 
 

@@ -25,7 +25,7 @@ from tolariad.core.state import RunState
 from tolariad.core.steps import script_words as sc
 from tolariad.core.steps import words as sv
 from tolariad.core.trainer import words as tv
-from tolariad.kernel import recorder
+from tolariad.kernel import marks
 
 
 def test_the_page_shows_a_report_only_once_its_event_is_on_disk(rig):
@@ -153,7 +153,7 @@ def test_rotation_and_replay_give_the_live_state_again(tmp_path):
 
 def test_what_is_left_to_fold_is_short(tmp_path, monkeypatch):
     """Captures are between the frames of a long segment, and one is at the end after an orderly stop."""
-    monkeypatch.setattr(recorder, "CAPTURE_EVENTS", 32)
+    monkeypatch.setattr(marks, "CAPTURE_EVENTS", 32)
     rig = Rig(tmp_path / "journal", segment_bytes=16 << 20)
     rig.until_training()
     for number in range(1, 200):

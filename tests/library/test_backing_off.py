@@ -11,7 +11,7 @@ from tolariad.core.steps.words import StepCompleted
 from tolariad.trainer import build
 
 
-def test_the_steps_behind_the_rollback_are_made_at_the_share_that_is_configured(tmp_path, monkeypatch):
+def test_the_steps_after_the_rollback_are_made_at_the_share_that_is_configured(tmp_path, monkeypatch):
     """Each rate is half of what the same step had before; nothing else changed a rate."""
     monkeypatch.setattr(build, "reads_late", lambda settings, device: True)
     dataset = Glitching(96 + 25, 12, float("nan"))

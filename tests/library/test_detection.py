@@ -12,11 +12,11 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from journal import Reader
+from tests.library.inside import ordered, state_of
 from tests.library.test_library import CONFIG, bits, data, network
 from tolariad import Tolaria, TrainingResult
 from tolariad.core.base import Event
 from tolariad.core.checkpoints.words import CheckpointRejected, RerunFinished
-from tolariad.core.decision import Accepted
 from tolariad.core.health import quarantine_words as qn
 from tolariad.core.health.words import InstabilityDetected
 from tolariad.core.rates.words import LrSet
@@ -106,7 +106,7 @@ def test_the_journal_says_what_was_found_and_what_was_done(skipped):
 
 
 @pytest.mark.parametrize("at", [5, 12, 17])
-def test_a_run_that_dies_behind_a_skip_resumes_to_the_bit(tmp_path, skipped, at):
+def test_a_run_that_dies_after_a_skip_resumes_to_the_bit(tmp_path, skipped, at):
     """After a death soon or long after the skip, the re-run skips the batch again."""
 
     def hook(step):
@@ -180,14 +180,14 @@ def train_long(
 
     class Hooks:
         def on_step_end(self, model, step):
-            live = tolaria._live
+            state = state_of(tolaria)
             if step == 1 and quarantine and once("quarantined"):
                 for batches in quarantine:
-                    assert isinstance(live._order(qn.QuarantineAdd(batches=batches)), Accepted)
+                    assert ordered(tolaria, qn.QuarantineAdd(batches=batches))
             if hot is not None and step == HOT_AT and once("ordered"):
-                group = live.state.rates.groups[0].name
-                assert isinstance(live._order(LrSet(group=group, value=hot)), Accepted)
-            if step == die_at and live.state.rollbacks.done and once("died"):
+                group = state.rates.groups[0].name
+                assert ordered(tolaria, LrSet(group=group, value=hot))
+            if step == die_at and state.rollbacks.done and once("died"):
                 raise InterruptedError
 
     loader = DataLoader(dataset or data(), batch_size=12, shuffle=True)
@@ -273,9 +273,9 @@ def test_a_damaged_checkpoint_is_refused_by_name_and_the_run_goes_back_to_anothe
     assert bits(model) == hot[0]
 
 
-def test_a_death_behind_the_way_back_changes_nothing(tmp_path, hot):
+def test_a_death_after_the_way_back_changes_nothing(tmp_path, hot):
     """The re-run is on the new branch and skips the same batches."""
-    # The epoch's last step on that branch: behind the batches passed over, and before the next checkpoint.
+    # The epoch's last step on that branch: after the batches passed over, and before the next checkpoint.
     with pytest.raises(InterruptedError):
         train_long(tmp_path / "run", model=network(), hot=1000.0, die_at=84, **HOT)
     died = events_of(tmp_path / "run")
@@ -338,7 +338,7 @@ def test_where_numbers_arrive_a_step_late_nothing_is_skipped_and_what_is_not_fin
     monkeypatch.setattr(build, "reads_late", lambda settings, device: True)
     model = plain()
     events = train_long(tmp_path / "run", model=model, epochs=EPOCHS, dataset=Glitching(96 + 25, 12, float("nan")))
-    # A step may also stall here: that is recorded, and no more. So is what the steps behind show until the order is
+    # A step may also stall here: that is recorded, and no more. So is what the steps after show until the order is
     # there.
     found, *behind = [one for one in of(events, InstabilityDetected) if one.finding.value != "stall"]
     assert all((one.finding, one.asks) == (found.finding, False) and one.step > found.step for one in behind), behind

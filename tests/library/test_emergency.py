@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from torch.utils.data import DataLoader
 
+from tests.library.inside import ordered
 from tests.library.test_detection import events_of, of
 from tests.library.test_library import CONFIG, EPOCHS, bits, data, network
 from tolariad import Tolaria
-from tolariad.core.decision import Accepted
 from tolariad.core.health import words as hv
 from tolariad.core.rollback import words as rb
 
@@ -25,7 +25,7 @@ def test_what_major_leaves_comes_out_the_same_from_where_it_goes_to(tmp_path):
             seen[back].setdefault(step, bits(model))
             if step == LEFT and not back:
                 order = hv.RaiseEmergency(level=hv.Level.MAJOR, reason="it looks odd")
-                assert isinstance(tolaria._live._order(order), Accepted)
+                assert ordered(tolaria, order)
 
     tolaria.train(network(), DataLoader(data(), batch_size=12, shuffle=True), None, EPOCHS, task=Hooks())
     events = events_of(tmp_path / "run")

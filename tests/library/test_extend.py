@@ -153,3 +153,85 @@ def test_a_complete_run_goes_on_with_more_epochs_and_without_a_word(tmp_path):
     assert steps_of(events) == steps_of(calm)
     assert [one.keys for one in of(events, ConfigChanged)] == [("epochs",)]
     assert [one.epochs for one in of(events, RunCompleted)] == [2, 4]
+
+
+def test_a_complete_run_goes_on_with_more_steps_and_without_a_word(tmp_path, caplog):
+    """The cosine is over the epochs, so it stays as planned: the bits are those of a run that was configured so."""
+    train(tmp_path / "run", stop={"steps": 11})
+    found, events = train(tmp_path / "run", stop={"steps": 19})
+    expected, calm = train(tmp_path / "calm", stop={"steps": 19})
+    said = [record.getMessage() for record in caplog.records if record.name == "tolariad.run"]
+
+    assert found == expected
+    assert steps_of(events) == steps_of(calm)
+    assert [one.keys for one in of(events, ConfigChanged)] == [("stop.steps",)]
+    assert any("was complete after epoch 1, step 11, and goes on to epoch 3, at most step 19" in one for one in said)
+    assert any("learning rates keep their curves: default (host_cosine) ends at" in one for one in said)
+
+
+@pytest.mark.parametrize(
+    ("change", "keys", "differs"),
+    [
+        ({"learning_rate": {"base_lr": 0.02, "warmup_epochs": 0}}, "learning_rate.base_lr", True),
+        ({"detect": {"skip": False}}, "detect.skip", False),
+    ],
+    ids=["other rates", "equal all the same"],
+)
+def test_a_change_that_was_accepted_says_what_it_did_to_the_steps_run_again(tmp_path, caplog, change, keys, differs):
+    """The figures are those of the re-run: how many steps there were, and how many of them differ."""
+
+    def hook(tolaria, step):
+        if step == 14:
+            raise InterruptedError
+
+    with pytest.raises(InterruptedError):
+        train(tmp_path / "run", hook=hook)
+    config = {"tolaria": {**CONFIG["tolaria"], **change}}
+    tolaria = Tolaria(config, run_dir=tmp_path / "run", accept_config=True)
+    loader = DataLoader(data(), batch_size=12, shuffle=True)
+    tolaria.train(network(), loader, DataLoader(data(48), batch_size=24), EPOCHS)
+    (rerun,) = of(events_of(tmp_path / "run"), RerunFinished)
+    said = [record.getMessage() for record in caplog.records if record.name == "tolariad.run"]
+
+    assert rerun.compared > 1
+    assert (rerun.first_difference is not None) == differs
+    assert rerun.expected == f"changed: {keys}"
+    count = f"Re-run finished: {rerun.compared} of {rerun.compared} re-run steps"
+    words = f"{count} differ from the journal, as expected (changed: {keys}): " if differs else f"{count} equal the"
+    assert sum(one.startswith(words) for one in said) == 1
+    assert any(one.startswith(f"changed and recorded: {keys}") for one in said)
+
+
+def test_another_plan_at_a_start_is_no_divergence(tmp_path, caplog):
+    """More epochs for a run that is not complete: rates are computed anew, the re-run says so, and the run goes on."""
+
+    def hook(tolaria, step):
+        if step == 14:
+            raise InterruptedError
+
+    with pytest.raises(InterruptedError):
+        train(tmp_path / "run", hook=hook)
+    _, events = train(tmp_path / "run", 5)
+    (rerun,) = of(events, RerunFinished)
+    said = [record.getMessage() for record in caplog.records if record.name == "tolariad.run"]
+
+    assert rerun.expected == "changed: epochs"
+    assert rerun.first_difference.field == "lr"
+    assert [one.epochs for one in of(events, RunCompleted)] == [5]
+    assert any("learning rates are computed anew for 40 steps: default (host_cosine) was" in one for one in said)
+
+
+def test_a_free_key_leaves_the_re_run_exact(tmp_path):
+    """Another cadence is taken over without a word, and a step that would differ is still a divergence."""
+
+    def hook(tolaria, step):
+        if step == 14:
+            raise InterruptedError
+
+    with pytest.raises(InterruptedError):
+        train(tmp_path / "run", hook=hook)
+    _, events = train(tmp_path / "run", checkpoint={"min_gap_s": 5, "keep_last": 9}, keep_best="loss")
+    (rerun,) = of(events, RerunFinished)
+
+    assert (rerun.first_difference, rerun.expected) == (None, "")
+    assert of(events, ConfigChanged)[0].keys == ("checkpoint.keep_last", "checkpoint.min_gap_s", "keep_best")

@@ -6,12 +6,12 @@ import time
 
 import pytest
 
+from tests.library.inside import ordered, state_of
 from tests.library.test_detection import events_of, of
 from tests.library.test_library import CONFIG, bits, network
 from tests.library.test_library import train as train_plainly
 from tolariad import Tolaria
 from tolariad.core.checkpoints.words import CheckpointRejected, TrainingStarted
-from tolariad.core.decision import Accepted
 from tolariad.core.rollback import words as rb
 from tolariad.core.snapshots import words as sn
 from tolariad.core.steps.words import StepCompleted
@@ -29,16 +29,16 @@ class Back:
         self.tolaria, self.before, self.tier, self.checkpoint, self.ordered = tolaria, before, tier, checkpoint, 0
 
     def __call__(self, step):
-        live = self.tolaria._live
-        if step < 10 or self.ordered or not live.state.snapshots.promoted:
+        state = state_of(self.tolaria)
+        if step < 10 or self.ordered or not state.snapshots.promoted:
             return
-        if self.checkpoint and not self._is_behind(live.state):
+        if self.checkpoint and not self._is_behind(state):
             # Its writer may be late.
             time.sleep(0.1)
             return
         self.ordered = step
         self.before()
-        assert isinstance(live._order(rb.Rollback(tier=self.tier)), Accepted)
+        assert ordered(self.tolaria, rb.Rollback(tier=self.tier))
 
     def _is_behind(self, state):
         newest = state.snapshots.promoted[-1].step

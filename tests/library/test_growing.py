@@ -11,6 +11,7 @@ from torch import nn
 from torch.utils.data import DataLoader
 
 from tests.daemon.harness import within
+from tests.library.inside import state_of
 from tests.library.test_detection import events_of, of
 from tests.library.test_library import CONFIG, bits, data, network
 from tolariad import Tolaria
@@ -118,7 +119,7 @@ def test_a_model_that_outgrows_its_slots_has_no_fast_tier_and_says_so_once(tmp_p
 
     def wait_for_the_ring(step):
         if step == GROWS - 1:
-            assert within(10.0, lambda: tolaria._live.state.snapshots.ring)
+            assert within(10.0, lambda: state_of(tolaria).snapshots.ring)
             opened.set()
 
     hooks = Growing(wait_for_the_ring, [nn.Linear(4, 20_000), nn.Linear(20_000, 4)])

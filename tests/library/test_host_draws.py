@@ -15,7 +15,7 @@ from tolariad import Tolaria
 from tolariad.core.checkpoints.words import RerunFinished
 from tolariad.core.steps.words import SkipReason, StepCompleted, StepSkipped
 
-# No checkpoint between the epochs' ends: whoever dies in the second or third runs its skip again, or begins behind it.
+# No checkpoint between the epochs' ends: whoever dies in the second or third runs its skip again, or begins after it.
 EVERY = {"checkpoint_interval_epochs": 2}
 
 

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 from torch.utils.data import DataLoader
 
 from tests.daemon.harness import within
+from tests.library.inside import state_of
 from tests.library.test_detection import events_of, of
 from tests.library.test_library import CONFIG, EPOCHS, bits, data, network
 from tests.library.test_library import calm as calm  # noqa: PLC0414 - a fixture
@@ -28,9 +29,9 @@ class Shrinking:
         self.slots = {}
 
     def on_step_end(self, model, step):
-        snapshots = self.tolaria._live.state.snapshots
+        snapshots = state_of(self.tolaria).snapshots
         if step == 2:
-            assert within(10.0, lambda: self.tolaria._live.state.snapshots.ring)
+            assert within(10.0, lambda: state_of(self.tolaria).snapshots.ring)
         if step in (8, 16, 23):
             ring = snapshots.ring
             self.slots[step] = os.fstat(self.tolaria._live._saved.arena).st_blocks * 512 / ring.slot_bytes

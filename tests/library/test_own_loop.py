@@ -506,7 +506,8 @@ def test_a_checkpoint_with_a_kept_object_that_is_not_kept_any_more_is_refused(tm
 def test_what_a_loop_cannot_do_is_refused_by_name(tmp_path):
     """Before anything is recorded: the forward pass is the loop's, and so is its precision."""
     with pytest.raises(SetupRefused, match=r"put the forward pass into `with torch\.autocast"):
-        Tolaria(configured(precision="bf16"), run_dir=tmp_path / "run").run(network(), None, loader())
+        Loop(tmp_path / "run", precision="bf16").go()
+    assert not (tmp_path / "run").exists()
 
 
 def test_the_time_of_the_loop_is_the_tasks(tmp_path):

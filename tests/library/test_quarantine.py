@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 from torch.utils.data import DataLoader
 
+from tests.library.inside import ordered
 from tests.library.test_detection import events_of, of
 from tests.library.test_library import CONFIG, EPOCHS, STEPS_PER_EPOCH, data, network
 from tolariad import Tolaria
-from tolariad.core.decision import Accepted
 from tolariad.core.health import quarantine_words as qn
 from tolariad.core.steps.words import SkipReason, StepCompleted, StepSkipped
 
@@ -21,7 +21,7 @@ def train(run_dir, orders=(), die_at=None):
     class Hooks:
         def on_step_end(self, model, step):
             for order in orders if first and step == 1 else ():
-                assert isinstance(tolaria._live._order(order), Accepted)
+                assert ordered(tolaria, order)
             if first and step == die_at:
                 raise InterruptedError
 

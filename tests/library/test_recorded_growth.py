@@ -28,6 +28,7 @@ from tests.library.growing import (
     network,
     train,
 )
+from tests.library.inside import state_of
 from tests.library.test_detection import events_of, of
 from tests.library.test_library import bits, data
 from tolariad.core.architecture import words as ar
@@ -148,7 +149,7 @@ def test_a_rollback_to_either_side_of_the_growth_needs_no_new_trainer(tmp_path, 
     tolaria, gone_back = made(run_dir, **AVERAGED), []
 
     def back(step):
-        is_there = any(one.step == 8 * epoch for one in tolaria._live.state.checkpoints.catalogue)
+        is_there = any(one.step == 8 * epoch for one in state_of(tolaria).checkpoints.catalogue)
         if step >= ADDS + 2 and is_there and not gone_back:
             gone_back.append(step)
             assert tolaria.rollback(epoch)
@@ -182,7 +183,7 @@ def test_a_rollback_in_memory_goes_over_the_growth(tmp_path, calm):
 
     def back(step):
         if step == ADDS and not gone_back:
-            assert within(20.0, lambda: any(one.step >= 2 for one in tolaria._live.state.snapshots.kept))
+            assert within(20.0, lambda: any(one.step >= 2 for one in state_of(tolaria).snapshots.kept))
             gone_back.append(step)
             assert tolaria.rollback(0)
 
@@ -275,7 +276,7 @@ def test_a_start_whose_task_cannot_repeat_a_change_is_refused_and_costs_nothing(
 
     def die(step):
         # A checkpoint is reported at a boundary, so it cannot be waited for in a hook.
-        if any(one.step == 8 for one in tolaria._live.state.checkpoints.catalogue):
+        if any(one.step == 8 for one in state_of(tolaria).checkpoints.catalogue):
             raise Stop
         time.sleep(0.1 if step > 8 else 0.0)
 

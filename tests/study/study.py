@@ -28,7 +28,7 @@ from tolariad.trainer.tasks.digits import read_digits
 
 FOLDS = 5
 BATCH = 64
-# The fault's step, in the fifth epoch: behind the first 64, before which the detector knows too little.
+# The fault's step, in the fifth epoch: after the first 64, before which the detector knows too little.
 STRUCK_AT = 110
 HOT = 1000.0
 # Student's t for 95 % of both sides, by degrees of freedom.
@@ -127,7 +127,7 @@ def train(
     die_behind: int | None = None,
     from_memory: bool = True,
 ) -> Trained:
-    """One run; a second call with the same folder goes on. `skip` goes into quarantine behind its first step.
+    """One run; a second call with the same folder goes on. `skip` goes into quarantine after its first step.
 
     `from_memory`: it may go back to a snapshot, not only to a checkpoint. Raises Died once there is a checkpoint of
     step `die_behind`.

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from tests.house.tree import ROOT
+from tolariad.core import exits
 from tolariad.core.settings.model import STOP_BUDGET_S
-from tolariad.daemon import request
 
 UNITS = ROOT / "systemd"
 SERVICE = UNITS / "tolariad@.service"
@@ -115,7 +115,7 @@ def test_the_daemon_gives_up_before_the_manager_does():
 def test_exits_that_would_repeat_themselves_are_not_repeated():
     """Usage, damage, a failed run and a wrong configuration are not restarted; a lock or an I/O error is."""
     assert value_of(SERVICE, "Restart") == "on-failure"
-    ends = [2, request.EXIT_DAMAGED, request.EXIT_FAILED, request.EXIT_CONFIG]
+    ends = [2, exits.EXIT_DAMAGED, exits.EXIT_FAILED, exits.EXIT_CONFIG]
     assert [int(code) for code in value_of(SERVICE, "RestartPreventExitStatus").split()] == ends == [2, 65, 70, 78]
 
 

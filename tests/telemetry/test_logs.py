@@ -120,6 +120,28 @@ def test_a_terminal_gets_text_on_a_line_of_its_own(root_logger):
     os.close(reader)
 
 
+@pytest.mark.parametrize(("level", "verbose"), [("info", False), ("info", True), ("debug", False)])
+def test_a_terminal_shows_loggers_and_ids_only_if_asked(root_logger, level, verbose):
+    """Otherwise warnings and errors as plain lines, none that an event tells too, and nothing that a terminal obeys."""
+    reader, terminal = os.openpty()
+    log = DaemonLog(level, "auto", terminal, verbose=verbose)
+    log.bind(lambda: {"run": "digits", "step": 4})
+    mine = logging.getLogger("tolariad.test")
+    mine.info("Trainer 1 started as pid 7")
+    mine.warning("Trainer 1 has ended", extra={"told_by": "TrainerDied"})
+    mine.warning("slow disk\x1b[2J")
+    log.close()
+    lines = re.sub(r"\x1b\[[0-9;]*[mK]", "", read_all(reader).decode()).replace("\r", "").splitlines()
+    os.close(terminal)
+    os.close(reader)
+
+    if verbose or level == "debug":
+        assert len(lines) == 3
+        assert all("[tolariad.test]" in one and "run=digits" in one for one in lines)
+    else:
+        assert lines == ["warning: slow disk\\x1b[2J"]
+
+
 def test_a_record_that_cannot_be_rendered_does_not_reach_the_caller(root_logger, capfd):
     """A wrong format string is logging's own problem, never the run's."""
     reader, writer_end = os.pipe()

@@ -30,6 +30,7 @@ from tolariad.trainer.build import build
 from tolariad.trainer.errors import ToldToExit
 from tolariad.trainer.loop import Trainer
 from tolariad.trainer.process import light_start
+from tolariad.trainer.setup import Setup
 
 light_start.install()  # as the trainer's process does, and as much sooner are these tests there
 ROOT = Path(__file__).resolve().parents[2]
@@ -206,8 +207,8 @@ class FakeDaemon:
 
     # -- in this process -----------------------------------------------------------------------------------------------
 
-    def train_here(self, configuration: bytes, also: Any = None) -> Trainer:
-        """Build and train in this thread until told to exit; the daemon's part runs in another thread."""
+    def train_here(self, configuration: bytes, also: Any = None) -> Setup:
+        """Build, and train in this thread until told to exit; the daemon's part runs in another. Return the setup."""
         theirs = self.connect()
         end = TrainerEnd(theirs, self.end.page)
         stop = threading.Event()
@@ -221,7 +222,8 @@ class FakeDaemon:
 
         thread = threading.Thread(target=serve, daemon=True)
         thread.start()
-        trained = Trainer(build(configuration), end, self.run_dir, "feed")
+        setup = build(configuration)
+        trained = Trainer(setup, end, self.run_dir, "feed")
         try:
             _run_until_told(trained)
         finally:
@@ -229,8 +231,8 @@ class FakeDaemon:
             thread.join()
             self.pump()
             end.close()
-            _end_workers(trained)
-        return trained
+            _end_workers(setup)
+        return setup
 
     # -- as a process --------------------------------------------------------------------------------------------------
 
@@ -275,11 +277,11 @@ def _run_until_told(trained: Trainer) -> None:
         trained.run()
 
 
-def _end_workers(trained: Trainer) -> None:
+def _end_workers(setup: Setup) -> None:
     """A process that trains ends here. Workers that live on with the loader would be ended by some later collection,
     after the queues they listen to, and each would be waited for.
     """
-    for feed in (trained.setup.train, trained.setup.validation):
+    for feed in (setup.train, setup.validation):
         loader = getattr(feed, "_loader", None)
         if loader is not None:
             loader._iterator = None

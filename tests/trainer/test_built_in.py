@@ -2,6 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
+from tolariad.config import load
+from tolariad.core.settings.rules import resolved_json
+from tolariad.trainer.tasks import template
+
+TEMPLATE = Path(template.__file__)
+
 
 def test_digits_reaches_97_percent_with_its_defaults(daemon_in, configured):
     """20 epochs of the default network, as the first tour runs it."""
@@ -10,6 +18,18 @@ def test_digits_reaches_97_percent_with_its_defaults(daemon_in, configured):
     assert len(daemon.validations) == 20
     assert daemon.validations[20].metrics["accuracy"] >= 0.97
     assert daemon.validations[20].samples == 360
+
+
+def test_the_template_reaches_90_percent_with_the_general_defaults(daemon_in, tmp_path):
+    """20 epochs, as `tolariad new-task` says, and no key but task and epochs: it is no built-in task."""
+    file = tmp_path / "mine.py"
+    file.write_text(TEMPLATE.read_text())
+    name = f"{file}:MyTask"
+    settings = load({"tolaria": {"task": name, "epochs": 20, "rng_seed": 7, "torch_threads": 1}})
+    daemon = daemon_in(name, 20, checkpoint_every_epoch=False)
+    daemon.train_here(resolved_json(settings))
+    assert settings.learning_rate.base_lr == 0.0001
+    assert daemon.validations[20].metrics["accuracy"] >= 0.9
 
 
 def test_the_language_model_gets_better(daemon_in, configured):

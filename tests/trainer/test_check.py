@@ -28,11 +28,13 @@ def test_the_template_is_a_task_that_works(tmp_path, configured):
     done = check(tmp_path, configured(f"{task}:MyTask", epochs=2))
     assert done.returncode == 0, done.stderr
     answer = json.loads(done.stdout)
-    assert answer["parameters"] == 2 * 32 + 32 + 32 * 2 + 2
+    assert answer["parameters"] == 2 * 256 + 256 + 256 * 256 + 256 + 256 * 2 + 2
     assert answer["steps_per_epoch"] == 32
     assert answer["checkpoint_bytes"] > 4 * answer["parameters"] * 3
     assert answer["step_ms"] > 0
     assert answer["journal_gb_day"] > 0
+    assert answer["evaluate_ms"] > 0
+    assert set(answer["metrics"]) == {"loss", "accuracy"}
     assert "hello" in done.stderr
 
 
@@ -46,3 +48,16 @@ def test_a_task_that_fails_gets_78_and_a_sentence(tmp_path, configured, capfdbin
     answer = json.loads(capfdbinary.readouterr().out)
     assert "KeyError: 'lost'" in answer["error"]
     assert "task.py" in answer["traceback"]
+
+
+def test_an_evaluation_that_fails_is_found_by_the_check(tmp_path, configured, capfdbinary):
+    """In seconds, and not after the first epoch of a run."""
+    task = tmp_path / "task.py"
+    template = files("tolariad.trainer.tasks").joinpath("template.py").read_text(encoding="utf-8")
+    task.write_text(template.replace("logits = model(points)\n", "logits = model(points)[99]\n"))
+    configuration = tmp_path / "config.json"
+    configuration.write_bytes(configured(f"{task}:MyTask", epochs=2))
+    assert check_here(configuration) == 78
+    answer = json.loads(capfdbinary.readouterr().out)
+    assert "evaluate(model, batch) raises IndexError on the first batch of the validation data" in answer["error"]
+    assert "logits = model(points)[99]" in answer["traceback"]

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 
 from tolariad.trainer.data.feed import TensorFeed, to_device
+from tolariad.trainer.data.loaders import feed_of
+from tolariad.trainer.errors import SetupRefused
+
+PLAIN = {"batch_size": 3, "workers": 0, "rng_seed": 1, "shuffle": True}
 
 
 def batches(feed, epoch, start=0):
@@ -56,3 +61,28 @@ def test_nested_batches_are_moved_as_they_are():
     moved = to_device(batch, torch.device("cpu"))
     assert isinstance(moved["x"], tuple)
     assert moved["name"] == "a"
+
+
+def test_a_tuple_of_arrays_is_what_a_tuple_of_tensors_is():
+    """Also one that cannot be written to, or whose rows are reversed; the same batches, in the same order."""
+    inputs, labels = np.arange(20.0).reshape(10, 2), np.arange(10)
+    fixed = inputs.copy()
+    fixed.flags.writeable = False
+    tensors = feed_of((torch.from_numpy(inputs), torch.from_numpy(labels)), **PLAIN)
+    wanted = [[part.tolist() for part in batch] for batch in tensors.epoch(1, 0)]
+    for given in ((fixed, labels), (np.ascontiguousarray(inputs[::-1])[::-1], labels), (inputs, torch.arange(10))):
+        assert [[part.tolist() for part in batch] for batch in feed_of(given, **PLAIN).epoch(1, 0)] == wanted
+
+
+def test_an_array_of_texts_and_arrays_of_other_lengths_are_refused():
+    """With a sentence, before torch says something of stacks."""
+    with pytest.raises(SetupRefused, match="array of <U1 has no tensor"):
+        feed_of((np.zeros(3), np.array(["a", "b", "c"])), **PLAIN)
+    with pytest.raises(ValueError, match="same length"):
+        feed_of((np.zeros(3), np.zeros(4)), **PLAIN)
+
+
+def test_a_list_of_arrays_stays_a_data_set_of_items():
+    """As a DataLoader takes it."""
+    feed = feed_of([np.zeros(2), np.ones(2), np.ones(2)], **PLAIN)
+    assert [tuple(batch.shape) for batch in feed.epoch(1, 0)] == [(3, 2)]

@@ -41,7 +41,7 @@ def test_a_rebuild_is_told_once_and_the_groups_before_the_first_step_with_them(d
     assert (rerun.compared, rerun.first_difference) == (made, None)
     assert len(of(daemon, lv.RebuildReport)) == 2
     assert again.applied_before_step == made + 1
-    assert [one.schedule for one in again.groups] == [one.schedule for one in trained.setup.rates.groups]
+    assert [one.schedule for one in again.groups] == [one.schedule for one in trained.rates.groups]
     assert [one.schedule for one in again.groups] == [one.schedule for one in grown.groups]
     assert daemon.reports.index(rerun) < daemon.reports.index(again)
 

@@ -38,7 +38,7 @@ def test_numbers_are_read_late_where_nothing_has_to_be_known_before_the_update()
     assert not reads_late(Settings(detect=Detect(sync=True)), cuda)
 
 
-def test_a_step_is_reported_behind_the_next_backward_pass_and_before_the_next_update(
+def test_a_step_is_reported_after_the_next_backward_pass_and_before_the_next_update(
     daemon_in, configured, monkeypatch, late
 ):
     """The host runs ahead of the device by less than a step; at an epoch's end everything is reported."""

@@ -95,7 +95,7 @@ def test_a_rate_or_weight_of_a_later_owner_is_watched_too(daemon_in, configured)
 
     assert (violation.group, violation.found) == ("head", 7.0)
     assert {report.parameter for report in of(daemon, lv.AuditReport)} == {"head.weight"}
-    assert trained.setup.rates.rates()["head"] < 1.0
+    assert trained.rates.rates()["head"] < 1.0
 
 
 def test_one_owner_is_captured_under_the_names_that_it_always_had(configured):
@@ -124,7 +124,7 @@ def test_owners_of_other_names_are_refused_before_anything_changes(configured):
 def test_a_run_that_begins_from_another_takes_over_the_state_of_every_owner(daemon_in, configured):
     """The moments of both, under the new run's settings."""
     daemon = daemon_in("parent", 1)
-    trained = daemon.train_here(configured(task(), epochs=1, batch_size=8)).setup
+    trained = daemon.train_here(configured(task(), epochs=1, batch_size=8))
     end = daemon.committed[-1]
     ref = Parent(run_id="feed", checkpoint=end.id, manifest=end.manifest, folder=str(daemon.run_dir))
     setup = build(configured(task(), epochs=1, batch_size=8, rng_seed=9))

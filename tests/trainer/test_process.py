@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import runpy
 import select
 import signal
 import time
@@ -62,7 +63,44 @@ def test_an_exception_in_training_is_reported_with_its_step(daemon_in, configure
     daemon = daemon_in("failing", 1)
     assert daemon.serve(daemon.spawn(configured(f"{task}:Failing", epochs=1))) == 1
     assert daemon.reports[-1].step == 5
-    assert "RuntimeError: five" in daemon.reports[-1].traceback
+    report = daemon.reports[-1]
+    assert "RuntimeError: five" in report.traceback
+    assert (report.kind, report.place, report.text) == ("builtins.RuntimeError", f"{task}:4", "RuntimeError: five")
+
+
+@pytest.mark.parametrize("mistake", ["torch.zeros(2) @ torch.zeros(3)", "json.loads('{')", "Digits.nothing", "1 / 0"])
+def test_an_exception_is_at_the_line_of_the_task_that_led_to_it(tmp_path, mistake):
+    """Many mistakes end in the same line of torch or of the standard library. The text has all its last lines."""
+    from tolariad.trainer.process.lifecycle import see_through
+
+    task = tmp_path / "own.py"
+    task.write_text(f"import json\nimport torch\nfrom tolariad.trainer.tasks.digits import Digits\n{mistake}\n")
+
+    def raising():
+        error = None
+        try:
+            runpy.run_path(str(task))
+        except Exception as raised:
+            error = raised
+        error.add_note("look at the shapes")
+
+        class Training:
+            step = 7
+
+            def run(self):
+                raise error
+
+        return Training()
+
+    daemon, theirs = channel_pair(1)
+    end = TrainerEnd(theirs, daemon.page)
+    ending = see_through(raising, end)
+    (report,) = Reports(daemon, 1).drain(10)
+    assert (report.step, report.place) == (7, f"{task}:4")
+    assert report.kind.endswith(type(ending.error).__name__)
+    assert report.text.endswith(f"{ending.error}\nlook at the shapes")
+    end.close()
+    daemon.close()
 
 
 def test_a_trainer_whose_daemon_is_gone_exits_without_another_update(daemon_in, configured):

@@ -14,7 +14,7 @@ STEPS = 23  # of an epoch of the built-in task
 
 
 @pytest.fixture
-def behind_an_end(daemon_in, configured):
+def after_an_end(daemon_in, configured):
     """A trainer that restarts before the end of epoch 1; the journal holds that end and an order after it."""
     daemon = daemon_in("run", 2, checkpoint_every_epoch=False, exit_after_step=STEPS)
     configuration = configured("digits", epochs=2)
@@ -34,22 +34,22 @@ def kinds(daemon) -> list[str]:
 
 
 @pytest.mark.parametrize("kept", [0, 1])
-def test_an_order_behind_an_epoch_s_end_acts_again_before_one_that_waits(behind_an_end, kept):
+def test_an_order_after_an_epoch_s_end_acts_again_before_one_that_waits(after_an_end, kept):
     """Also if the end is reported again, because its checkpoint is pending, and orders arrive in the meantime."""
-    daemon, configuration = behind_an_end
+    daemon, configuration = after_an_end
     daemon.epoch_to_keep = kept
     trained = daemon.train_here(configuration)
 
     (done,) = [report for report in daemon.reports if isinstance(report, bw.BoundaryOrderReport)]
     assert (done.order, done.applied_before_step, done.refused) == (99, STEPS + 1, "")
-    assert trained.setup.acted.count == 2
+    assert trained.acted.count == 2
     assert daemon.steps[STEPS + 1].lr == 0.001
     assert [report.epoch for report in daemon.reports if isinstance(report, sv.EpochReport)][: bool(kept)] == [1] * kept
 
 
-def test_where_rates_stand_is_told_when_everything_was_repeated_and_before_anything_new(behind_an_end):
+def test_where_rates_stand_is_told_when_everything_was_repeated_and_before_anything_new(after_an_end):
     """After a rollback whose target was refused, the report contains the order after the epoch's end."""
-    daemon, configuration = behind_an_end
+    daemon, configuration = after_an_end
     daemon.tell_rates = True
     daemon.train_here(configuration)
 
@@ -60,16 +60,16 @@ def test_where_rates_stand_is_told_when_everything_was_repeated_and_before_anyth
     assert order.index("RerunReport") < order.index("RatesStandingReport") < order.index("BoundaryOrderReport")
 
 
-def test_nobody_is_told_who_did_not_ask(behind_an_end):
+def test_nobody_is_told_who_did_not_ask(after_an_end):
     """An ordinary start reports its rates once, in its first report."""
-    daemon, configuration = behind_an_end
+    daemon, configuration = after_an_end
     daemon.train_here(configuration)
     assert "RatesStandingReport" not in kinds(daemon)
 
 
-def test_a_checkpoint_says_how_many_orders_it_holds(behind_an_end):
+def test_a_checkpoint_says_how_many_orders_it_holds(after_an_end):
     """A checkpoint before the orders counts none, one after them counts both."""
-    daemon, configuration = behind_an_end
+    daemon, configuration = after_an_end
     daemon.train_here(configuration)
     before, behind = daemon.committed
     assert (before.step, before.orders, behind.orders) == (0, 0, 2)

@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import nn
 
+from tolariad.core.detection.rules import Finding
 from tolariad.trainer.build import build
 from tolariad.trainer.errors import SetupRefused
 from tolariad.trainer.step.gradients import forward_backward
@@ -62,9 +63,12 @@ def test_a_task_that_clips_tells_its_own_norm(small):
 
 
 def test_a_task_names_the_unit_of_a_loss_that_may_be_negative(small):
-    """Anything but a positive number is refused; without one a negative loss causes no rollback."""
-    assert small({"loss_unit": 2}).watch._loss_unit == 2.0
-    assert small().watch._loss_unit is None
+    """With one a negative loss that rises far causes a rollback; without one it does not. Others are refused."""
+    for options, goes_back in (({"loss_unit": 2}, True), (None, False)):
+        watch = small(options).watch
+        losses = [*(-1.0 - 0.01 * (n % 7) for n in range(600)), *[900.0] * 40]
+        found = {one.finding for loss in losses if (one := watch.judge(loss, 1.0, 0.1)) is not None}
+        assert bool(found & {Finding.SUSTAINED, Finding.EXPLOSION}) is goes_back
     for wrong in (0, -1.0, float("inf"), float("nan"), True, "nats"):
         with pytest.raises(SetupRefused, match="loss_unit must be a positive number"):
             small({"loss_unit": wrong})

@@ -73,7 +73,7 @@ def test_asking_for_the_state_draws_nothing_and_changes_nothing():
     assert torch.equal(torch.get_rng_state(), before)
 
 
-def test_data_with_a_state_of_its_own_goes_on_behind_an_epochs_end():
+def test_data_with_a_state_of_its_own_goes_on_after_an_epochs_end():
     """A stream that never repeats itself: the second epoch begins where the first ended, also after a restore."""
     whole = feed(Counting())
     numbers = [torch.cat(list(whole.epoch(epoch, 0))).tolist() for epoch in (1, 2)]

@@ -47,10 +47,17 @@ def test_a_loss_that_is_not_finite_is_reported_as_it_is():
     assert not torch.isfinite(torch.tensor(measured.loss))
 
 
-@pytest.mark.parametrize("loss", [torch.ones(2), 1.0, {"other": 1}])
-def test_a_loss_that_is_no_single_number_is_refused(loss):
+@pytest.mark.parametrize(
+    ("loss", "says"),
+    [
+        (torch.ones(2), "tensor with one element"),
+        (1.0, "tensor with one element"),
+        ({"other": 1}, "a dict without `loss`; it has other"),
+    ],
+)
+def test_a_loss_that_is_no_single_number_is_refused(loss, says):
     """The message has the expected and the actual result."""
-    with pytest.raises(SetupRefused, match="tensor with one element"):
+    with pytest.raises(SetupRefused, match=says):
         forward_backward(setup_of(nn.Linear(1, 1), lambda model, batch: loss), [None])
 
 

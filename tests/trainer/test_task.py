@@ -49,7 +49,8 @@ def test_built_in_tasks_are_found_by_name():
     [
         ("digit", "is not one of digits, chars"),
         ("./other.py:Mine", r"there is no file .*other\.py"),
-        ("./mine.py:Other", "has no 'Other'"),
+        ("./mine.py:Other", r"^mine\.py has no 'Other'$"),
+        ("./mine.py:Mien", r"^mine\.py has no 'Mien'; did you mean 'Mine'\?$"),
         ("./mine.py:Half", "has no method train_data, val_data, loss, evaluate"),
         ("no.such.package:Mine", "cannot be imported"),
     ],

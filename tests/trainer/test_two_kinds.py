@@ -110,7 +110,7 @@ def test_orders_of_two_kinds_go_through_script_checkpoint_and_restart(turned, da
 
     assert turned == [("right", 9, taken.step + 1)]
     assert answers(daemon) == []
-    assert trained.setup.acted.count == 5
+    assert trained.acted.count == 5
 
 
 def test_a_checkpoint_and_a_manifest_of_before_are_read(daemon_in, configured):

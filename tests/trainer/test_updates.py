@@ -176,7 +176,7 @@ def test_a_run_skips_the_step_and_goes_on_as_if_its_batch_were_not_there(daemon_
     assert reasons == {steps.SkipReason.SPIKE if name == "SpikesLast" else steps.SkipReason.NON_FINITE}
     if name != "SpikesLast":
         assert len(daemon.skips) == 20
-    assert all(tensor.isfinite().all() for tensor in trained.setup.model.state_dict().values())
+    assert all(tensor.isfinite().all() for tensor in trained.model.state_dict().values())
     assert of(daemon, lv.AuditReport) == []
 
 

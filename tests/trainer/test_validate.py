@@ -12,8 +12,8 @@ import torch
 from torch import nn
 
 from tolariad.trainer.data.feed import TensorFeed
-from tolariad.trainer.errors import SetupRefused
-from tolariad.trainer.step.validate import validate
+from tolariad.trainer.errors import SetupRefused, TaskRaised
+from tolariad.trainer.step.validate import samples_of, try_evaluate, validate
 
 
 class Task:
@@ -24,16 +24,20 @@ class Task:
         return {"mean": (batch[0].sum(), len(batch[0])), "drawn": (noise, 1)}
 
 
-def run(model):
-    setup = SimpleNamespace(
-        task=Task(),
+def setup_of(model, task=None, validation=None):
+    return SimpleNamespace(
+        task=task or Task(),
         model=model,
-        validation=TensorFeed([torch.arange(10.0)], 4, None),
+        validation=validation or TensorFeed([torch.arange(10.0)], 4, None),
         average=None,
         device=torch.device("cpu"),
         rng_seed=3,
         forward=nullcontext,
     )
+
+
+def run(model):
+    setup = setup_of(model)
     beats = []
     found = validate(setup, lambda: beats.append(1))
     assert len(beats) == 1 + 3
@@ -66,3 +70,105 @@ def test_a_metric_without_a_name_is_refused_with_a_sentence(monkeypatch):
     monkeypatch.setattr(Task, "evaluate", lambda self, model, batch: {1: (batch[0].sum(), len(batch[0]))})
     with pytest.raises(SetupRefused, match="by names; 1 is a int"):
         run(nn.ReLU())
+
+
+def evaluating(evaluate):
+    """A setup with this `evaluate`, over ten samples in batches of 4, 4 and 2."""
+    return setup_of(nn.ReLU(), SimpleNamespace(evaluate=evaluate))
+
+
+@pytest.mark.parametrize(
+    ("evaluate", "means"),
+    [
+        (lambda model, batch: batch[0].mean(), {"loss": 4.5}),
+        (lambda model, batch: batch[0].mean().item(), {"loss": 4.5}),
+        (lambda model, batch: batch[0].mean().numpy(), {"loss": 4.5}),
+        (lambda model, batch: {"loss": batch[0].mean(), "high": batch[0].max().item()}, {"loss": 4.5, "high": 5.8}),
+        (lambda model, batch: {"loss": (batch[0].sum(), len(batch[0])), "high": batch[0].max()}, None),
+    ],
+    ids=["tensor", "number", "numpy", "dict", "mixed"],
+)
+def test_a_mean_counts_as_often_as_its_batch_has_samples(evaluate, means):
+    """A number, a tensor with one element, or a dict of those; sums with counts may stand beside them."""
+    found = validate(evaluating(evaluate), lambda: None)
+    assert found.means == pytest.approx(means or {"loss": 4.5, "high": 5.8})
+    assert found.samples == 10
+
+
+@pytest.mark.parametrize(
+    ("returned", "what"),
+    [
+        (None, "returns None. It may return"),
+        ({"loss": None}, "returns None for 'loss'. It may return"),
+        ({"loss": torch.zeros(4)}, r"a tensor of shape \(4,\) for 'loss'"),
+        ({"f1": (1.0, 2, 3)}, "a tuple of 3 for 'f1'"),
+        ((torch.zeros(4), 4), "a tuple of 2"),
+        ((0.7, 0.9), "a tuple of 2"),
+        ((0.7, 1), "a tuple of 2"),
+        ({"loss": (0.7, 0.9)}, "a tuple of 2 for 'loss'"),
+        ({"loss": (0.7, -1)}, "a tuple of 2 for 'loss'"),
+        ("0.5", "a str"),
+        (torch.zeros((), dtype=torch.complex64), "a tensor of shape"),
+    ],
+    ids=str,
+)
+def test_anything_else_is_refused_with_what_may_be_returned(returned, what):
+    """The sentence names all three forms."""
+    with pytest.raises(SetupRefused, match=what) as refused:
+        try_evaluate(evaluating(lambda model, batch: returned))
+    for form in ("a number or a tensor with one element", "a dict of those by name", "(sum, count) by name"):
+        assert form in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("batch", "samples"),
+    [
+        (torch.zeros(3, 2), 3),
+        ((torch.zeros(3, 2), torch.zeros(3)), 3),
+        ({"scale": torch.tensor(2.0), "inputs": {"ids": torch.zeros(5, 7)}}, 5),
+        ([["a", "b"], ["c", "d"]], 2),
+        (["a", "b", "c"], 3),
+        ({"id": 7}, 1),
+        (torch.tensor(1.0), 1),
+    ],
+    ids=["tensor", "pair", "nested", "texts", "list", "number", "scalar"],
+)
+def test_samples_are_those_of_the_first_tensor(batch, samples):
+    """Without a tensor, those of the first list."""
+    assert samples_of(batch) == samples
+
+
+def test_the_trial_takes_one_batch_and_leaves_no_trace():
+    """Not even if `evaluate` switches the model to training: buffers, modes and generators are as before."""
+    model = nn.Sequential(nn.BatchNorm1d(1), nn.Dropout())
+    seen = []
+
+    def evaluate(model, batch):
+        seen.append(len(batch[0]))
+        model.calls += 1
+        model.train()
+        return model(batch[0][:, None] + torch.rand(4, 1)).mean()
+
+    model[1].eval()
+    model.calls = 0
+    buffers, state = {name: one.clone() for name, one in model.named_buffers()}, torch.get_rng_state()
+    found = try_evaluate(setup_of(model, SimpleNamespace(evaluate=evaluate)))
+    assert (seen, found.samples, model.calls) == ([4], 4, 0)
+    assert all(torch.equal(buffers[name], one) for name, one in model.named_buffers())
+    assert (model.training, model[0].training, model[1].training) == (True, True, False)
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+def test_an_exception_in_the_trial_refuses_the_run_and_is_kept():
+    """Its traceback shows the line; a full disk or memory is the machine's fault, which another start may not have."""
+
+    def evaluate(model, batch):
+        raise error
+
+    error = KeyError("labels")
+    with pytest.raises(TaskRaised, match=r"evaluate.* raises KeyError on the first batch") as refused:
+        try_evaluate(evaluating(evaluate))
+    assert refused.value.__cause__ is error
+    error = OSError("no space")
+    with pytest.raises(OSError, match="no space"):
+        try_evaluate(evaluating(evaluate))

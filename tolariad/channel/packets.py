@@ -16,7 +16,7 @@ from typing import Final
 MESSAGE_BYTES_MAX: Final = 64 * 1024
 # A report is one event later, and a frame of the journal holds a turn's events.
 REPORT_BYTES_MAX: Final = 8 << 20
-# Room for many orders or reports while the other side is busy. What does not fit waits in the outbox.
+# Room for many orders or reports while the other side is busy. The rest waits in the outbox.
 _BUFFER_BYTES: Final = 1024 * 1024
 # A packet carries at most two descriptors: the body and the attachment.
 _FDS_MAX: Final = 2
@@ -45,7 +45,7 @@ def read_memory_file(descriptor: int, bytes_max: int | None = None) -> bytes:
         if bytes_max is not None and size > bytes_max:
             # Ask the file for its size before reading: the trainer runs the user's code and may send anything.
             raise ChannelError(f"a message of {size} bytes came; one has at most {bytes_max}")
-        # The descriptor shares its position with the sender's: never rely on where that stands.
+        # The descriptor shares its position with the sender's: never rely on its value.
         file.seek(0)
         return file.read()
 

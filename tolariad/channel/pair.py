@@ -144,7 +144,7 @@ class Reports:
         self.incarnation = incarnation
         self.last_number = 0
         self.dropped_count = 0
-        # The last `drain` left reports behind, or may have.
+        # There may be reports that the last `drain` did not return.
         self.is_cut = False
         self._ring = RingReader(end.page.ring_words, end.page.ring_doubles)
         self._early: _Numbered | None = None

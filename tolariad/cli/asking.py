@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-from typing import Any
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final
 
 import click
 import msgspec
@@ -11,59 +13,91 @@ import msgspec
 from journal.reader import Reader
 from tolariad.cli import output, runs
 from tolariad.cli.errors import Exit
-from tolariad.cli.events import line, position, read_position
+from tolariad.cli.events import line, position, read_position, verbose
+from tolariad.cli.status_words import FACTS_INDENT, state_lines
+from tolariad.control.status import LiveFacts, run_status
 from tolariad.core.plain import plain, plain_event
 from tolariad.forensics.moment import seq_at, state_at
 from tolariad.forensics.positions import BadPosition, JournalPosition
-from tolariad.forensics.why import Answer
+from tolariad.forensics.timeline import decode_fields
+from tolariad.forensics.why import Answer, Link
 from tolariad.forensics.why import why as explain
-from tolariad.forensics.words import block, safe
+from tolariad.forensics.words import block, in_words, is_cut, safe
+
+_INDENT: Final = 11
 
 
 @click.command()
-@click.argument("run")
+@click.argument("run", required=False)
 @click.option(
     "--at", callback=read_position, help="At this point: a sequence number, step:N, epoch:N or a time. Default: now."
 )
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-def state(run: str, at: JournalPosition | None, as_json: bool) -> int:
-    """Show the state of RUN, now or at any point of its history."""
-    with Reader(runs.journal_folder(run)) as reader:
+@click.option("--full", is_flag=True, help="Print every field of the state.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object, with every field of the state.")
+def state(run: str | None, at: JournalPosition | None, full: bool, as_json: bool) -> int:
+    """Show the state of RUN, now or at any point of its history, on a page."""
+    folder = runs.journal_folder(run)
+    with Reader(folder) as reader:
         replayed = state_at(reader, seq_at(reader, at) if at else None)
+        last = next(iter(reader.seek(seq=replayed.state.seq)), None) if replayed.state.seq else None
     shown: dict[str, Any] = plain(msgspec.to_builtins(replayed.state, builtin_types=(bytes,)))
     if as_json:
         output.put_json({**shown, "unknown_events": replayed.unknown})
-    else:
+    elif full:
         output.put(f"state after event {shown['seq']}")
         output.put(block({name: value for name, value in shown.items() if name != "seq"}, indent="  "))
+    else:
+        status = run_status(replayed.state, str(folder.parent), LiveFacts(segment=reader.segments))
+        event = line(last.seq, decode_fields(last.event)) if last is not None else "no event"
+        for text in state_lines(msgspec.to_builtins(status), event):
+            output.put(text, indent=FACTS_INDENT)
+        output.note("--full shows every field of the state")
     for kind, count in replayed.unknown.items():
         output.note(f"{count} events of type {safe(kind)} are unknown to this version and were skipped")
     return Exit.DONE
 
 
 @click.command()
-@click.argument("run")
-@click.argument("topic")
+@click.argument("run", required=False)
+@click.argument("topic", required=False)
 @click.option(
     "--at",
     callback=read_position,
     help="Search up to here: a sequence number, step:N, epoch:N or a time. Default: now.",
 )
+@click.option(
+    "-o",
+    "--output",
+    "style",
+    type=click.Choice(["short", "verbose"]),
+    default="short",
+    show_default=True,
+    help="The format of an event: verbose has all fields.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-def why(run: str, topic: str, at: JournalPosition | None, as_json: bool) -> int:
+def why(run: str | None, topic: str | None, at: JournalPosition | None, style: str, as_json: bool) -> int:
     """Show the causes of an event of RUN, and its consequences.
 
     TOPIC selects the event: seq:N, step:N, a checkpoint's id, an event type, or one of these words: pause, resume,
-    stop, end, death, hang, failure, freeze, checkpoint, rejected, rerun, completion, rollback, spike, skip, lr,
+    stop, end, death, hang, failure, freeze, checkpoint, rejected, rerun, completion, rollback, spike, skip, nan, lr,
     violation, conservative, memory, phase. If several events fit, the newest is shown.
     """
+    if topic is None:
+        # One argument is the topic. A folder is no topic: its topic was forgotten.
+        if run is None or Path(run).is_dir():
+            raise click.MissingParameter(param_hint="'TOPIC'", param_type="argument")
+        return _answered(None, run, at, style, as_json=as_json)
+    return _answered(run, topic, at, style, as_json=as_json)
+
+
+def _answered(run: str | None, topic: str, at: JournalPosition | None, style: str, *, as_json: bool) -> int:
     with Reader(runs.journal_folder(run)) as reader:
         until_seq = seq_at(reader, at) if at else None
         answer = explain(reader, topic, position=_as_position(topic), until_seq=until_seq)
     if as_json:
         output.put_json(_json(answer))
     else:
-        _put_words(answer)
+        _put_words(answer, verbose if style == "verbose" else line)
     return Exit.DONE
 
 
@@ -75,24 +109,30 @@ def _as_position(topic: str) -> JournalPosition | None:
 
 
 def _json(answer: Answer) -> dict[str, Any]:
+    def plain_links(links: tuple[Link, ...]) -> list[dict[str, Any]]:
+        return [plain_event(link.seq, link.fields) for link in links]
+
     return {
         "topic": answer.topic,
         "event": plain_event(answer.event.seq, answer.event.fields),
-        "causes": [plain_event(link.seq, link.fields) for link in answer.causes],
-        "consequences": [plain_event(link.seq, link.fields) for link in answer.consequences],
+        "causes": plain_links(answer.causes),
+        "consequences": plain_links(answer.consequences),
+        "skipped": plain_links(answer.skipped),
+        "ended": plain_links(answer.ended),
         "searched_all": answer.searched_all,
     }
 
 
-def _put_words(answer: Answer) -> None:
-    for link in answer.causes:
-        output.put(f"  because  {line(link.seq, link.fields)}")
-    output.put(f"{output.painted('this     ', 'bold')}  {line(answer.event.seq, answer.event.fields)}")
-    long = {name: value for name, value in answer.event.fields.items() if isinstance(value, str) and "\n" in value}
-    if long:
-        output.put(block(long, indent="           "))
-    for link in answer.consequences:
-        output.put(f"  led to   {line(link.seq, link.fields)}")
+def _put_words(answer: Answer, shown: Callable[[int, dict[str, Any]], str]) -> None:
+    for links, label in ((answer.causes, "because"), (answer.skipped, "skipped"), ((answer.event,), "this")):
+        _put_links(links, label, shown)
+    # The lines show the beginning of a long text. Here is the place for all of it, unless the sentence has it.
+    told, fields = in_words(answer.event.fields), answer.event.fields.items()
+    long = {name: text for name, text in fields if isinstance(text, str) and is_cut(text) and safe(text) not in told}
+    if long and shown is line:
+        output.put(block(long, indent=" " * _INDENT))
+    _put_links(answer.consequences, "led to", shown)
+    _put_links(answer.ended, "ended by", shown)
     if not answer.causes:
         output.note("this event has no recorded cause: an input from outside or a timer led to it")
     if not answer.searched_all:
@@ -100,3 +140,13 @@ def _put_words(answer: Answer) -> None:
             "the search for consequences ended early; there may be more. "
             f"`tolaria events RUN --since seq:{answer.event.seq}` lists what follows"
         )
+
+
+def _put_links(links: tuple[Link, ...], label: str, shown: Callable[[int, dict[str, Any]], str]) -> None:
+    for link in links:
+        first, *rest = shown(link.seq, link.fields).split("\n")
+        if checked := link.fields.get("verified"):
+            first += f" Verified: {safe(checked['group'])} at {checked['rate']:.6g}."
+        output.put(f"  {label:<9}{first}", indent=_INDENT)
+        for one in rest:
+            output.put(" " * _INDENT + one, indent=_INDENT + 4)

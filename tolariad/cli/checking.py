@@ -3,22 +3,32 @@
 from __future__ import annotations
 
 import json
+import math
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
 import click
+import msgspec
 
 from tolariad.cli import output
 from tolariad.cli.errors import CommandError
 from tolariad.config import load, schema
+from tolariad.core.exits import EXIT_CONFIG
+from tolariad.core.settings.model import Settings
 from tolariad.core.settings.reading import ConfigError
-from tolariad.core.settings.rules import require_task, resolved_json, without_effect
+from tolariad.core.settings.rules import rate_notes, require_task, resolved_json, without_effect
+from tolariad.core.steps.ask import SHORT_STEP_NS
 from tolariad.forensics.words import safe, safe_lines
+from tolariad.kernel.recorder import HOLD_NS
 
-EXIT_CONFIG: Final = 78
+# A frame of the journal is whole pages; a step's event is about that long.
+_PAGE_BYTES: Final = 4096
+_EVENT_BYTES: Final = 150
+_DAY_S: Final = 86_400
 _TEMPLATE: Final = Path(__file__).resolve().parents[1] / "trainer" / "tasks" / "template.py"
 
 
@@ -31,8 +41,11 @@ _TEMPLATE: Final = Path(__file__).resolve().parents[1] / "trainer" / "tasks" / "
 @click.option(
     "--schema", "as_schema", is_flag=True, help="Print the JSON Schema of configurations and do nothing else."
 )
+@click.option("-v", "--verbose", is_flag=True, help="Print the resolved configuration too.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-def check(*, config: Path | None, task: str | None, sets: tuple[str, ...], as_schema: bool, as_json: bool) -> int:
+def check(
+    *, config: Path | None, task: str | None, sets: tuple[str, ...], as_schema: bool, verbose: bool, as_json: bool
+) -> int:
     """Validate CONFIG, try a few batches, and print what a run costs.
 
     Forward and backward pass run on real batches of the task. Nothing is written and no run is started.
@@ -51,12 +64,18 @@ def check(*, config: Path | None, task: str | None, sets: tuple[str, ...], as_sc
         ) from error
     resolved = resolved_json(settings)
     costs = _costs(resolved)
+    journal = durable(settings.journal.sync, costs["step_ms"], costs["journal_gb_day"])
     if as_json:
-        output.put_json({"config": json.loads(resolved), "costs": costs})
+        output.put_json({"config": json.loads(resolved), "costs": costs, "journal": msgspec.to_builtins(journal)})
         return 0
-    output.put(json.dumps(json.loads(resolved), indent=2))
-    for line in _cost_lines(costs):
+    if verbose:
+        output.put(json.dumps(json.loads(resolved), indent=2))
+    for line in [*_plan_lines(settings), *_cost_lines(costs, journal)]:
         output.put(line)
+    for note in rate_notes(settings):
+        output.note(note)
+    if not verbose:
+        output.note("--verbose prints the resolved configuration too")
     idle = without_effect(settings)
     if idle:
         output.note(f"keys without effect in this version: {', '.join(idle)}")
@@ -82,17 +101,68 @@ def _costs(resolved: bytes) -> dict[str, Any]:
     return answer
 
 
-def _cost_lines(costs: dict[str, Any]) -> list[str]:
+class Durable(msgspec.Struct, frozen=True):
+    """The durable bytes of a day, in GB: written step by step, and with `sync`, which joins short steps in a write."""
+
+    sync: str
+    gb_day_by_step: float
+    gb_day: float
+
+
+def durable(sync: str, step_ms: float, by_step: float) -> Durable:
+    """Return the journal's volume for steps of this length; `by_step`: if each is written at once."""
+    joins = sync == "batch" or (sync == "auto" and step_ms * 1e6 < SHORT_STEP_NS)
+    held_s = max(HOLD_NS / 1e9, step_ms / 1e3)
+    pages = math.ceil(_EVENT_BYTES * held_s / (step_ms / 1e3) / _PAGE_BYTES)
+    joined = _DAY_S / held_s * pages * _PAGE_BYTES / 1e9
+    return Durable(sync, by_step, min(by_step, joined) if joins else by_step)
+
+
+def _plan_lines(settings: Settings) -> list[str]:
+    """Return what is trained, and how."""
+    rates = settings.learning_rate
+    batches = f"batches of {settings.batch_size}" if settings.batch_size else "batches of its own"
+    warm_up = f", warm-up {rates.warmup_epochs} of {settings.epochs} epochs" if rates.warmup_epochs else ""
+    return [
+        f"task           {safe(str(settings.task))}, {output.counted(settings.epochs, 'epoch')}, {batches}",
+        f"rates          {rates.policy}, base_lr {rates.base_lr:g}{warm_up}",
+    ]
+
+
+def _journal_lines(journal: Durable) -> list[str]:
+    """Return the volume of a day, and what `journal.sync` does about it."""
+    lines = [f"journal        {journal.gb_day_by_step:.2f} GB a day if each step is written at once"]
+    short = f"steps below {SHORT_STEP_NS / 1e6:g} ms"
+    match journal.sync:
+        case "step":
+            lines.append("               journal.sync: step does that, whatever the length of a step")
+        case "auto" if journal.gb_day == journal.gb_day_by_step:
+            lines.append(f"               journal.sync: auto does that here; it would join {short}")
+        case sync:
+            of = short if sync == "auto" else "what comes together"
+            lines.append(f"               journal.sync: {sync} joins {of}: {journal.gb_day:.2f} GB at most")
+    return lines
+
+
+def _cost_lines(costs: dict[str, Any], journal: Durable) -> list[str]:
     an_epoch = f"{costs['steps_per_epoch']} steps an epoch" if costs["steps_per_epoch"] else "epochs of unknown length"
     lines = [
         f"parameters     {costs['parameters']:,}",
         f"memory         tensors {output.size(costs['state_bytes'])}, peak {output.size(costs['peak_memory_bytes'])}",
         f"checkpoint     {output.size(costs['checkpoint_bytes'])}, and as much host memory while it is written",
         f"step           {costs['step_ms']:.2f} ms, {an_epoch}, loss {output.number(costs['loss'])}",
-        f"journal        {costs['journal_gb_day']:.2f} GB a day at that speed",
+        *_evaluate_line(costs),
+        *_journal_lines(journal),
         f"runs on        {costs['device']}, {costs['threads']} threads, determinism {costs['determinism']}",
     ]
     return [*lines, *(f"note           {safe(note)}" for note in costs["notes"])]
+
+
+def _evaluate_line(costs: dict[str, Any]) -> Iterator[str]:
+    """Yield the line of the validation, if there is one. A number that is not finite is null in JSON."""
+    if costs["evaluate_ms"] is not None:
+        shown = (f"{safe(name)} {output.number(value)}" for name, value in costs["metrics"].items())
+        yield f"evaluate       {costs['evaluate_ms']:.2f} ms for one batch: {', '.join(shown) or 'no metric'}"
 
 
 @click.command("new-task")
@@ -111,5 +181,5 @@ def new_task(path: Path) -> int:
     except FileExistsError as error:
         raise CommandError(2, f"{path} already exists", hint="give another path", name="Usage") from error
     shown = str(path) if path.is_absolute() else f"./{path}"
-    output.put(f"wrote {path}; try `tolariad run --task {shown}:MyTask --epochs 10 --set learning_rate.base_lr=0.03`")
+    output.put(f"wrote {path}; try `tolariad run --task {shown}:MyTask --epochs 20`")
     return 0

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final, NoReturn, cast
 
 import click
 
+from tolariad.cli.wrapping import fitted_to
 from tolariad.forensics.words import safe
 
 if TYPE_CHECKING:
@@ -129,9 +130,15 @@ def report(error: CommandError, program: str, *, as_json: bool) -> None:
         print(json.dumps(told), file=sys.stderr)
         return
     for line in error.what.splitlines() or [error.name]:
-        print(safe(line) if error.name == _HELP else f"{program}: {safe(line)}", file=sys.stderr)
+        put_fitted(safe(line) if error.name == _HELP else f"{program}: {safe(line)}")
     if error.hint:
-        print(f"  {safe(error.hint)}", file=sys.stderr)
+        put_fitted(f"  {safe(error.hint)}")
+
+
+def put_fitted(text: str) -> None:
+    """Print a line to stderr, broken to fit a terminal; further lines are indented."""
+    for line in fitted_to(sys.stderr, text, 2):
+        print(line, file=sys.stderr)
 
 
 def wants_json(arguments: Sequence[str]) -> bool:

@@ -16,11 +16,14 @@ from journal import JournalEntry
 from journal.reader import Reader
 from tolariad.cli import output, runs
 from tolariad.cli.errors import Exit
+from tolariad.cli.wrapping import fitted_to
 from tolariad.core.plain import plain_event
 from tolariad.forensics import timeline
 from tolariad.forensics.positions import JournalPosition, parse_position
-from tolariad.forensics.words import block, one_line, safe
+from tolariad.forensics.words import block, in_words, safe
 
+# A long sentence goes on below its type.
+_INDENT: Final = 22
 _COLOURS: Final = (
     (("RunFailed", "TrainerDied", "RunFrozen", "RerunDiverged", "CheckpointRejected", "ExceptionRaised"), "red"),
     (
@@ -58,7 +61,7 @@ UNTIL: Final = click.option("--until", callback=read_position, help="End here: a
 
 
 @click.command()
-@click.argument("run")
+@click.argument("run", required=False)
 @click.option("-f", "--follow", is_flag=True, help="Show new events as they come, after the last 10 (or -n).")
 @click.option("-t", "--type", "types", multiple=True, help="Only types that begin with this text. Repeatable.")
 @click.option("-g", "--grep", "pattern", callback=_pattern, help="Only events that match this regular expression.")
@@ -73,12 +76,12 @@ UNTIL: Final = click.option("--until", callback=read_position, help="End here: a
     type=click.Choice(["short", "json", "cat", "verbose"]),
     default="short",
     show_default=True,
-    help="The format of an event.",
+    help="The format of an event: verbose has all fields, cat only the sentence.",
 )
 @click.option("--json", "as_json", is_flag=True, help="The same as -o json.")
 @click.option("--lineage", is_flag=True, help="Leave out the steps that a rollback has abandoned.")
 def events(
-    *, run: str, follow: bool, lines: int | None, reverse: bool, style: str, as_json: bool, **selection: Any
+    *, run: str | None, follow: bool, lines: int | None, reverse: bool, style: str, as_json: bool, **selection: Any
 ) -> int:
     """Show the events of RUN, oldest first."""
     if follow and reverse:
@@ -92,8 +95,10 @@ def events(
     with Reader(runs.journal_folder(run)) as reader:
         for entry in _followed(reader, query, lines) if follow else _chosen(reader, query, lines, reverse=reverse):
             found = True
+            text = shown(entry.seq, timeline.decode_fields(entry.event))
             # Flush if a program may be waiting for the line.
-            print(shown(entry.seq, timeline.decode_fields(entry.event)), flush=follow or shown is _json)
+            for one in fitted_to(sys.stdout, text, _INDENT) if shown is line else [text]:
+                print(one, flush=follow or shown is _json)
     if unheard_of and not found:
         # Refuse only now: the journal of a newer version may hold types that this version does not know.
         raise click.UsageError(unheard_of)
@@ -158,6 +163,15 @@ def stamp(wall_ns: int) -> str:
     return f"{date_time}.{rest_ns // 1000:06d}{offset}"
 
 
+@functools.lru_cache(maxsize=8)
+def _short(whole_s: int) -> str:
+    """Return local date and time as journalctl does, without the year."""
+    try:
+        return f"{datetime.fromtimestamp(whole_s).astimezone():%b %d %H:%M:%S}"
+    except (ValueError, OverflowError, OSError):
+        return f"@{whole_s}"
+
+
 @functools.lru_cache(maxsize=256)
 def _painted(kind: str, _stream: int) -> str:
     colour = next((colour for beginnings, colour in _COLOURS if kind.startswith(beginnings)), "")
@@ -170,17 +184,18 @@ def _kind(fields: dict[str, Any]) -> str:
 
 
 def line(seq: int, fields: dict[str, Any]) -> str:
-    """Return one event as one line."""
-    return f"{stamp(fields.get('wall', 0))} {seq:>7} {_kind(fields)} {one_line(fields)}"
+    """Return one event as one line: when, its number, its type, its sentence."""
+    return f"{_short(fields.get('wall', 0) // 1_000_000_000)} {seq:>5} {_kind(fields)}  {in_words(fields)}"
 
 
 def _cat(_: int, fields: dict[str, Any]) -> str:
-    return f"{safe(str(fields.get('type', '?')))} {one_line(fields)}"
+    return in_words(fields)
 
 
-def _verbose(seq: int, fields: dict[str, Any]) -> str:
+def verbose(seq: int, fields: dict[str, Any]) -> str:
+    """Return one event as a block: when, its number, its type, its sentence, every field."""
     rest = {name: value for name, value in fields.items() if name not in ("type", "wall")}
-    return f"{stamp(fields.get('wall', 0))} {seq} {_kind(fields)}\n{block(rest)}"
+    return f"{stamp(fields.get('wall', 0))} {seq} {_kind(fields)}\n    {in_words(fields)}\n{block(rest)}"
 
 
 def _json(seq: int, fields: dict[str, Any]) -> str:
@@ -191,5 +206,5 @@ _STYLES: Final[dict[str, Callable[[int, dict[str, Any]], str]]] = {
     "short": line,
     "json": _json,
     "cat": _cat,
-    "verbose": _verbose,
+    "verbose": verbose,
 }

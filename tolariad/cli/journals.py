@@ -23,9 +23,9 @@ def journal() -> None:
 
 
 @journal.command()
-@click.argument("run")
+@click.argument("run", required=False)
 @click.option("--json", "as_json", is_flag=True, help="One JSON object.")
-def verify(run: str, as_json: bool) -> int:
+def verify(run: str | None, as_json: bool) -> int:
     """Check every byte of RUN's journal. Exit 0 if clean, else 1."""
     from journal.columns import Tabulation
     from journal.verification import Verdict
@@ -91,9 +91,9 @@ def repair(run: str, dry_run: bool, yes: bool, accept_loss: bool, as_json: bool)
 
 
 @journal.command()
-@click.argument("run")
+@click.argument("run", required=False)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-def stats(run: str, as_json: bool) -> int:
+def stats(run: str | None, as_json: bool) -> int:
     """Print the size of RUN's journal, in total and for each step."""
     from journal.summary import summarize
 
@@ -124,14 +124,14 @@ def _moment(wall_ns: int) -> str:
 
 
 @journal.command()
-@click.argument("run")
+@click.argument("run", required=False)
 @click.option(
     "-o", "--output", "file", type=click.Path(path_type=Path, dir_okay=False), help="Write to FILE instead of stdout."
 )
 @click.option("--raw", is_flag=True, help="Write the exact bytes of each event, in base64.")
 @SINCE
 @UNTIL
-def export(run: str, file: Path | None, raw: bool, **bounds: Any) -> int:
+def export(run: str | None, file: Path | None, raw: bool, **bounds: Any) -> int:
     """Write RUN's events as JSON lines."""
     from journal.export import export_json_lines, export_raw_lines
     from journal.reader import Reader

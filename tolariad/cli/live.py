@@ -6,7 +6,6 @@ If no daemon answers, `status` folds the run's journal and shows the run as not 
 from __future__ import annotations
 
 import json
-import sys
 import time
 from collections.abc import Iterator, Mapping
 from datetime import datetime
@@ -17,7 +16,7 @@ import click
 
 from tolariad.cli import output, runs
 from tolariad.cli.errors import CommandError, Exit, translated
-from tolariad.cli.status_words import budget_lines, status_lines, status_row
+from tolariad.cli.status_words import FACTS_INDENT, budget_lines, status_lines, status_row
 from tolariad.control.where import socket_of
 from tolariad.core.bounds import SECONDS_MAX
 from tolariad.forensics.words import safe
@@ -77,7 +76,7 @@ def status(target: runs.Target, *, quiet: bool, budgets: bool, as_json: bool) ->
             output.put_json(shown)
         else:
             for line in budget_lines(shown["budgets"]) if budgets else status_lines(shown):
-                output.put(line)
+                output.put(line, indent=2 if budgets else FACTS_INDENT)
     if not shown["live"]:
         return Exit.NOT_REACHABLE
     return Exit.NO if quiet and shown["phase"] != "running" else Exit.DONE
@@ -99,27 +98,19 @@ def _seconds(_: click.Context, __: click.Parameter, value: float) -> float:
 @runs.takes_target
 def watch(target: runs.Target, *, plain: bool, as_json: bool, interval: float) -> int:
     """Show a live run's progress until the run ends."""
-    rewrite = not plain and not as_json and sys.stdout.isatty()
+    from tolariad.cli.progress import Progress
+
+    progress, last = Progress(rewrite=False if plain else None, silent_s=0.0), None
     with target.connect() as client:
         for reply in client.stream("Watch", {"interval_s": interval}):
             if as_json:
                 output.put_json(reply["status"])
             else:
-                _show(status_row(reply["status"]), rewrite=rewrite)
-    if rewrite:
-        output.put("")
+                last = reply["status"]
+                progress.show(last)
+    if last is not None and progress.end():
+        output.put(status_row(last))
     return Exit.DONE
-
-
-def _show(line: str, *, rewrite: bool) -> None:
-    line = output.shown(line)
-    if rewrite:
-        import shutil
-
-        width = shutil.get_terminal_size().columns
-        print(f"\r\x1b[K{line[: width - 1]}", end="", flush=True)
-    else:
-        print(line, flush=True)
 
 
 def _targets(folder: Path | None) -> Iterator[runs.Target]:

@@ -36,10 +36,14 @@ def at_most(characters: int) -> Callable[[click.Context, click.Parameter, str | 
     return check
 
 
-def sends(method: str) -> Callable[[Callable[..., Parameters]], Callable[..., int]]:
+def sends(
+    method: str, question: Callable[[runs.Target, Parameters], str] | None = None
+) -> Callable[[Callable[..., Parameters]], Callable[..., int]]:
     """Make a command of a function that returns the parameters of an order; those that are None are not sent.
 
-    It gets the options of every order and those that name the run. The function gets only the other ones.
+    It gets the options of every order and those that name the run. The function gets only the other ones. If a
+    parameter follows from the run, its value is a function of the run's Target. If `question` is given, the command
+    asks it first, unless the option `yes` is set.
     """
 
     def decorate(function: Callable[..., Parameters]) -> Callable[..., int]:
@@ -58,9 +62,13 @@ def sends(method: str) -> Callable[[Callable[..., Parameters]], Callable[..., in
         @functools.wraps(function)
         def command(*, id_: str | None, reason: str | None, no_wait: bool, as_json: bool, **given: Any) -> int:
             place = {name: given.pop(name) for name in runs.NAMES if name in given}
-            parameters = {"id": id_, "reason": reason, **function(**given)}
-            sent = {name: value for name, value in parameters.items() if value is not None}
-            return _order(runs.find(**place), method, sent, no_wait, output.put_json if as_json else _put_words)
+            is_sure = question is not None and given.pop("yes")
+            parameters, target = {"id": id_, "reason": reason, **function(**given)}, runs.find(**place)
+            values = {name: value(target) if callable(value) else value for name, value in parameters.items()}
+            sent = {name: value for name, value in values.items() if value is not None}
+            if question is not None and not is_sure:
+                output.confirm(question(target, sent))
+            return _order(target, method, sent, no_wait, output.put_json if as_json else _put_words)
 
         return command
 
@@ -190,9 +198,27 @@ def note(*, text: str) -> Parameters:
     return {"text": text}
 
 
+def _rollback_question(target: runs.Target, parameters: Parameters) -> str:
+    """Return the question of a rollback: where it goes, and what it gives up. Raises CommandError if it is refused."""
+    from tolariad.core.decision import Refusal
+    from tolariad.core.rollback import rules, words
+    from tolariad.core.sentences import sentence
+
+    with target.connect():
+        journal = target.journal
+    if journal is None:
+        return "Roll back? The steps after the checkpoint will be abandoned (they stay in the journal)."
+    places = {name: value for name, value in parameters.items() if name in ("to", "epoch", "step")}
+    tier = words.Tier(parameters["tier"]) if "tier" in parameters else None
+    found = rules.order(runs.folded(journal), words.Rollback(**places, tier=tier))
+    if isinstance(found, Refusal):
+        raise CommandError(Exit.REFUSED, f"{found.error}: {found.why}", name=found.error)
+    return f"{safe(sentence(found))} The steps stay in the journal. Roll back?"
+
+
 @click.command()
 @takes_run
-@sends("Rollback")
+@sends("Rollback", _rollback_question)
 @click.option("--to", metavar="ID", help="Go back to this checkpoint; `tolaria checkpoints RUN` lists them.")
 @click.option(
     "--epoch",
@@ -209,7 +235,7 @@ def note(*, text: str) -> Parameters:
     help="fast restores a snapshot from memory, full a checkpoint from disk.",
 )
 @click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
-def rollback(*, yes: bool, tier: str | None, **target: Any) -> Parameters:
+def rollback(*, tier: str | None, **target: Any) -> Parameters:
     """Go back to a checkpoint and train on from there.
 
     Without --to, --epoch or --step the target is the newest promoted checkpoint. The steps after the target are
@@ -220,8 +246,6 @@ def rollback(*, yes: bool, tier: str | None, **target: Any) -> Parameters:
     if target["to"] is not None and not target["to"].strip():
         # An unset variable in a script gives the empty string. It must not mean "the newest promoted checkpoint".
         raise click.UsageError("--to is empty: name a checkpoint, or leave --to out for the newest promoted one")
-    if not yes:
-        output.confirm("Roll back? The steps after the checkpoint will be abandoned (they stay in the journal).")
     return {**target, "tier": tier}
 
 

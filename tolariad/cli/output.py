@@ -11,6 +11,9 @@ from typing import Any, Final, TextIO
 import click
 
 from tolariad.cli.errors import CommandError, Exit
+from tolariad.cli.wrapping import fitted_to
+from tolariad.core.phrases import counted as counted  # noqa: PLC0414 - for commands
+from tolariad.core.phrases import size as size  # noqa: PLC0414 - for commands
 
 _COLOURS: Final = {"bold": "1", "dim": "2", "red": "31", "green": "32", "yellow": "33", "cyan": "36"}
 _OWN: Final = frozenset(f"\x1b[{code}m" for code in ("0", *_COLOURS.values()))
@@ -43,17 +46,18 @@ def shown(text: str) -> str:
     return "".join(part if part in _OWN else safe_lines(part) for part in OWN_MARKS.split(text))
 
 
-def put(text: str) -> None:
-    """Print a line of the answer to stdout."""
-    print(shown(text))
+def put(text: str, *, indent: int | None = None) -> None:
+    """Print a line of the answer to stdout. With `indent`: broken to fit a terminal, further lines indented so far."""
+    for line in [text] if indent is None else fitted_to(sys.stdout, text, indent):
+        print(shown(line))
 
 
-def table(rows: Sequence[tuple[str, ...]], numbers: Container[int] = ()) -> Iterator[str]:
+def table(rows: Sequence[tuple[str, ...]], numbers: Container[int] = (), gap: str = "  ") -> Iterator[str]:
     """Yield a line for each row, with columns as wide as their widest cell; those in `numbers` are set to the right."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for row in rows:
         cells = (row[n].rjust(width) if n in numbers else row[n].ljust(width) for n, width in enumerate(widths))
-        yield "  ".join(cells).rstrip()
+        yield gap.join(cells).rstrip()
 
 
 def put_rows(
@@ -87,8 +91,9 @@ def put_json(value: Mapping[str, Any]) -> None:
 
 
 def note(text: str) -> None:
-    """Print to stderr a line that is not part of the answer."""
-    print(shown(text), file=sys.stderr)
+    """Print to stderr a line that is not part of the answer, broken to fit a terminal."""
+    for line in fitted_to(sys.stderr, text):
+        print(shown(line), file=sys.stderr)
 
 
 def confirm(
@@ -117,21 +122,6 @@ def duration(seconds: float | None) -> str:
             rest = whole % unit // smaller
             return f"{whole // unit} {name} {rest} {smaller_name}" if rest else f"{whole // unit} {name}"
     return f"{whole} s"
-
-
-def counted(count: int, what: str) -> str:
-    """Return a count with its noun: `1 event`, `2 events`."""
-    return f"{count} {what}" if count == 1 else f"{count} {what}s"
-
-
-def size(count: int) -> str:
-    """Return a number of bytes in decimal units: `1.5 MB`."""
-    amount = float(count)
-    for unit in ("B", "kB", "MB", "GB"):
-        if amount < 1000:
-            return f"{amount:.0f} {unit}" if unit == "B" else f"{amount:.1f} {unit}"
-        amount /= 1000
-    return f"{amount:.1f} TB"
 
 
 def number(value: Any, state: Any = None) -> str:

@@ -1,8 +1,11 @@
-"""The output of `tolariad run`: progress while it runs, and a summary at its end.
+"""The output of `tolariad run` and `tolaria watch`: progress while the run lasts; and the summary of `tolariad run`.
 
-On a terminal one line is rewritten; otherwise plain lines are printed, at most two a second. Each action that the run
-takes by itself is printed at once, on a line that stays. The summary names the journal, its size, whether it verifies,
-and commands to try next.
+On a terminal one line with a bar is rewritten; otherwise plain lines are printed, every few seconds. Each event that
+matters is printed at once, on a line that stays. The summary names the journal, its size, whether it verifies, and
+commands to try next.
+
+Promises: a write to the terminal begins with a clean line and ends at the end of it or at the start of a new one, so
+lines of other writers do not mix with it. rich is loaded when the first bar is drawn.
 """
 
 from __future__ import annotations
@@ -10,82 +13,129 @@ from __future__ import annotations
 import shutil
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Final, TextIO
+from typing import TYPE_CHECKING, Any, Final, Literal, TextIO
 
 import msgspec
 
 from journal.verification import Verdict, verify
-from tolariad.cli.output import counted, size
-from tolariad.cli.status_words import said_lines, status_row
+from tolariad.cli.output import OWN_MARKS, colours_wanted, counted, number, size
+from tolariad.cli.status_words import figures, fitted, place, said_lines, stage, status_row
+from tolariad.cli.wrapping import width
 from tolariad.control.status import RunStatus
 from tolariad.forensics.words import safe
 
-_PLAIN_S: Final = 0.5
-_SILENT_S: Final = 10.0
+if TYPE_CHECKING:
+    from rich.console import Console
+
+_PLAIN_S: Final = 2.0
+_SILENT_S: Final = 5.0
+_BAR_MIN: Final = 4
+_BAR_MAX: Final = 40
+_CLEAN: Final = "\r\x1b[K"
 
 
 class Progress:
-    """Prints a run's progress. The daemon calls it with the status several times a second; `last` is the newest."""
+    """Prints a run's progress. The daemon calls it with the status several times a second; `last` is the newest.
+
+    `silent_s`: on a stream that is no terminal, a line is printed after so many seconds even if nothing changed.
+    """
 
     def __init__(
-        self, stream: TextIO | None = None, *, rewrite: bool | None = None, clock: Callable[[], float] = time.monotonic
+        self,
+        stream: TextIO | None = None,
+        *,
+        rewrite: bool | None = None,
+        silent_s: float = _SILENT_S,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.last: RunStatus | None = None
         self._stream = stream if stream is not None else sys.stdout
         self._rewrite = self._stream.isatty() if rewrite is None else rewrite
+        self._silent_s = silent_s
         self._clock = clock
-        self._shown: tuple[str, int, float | None] | None = None
+        self._shown: tuple[str, str, int] | None = None
         self._shown_at = float("-inf")
         self._open = False
         self._said = 0
+        self._console: Console | None = None
 
     def __call__(self, status: RunStatus) -> None:
-        """Show `status`: at once if the phase changed, soon if the epoch did, else from time to time."""
+        """Show `status`, and keep it as the last one."""
         self.last = status
-        self._say(status)
-        now = self._clock()
-        state = (status.phase, status.epoch, status.accuracy)
-        elapsed_s = now - self._shown_at
-        new_phase = self._shown is None or self._shown[0] != status.phase
-        if new_phase or (state != self._shown and elapsed_s >= _PLAIN_S) or elapsed_s >= _SILENT_S:
-            self._shown, self._shown_at = state, now
-            self._put(self._row(status), stays=True)
-        elif self._rewrite:
-            self._put(self._row(status), stays=False)
+        self.show(msgspec.to_builtins(status))
 
-    def _say(self, status: RunStatus) -> None:
-        """Print the new actions of this start. Those that the status no longer holds are only counted."""
-        new = [one for one in status.said if one.number > self._said and one.start == status.starts]
+    def show(self, status: Mapping[str, Any]) -> None:
+        """Show a status. On a stream that is no terminal: soon if the stage or the epoch changed, else now and then."""
+        self._say(status)
+        if self._rewrite:
+            # A terminal can be resized at any time. The last column stays free: some terminals wrap after it.
+            self._put(self._bar(status, shutil.get_terminal_size().columns - 1), stays=False)
+            return
+        now = self._clock()
+        state = (str(status["phase"]), stage(status), int(status["epoch"]))
+        elapsed_s = now - self._shown_at
+        is_new = self._shown is None or self._shown[0] != state[0]
+        if is_new or elapsed_s >= self._silent_s or (state != self._shown and elapsed_s >= _PLAIN_S):
+            self._shown, self._shown_at = state, now
+            self._put(status_row(status), stays=True)
+
+    def _say(self, status: Mapping[str, Any]) -> None:
+        """Print the new events of this start. Those that the status no longer holds are only counted."""
+        said = status["said"]
+        new = [one for one in said if one["number"] > self._said and one["start"] == status["starts"]]
         if not new:
             return
-        missed = new[-1].number - self._said - len(new) if self._said else 0
+        missed = new[-1]["number"] - self._said - len(new) if self._said else 0
         if missed > 0:
             self._put(f"note: {counted(missed, 'earlier note')} left out; `tolaria events` lists them", stays=True)
+        columns = shutil.get_terminal_size().columns - 1
         for one in new:
             # Wrap on a terminal only: a file is searched line by line.
-            for line in said_lines(one.text, "note: ") if self._rewrite else [f"note: {safe(one.text)}"]:
+            text = one["text"]
+            for line in said_lines(text, "note: ", columns) if self._rewrite else [f"note: {safe(text)}"]:
                 self._put(line, stays=True)
-        self._said = new[-1].number
+        self._said = new[-1]["number"]
 
-    def _row(self, status: RunStatus) -> str:
-        columns = shutil.get_terminal_size().columns - 1 if self._rewrite else None
-        return status_row(msgspec.to_builtins(status), columns)
+    def _bar(self, status: Mapping[str, Any], columns: int) -> str:
+        """Return the line of a terminal: place, bar, figures. If there is no room for a bar, the line without it."""
+        where = place(status)
+        short = [(rank, text.replace(" steps/s", "/s")) for rank, text in figures(status)]
+        told = fitted(short, max(0, columns - width(where) - _BAR_MIN - 4))
+        total = status["steps_total"]
+        room = columns - width(where) - sum(width(one) + 2 for one in told) - 2
+        if not total or not status["epoch"] or room < _BAR_MIN:
+            row = status_row(status, columns)
+            return row if width(row) <= columns else OWN_MARKS.sub("", row)[:columns]
+        return "  ".join([where, self._drawn(status["step"] / total, min(room, _BAR_MAX)), *told])
+
+    def _drawn(self, share: float, columns: int) -> str:
+        from rich.progress_bar import ProgressBar
+
+        if self._console is None:
+            from rich.console import Console
+
+            colours: Literal["standard"] | None = "standard" if colours_wanted(self._stream) else None
+            self._console = Console(file=self._stream, force_terminal=True, color_system=colours, width=_BAR_MAX)
+        with self._console.capture() as drawn:
+            self._console.print(ProgressBar(total=1.0, completed=share, width=columns), end="")
+        # Without colours rich leaves out the rest of the bar.
+        return drawn.get().ljust(columns)
 
     def _put(self, row: str, *, stays: bool) -> None:
-        if self._rewrite:
-            row = f"\r\x1b[K{row if stays else row[: shutil.get_terminal_size().columns - 1]}"
-        self._stream.write(f"{row}\n" if stays or not self._rewrite else row)
+        clean = _CLEAN if self._rewrite else ""
+        self._stream.write(f"{clean}{row}\n" if stays or not self._rewrite else f"{clean}{row}")
         self._stream.flush()
         self._open = not stays and self._rewrite
 
-    def end(self) -> None:
-        """Clear the rewritten line, so that what follows begins on an empty one."""
-        if self._open:
-            self._stream.write("\r\x1b[K")
+    def end(self) -> bool:
+        """Clear the rewritten line, so that what follows begins on an empty one. Return whether there was one."""
+        was_open, self._open = self._open, False
+        if was_open:
+            self._stream.write(_CLEAN)
             self._stream.flush()
-            self._open = False
+        return was_open
 
 
 def closing_words(status: RunStatus, run_dir: Path) -> tuple[list[str], bool]:
@@ -107,6 +157,8 @@ def _ended(status: RunStatus) -> str:
     words = f"{status.phase}: {safe(status.name)}, {status.step} steps in {status.epoch} of {status.epochs} epochs"
     if status.accuracy is not None:
         words += f", validation accuracy {100 * status.accuracy:.2f} %"
+    elif status.metrics:
+        words += ", validation " + ", ".join(f"{safe(name)} {number(of)}" for name, of in status.metrics.items())
     if status.phase == "frozen" and status.frozen:
         return f"{words}\n{safe(status.frozen)}"
     if status.phase == "stopped" and (unsaved := _unsaved(status)):
@@ -132,7 +184,10 @@ def _next(status: RunStatus, run_dir: Path) -> Iterator[str]:
     if status.phase == "completed":
         yield f"  {tolaria} why {run_dir} checkpoint"
         yield f"  {tolaria} state {run_dir} --at step:{max(1, status.step // 2)}"
-        yield f"  {tolariad} run --dir {run_dir} --epochs {2 * status.epochs}   (goes on with more epochs)"
+        yield f"  {tolariad} run --dir {run_dir} {_more(status)}"
+    elif status.phase == "failed" and not status.step:
+        yield f"  {tolaria} why {run_dir} failure"
+        yield "  correct it, then give the same command again: the run begins anew"
     elif status.phase == "failed":
         yield f"  {tolaria} why {run_dir} failure"
         yield f"  {tolariad} run --dir {run_dir} --retry"
@@ -143,6 +198,14 @@ def _next(status: RunStatus, run_dir: Path) -> Iterator[str]:
     else:
         yield f"  {tolaria} why {run_dir} phase"
         yield f"  {tolariad} run --dir {run_dir}"
+
+
+def _more(status: RunStatus) -> str:
+    """Return the arguments with which a complete run goes on: what ended it, twice as far."""
+    ended_by_steps = status.steps_total == status.step < status.epochs * (status.steps_per_epoch or 0)
+    if ended_by_steps and status.step % (status.steps_per_epoch or 1):
+        return f"--set stop.steps={2 * status.step}   (goes on with more steps)"
+    return f"--epochs {2 * status.epochs}   (goes on with more epochs)"
 
 
 def _typed(command: str) -> str:

@@ -54,9 +54,9 @@ def remove(*, entry: str) -> Parameters:
 
 
 @quarantine.command(name="list")
-@click.argument("run")
+@click.argument("run", required=False)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON lines.")
-def list_entries(run: str, as_json: bool) -> int:
+def list_entries(run: str | None, as_json: bool) -> int:
     """List the entries in quarantine in RUN, oldest first."""
     entries = runs.folded(runs.journal_folder(run)).quarantine.entries
     for one in entries:

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import functools
 import math
-from typing import TYPE_CHECKING, Any, Final, get_args
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
 
 import click
+import msgspec
 
 from tolariad.cli import orders, output, runs
-from tolariad.cli.errors import Exit
-from tolariad.core.settings.optimization import PolicyName
+from tolariad.cli.errors import CommandError, Exit
+from tolariad.core.settings.optimization import FUNCTION_FORM, POLICY_NAMES
 from tolariad.forensics.words import safe
+from tolariad.rate_functions import FunctionRefused, tabulate
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from tolariad.control.tables import RateTable
 
 _COLUMNS: Final = ("group", "policy", "base", "now", "next", "last change")
@@ -79,21 +82,46 @@ def _finite(_: click.Context, __: click.Parameter, value: float) -> float:
     return value
 
 
+def _policy(_: click.Context, __: click.Parameter, text: str | None) -> str | None:
+    """Check the name of a policy. Return a function with its absolute path."""
+    if text is None or text in POLICY_NAMES:
+        return text
+    if not re.search(r"\.py:[A-Za-z_]\w*$", text):
+        raise click.BadParameter(f"{text!r} is not one of {', '.join(POLICY_NAMES)}, {FUNCTION_FORM}")
+    return str(Path(text).absolute())
+
+
 @lr.command("set")
 @click.argument("group")
 @click.argument("value", type=float, callback=_finite)
 @orders.sends("LrSet")
 @click.option(
     "--policy",
-    type=click.Choice(get_args(PolicyName)),
+    callback=_policy,
     metavar="POLICY",
-    help=f"The group's policy from then on: {', '.join(get_args(PolicyName))}. "
+    help=f"The group's policy from then on: {', '.join(POLICY_NAMES)}, or {FUNCTION_FORM}. "
     "constant keeps VALUE; frozen, with VALUE 0, stops the group's training.",
 )
-def set_rate(**rate: Any) -> orders.Parameters:
+def set_rate(*, policy: str | None, **rate: Any) -> orders.Parameters:
     """Set the learning rate of GROUP from the next step on.
 
     `tolaria lr show` prints the names of the groups. The rest of the group's schedule is scaled by the same factor.
     One order may change a rate at most by the factor learning_rate.max_order_factor.
+
+    A function is called here, with your rights, for every step of the group's schedule. The run gets its values only.
     """
-    return rate
+    if policy is None or ":" not in policy:
+        return {**rate, "policy": policy}
+    return {**rate, "function": functools.partial(_tabulated, policy, str(rate["group"]))}
+
+
+def _tabulated(policy: str, name: str, target: runs.Target) -> dict[str, Any]:
+    groups = {one["name"]: one for one in target.ask("LrShow", _folded)["groups"]}
+    if name not in groups:
+        known = ", ".join(map(safe, groups)) or "none yet: the trainer is still being built"
+        raise CommandError(Exit.REFUSED, f"there is no group {safe(name)!r}; there are {known}", name="NotFound")
+    try:
+        table: dict[str, Any] = msgspec.to_builtins(tabulate(policy, groups[name].get("curve_steps")))
+    except FunctionRefused as error:
+        raise CommandError(Exit.USAGE, str(error), hint="nothing was ordered", name="Usage") from error
+    return table

@@ -170,13 +170,14 @@ def _only_live() -> Target:
     )
 
 
-def journal_folder(run: str | Path) -> Path:
+def journal_folder(run: str | Path | None) -> Path:
     """Return the journal folder of a run, named by its folder, its name or the journal folder itself.
 
-    Raises CommandError if there is no journal.
+    None: the run that the options of `tolaria` or $TOLARIA_RUN name, else the only live run. Raises CommandError if
+    there is no journal.
     """
-    folder = Path(run)
-    if not folder.is_dir() and "/" not in str(run):
+    folder = Path(run) if run is not None else _known_folder(find())
+    if run is not None and not folder.is_dir() and "/" not in str(run):
         folder = by_name(str(run)).folder or folder
     if (folder / JOURNAL).is_dir():
         return folder / JOURNAL
@@ -184,6 +185,14 @@ def journal_folder(run: str | Path) -> Path:
         return folder
     hint = "give a run's folder; `tolaria list` shows the known runs"
     raise CommandError(Exit.USAGE, f"there is no journal in {folder}", hint=hint, name="NoRun")
+
+
+def _known_folder(target: Target) -> Path:
+    """Return the run's folder. If only a socket was given, the daemon is asked."""
+    if target.folder is not None:
+        return target.folder
+    with target.connect() as client:
+        return Path(next(iter(client.call("Status").values()))["dir"])
 
 
 def folded(journal: Path) -> RunState:

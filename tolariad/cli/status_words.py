@@ -5,11 +5,14 @@ Status and budgets are mappings, so that those from the socket and those from a 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import shlex
+from collections.abc import Iterator, Mapping
+from datetime import datetime
 from typing import Any, Final
 
-from tolariad.cli.output import COLUMNS, OWN_MARKS, counted, duration, number, painted, size
+from tolariad.cli.output import COLUMNS, counted, duration, number, painted, size
 from tolariad.cli.output import table as table_lines
+from tolariad.cli.wrapping import width
 from tolariad.forensics.words import safe
 
 _PHASE_COLOURS: Final = {
@@ -20,9 +23,24 @@ _PHASE_COLOURS: Final = {
     "failed": "red",
     "stopped": "yellow",
 }
-_BUDGETS: Final = ("BUDGET", "LIMIT", "P50", "P99", "WORST", "MEASURED", "OVER", "KIND")
+_BUDGETS: Final = ("BUDGET", "LIMIT", "P50", "P99", "WORST", "COUNT", "OVER", "KIND")
 _UNITS: Final = {"percent": "%", "messages": ""}
 _SAID_SHOWN: Final = 5
+_STARTS: Final = ("starting", "recovering")
+# Activities of a trainer that starts.
+_STARTING: Final = {
+    "import": "importing torch",
+    "build": "building the model",
+    "data": "reading the data",
+    "restore": "restoring the state",
+    "compile": "compiling the model",
+    "checkpoint": "writing a checkpoint",
+    "hook": "calling the task's hooks",
+}
+_RATE_RANK: Final = 1001
+_SPEED_RANK: Final = 1000
+FACTS_INDENT: Final = 14
+_INDENT: Final = " " * FACTS_INDENT
 _DISK_ADVICE: Final = "if this paused the run, the run resumes by itself when there is space"
 Status = Mapping[str, Any]
 
@@ -32,6 +50,23 @@ def status_lines(status: Status) -> Iterator[str]:
     place = f"pid {status['pid']}" if status["live"] else "no daemon"
     name = painted(safe(str(status["name"] or "(unnamed)")), "bold")
     yield f"{name}  {_phase(str(status['phase']))}  ({place}, {safe(status['dir'])})"
+    yield from _facts(status)
+    yield from _troubles(status)
+    yield from _said(status)
+
+
+def state_lines(status: Status, now: str) -> Iterator[str]:
+    """Yield the page of `tolaria state`: `now` is the event that led to the state, and what is live is left out."""
+    yield f"{painted(safe(str(status['name'] or '(unnamed)')), 'bold')}  {_phase(str(status['phase']))}"
+    yield f"  {'after':<11} {now}"
+    yield from _facts({**status, "trainer": None})
+    if status["troubles"]:
+        counts = ", ".join(f"{one['event']} {one['count']}" for one in status["troubles"])
+        yield f"  {'troubles':<11} {counts}"
+
+
+def _facts(status: Status) -> Iterator[str]:
+    """Yield the facts that apply, each on a line with its label."""
     emergency = status.get("emergency")
     lines = {
         "ordered": status["ordered"] and f"{status['ordered']}, at the next step boundary",
@@ -42,8 +77,9 @@ def status_lines(status: Status) -> Iterator[str]:
         "mode": status.get("conservative") and _conservative(status["conservative"]),
         "memory": status.get("memory") and _memory(status["memory"]),
         "progress": _progress(status),
-        "loss": f"{number(status['loss'], status['loss_state'])}  (lr {number(status['lr'])}, {_norm(status)})",
-        "validation": f"accuracy {_accuracy(status)}, loss {number(status['validation_loss'])}",
+        "loss": _has(status, "loss")
+        and f"{number(status['loss'], status['loss_state'])}  (lr {number(status['lr'])}, {_norm(status)})",
+        "validation": _validation(status),
         "speed": status["steps_per_s"] and f"{status['steps_per_s']:.1f} steps/s, {duration(status['eta_s'])} left",
         "checkpoint": _checkpoint(status),
         "journal": _journal(status["journal"]),
@@ -51,58 +87,101 @@ def status_lines(status: Status) -> Iterator[str]:
         "rng seed": str(status["rng_seed"]),
     }
     yield from (f"  {label:<11} {text}" for label, text in lines.items() if text)
-    yield from _said(status.get("said") or ())
 
 
 def status_row(status: Status, columns: int | None = None) -> str:
-    """Return one line: epoch, step, loss, accuracy, rate, steps per second, time left.
+    """Return one line: stage, epoch, step, loss, metrics, rate, steps per second, time left.
 
-    If it is longer than `columns`, leave out the rate, and then the steps per second.
+    If it is longer than `columns`, leave out the rate, then the steps per second, then metrics.
     """
-    phase = str(status["phase"])
-    parts = [
-        f"epoch {status['epoch']}/{status['epochs']}",
-        f"step {status['step']}" + (f"/{status['steps_total']}" if status["steps_total"] else ""),
-        f"loss {number(status['loss'], status['loss_state'])}",
-        f"acc {_accuracy(status, best=False)}",
-        f"lr {number(status['lr'])}",
-    ]
+    return "  ".join(fitted([(0, place(status)), *figures(status)], columns))
+
+
+def place(status: Status) -> str:
+    """Return the stage, if it is not plain training, and epoch and step once there are any."""
+    total = f"/{status['steps_total']}" if status["steps_total"] else ""
+    parts = [stage(status)]
+    if status["epoch"] or not parts[0]:
+        parts += [f"epoch {status['epoch']}/{status['epochs']}", f"step {status['step']}{total}"]
+    return "  ".join(part for part in parts if part)
+
+
+def stage(status: Status) -> str:
+    """Return the stage of the run: a start-up phase by its name, else the phase; empty while it trains."""
+    phase, trainer = str(status["phase"]), status["trainer"] or {}
+    if phase in _STARTS:
+        if status["rerunning_to"]:
+            return painted(f"re-running up to step {status['rerunning_to']}", "cyan")
+        word = _STARTING.get(str(trainer.get("activity"))) if trainer.get("alive") else "starting the trainer"
+        return painted(word or phase, "cyan")
+    return "" if phase == "running" else _phase(phase)
+
+
+def figures(status: Status) -> list[tuple[int, str]]:
+    """Return what is measured, each with its rank: the highest is left out first, 0 never. Nothing at a start."""
+    if not status["epoch"] or status["phase"] in _STARTS:
+        return []
+    metrics = dict(status.get("metrics") or {})
+    loss, accuracy = metrics.pop("loss", None), metrics.pop("accuracy", None)
+    parts = [(0, f"loss {number(status['loss'], status['loss_state'])}")]
+    parts += [(2, f"val_loss {number(loss)}")] if loss is not None else []
+    parts += [(1, f"acc {100 * accuracy:.2f} %")] if accuracy is not None else []
+    parts += [(3 + n, f"{safe(name)} {number(value)}") for n, (name, value) in enumerate(metrics.items())]
+    parts.append((_RATE_RANK, f"lr {number(status['lr'])}"))
     if status["steps_per_s"]:
-        parts.append(f"{status['steps_per_s']:.1f} steps/s")
-        parts.append(f"{duration(status['eta_s'])} left")
-    if phase != "running":
-        parts.insert(0, _phase(phase))
+        parts.append((_SPEED_RANK, f"{status['steps_per_s']:.1f} steps/s"))
+        parts.append((0, f"{duration(status['eta_s'])} left"))
     if status.get("conservative"):
-        parts.append(painted("conservative", "yellow"))
-    if status["rerunning_to"]:
-        parts.append(f"re-running up to step {status['rerunning_to']}")
-    for dropped in ("lr ", " steps/s"):
-        if columns is not None and sum(map(_width, parts)) + 2 * (len(parts) - 1) > columns:
-            parts = [part for part in parts if not (part.startswith(dropped) or part.endswith(dropped))]
-    return "  ".join(parts)
+        parts.append((1, painted("conservative", "yellow")))
+    return parts
 
 
-def _width(part: str) -> int:
-    """Return the columns that the part takes; colours take none."""
-    return len(OWN_MARKS.sub("", part))
+def fitted(parts: list[tuple[int, str]], columns: int | None) -> list[str]:
+    """Return the texts of the parts; if they and the spaces between them are too wide, without those of high rank."""
+    while columns is not None and sum(width(text) + 2 for _, text in parts) - 2 > columns:
+        least = max(parts)
+        if least[0] == 0:
+            break
+        parts = [part for part in parts if part is not least]
+    return [text for _, text in parts]
 
 
-def said_lines(text: str, prefix: str) -> list[str]:
-    """Wrap a sentence of the run to 80 columns. Further lines are indented to the end of `prefix`."""
+def _has(status: Status, name: str) -> bool:
+    """Return whether the run has this number; it may be one that is not finite."""
+    return status[name] is not None or status.get(f"{name}_state") is not None
+
+
+def said_lines(text: str, prefix: str, columns: int = COLUMNS) -> list[str]:
+    """Wrap a sentence of the run. Further lines are indented to the end of `prefix`."""
     from textwrap import wrap  # not needed by most commands
 
-    return wrap(safe(text), COLUMNS, initial_indent=prefix, subsequent_indent=" " * len(prefix))
+    return wrap(safe(text), columns, initial_indent=prefix, subsequent_indent=" " * len(prefix))
 
 
-def _said(lines: Sequence[Status]) -> Iterator[str]:
-    """Yield the run's newest actions, the newest last."""
-    for index, one in enumerate(lines[-_SAID_SHOWN:]):
-        yield from said_lines(f"{_clock(str(one['time']))}  {one['text']}", "  lately      " if not index else " " * 14)
+def _troubles(status: Status) -> Iterator[str]:
+    """Yield for each kind of trouble the last one, and below it how many there were and the command that tells more."""
+    for index, one in enumerate(status.get("troubles") or ()):
+        first = "  troubles    " if not index else _INDENT
+        yield from said_lines(f"{_clock(str(one['time']))}  {one['text']}", first)
+        many = f"{one['count']} in all; " if one["count"] > 1 else ""
+        # Not wrapped: the command is copied.
+        yield f"{_INDENT}{many}tolaria why {safe(shlex.quote(status['dir']))} {one['why']}"
+
+
+def _said(status: Status) -> Iterator[str]:
+    """Yield the run's newest actions, the newest last, except those that are shown among the troubles."""
+    shown = {one["seq"] for one in status.get("troubles") or ()}
+    lately = [one for one in (status.get("said") or ())[-_SAID_SHOWN:] if one["seq"] not in shown]
+    for index, one in enumerate(lately):
+        yield from said_lines(f"{_clock(str(one['time']))}  {one['text']}", "  lately      " if not index else _INDENT)
 
 
 def _clock(time: str) -> str:
-    """Return date and time of an RFC 3339 time, to the second."""
-    return f"{time[:10]} {time[11:19]}"
+    """Return local date and time of an RFC 3339 time, to the second; as it is if it is outside the calendar."""
+    try:
+        return f"{datetime.fromisoformat(time).astimezone():%Y-%m-%d %H:%M:%S}"
+    except (ValueError, OverflowError):
+        return time
 
 
 def _phase(phase: str) -> str:
@@ -120,6 +199,15 @@ def _norm(status: Status) -> str:
     return f"gradient norm {number(status['grad_norm'], status['grad_norm_state'])}"
 
 
+def _validation(status: Status) -> str:
+    """Return the metrics of the last validation by the task's names; accuracy and loss come first."""
+    shown = [f"accuracy {_accuracy(status)}"] if _has(status, "accuracy") else []
+    if _has(status, "validation_loss"):
+        shown.append(f"loss {number(status['validation_loss'], status['validation_loss_state'])}")
+    others = {name: value for name, value in (status.get("metrics") or {}).items() if name not in ("accuracy", "loss")}
+    return ", ".join([*shown, *(f"{safe(name)} {number(value)}" for name, value in others.items())])
+
+
 def _accuracy(status: Status, *, best: bool = True) -> str:
     accuracy = status["accuracy"]
     if accuracy is None:
@@ -132,7 +220,7 @@ def _checkpoint(status: Status) -> str:
     checkpoint = status["checkpoint"]
     if checkpoint is None:
         return f"none is usable: {safe(status['checkpoint_none'])}" if status.get("checkpoint_none") else "none yet"
-    when = f"{duration(checkpoint['age_s'])} ago" if checkpoint["age_s"] is not None else checkpoint["time"]
+    when = f"{duration(checkpoint['age_s'])} ago" if checkpoint["age_s"] is not None else _clock(checkpoint["time"])
     shown = f"{safe(checkpoint['id'])} at step {checkpoint['step']}, {size(checkpoint['size'])}, {when}"
     if not checkpoint.get("given_up"):
         return shown
@@ -174,7 +262,7 @@ def _trainer(trainer: Status) -> str:
 
 def budget_lines(table: Status) -> Iterator[str]:
     """Yield a row for each budget, parts below their whole, then the notes."""
-    head, *lines = table_lines([_BUDGETS, *map(_budget, table["budgets"])], range(1, len(_BUDGETS) - 1))
+    head, *lines = table_lines([_BUDGETS, *map(_budget, table["budgets"])], range(1, len(_BUDGETS) - 1), gap=" ")
     yield head
     for line, row in zip(lines, table["budgets"], strict=True):
         yield painted(line, "yellow") if row["breaches"] else line

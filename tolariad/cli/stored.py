@@ -26,10 +26,10 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.argument("run")
+@click.argument("run", required=False)
 @click.option("--verify", "verified", is_flag=True, help="Check the hash of every file. Exit 1 if one differs.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON lines.")
-def checkpoints(run: str, verified: bool, as_json: bool) -> int:
+def checkpoints(run: str | None, verified: bool, as_json: bool) -> int:
     """List the committed checkpoints of RUN, oldest first."""
     journal = runs.journal_folder(run)
     state = runs.folded(journal)
@@ -111,7 +111,7 @@ def _cells(row: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 @click.command("export-weights")
-@click.argument("run")
+@click.argument("run", required=False)
 @click.option("--id", "id_", help="The checkpoint's id. Default: the newest one.")
 @click.option(
     "--ema",
@@ -129,7 +129,7 @@ def _cells(row: Mapping[str, Any]) -> tuple[str, ...]:
     help="The safetensors file to write.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-def export_weights(run: str, id_: str | None, weights: Weights | None, file: Path, as_json: bool) -> int:
+def export_weights(run: str | None, id_: str | None, weights: Weights | None, file: Path, as_json: bool) -> int:
     """Write the weights of a checkpoint to a safetensors file.
 
     The checkpoint is verified first.

@@ -37,8 +37,8 @@ COMMANDS: Final = {
 def tolaria(**_: object) -> None:
     """Inspect and control training runs, and read their journals.
 
-    Name a run with -r NAME, --dir RUN or --socket PATH, or set $TOLARIA_RUN. If you name none, a command that takes
-    these options uses the only live run. Where a command takes RUN, give the run's folder or its name.
+    Name a run with -r NAME, --dir RUN or --socket PATH, or set $TOLARIA_RUN. If you name none, the
+    only live run is meant. If a command takes RUN, you can give the run's folder or its name there.
     """
     # The commands read these options from the root context.
 

@@ -13,12 +13,12 @@ from tolariad.cli import output
 from tolariad.cli.errors import CommandError, run_command
 from tolariad.cli.lazy import LazyGroup
 from tolariad.cli.runs import JOURNAL, by_name
+from tolariad.cli.wrapping import fitted_to
+from tolariad.core.exits import EXIT_DAMAGED, EXIT_IO
 
 if TYPE_CHECKING:
     from tolariad.daemon import From
 
-EXIT_DAMAGED: Final = 65
-EXIT_IO: Final = 74
 COMMANDS: Final = {
     "run": "tolariad.cli.tolariad:run",
     "check": "tolariad.cli.checking:check",
@@ -41,10 +41,12 @@ def tolariad() -> None:
     "--set", "sets", multiple=True, metavar="KEY=VALUE", help="Override a key of the configuration. Repeatable."
 )
 @click.option("--accept-config", is_flag=True, help="Continue the run with a configuration that differs from its own.")
+@click.option("--accept-data", is_flag=True, help="Continue the run with other data than it was trained on.")
 @click.option("--retry", is_flag=True, help="Start a failed run again.")
 @click.option("--from", "origin", metavar="RUN[@ID]", help="Start with the weights of another run's checkpoint.")
 @click.option("--with-optimizer", is_flag=True, help="With --from: take the state of its optimizer too.")
 @click.option("--linger", is_flag=True, help="Keep answering `tolaria` after the run is complete.")
+@click.option("-v", "--verbose", is_flag=True, help="On a terminal, show the whole log, with loggers and ids.")
 def run(
     *,
     config: Path | None,
@@ -77,7 +79,7 @@ def run(
     try:
         code = run_daemon(request)
     except StartRefused as refused:
-        raise CommandError(refused.code, refused.why, name="StartRefused") from refused
+        raise CommandError(refused.code, refused.why, hint=refused.hint, name="StartRefused") from refused
     except OSError as error:
         raise CommandError(EXIT_IO, f"input or output failed: {error}", name=type(error).__name__) from error
     finally:
@@ -86,7 +88,9 @@ def run(
         return code
     lines, clean = closing_words(progress.last, request.run_dir)
     for line in lines:
-        print(output.shown(line), file=sys.stderr if code else sys.stdout)
+        stream = sys.stderr if code else sys.stdout
+        for part in (one for whole in line.split("\n") for one in fitted_to(stream, whole)):
+            print(output.shown(part), file=stream)
     return code if clean or code else EXIT_DAMAGED
 
 

@@ -15,7 +15,7 @@ from typing import Annotated, Any, Final, Literal, NamedTuple, get_args, get_ori
 import msgspec
 
 from tolariad.control.outcome import Outcome, OutcomeState
-from tolariad.control.status import NumberState, RunStatus, SaidStatus
+from tolariad.control.status import NumberState, RunStatus, SaidStatus, TroubleStatus
 from tolariad.control.tables import BudgetTable, RateTable
 from tolariad.control.wire import INTERFACE, Call, read_parameters, service_error
 from tolariad.core.base import Batch, Epoch
@@ -65,6 +65,7 @@ _NAMES: Final[dict[Any, str]] = {
     Unit: "BudgetUnit",
     Kind: "BudgetKind",
     SaidStatus: "Said",
+    TroubleStatus: "Trouble",
 }
 _PLAIN: Final = {bool: "bool", int: "int", float: "float", str: "string"}
 
@@ -147,6 +148,8 @@ def _name(kind: Any, types: dict[str, str]) -> str:
         kind = next((note for note in notes if not isinstance(note, msgspec.Meta)), kind)  # the values of a text
     if get_origin(kind) is tuple:
         return f"[]{_name(get_args(kind)[0], types)}"
+    if get_origin(kind) is dict:
+        return f"[string]{_name(get_args(kind)[1], types)}"
     if kind in _PLAIN:
         return _PLAIN[kind]
     name = _NAMES.get(kind) or str(kind.__name__)

@@ -15,17 +15,31 @@ from tolariad.core.base import Event
 from tolariad.core.control import words as cv
 from tolariad.core.health import words as hv
 from tolariad.core.orders import ORDERS
+from tolariad.core.rollback import words as rb
 from tolariad.core.run import words as rv
 from tolariad.core.vocabulary import Unknown
 
 OutcomeState = Literal["done", "failed", "overtaken", "ended"]
 
 
+class RollbackPlace(msgspec.Struct, frozen=True, kw_only=True):
+    """Where a rollback went back to, and how many steps it gave up.
+
+    With `batch` 0 the place is before the first batch of `epoch`.
+    """
+
+    checkpoint: str
+    step: int
+    epoch: int
+    batch: int
+    given_up: int
+
+
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     """How an order ended: `event` ended it (absent if the daemon ended first).
 
     `why` is the reason if the order was not done; for a stop that was done, the reason why its last checkpoint is
-    missing. `step` is the first step on which the order acts.
+    missing; for other orders what was done, if there is more to say. `step` is the first step on which the order acts.
     """
 
     state: OutcomeState
@@ -33,6 +47,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     event: str | None = None
     step: int | None = None
     why: str | None = None
+    rollback: RollbackPlace | None = None
 
 
 # Its halt is what was ordered; that of a lower level is for want of anything to go back to.
@@ -53,12 +68,20 @@ def outcome_of(command: cv.Command, order_seq: int, events: Iterable[tuple[int, 
         name = type(event).__name__
         if (own and isinstance(event, ends.done)) or isinstance(event, ends.done_by_any):
             step, why = getattr(event, "applied_before_step", None), ends.told(event) or None
-            return Outcome(state="done", seq=seq, event=name, step=step, why=why)
+            place = _place(event) if isinstance(event, rb.RolledBack) else None
+            return Outcome(state="done", seq=seq, event=name, step=step, why=why, rollback=place)
         if own and isinstance(event, ends.failed):
             return Outcome(state="failed", seq=seq, event=name, why=getattr(event, "why", None))
         if seq > order_seq and isinstance(event, ends.overtaken_by):
             return Outcome(state="overtaken", seq=seq, event=name, why=getattr(event, "why", None))
     return None
+
+
+def _place(event: rb.RolledBack) -> RollbackPlace:
+    given_up = max(0, event.from_step - event.step)
+    return RollbackPlace(
+        checkpoint=event.checkpoint, step=event.step, epoch=event.epoch, batch=event.batch, given_up=given_up
+    )
 
 
 def _leads_on(event: Event) -> bool:

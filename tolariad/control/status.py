@@ -5,7 +5,7 @@ Promises: a pure function. The fields are the same over the socket, with `--json
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Final, Literal
 
 import msgspec
 
@@ -125,11 +125,27 @@ class SaidStatus(msgspec.Struct, frozen=True, kw_only=True):
     text: str
 
 
+class TroubleStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """Troubles of one kind, named by their type of event: how many there were, and the last one as a sentence.
+
+    `why`: the topic of `tolaria why RUN` that tells more.
+    """
+
+    event: str
+    count: int
+    seq: int
+    time: str
+    text: str
+    why: str
+
+
 class RunStatus(msgspec.Struct, frozen=True, kw_only=True):
     """The reply of `Status`, and the output of `tolaria status --json`.
 
     A number that is not finite is null; the field `..._state` beside it holds `nan`, `pos_inf` or `neg_inf`. `time` is
-    now or, without a daemon, the time of the last step or of the run's start. `said`: the newest actions, oldest first.
+    now or, without a daemon, the time of the last step or of the run's start. `metrics`: all values of the last
+    validation, by the task's names. `said`: the newest actions, oldest first. `troubles`: all kinds that there were
+    since the run began, the one that occurred last at the end.
     """
 
     name: str
@@ -158,6 +174,7 @@ class RunStatus(msgspec.Struct, frozen=True, kw_only=True):
     accuracy: float | None
     accuracy_state: NumberState | None
     best_accuracy: float | None
+    metrics: dict[str, float | None]
     steps_per_s: float | None
     eta_s: float | None
     ordered: str | None
@@ -175,6 +192,7 @@ class RunStatus(msgspec.Struct, frozen=True, kw_only=True):
     emergency: EmergencyStatus | None
     disk_low: str | None
     said: tuple[SaidStatus, ...] = ()
+    troubles: tuple[TroubleStatus, ...] = ()
 
 
 def run_status(state: RunState, directory: str, facts: LiveFacts) -> RunStatus:
@@ -206,6 +224,7 @@ def run_status(state: RunState, directory: str, facts: LiveFacts) -> RunStatus:
         **_number("validation_loss", metric("loss")),
         **_number("accuracy", metric("accuracy")),
         best_accuracy=finite(progress.best_accuracy),
+        metrics={name: finite(value) for name, value in progress.metrics.items()},
         steps_per_s=speed,
         eta_s=(total - progress.step) / speed if total and speed else None,
         ordered=_ordered(state),
@@ -223,6 +242,7 @@ def run_status(state: RunState, directory: str, facts: LiveFacts) -> RunStatus:
         memory=_memory(state, facts),
         disk_low=state.disk.words if state.disk.low is not None else None,
         said=tuple(_said(one) for one in state.said.latest),
+        troubles=_troubles(state),
     )
 
 
@@ -243,6 +263,37 @@ def _said(line: SaidEntry) -> SaidStatus:
     )
 
 
+# Topics of `tolaria why` for the kinds of trouble; any other kind is explained by its last event.
+_TOPICS: Final = {
+    "StepSkipped": "skip",
+    "InstabilityDetected": "spike",
+    "RolledBack": "rollback",
+    "RollbackAborted": "rollback",
+    "LrViolationDetected": "violation",
+    "ConservativeModeEntered": "conservative",
+    "RunFrozen": "freeze",
+    "TrainerDied": "death",
+    "CheckpointRejected": "rejected",
+    "RerunFinished": "rerun",
+}
+
+
+def _troubles(state: RunState) -> tuple[TroubleStatus, ...]:
+    """Return the kinds of trouble in the order in which they occurred last."""
+    found = sorted(state.said.troubles.items(), key=lambda one: one[1].last.seq)
+    return tuple(
+        TroubleStatus(
+            event=name,
+            count=kind.count,
+            seq=kind.last.seq,
+            time=rfc3339(kind.last.event.wall),
+            text=sentence(kind.last.event),
+            why=_TOPICS.get(name, f"seq:{kind.last.seq}"),
+        )
+        for name, kind in found
+    )
+
+
 def _ordered(state: RunState) -> str | None:
     """Return the order that is accepted but not carried out yet."""
     if state.run.phase is Phase.STOPPING:
@@ -253,7 +304,11 @@ def _ordered(state: RunState) -> str | None:
 def _last_error(state: RunState, failed: str | None) -> str | None:
     if failed or state.run.phase is Phase.FAILED:
         return failed or state.run.why
-    return f"the trainer ended: {state.trainer.last_death}" if state.trainer.last_death else None
+    if state.run.phase is Phase.COMPLETED:
+        return None  # what a trainer died of was overcome; `deaths_total` counts it
+    trainer = state.trainer
+    why = trainer.exception.words if trainer.exception is not None else trainer.last_death
+    return f"the trainer ended: {why}" if trainer.last_death else None
 
 
 def _checkpoint(state: RunState, facts: LiveFacts) -> CheckpointStatus | None:

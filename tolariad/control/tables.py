@@ -5,7 +5,7 @@ Limits, rates and orders come from folded state, measurements from histograms.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -15,7 +15,6 @@ from tolariad.core.health.histogram import Meter, with_one
 from tolariad.core.learning_rate.group import rate_of
 from tolariad.core.plain import finite, rfc3339
 from tolariad.core.rates.words import SetRate
-from tolariad.core.settings.optimization import PolicyName
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -108,15 +107,17 @@ def _budget_row(overruns: Overruns, budget: Budget, meter: Meter) -> BudgetRow:
 class RateGroup(msgspec.Struct, frozen=True, kw_only=True):
     """One parameter group. `now` is the rate of the last update, if there was one, `next` of the one to come.
 
-    `waiting` counts the pending orders. The `changed_*` fields describe the newest order or plateau, if there was one.
+    `policy`: of a function, its file and name. `curve_steps`: the length of its schedule, if there is one. `waiting`
+    counts the pending orders. The `changed_*` fields describe the newest order or plateau, if there was one.
     """
 
     name: str
-    policy: Annotated[str, PolicyName]
+    policy: str
     base: float
     now: float | None
     next: float
     waiting: int
+    curve_steps: int | None = None
     changed_step: int | None = None
     changed_rate: float | None = None
     changed_by: str | None = None
@@ -156,11 +157,12 @@ def _rate_group(state: RunState, index: int, step: int) -> RateGroup:
         now = change.before
     return RateGroup(
         name=group.name,
-        policy=group.policy.value,
+        policy=group.policy_name,
         base=group.schedule.base_lr,
         now=now,
         next=rate_of(group, step + 1),
         waiting=sum(order.group == group.name for _, order in waiting),
+        curve_steps=group.schedule.total_steps,
         changed_step=change.step if change else None,
         changed_rate=change.rate if change else None,
         changed_by=change.by if change else None,

@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
+from msgspec.structs import replace
+
 from tolariad.core.checkpoints import words as ck
 from tolariad.core.control import rules as control_rules
 from tolariad.core.control import words as cv
@@ -17,6 +19,7 @@ from tolariad.core.health import quarantine_words as qv
 from tolariad.core.health import words as hv
 from tolariad.core.rates import rules as rate_rules
 from tolariad.core.rates import words as lv
+from tolariad.core.reaction_sentences import rollback_answer
 from tolariad.core.rollback import rules as rollback_rules
 from tolariad.core.rollback import words as rb
 from tolariad.core.run import limit_rules
@@ -51,7 +54,8 @@ ORDERS: Final[Mapping[type[cv.Command], Order]] = {
         overtaken_by=_RUN_ENDS,
     ),
     # The trainer gets it at once, and the next trainer with its order to train.
-    cv.Extend: Order(limit_rules.order, done=(cv.EndOrdered,), told=sentence),
+    # Who gave the order knows who gave it.
+    cv.Extend: Order(limit_rules.order, done=(cv.EndOrdered,), told=lambda end: sentence(replace(end, actor=None))),
     cv.Note: Order(control_rules.note, done=(cv.NoteAdded,), done_by_any=(cv.NoteAdded,)),
     lv.LrSet: Order(rate_rules.order, done=(lv.RateChanged,), failed=(lv.RateOrderAborted,), overtaken_by=_RUN_ENDS),
     rb.Rollback: Order(
@@ -59,6 +63,7 @@ ORDERS: Final[Mapping[type[cv.Command], Order]] = {
         done=(rb.RolledBack,),
         failed=(rb.RollbackAborted,),
         overtaken_by=(cv.StopRequested, rv.RunFrozen, *_RUN_ENDS),
+        told=rollback_answer,
     ),
     # Done when its consequence is done. Raising it is the end only if nothing follows.
     hv.RaiseEmergency: Order(

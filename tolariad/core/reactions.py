@@ -110,7 +110,7 @@ TABLE: Final[tuple[Row[RunState], ...]] = (
         tv.ReadyReport,
         trainer_rules.ready,
         rate_rules.registered,
-        makes=(tv.ExecutionContextRecorded, lv.LrGroupsRegistered),
+        makes=(tv.ExecutionContextRecorded, rv.RunFailed, lv.LrGroupsRegistered),
     ),
     on(tv.SetupRefusedReport, trainer_rules.setup_refused, makes=(rv.RunFailed,)),
     on(tv.ExceptionReport, trainer_rules.raised, makes=(tv.ExceptionRaised,)),

@@ -1,10 +1,10 @@
-"""The actions that a run took by itself and reports at once: slice, apply table, and which events those are.
+"""The events that matter to whoever watches a run: slice, apply table, and which events those are.
 
 The console and `tolaria status` show them as the sentences of `core.sentences`. The slice holds the events and not
 their sentences, so that a change of wording does not change the state.
 
-Invariants: at most LATEST_MAX are kept; the journal has the others. If there is no room, a skipped batch leaves first:
-a hundred of them must not hide a rollback.
+Invariants: at most LATEST_MAX are kept, and the last of each kind of trouble with their number; the journal has the
+others. If there is no room, a skipped batch leaves first: a hundred of them must not hide a rollback.
 """
 
 from __future__ import annotations
@@ -15,13 +15,17 @@ import msgspec
 from msgspec.structs import replace
 
 from tolariad.core.base import ApplyTable, Cause, Event
+from tolariad.core.checkpoints import words as ck
+from tolariad.core.control import words as cv
 from tolariad.core.detection.rules import Finding
 from tolariad.core.health import quarantine_words as qn
 from tolariad.core.health import words as hv
+from tolariad.core.phrases import last_line
 from tolariad.core.rates import words as lr
 from tolariad.core.rollback import words as rb
 from tolariad.core.run import words as run
 from tolariad.core.steps import words as st
+from tolariad.core.trainer import words as tv
 
 LATEST_MAX: Final = 16
 # For the first two a StepSkipped is reported if a batch was skipped. The duration of a step concerns the machine only.
@@ -41,7 +45,30 @@ SaidEvent: TypeAlias = (
     | qn.QuarantineAdded
     | run.DiskLow
     | run.DiskRecovered
+    | tv.TrainerDied
+    | tv.ExecutionContextRecorded
+    | ck.CheckpointAborted
+    | ck.CheckpointRejected
+    | ck.CheckpointUnfit
+    | ck.StorageExhausted
+    | ck.RerunFinished
+    | ck.RerunDiverged
+    | lr.RateOrdered
+    | cv.StopRequested
+    | cv.ReportRefused
 )
+# Reported, but no trouble: orders, and the ends of troubles.
+_NO_TROUBLE: Final = (
+    rb.RatesBackedOff,
+    hv.ConservativeModeLeft,
+    qn.QuarantineAdded,
+    run.DiskRecovered,
+    lr.RateOrdered,
+    cv.StopRequested,
+)
+# Ends that an order or the daemon caused.
+_TOLD_TO_END: Final = (tv.DeathReason.WITH_DAEMON, tv.DeathReason.KILLED)
+_OUTPUT_CHARACTERS_MAX: Final = 500
 
 
 class SaidEntry(msgspec.Struct, frozen=True):
@@ -53,15 +80,23 @@ class SaidEntry(msgspec.Struct, frozen=True):
     event: SaidEvent
 
 
+class TroubleKind(msgspec.Struct, frozen=True):
+    """How many troubles of one kind there were, and the last one."""
+
+    count: int
+    last: SaidEntry
+
+
 class Said(msgspec.Struct, frozen=True):
     """Slice of RunState: the latest, oldest first. Numbers are missing if skipped batches left.
 
-    `starts`: of the daemon.
+    `starts`: of the daemon. `troubles`: by the name of the event's type, since the run's beginning.
     """
 
     total: int = 0
     starts: int = 0
     latest: tuple[SaidEntry, ...] = ()
+    troubles: dict[str, TroubleKind] = {}
 
 
 def is_said(event: Event) -> bool:
@@ -76,6 +111,12 @@ def is_said(event: Event) -> bool:
             return level is None and finding not in _SAID_OTHERWISE
         case qn.QuarantineAdded(actor=actor):
             return actor is None
+        case lr.RateOrdered(actor=actor):
+            return actor is not None
+        case tv.TrainerDied(reason=reason):
+            return reason not in _TOLD_TO_END
+        case tv.ExecutionContextRecorded(other_data=other):
+            return bool(other)
         case _:
             return type(event) in APPLY and not isinstance(event, run.DaemonStarted)
 
@@ -83,8 +124,27 @@ def is_said(event: Event) -> bool:
 def _said(s: Said, e: SaidEvent, at: Cause) -> Said:
     if not is_said(e):
         return s
-    line = SaidEntry(s.total + 1, s.starts, at.seq, e)
-    return replace(s, total=s.total + 1, latest=(*_with_room(s.latest), line))
+    line = SaidEntry(s.total + 1, s.starts, at.seq, _shortened(e))
+    after = replace(s, total=s.total + 1, latest=(*_with_room(s.latest), line))
+    if not is_trouble(e):
+        return after
+    name = type(e).__name__
+    known = s.troubles.get(name)
+    return replace(after, troubles={**s.troubles, name: TroubleKind(known.count + 1 if known else 1, line)})
+
+
+def is_trouble(event: SaidEvent) -> bool:
+    """Return whether a reported event is counted as a trouble."""
+    if isinstance(event, ck.RerunFinished):
+        return event.first_difference is not None
+    return not isinstance(event, _NO_TROUBLE)
+
+
+def _shortened(e: SaidEvent) -> SaidEvent:
+    """Return the event with the same sentence, without the output and the stacks of a trainer."""
+    if isinstance(e, tv.TrainerDied):
+        return replace(e, output=last_line(e.output)[-_OUTPUT_CHARACTERS_MAX:], stacks="")
+    return e
 
 
 def _with_room(latest: tuple[SaidEntry, ...]) -> tuple[SaidEntry, ...]:

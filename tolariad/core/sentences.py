@@ -1,36 +1,34 @@
-"""Describe an event in one plain sentence: one function for each type of event.
+"""Describe an event in one plain sentence: one table, with an entry for each type of event.
 
-Promises: pure. A sentence can be understood without the events around it. It may contain any text that an event
-contains, so it must be escaped before a terminal shows it.
+The console, `tolaria events`, `tolaria why`, `tolaria status` and the library's log use it. An entry is a function or a
+template of `str.format`: `{e}` is the event, `{why}` its reason and the end of the sentence, `{by}` the giver of the
+order, the reason for it, and the end of the sentence.
+
+Promises: pure. A sentence can be understood without the events around it. It contains no digest and no name of a field.
+It may contain any text that an event contains, so it must be escaped before a terminal shows it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from math import isfinite
 from typing import Any, Final
 
 from tolariad.core.base import Event
+from tolariad.core.checkpoints import words as ck
 from tolariad.core.control import words as cv
-from tolariad.core.detection.rules import NO_LIMIT, Signal
-from tolariad.core.health import quarantine_words as qn
-from tolariad.core.health import words as hv
-from tolariad.core.rates import words as lr
-from tolariad.core.rollback import words as rb
+from tolariad.core.phrases import because, by, counted, last_line, listed, size, who
+from tolariad.core.reaction_sentences import REACTIONS
 from tolariad.core.run import words as run
 from tolariad.core.steps import words as st
-
-_SIGNALS: Final = {
-    Signal.LOSS: "The loss",
-    Signal.GRAD_NORM: "The gradient norm",
-    Signal.STEP_TIME: "The time of a step",
-}
+from tolariad.core.trainer import words as tv
 
 
 def sentence(event: Event) -> str:
-    """Return the event in words; "" for a type that has no sentence."""
-    say = SENTENCES.get(type(event))
-    return say(event) if say is not None else ""
+    """Return the event in words."""
+    say = SENTENCES[type(event)]
+    if not isinstance(say, str):
+        return say(event)
+    return say.format(e=event, why=because(getattr(event, "why", "")), by=by(event))
 
 
 def _skipped(e: st.StepSkipped) -> str:
@@ -48,75 +46,10 @@ def _skipped(e: st.StepSkipped) -> str:
             return f"Skipped {batch}: {figures}."
 
 
-def _rolled_back(e: rb.RolledBack) -> str:
-    to = f"step {e.step} ({e.checkpoint})"
-    late = f" These participants had not gone back in time: {', '.join(e.late)}." if e.late else ""
-    if not e.from_step:
-        # An older version did not record it, or the run was at its beginning.
-        return f"Rolled back to {to}{_because(e.why)}{late}"
-    abandoned = _counted(max(0, e.from_step - e.step), "step")
-    return f"Rolled back from step {e.from_step} to {to} and abandoned {abandoned}{_because(e.why)}{late}"
-
-
-def _escalated(e: rb.RollbackEscalated) -> str:
-    return f"The rollback goes to an older checkpoint, step {e.to_step} ({e.checkpoint}){_because(e.why)}"
-
-
-def _aborted(e: rb.RollbackAborted) -> str:
-    return f"Rollback {e.rollback} was given up{_because(e.why)}"
-
-
-def _backed_off(e: rb.RatesBackedOff) -> str:
-    return f"The learning rates of {_counted(e.groups, 'group')} were multiplied by {e.factor:.6g} after the rollback."
-
-
-def _violated(e: lr.LrViolationDetected) -> str:
-    group = f" of {e.group}" if e.group else ""
-    if e.what == lr.DIGEST_DIFFERS:
-        return f"Update {e.step} used other learning rates than those in the journal."
-    values = "" if e.expected is None or e.found is None else f" (found {e.found:.6g}, reset to {e.expected:.6g})"
-    where = f", in {e.where}" if e.where else ""
-    return f"Corrected the learning rate{group} before update {e.step}{values}: {e.what}{where}."
-
-
-def _careful(e: hv.ConservativeModeEntered) -> str:
-    return f"Conservative mode is on{_because(e.why)}"
-
-
-def _careful_no_more(e: hv.ConservativeModeLeft) -> str:
-    return f"Conservative mode is off after {_counted(e.healthy_epochs, 'healthy epoch')} and {e.seconds:.0f} s."
-
-
-def _frozen(e: run.RunFrozen) -> str:
-    return f"The run halted{_because(e.why)} Use `tolaria resume`, `rollback` or `stop`."
-
-
-def _unstable(e: hv.InstabilityDetected) -> str:
-    action = "No action was taken." if e.level is None else f"This is an emergency of level {e.level.value}."
-    if e.signal is Signal.ACCURACY:
-        average = f"an average of {100 * e.baseline:.4g} %"
-        return f"The accuracy fell from {average} to {100 * e.value:.4g} % after epoch {e.epoch}. {action}"
-    what = _SIGNALS.get(e.signal, e.signal.value)
-    if not isfinite(e.value):
-        return f"{what} is {e.value:.6g} at step {e.step}. {action}"
-    usual = "" if e.limit >= NO_LIMIT else f" (usual: {e.baseline:.6g})"
-    return f"{what} rose to {e.value:.6g} at step {e.step}{usual}. {action}"
-
-
-def _quarantined(e: qn.QuarantineAdded) -> str:
-    held = e.batches
-    if held is None:
-        what = f"checkpoint {e.checkpoint}" if e.checkpoint else f"seed {e.seed}"
-    elif held.first == held.last:
-        what = f"batch {held.first} of epoch {held.epoch}"
-    else:
-        what = f"batches {held.first} to {held.last} of epoch {held.epoch}"
-    return f"Put {what} into quarantine{_because(e.why)}"
-
-
 def _end_ordered(e: cv.EndOrdered) -> str:
     end, former = _end(e.epochs, e.steps), _end(e.former_epochs, e.former_steps)
-    words = f"The training ends after {end}{f' instead of {former}' if former != end else ''}."
+    words = f"The training ends after {end}{f' instead of {former}' if former != end else ''}"
+    words += by(e) if e.actor is None else f", ordered{by(e)}"
     return f"{words} {e.rates.rstrip('.')}." if e.rates else words
 
 
@@ -125,40 +58,197 @@ def _end(epochs: int | None, steps: int | None) -> str:
 
 
 def _disk_low(e: run.DiskLow) -> str:
-    free, floor = _megabytes(e.free), _megabytes(e.floor)
-    return f"The disk is low: {free} are free, {floor} are needed. The run pauses until there is space."
+    needed = size(e.floor)
+    return f"The disk is low: {size(e.free)} are free, {needed} are needed. The run pauses until there is space."
 
 
 def _disk_recovered(e: run.DiskRecovered) -> str:
-    return f"The disk has space again: {_megabytes(e.free)} are free. The run goes on."
+    return f"The disk has space again: {size(e.free)} are free. The run goes on."
 
 
-def _megabytes(count: int) -> str:
-    return f"{count / 1e6:.0f} MB"
+def _began(e: run.RunStarted) -> str:
+    origin = f", with the weights of {e.began_from.checkpoint} of {e.began_from.folder}" if e.began_from else ""
+    return f"Run {e.name} began: task {e.task}, seed {e.rng_seed}{origin}."
 
 
-def _because(why: str) -> str:
-    """Return the reason, and the end of the sentence."""
-    return f": {why.rstrip('.')}." if why else "."
+def _lost(e: run.GapRecorded) -> str:
+    events = f"events {e.first_seq} to {e.last_seq}" if e.last_seq else f"all events from {e.first_seq} on"
+    return f"A repair gave up {events}{because(e.why)}"
 
 
-def _counted(count: int, noun: str) -> str:
-    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+def _resumed(e: run.RunResumed) -> str:
+    how = {run.Origin.START: "it was started again", run.Origin.DISK: "the disk has space again"}
+    return f"The run goes on: {how.get(e.origin, 'it was resumed')}."
 
 
-SENTENCES: Final[dict[type[Event], Callable[[Any], str]]] = {
-    st.StepSkipped: _skipped,
-    rb.RolledBack: _rolled_back,
-    rb.RollbackEscalated: _escalated,
-    rb.RollbackAborted: _aborted,
-    rb.RatesBackedOff: _backed_off,
-    lr.LrViolationDetected: _violated,
-    hv.ConservativeModeEntered: _careful,
-    hv.ConservativeModeLeft: _careful_no_more,
-    run.RunFrozen: _frozen,
-    hv.InstabilityDetected: _unstable,
-    qn.QuarantineAdded: _quarantined,
-    cv.EndOrdered: _end_ordered,
+def _stopped(e: run.RunStopped) -> str:
+    newest = f"; the newest checkpoint is {e.checkpoint}" if e.checkpoint else ", without a checkpoint"
+    return f"The run stopped at step {e.step}{newest}{because(e.why)}"
+
+
+def _built(e: tv.ExecutionContextRecorded) -> str:
+    a_epoch = f", {e.steps_per_epoch} steps an epoch" if e.steps_per_epoch else ""
+    where = f"{e.environment.device}, torch {e.environment.torch}"
+    other = f" Other data were accepted: {e.other_data.rstrip('.')}." if e.other_data else ""
+    return f"Trainer {e.incarnation} built the model: {e.parameters} parameters{a_epoch}, on {where}.{other}"
+
+
+def _scheduled(e: tv.SchedulingRecorded) -> str:
+    own = f"Core {listed(e.daemon_cores)} is the recorder's own" if e.daemon_cores else "No process is pinned to a core"
+    refused = f" The system refused: {e.refused.rstrip('.')}." if e.refused else ""
+    return f"{own}{because(e.why) if not e.daemon_cores else '.'}{refused}"
+
+
+def _raised(e: tv.ExceptionRaised) -> str:
+    return f"An exception ended the training loop after step {e.step}{because(last_line(e.traceback))}"
+
+
+def _died(e: tv.TrainerDied) -> str:
+    how = {
+        tv.DeathReason.SIGNAL: f"{e.signal or 'a signal'} ended it",
+        tv.DeathReason.EXCEPTION: last_line(e.output) or "an exception ended it",
+        tv.DeathReason.EXIT: "it exited" if e.exit_code is None else f"it exited with code {e.exit_code}",
+        tv.DeathReason.HANG: "it hung",
+        tv.DeathReason.MEMORY: "it was out of memory",
+        tv.DeathReason.KILLED: "the daemon ended it",
+        tv.DeathReason.WITH_DAEMON: "it ended with its daemon",
+    }
+    again = "" if e.restart_s is None else f" The next one starts in {e.restart_s:.3g} s."
+    return f"Trainer {e.incarnation} died after step {e.step}{because(how[e.reason])}{again}"
+
+
+def _stepped(e: st.StepCompleted) -> str:
+    norm = "" if e.grad_norm < 0 else f", gradient norm {e.grad_norm:.6g}"
+    return f"Step {e.step} of epoch {e.epoch}: loss {e.loss:.6g}{norm}, learning rate {e.lr:.6g}."
+
+
+def _validated(e: st.ValidationFinished) -> str:
+    named = (f"{name} {value:.6g}" for name, value in e.metrics.items())
+    return f"Validation after epoch {e.epoch}: {listed(named) or 'no metrics'} ({counted(e.samples, 'sample')})."
+
+
+_BEGUN: Final = {
+    ck.CheckpointReason.START: "the run begins",
+    ck.CheckpointReason.EPOCH: "an epoch ended",
+    ck.CheckpointReason.INTERVAL: "its interval has passed",
+    ck.CheckpointReason.ORDERED: "somebody ordered it",
+    ck.CheckpointReason.STOP: "the run stops",
+    ck.CheckpointReason.END: "the training ended",
+    ck.CheckpointReason.BEST: "the epoch is the best so far",
+}
+
+
+def _committed(e: ck.CheckpointCommitted) -> str:
+    best = " It ends the best epoch so far." if e.best else ""
+    return f"Checkpoint {e.id} of step {e.step} is on disk: {size(e.size)} in {e.seconds:.2g} s.{best}"
+
+
+def _training(e: ck.TrainingStarted) -> str:
+    origin = f", from {e.checkpoint}" if e.checkpoint else ""
+    return f"Trainer {e.incarnation} is ready to train after step {e.step}{origin}."
+
+
+def _rerun(e: ck.RerunFinished) -> str:
+    if e.last < e.first:
+        return f"No step had to be run again, only batches that were skipped ({e.skipped})."
+    steps, first = e.compared + e.skipped, e.first_difference
+    again = counted(steps, "re-run step")
+    if first is None:
+        return f"Re-run finished: {steps} of {again} {'equals' if steps == 1 else 'equal'} the journal, bit for bit."
+    differing = min(first.count, steps) if steps else first.count
+    verb = "differs" if differing == 1 else "differ"
+    expected = f", as expected ({e.expected})" if e.expected else ""
+    return f"Re-run finished: {differing} of {again} {verb} from the journal{expected}: {_differs(first)}."
+
+
+def _differs(found: ck.Difference) -> str:
+    """Return which value differs first, before and after, as decimal numbers."""
+    was, now = _values(found.expected, found.found)
+    return f"{_VALUES.get(found.field, found.field)} of step {found.step} was {was} and is {now}"
+
+
+def _values(was: str, found: str) -> tuple[str, str]:
+    """Return both values with as many digits as it takes to tell them apart. Older journals have hexadecimal floats."""
+    try:
+        a, b = float.fromhex(was), float.fromhex(found)
+    except (ValueError, OverflowError):
+        return was, found  # words, such as those of a skipped batch
+    if "0x" not in f"{was}{found}":
+        return was, found
+    short = f"{a:.6g}", f"{b:.6g}"
+    return short if short[0] != short[1] else (repr(a), repr(b))
+
+
+_VALUES: Final = {"loss": "the loss", "grad_norm": "the gradient norm", "lr": "the learning rate", "rates": "the rates"}
+
+
+def _ordered_stop(e: cv.StopRequested) -> str:
+    how = {run.StopMode.GRACEFUL: "A stop", run.StopMode.NOW: "A stop without a checkpoint"}
+    return f"{how.get(e.mode, 'An immediate stop')} was ordered{by(e)}"
+
+
+def _noted(e: cv.NoteAdded) -> str:
+    return f"Note{f' by {who(e)}' if e.actor is not None else ''}{because(e.text)}"
+
+
+# Type of event: a template, or a function. docs/events.md describes the types.
+SENTENCES: Final[dict[type[Event], str | Callable[[Any], str]]] = {
+    run.RunStarted: _began,
+    run.DaemonStarted: "A daemon opened the run: pid {e.pid} on {e.host}, version {e.version}.",
+    run.JournalRecovered: "At the end of {e.file}, {e.bytes_cut} bytes were set aside that were never acknowledged.",
+    run.GapRecorded: _lost,
+    run.ConfigChanged: lambda e: f"The configuration changed: {listed(e.keys)}.",
+    run.RunPaused: "The run paused before step {e.applied_before_step}.",
+    run.RunResumed: _resumed,
+    run.RunStopped: _stopped,
+    run.StopAborted: "A stop was cut short{why} The next start goes on.",
+    run.RunCompleted: "The run is complete: {e.step} steps, {e.epochs} epochs; its last checkpoint is {e.checkpoint}.",
+    run.RunFailed: "The run failed{why}",
+    run.RunRetried: "The failed run was started again{by}",
+    run.RunFrozen: "The run halted{why} Use `tolaria resume`, `rollback` or `stop`.",
     run.DiskLow: _disk_low,
     run.DiskRecovered: _disk_recovered,
+    tv.TrainerStarted: "Trainer {e.incarnation} was started as pid {e.pid}.",
+    tv.ExecutionContextRecorded: _built,
+    tv.SchedulingRecorded: _scheduled,
+    tv.TrainerHung: "Trainer {e.incarnation} was silent for {e.silent_s:.3g} s, over its limit of {e.limit_s:.3g} s.",
+    tv.ExceptionRaised: _raised,
+    tv.TrainerDied: _died,
+    tv.TrainerEnded: "Trainer {e.incarnation} ended after step {e.step}, as it was told.",
+    tv.TrainerUnkillable: "Trainer {e.incarnation} (pid {e.pid}) does not end, even by SIGKILL. No other is started.",
+    st.StepCompleted: _stepped,
+    st.StepSkipped: _skipped,
+    st.EpochStarted: "Epoch {e.epoch} began.",
+    st.EpochFinished: "Epoch {e.epoch} ended at step {e.step}: mean loss {e.train_loss:.6g}, {e.seconds:.3g} s.",
+    st.ValidationBegun: "The validation after epoch {e.epoch} began.",
+    st.ValidationFinished: _validated,
+    st.ValidationAborted: "The validation after epoch {e.epoch} did not end{why}",
+    st.ValidationImproved: "Epoch {e.epoch} is the best so far: {e.metric} {e.value:.6g}.",
+    st.LimitReached: "The training ended at step {e.step} of epoch {e.epoch}, by the limit on {e.limit.value}.",
+    ck.CheckpointBegun: lambda e: f"Checkpoint {e.id} was begun: {_BEGUN[e.reason]}.",
+    ck.CheckpointCommitted: _committed,
+    ck.CheckpointPromoted: "Enough healthy steps followed checkpoint {e.id}: the run may go back to it by itself.",
+    ck.CheckpointAborted: "Checkpoint {e.id} was not made{why}",
+    ck.CheckpointRejected: "Checkpoint {e.id} is damaged, in {e.file}{why} The next older one is tried.",
+    ck.CheckpointUnfit: "Checkpoint {e.id} does not fit the model{why}",
+    ck.CheckpointDeletionBegun: "Checkpoint {e.id} is being removed{why}",
+    ck.CheckpointDeleted: lambda e: f"Checkpoint {e.id} was removed, which freed {size(e.freed)}.",
+    ck.CheckpointDeletionAborted: "Checkpoint {e.id} could not be removed{why}",
+    ck.StorageExhausted: lambda e: f"Checkpoints that must stay take {size(e.used)}; the quota is {size(e.quota)}.",
+    ck.StorageRelieved: lambda e: f"The checkpoints fit into the quota of {size(e.quota)} again.",
+    ck.TrainingStarted: _training,
+    ck.RerunBegun: "Steps {e.first} to {e.last} are being run again from {e.checkpoint}.",
+    ck.RerunFinished: _rerun,
+    ck.RerunAborted: "The re-run did not reach its end{why}",
+    ck.RerunDiverged: lambda e: f"The re-run differs from the journal, and the run stops: {_differs(e.difference)}.",
+    cv.PauseRequested: "A pause was ordered{by}",
+    cv.ResumeRequested: "A resume was ordered{by}",
+    cv.StopRequested: _ordered_stop,
+    cv.CheckpointRequested: "A checkpoint was ordered{by}",
+    cv.NoteAdded: _noted,
+    cv.EndOrdered: _end_ordered,
+    cv.CommandRefused: "The order {e.command} was refused{why}",
+    cv.TelemetryDropped: lambda e: f"There was no room for {counted(sum(e.dropped.values()), 'telemetry message')}.",
+    cv.ReportRefused: "Trainer {e.incarnation} contradicts the journal and is ended{why}",
+    **REACTIONS,
 }

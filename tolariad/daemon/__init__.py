@@ -13,22 +13,25 @@ import os
 from collections.abc import Callable
 from typing import Final
 
+from tolariad.core.exits import EXIT_IO
 from tolariad.core.inputs import StartMode
 from tolariad.daemon.live import Daemon, log_fields
 from tolariad.daemon.opening import OpenRun, open_run, require_linux
-from tolariad.daemon.request import EXIT_IO, From, Progress, RunRequest, StartRefused, refusing
+from tolariad.daemon.request import FolderLost, From, Progress, RunRequest, StartRefused, refusing
 from tolariad.failpoints import reached
 from tolariad.supervisor.activation import ActivationError, PassedSocket, take_passed_socket
 from tolariad.supervisor.notify import Notifier
 from tolariad.telemetry.logs import DaemonLog
 
-__all__ = ["From", "Progress", "RunRequest", "StartRefused", "run"]
+__all__ = ["FolderLost", "From", "Progress", "RunRequest", "StartRefused", "run"]
 
 _log: Final = logging.getLogger(__name__)
 
 
 def run(request: RunRequest) -> int:
-    """Run until the end and return the exit code. Raises StartRefused (code and reason) if nothing was started.
+    """Run until the end and return the exit code.
+
+    Raises StartRefused (code and reason) if nothing was started, FolderLost if the run's folder was deleted or moved.
 
     Call it in the main thread: signals arrive there, and a trainer dies with the thread that started it.
     """
@@ -41,7 +44,7 @@ def run(request: RunRequest) -> int:
         passed = take_passed_socket(os.environ)
     opened = open_run(request, _mode(request, passed), notifier)
     logging_ = opened.resolved.settings.logging
-    log = DaemonLog(logging_.level, logging_.format)
+    log = DaemonLog(logging_.level, logging_.format, verbose=request.verbose)
     log.bind(lambda: log_fields(opened.run_dir, opened.state))
     try:
         for note in opened.resolved.notes:

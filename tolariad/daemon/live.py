@@ -26,6 +26,7 @@ from tolariad.control.server import ControlServer
 from tolariad.core.base import Event
 from tolariad.core.checkpoints.words import CheckpointBegun, CheckpointReason
 from tolariad.core.control.words import StopRequested
+from tolariad.core.exits import EXIT_CONFIG, EXIT_IO
 from tolariad.core.inputs import BudgetsReported, Opened, SignalReceived, StartMode
 from tolariad.core.plain import safe_lines
 from tolariad.core.run.slice import TERMINAL, Phase
@@ -37,9 +38,10 @@ from tolariad.daemon import leaving
 from tolariad.daemon.attend import Attendant
 from tolariad.daemon.disk import measured, watch_disk
 from tolariad.daemon.opening import OpenRun, begin, earlier_threads
+from tolariad.daemon.place import PlaceWatch, RunPlace
 from tolariad.daemon.port import DaemonPort, Publications, now
 from tolariad.daemon.reload import Reloader
-from tolariad.daemon.request import EXIT_CONFIG, EXIT_IO, RunRequest, refusing
+from tolariad.daemon.request import FolderLost, RunRequest, refusing
 from tolariad.daemon.settings import RESOLVED_NAME
 from tolariad.daemon.showing import Showing
 from tolariad.daemon.spending import Spending
@@ -94,7 +96,15 @@ class Daemon:
         self._histograms = BudgetHistograms(run.state.overruns)
         self._publications = Publications(self._loop, self._heed)
         self._scheduling = Scheduling(run.journal.folder, settings.workers)
-        self._kernel = Kernel(run.journal, run.state, clock=now, publish=self._publish, scheduling=self._scheduling)
+        with refusing(EXIT_IO, f"the run folder {run.run_dir} cannot be opened", OSError):
+            self._place = RunPlace(run.run_dir, run.journal)
+        self._kernel = Kernel(
+            *(run.journal, run.state),
+            clock=now,
+            publish=self._publish,
+            scheduling=self._scheduling,
+            lost=self._place.lost,
+        )
         log.bind(lambda: log_fields(run.run_dir, self._kernel.durable))
         self._saved = SavedStates(run.run_dir / "checkpoints", self._kernel.submit)
         self._trainer_log = _open_trainer_log(run)
@@ -131,7 +141,7 @@ class Daemon:
     async def live(self) -> int:
         """Open the journal for writing, serve the run until it ends, and shut down. Return the exit code.
 
-        Raises StartRefused.
+        Raises StartRefused, FolderLost.
         """
         with refusing(EXIT_IO, "the journal cannot be opened for writing", JournalError):
             facts = begin(self._run, self._kernel)
@@ -159,6 +169,7 @@ class Daemon:
         self._kernel.submit(Opened(mode=run.mode, facts=facts, disk=disk))
         # After Opened, so that no stop is recorded before the start of the run. Until here a signal ends the process.
         self._add_signal_handlers()
+        watch = PlaceWatch(self._place, self._kernel.check_place)
         showing = None
         try:
             await asyncio.wait((self._is_open, self._exit), return_when=asyncio.FIRST_COMPLETED)
@@ -169,9 +180,13 @@ class Daemon:
             exit_ = await self._exit
             self._notifier.stopping()
             self._notifier.status(exit_.why)
-            (_log.info if exit_.code == 0 else _log.error)("The daemon ends: %s", exit_.why)
+            if why := self._place.lost():
+                raise FolderLost(EXIT_IO, why)
+            level = logging.INFO if exit_.code == 0 else logging.ERROR
+            _log.log(level, "The daemon ends: %s", exit_.why, extra={"told_by": "summary"})
             return exit_.code
         finally:
+            watch.close()
             if showing is not None:
                 showing.end()
             withdraw(link, run.run_dir)
@@ -234,6 +249,7 @@ class Daemon:
         if await leaving.finish("the kernel", self._kernel.stop, limit_s=_LEAVE_S):
             await leaving.finish("the journal", self._run.journal.close, limit_s=_LEAVE_S)
         self._trainer_log.close()
+        self._place.close()
 
     # -- what comes from the kernel ------------------------------------------------------------------------------------
 
@@ -347,7 +363,7 @@ def _log_failure(task: asyncio.Task[Any]) -> None:
 
 
 def _former_trainer(run: OpenRun) -> FormerTrainer | None:
-    known = run.state.trainer
+    known = run.former
     return FormerTrainer(known.pid, known.start_ticks, known.boot_id) if known.pid else None
 
 

@@ -34,23 +34,18 @@ from journal import (
 )
 from tolariad import run_files
 from tolariad.core.base import Event
+from tolariad.core.exits import EXIT_CONFIG, EXIT_DAMAGED, EXIT_IO, EXIT_TRY_AGAIN
 from tolariad.core.inputs import StartMode
 from tolariad.core.replay import ReplayError, newest_usable, replay_records
+from tolariad.core.run.slice import Phase
 from tolariad.core.run.words import DaemonStarted, JournalRecovered, Parent, RunStarted
 from tolariad.core.settings.model import JournalSettings, Settings
 from tolariad.core.state import RunState
 from tolariad.core.steps.table import STEP_COLUMNS, step_row
-from tolariad.daemon import parent
+from tolariad.core.trainer.slice import Trainer
+from tolariad.daemon import anew, changes, parent
 from tolariad.daemon import settings as settings_of
-from tolariad.daemon.request import (
-    EXIT_CONFIG,
-    EXIT_DAMAGED,
-    EXIT_IO,
-    EXIT_TRY_AGAIN,
-    RunRequest,
-    StartRefused,
-    refusing,
-)
+from tolariad.daemon.request import RunRequest, StartRefused, refusing
 from tolariad.daemon.settings import GIVEN_NAME, RESOLVED_NAME, Resolved
 from tolariad.failpoints import reached
 from tolariad.kernel import Kernel
@@ -69,7 +64,10 @@ _EXTEND_EVERY_S: Final = 10.0
 
 
 class OpenRun(msgspec.Struct, frozen=True, kw_only=True):
-    """A run that is ready to start: journal locked and scanned, state folded, configuration accepted."""
+    """A run that is ready to start: journal locked and scanned, state folded, configuration accepted.
+
+    `former`: the last trainer in this folder, which may not have ended yet.
+    """
 
     run_dir: Path
     journal: Journal
@@ -79,6 +77,7 @@ class OpenRun(msgspec.Struct, frozen=True, kw_only=True):
     boot_id: str
     facts: tuple[Event, ...]
     mode: StartMode
+    former: Trainer = Trainer()
 
     @property
     def context_hash(self) -> bytes:
@@ -105,10 +104,33 @@ def open_run(request: RunRequest, mode: StartMode, notifier: Notifier) -> OpenRu
     journal = _open_journal(folder, asked.journal)
     try:
         state = _fold(journal, notifier)
+        if mode is not StartMode.ACTIVATED and anew.never_trained(state):
+            own = settings_of.load(request, state.run.config)
+            if state.run.phase is Phase.FAILED or changes.differs(state, settings_of.resolve(own, 0), request):
+                return _begin_anew(request, mode, own, journal, state)
         return _agree(request, mode, asked, journal, state)
     except BaseException:
         journal.close()
         raise
+
+
+def _begin_anew(request: RunRequest, mode: StartMode, asked: Settings, journal: Journal, state: RunState) -> OpenRun:
+    """Set the journal of a run that never trained aside, and open a new one."""
+    folder = journal.folder.parent
+    with refusing(EXIT_IO, f"the earlier attempt in {folder} cannot be set aside", OSError):
+        aside = anew.set_aside(folder, "checkpoints", JOURNAL_NAME)
+    fresh = _open_journal(folder, asked.journal)
+    try:
+        # Only now: a start beside this one finds one of the two locked.
+        journal.close()
+        run = _agree(request, mode, asked, fresh, RunState(), began_from=state.run.parent)
+    except BaseException:
+        fresh.close()
+        raise
+    why = f". It failed: {state.run.why}" if state.run.why else ""
+    note = f"the run begins anew: an earlier start never came to its first step. Its journal is in {aside}{why}"
+    resolved = replace(run.resolved, notes=(*run.resolved.notes, note))
+    return replace(run, resolved=resolved, former=state.trainer)
 
 
 def _refuse_strangers(folder: Path) -> None:
@@ -143,7 +165,8 @@ def _open_journal(folder: Path, asked: JournalSettings) -> Journal:
         ),
     ):
         run_files.make_run_folder(folder)
-        run_files.make_folder(folder, "logs")
+        for name in ("logs", "checkpoints"):
+            run_files.make_folder(folder, name)
         return Journal.open(
             folder / JOURNAL_NAME,
             segment_bytes=asked.segment_bytes,
@@ -188,27 +211,40 @@ def _with_failpoints(records: Iterator[JournalEntry | Mark]) -> Iterator[Journal
     reached("replay")
 
 
-def _agree(request: RunRequest, mode: StartMode, asked: Settings, journal: Journal, state: RunState) -> OpenRun:
-    """Compare configurations, or create the new run's identity. Only after that write the two files."""
+def _agree(
+    request: RunRequest,
+    mode: StartMode,
+    asked: Settings,
+    journal: Journal,
+    state: RunState,
+    *,
+    began_from: Parent | None = None,
+) -> OpenRun:
+    """Compare configurations, or create the new run's identity. Only after that write the two files.
+
+    `began_from`: where a new run begins if the request does not say it.
+    """
     folder = journal.folder.parent
     is_new = state.seq == 0
     if not is_new and not request.accept_config:
         asked = settings_of.load(request, state.run.config)
-    resolved = settings_of.resolve(asked, None if is_new else state.run.rng_seed)
+    resolved = settings_of.resolve(asked, None if is_new else state.run.rng_seed, state.run.config)
+    settings_of.refuse_changed_functions(state.run.config, resolved.settings, request)
     run_id = journal.run_id or secrets.token_bytes(16)
     boot = boot_id()
     facts: list[Event] = []
     if is_new:
-        began_from = parent.find(request.begin_from) if request.begin_from else None
+        began_from = parent.find(request.begin_from) if request.begin_from else began_from
         facts.append(_run_started(folder, resolved, run_id, began_from))
     elif request.begin_from:
         parent.require_same(request.begin_from, state)
-    facts.append(_daemon_started(boot, activated=mode is StartMode.ACTIVATED))
-    changed = None if is_new else settings_of.change_at_start(state, resolved, request)
+    facts.append(_daemon_started(boot, activated=mode is StartMode.ACTIVATED, accept_data=request.accept_data))
+    changed = None if is_new else changes.at_start(state, resolved, request)
     if changed is not None:
         facts.append(changed)
-        if mode is not StartMode.ACTIVATED and settings_of.goes_on(state, resolved):
-            resolved = replace(resolved, notes=(*resolved.notes, settings_of.going_on(state, resolved)))
+        notes = (changes.note(changed), changes.about_end(state, resolved, changed))
+        if mode is not StartMode.ACTIVATED:
+            resolved = replace(resolved, notes=(*resolved.notes, *filter(None, notes)))
     with refusing(EXIT_IO, f"the configuration cannot be written into {folder}", OSError):
         write_configuration(request, folder, resolved)
     return OpenRun(
@@ -220,6 +256,7 @@ def _agree(request: RunRequest, mode: StartMode, asked: Settings, journal: Journ
         boot_id=boot,
         facts=tuple(facts),
         mode=mode,
+        former=state.trainer,
     )
 
 
@@ -238,7 +275,7 @@ def _run_started(folder: Path, resolved: Resolved, run_id: bytes, began_from: Pa
     )
 
 
-def _daemon_started(boot: str, *, activated: bool) -> DaemonStarted:
+def _daemon_started(boot: str, *, activated: bool, accept_data: bool) -> DaemonStarted:
     return DaemonStarted(
         pid=os.getpid(),
         boot_id=boot,
@@ -246,6 +283,7 @@ def _daemon_started(boot: str, *, activated: bool) -> DaemonStarted:
         version=tolariad.__version__,
         limits=own_limits(),
         activated=activated,
+        accept_data=accept_data,
     )
 
 

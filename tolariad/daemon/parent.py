@@ -12,10 +12,11 @@ import msgspec
 
 from journal import JournalError, Reader
 from tolariad.core.checkpoints.catalogue_slice import CatalogueEntry
+from tolariad.core.exits import EXIT_CONFIG, EXIT_DAMAGED, EXIT_IO, EXIT_USAGE
 from tolariad.core.replay import ReplayError
 from tolariad.core.run.words import Parent
 from tolariad.core.state import RunState
-from tolariad.daemon.request import EXIT_CONFIG, EXIT_DAMAGED, EXIT_IO, EXIT_USAGE, From, StartRefused, refusing
+from tolariad.daemon.request import From, StartRefused, refusing
 from tolariad.forensics.moment import state_at
 
 

@@ -1,7 +1,7 @@
 """Reload on SIGHUP: read the configuration again, from the file given at the start.
 
 Promises: a reload takes effect completely, and only after it is recorded. If a key cannot change in a running daemon,
-or the configuration is wrong in any way, nothing changes, and the log and the service manager's status say why.
+or the configuration is wrong, nothing changes. The log and the service manager's status say why.
 """
 
 from __future__ import annotations
@@ -16,11 +16,13 @@ from msgspec.structs import replace
 from tolariad import loop_files
 from tolariad.control.peer import UnknownOperator
 from tolariad.core.decision import Answer, Refusal
+from tolariad.core.exits import EXIT_CONFIG, EXIT_IO
 from tolariad.core.inputs import Reconfigured
 from tolariad.core.settings.model import Settings
+from tolariad.daemon import changes
 from tolariad.daemon import settings as settings_of
 from tolariad.daemon.opening import OpenRun, write_configuration
-from tolariad.daemon.request import EXIT_CONFIG, EXIT_IO, RunRequest, StartRefused
+from tolariad.daemon.request import RunRequest, StartRefused
 from tolariad.daemon.settings import Resolved
 from tolariad.kernel import Kernel
 from tolariad.supervisor.notify import Notifier
@@ -80,7 +82,7 @@ class Reloader:
         """Reload once, and return the keys that have changed, as text. Raises if nothing was reloaded."""
         # In a thread: the file's disk may hang, and parsing a long file takes a second.
         resolved = await loop_files.in_thread(self._read)
-        change = settings_of.change(self._kernel.durable.run.config, resolved, self._request)
+        change = changes.at_reload(self._kernel.durable.run.config, resolved, self._request)
         if change is None:
             return "nothing has changed"
         if self._kernel.failure is not None:
@@ -109,4 +111,5 @@ class Reloader:
             raise StartRefused(EXIT_CONFIG, f"{file} is not a regular file, so reading it could block")
         settings = settings_of.load(self._request)
         self._check(settings)
-        return settings_of.resolve(settings, self._kernel.durable.run.rng_seed)
+        run = self._kernel.durable.run
+        return settings_of.resolve(settings, run.rng_seed, run.config)

@@ -5,20 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Final
 
 import msgspec
 
 from tolariad.control.status import RunStatus
 from tolariad.core.settings.model import Settings
 from tolariad.supervisor import Timeouts
-
-EXIT_USAGE: Final = 2
-EXIT_DAMAGED: Final = 65
-EXIT_FAILED: Final = 70
-EXIT_IO: Final = 74
-EXIT_TRY_AGAIN: Final = 75
-EXIT_CONFIG: Final = 78
 
 Progress = Callable[[RunStatus], None]
 
@@ -35,8 +27,9 @@ class RunRequest(msgspec.Struct, frozen=True, kw_only=True):
     """One start of a run.
 
     `config` is a YAML file. `task` and `epochs` override it, and `sets` (`key=value`) override those. If none is given,
-    an existing run keeps its configuration. `settings` overrides everything. `progress` is called some times a second,
-    in a thread of its own, with the state after the last durable event. The last four fields are for tests.
+    an existing run keeps its configuration. `settings` overrides everything. `verbose`: on a terminal, show the whole
+    log. `progress` is called some times a second, in a thread of its own, with the state after the last durable event.
+    The last four fields are for tests.
     """
 
     run_dir: Path
@@ -46,8 +39,10 @@ class RunRequest(msgspec.Struct, frozen=True, kw_only=True):
     sets: tuple[str, ...] = ()
     settings: Settings | None = None
     accept_config: bool = False
+    accept_data: bool = False
     retry: bool = False
     linger: bool = False
+    verbose: bool = False
     begin_from: From | None = None
     progress: Progress | None = None
     trainer_command: tuple[str, ...] | None = None
@@ -57,12 +52,17 @@ class RunRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StartRefused(Exception):
-    """The start was refused; nothing was started or changed. `code` is the exit code."""
+    """The start was refused; nothing was started or changed. `code` is the exit code, `hint` the command to try."""
 
-    def __init__(self, code: int, why: str) -> None:
-        super().__init__(why)
+    def __init__(self, code: int, why: str, hint: str = "") -> None:
+        super().__init__(f"{why}\n  {hint}" if hint else why)
         self.code = code
         self.why = why
+        self.hint = hint
+
+
+class FolderLost(StartRefused):
+    """The run's folder was deleted or moved while the run was live. Training was stopped."""
 
 
 @contextmanager

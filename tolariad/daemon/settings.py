@@ -1,14 +1,12 @@
-"""The configuration of this start, and whether an existing run may continue with it.
+"""The configuration of this start: read, completed, and written into the run's folder.
 
-Promises: if it differs from the run's own configuration, every key that differs is named. A change is accepted only if
-the key may change, or with --accept-config.
+Promises: every problem of it is a StartRefused. `changes.py` beside this compares it with the configuration of a run.
 """
 
 from __future__ import annotations
 
 import hashlib
 import secrets
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
@@ -16,19 +14,16 @@ import msgspec
 from msgspec.structs import replace
 
 from tolariad import config, run_files
+from tolariad.core.exits import EXIT_CONFIG
 from tolariad.core.health.budget_slice import breakers_of, limits_of
-from tolariad.core.run import limit_ask
-from tolariad.core.run.limit_ask import rates_of_plan
-from tolariad.core.run.limit_slice import is_of_end
-from tolariad.core.run.slice import Phase
-from tolariad.core.run.words import ConfigChanged, Policy
+from tolariad.core.run.words import Policy
 from tolariad.core.settings import rules
 from tolariad.core.settings.model import Settings
 from tolariad.core.settings.reading import ConfigError, read_settings
 from tolariad.core.settings.values import DEFAULT_METRIC, Better, read_metric
 from tolariad.core.stability import breaker_rule
-from tolariad.core.state import RunState
-from tolariad.daemon.request import EXIT_CONFIG, RunRequest, StartRefused, refusing
+from tolariad.daemon.request import RunRequest, StartRefused, refusing
+from tolariad.rate_functions import FunctionRefused, Source, pinned
 
 GIVEN_NAME: Final = "config.yaml"
 RESOLVED_NAME: Final = "config.resolved.json"
@@ -85,11 +80,19 @@ def _kept(run_dir: Path) -> dict[str, Any]:
         raise StartRefused(EXIT_CONFIG, why) from error
 
 
-def resolve(settings: Settings, rng_seed: int | None = None) -> Resolved:
-    """Complete the settings: if the seed is None, take the run's own or draw one."""
+def resolve(settings: Settings, rng_seed: int | None = None, former: str = "") -> Resolved:
+    """Complete the settings: the seed, the warm-up and the hashes of rate functions. Raises StartRefused.
+
+    `rng_seed`, `former`: the run's own seed and configuration. They decide if the settings are silent about the seed or
+    the warm-up; a new run draws its seed.
+    """
     if settings.rng_seed is None:
         settings = replace(settings, rng_seed=secrets.randbits(63) if rng_seed is None else rng_seed)
-    notes = [note] if (note := rules.warmup_note(settings)) else []
+    with refusing(EXIT_CONFIG, "learning_rate", FunctionRefused):
+        settings = rules.with_functions(settings, pinned)
+    own = _settings_of(former)
+    settings = settings if own is None else rules.with_warmup_of(settings, own)
+    notes = list(rules.rate_notes(settings))
     idle = rules.without_effect(settings)
     if idle:
         notes.append(f"these keys have no effect in this version: {', '.join(idle)}")
@@ -101,6 +104,30 @@ def resolve(settings: Settings, rng_seed: int | None = None) -> Resolved:
         policy=policy_of(settings),
         notes=tuple(notes),
     )
+
+
+def _settings_of(former: str) -> Settings | None:
+    """Return the run's own settings; None for a new run, or if this version cannot read them."""
+    try:
+        return rules.read_resolved(former.encode()) if former else None
+    except ConfigError:
+        return None
+
+
+def refuse_changed_functions(former: str, settings: Settings, request: RunRequest) -> None:
+    """Raise StartRefused if the source of a rate function is another than when the run read it."""
+    own = _settings_of(former)
+    if own is None or request.accept_config:
+        return
+    before = dict(rules.functions_of(own))
+    for key, policy in rules.functions_of(settings):
+        was, now = Source.of(before.get(key, "")), Source.of(policy)
+        if (was.path, was.name) == (now.path, now.name) and was.pin != now.pin:
+            raise StartRefused(
+                EXIT_CONFIG,
+                f"{key}: {now.path} has changed since the run read it: its hash was {was.pin} and is {now.pin}. "
+                "Put the former file back, or continue with the new one by --accept-config",
+            )
 
 
 def policy_of(settings: Settings) -> Policy:
@@ -145,66 +172,6 @@ def policy_of(settings: Settings) -> Policy:
         rate_factor=settings.rollback.rate_factor,
         chance=settings.detect.chance,
     )
-
-
-def change(
-    former: str, resolved: Resolved, request: RunRequest, free: Callable[[str], bool] = rules.is_reloadable
-) -> ConfigChanged | None:
-    """Return what differs from the run's configuration. Raises StartRefused unless it may differ (`free`)."""
-    try:
-        keys = rules.difference(rules.read_resolved(former.encode()), resolved.settings)
-    except ConfigError as error:
-        # Another version with other keys wrote it. Only the operator can decide that the new one replaces it.
-        if not request.accept_config:
-            why = (
-                f"this version cannot read the run's configuration: {error}; --accept-config replaces it by the new one"
-            )
-            raise StartRefused(EXIT_CONFIG, why) from error
-        keys = ["*"]
-    if not keys:
-        return None
-    fixed = [key for key in keys if not free(key)]
-    if fixed and not request.accept_config:
-        raise StartRefused(
-            EXIT_CONFIG,
-            f"the run in {request.run_dir} was started with another configuration; these keys differ: "
-            f"{', '.join(fixed)}. `tolariad run --dir {request.run_dir}` continues it as it is; "
-            "--accept-config changes its configuration; another --dir starts a new run",
-        )
-    return ConfigChanged(config=resolved.text, config_hash=resolved.hash, policy=resolved.policy, keys=tuple(keys))
-
-
-def change_at_start(state: RunState, resolved: Resolved, request: RunRequest) -> ConfigChanged | None:
-    """As `change`, but a run that is complete may have a later end without a word. Raises StartRefused."""
-    has_later_end = goes_on(state, resolved)
-
-    def free(key: str) -> bool:
-        return rules.is_reloadable(key) or (has_later_end and is_of_end(key))
-
-    return change(state.run.config, resolved, request, free)
-
-
-def goes_on(state: RunState, resolved: Resolved) -> bool:
-    """Tell whether the run is complete, and this configuration has more to train."""
-    return state.run.phase is Phase.COMPLETED and not limit_ask.is_end_reached(_with_end(state, resolved.policy))
-
-
-def _with_end(state: RunState, policy: Policy) -> RunState:
-    """The state in which the end is what the configuration says."""
-    unlimited = replace(state.limits, end=None, reached=None)
-    return replace(state, run=replace(state.run, policy=policy), limits=unlimited)
-
-
-def going_on(state: RunState, resolved: Resolved) -> str:
-    """Return the sentence for a complete run that goes on because its configuration has a later end."""
-    done, an_epoch = state.progress, state.progress.steps_per_epoch
-    by_steps = resolved.policy.stop_steps
-    end = f"epoch {limit_ask.last_epoch(_with_end(state, resolved.policy))}"
-    if by_steps:
-        end += f", at most step {by_steps}"
-    rates = rates_of_plan(state, resolved.settings.epochs * an_epoch) if an_epoch else ""
-    here = f"the run was complete after epoch {done.epoch_finished}, step {done.step}, and goes on to {end}"
-    return f"{here}; {rates}" if rates else here
 
 
 def given_text(request: RunRequest) -> bytes | None:

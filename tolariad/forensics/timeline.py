@@ -16,6 +16,7 @@ import msgspec
 from journal import JournalEntry
 from journal.reader import Reader
 from tolariad.forensics.positions import JournalPosition, PositionKind
+from tolariad.forensics.words import in_words
 
 _PAGE_EVENTS: Final = 4096
 _GROWTH: Final = 8
@@ -31,6 +32,13 @@ class Brief(msgspec.Struct, frozen=True, gc=False):
     epoch: int | None = None
     branch: int = 0
     id: str | None = None
+    reason: str | None = None
+    finding: str | None = None
+
+    def is_of(self, kind: str) -> bool:
+        """Return whether it is of this type; `Type:word`: of this type, with that reason or finding."""
+        name, _, word = kind.partition(":")
+        return self.type == name and (not word or word in (self.reason, self.finding))
 
 
 brief = msgspec.msgpack.Decoder(Brief, strict=False).decode
@@ -151,8 +159,8 @@ def matcher(reader: Reader, query: Query) -> Callable[[JournalEntry], bool]:
 
 
 def searched_text(fields: dict[str, Any]) -> str:
-    """Return the text that a pattern is searched in: every field as `name=value`."""
-    return " ".join(f"{name}={value}" for name, value in fields.items())
+    """Return the text that a pattern is searched in: every field as `name=value`, and the event's sentence."""
+    return " ".join([*(f"{name}={value}" for name, value in fields.items()), in_words(fields)])
 
 
 def first_steps(entries: Iterable[JournalEntry]) -> dict[int, int]:

@@ -25,7 +25,7 @@ CONSEQUENCES_MAX: Final = 50
 SEARCHED_MAX: Final = 20_000
 
 # Topic: event types in order of preference. The answer is the newest event of the first entry that has any. An entry of
-# several types joined by `|` means the newest event of any of them.
+# several types joined by `|` means the newest event of any of them; `Type:word` one with that reason or finding.
 TOPICS: Final[dict[str, tuple[str, ...]]] = {
     "pause": ("RunPaused", "PauseRequested"),
     "resume": ("RunResumed", "ResumeRequested"),
@@ -41,6 +41,7 @@ TOPICS: Final[dict[str, tuple[str, ...]]] = {
     "completion": ("RunCompleted",),
     "spike": ("InstabilityDetected", "StepSkipped"),
     "skip": ("StepSkipped",),
+    "nan": ("StepSkipped:non_finite", "InstabilityDetected:non_finite"),
     "rollback": ("RolledBack|RollbackAborted", "RollbackBegun"),
     "violation": ("LrViolationDetected",),
     "conservative": ("ConservativeModeEntered", "ConservativeModeLeft"),
@@ -48,6 +49,36 @@ TOPICS: Final[dict[str, tuple[str, ...]]] = {
     "lr": ("RateChanged|PlateauReached", "RateOrderAborted|RateOrdered"),
 }
 _RATE_CHANGES: Final = ("RateChanged", "PlateauReached")
+# What a run says of a topic that it has no event of.
+_NEVER: Final = {
+    "pause": "was never paused",
+    "resume": "was never resumed",
+    "stop": "was never stopped, and no stop was ordered",
+    "end": "has not ended, and nobody ordered another end",
+    "death": "lost no trainer",
+    "hang": "had no trainer that hung",
+    "failure": "never failed",
+    "freeze": "never halted",
+    "checkpoint": "has no checkpoint yet",
+    "rejected": "had no checkpoint that could not be used",
+    "rerun": "had no step to run again",
+    "completion": "is not complete",
+    "spike": "had no unusual step",
+    "skip": "skipped no batch",
+    "nan": "had no loss and no gradient that was not finite",
+    "rollback": "never went back",
+    "violation": "had no learning rate that other code changed",
+    "conservative": "was never in conservative mode",
+    "memory": "was never short of memory",
+}
+# The events that end what an event began, without being caused by it.
+_ENDED_BY: Final = {
+    "RunPaused": ("RunResumed", "RunStopped", "RunFailed"),
+    "RunFrozen": ("RunResumed", "RunStopped", "RunFailed"),
+    "ConservativeModeEntered": ("ConservativeModeLeft",),
+    "DiskLow": ("DiskRecovered",),
+    "MemoryPressed": ("MemoryRelieved",),
+}
 
 
 class NoAnswer(LookupError):
@@ -64,7 +95,9 @@ class Link(msgspec.Struct, frozen=True):
 class Answer(msgspec.Struct, frozen=True, kw_only=True):
     """`causes`: the chain from its root to the direct cause of `event`. `consequences`: what it led to, in order.
 
-    `searched_all` False: the search stopped early, so there may be more consequences.
+    `skipped`: for a step, the batches that were passed over before it. `ended`: for a state such as a pause, the event
+    that ended it, after that event's causes. `searched_all` False: the search stopped early, so there may be more
+    consequences.
     """
 
     topic: str
@@ -72,6 +105,8 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
     causes: tuple[Link, ...]
     consequences: tuple[Link, ...]
     searched_all: bool
+    skipped: tuple[Link, ...] = ()
+    ended: tuple[Link, ...] = ()
 
 
 def why(reader: Reader, topic: str, *, position: JournalPosition | None = None, until_seq: int | None = None) -> Answer:
@@ -91,6 +126,8 @@ def why(reader: Reader, topic: str, *, position: JournalPosition | None = None, 
         causes=_causes(reader, event),
         consequences=(*consequences, *verified),
         searched_all=complete,
+        skipped=_skipped_before(reader, event),
+        ended=_ended(reader, event, until_seq),
     )
 
 
@@ -100,8 +137,7 @@ def _nothing(topic: str, *, by_then: bool) -> str:
         had = "had " if by_then else ""
         return f"{then}no order and no plateau {had}changed a rate of this run; only its schedules did"
     if topic in TOPICS:
-        types = " or ".join(TOPICS[topic]).replace("|", " or ")
-        return f"{then}this run {'had' if by_then else 'has'} no {types} event"
+        return f"{then}this run {_NEVER[topic]}; `tolaria why RUN phase` explains its phase"
     words = ", ".join(sorted(TOPICS))
     return f"no event fits {topic!r}; use seq:N, step:N, a checkpoint's id, an event type, or one of: phase, {words}"
 
@@ -114,7 +150,38 @@ def _entry(reader: Reader, seq: int) -> JournalEntry | None:
 def _at_position(reader: Reader, position: JournalPosition) -> JournalEntry | None:
     if position.kind is not PositionKind.STEP:
         return _entry(reader, first_at(reader, position))
-    return entry_of_step(reader, position.value)
+    # A step that was not made yet may have been tried.
+    return entry_of_step(reader, position.value) or next(reversed(_skips(reader, position.value)), None)
+
+
+def _skips(reader: Reader, step: int) -> list[JournalEntry]:
+    """Return the batches that were passed over before the first record of a step, or since the last one."""
+    found = []
+    for entry in reader.seek(step=max(0, step - 1)):
+        told = brief(entry.event)
+        if told.type == "StepSkipped" and told.step == step:
+            found.append(entry)
+        elif told.type == "StepCompleted" and told.step is not None and told.step >= step:
+            break
+    return found
+
+
+def _skipped_before(reader: Reader, event: Link) -> tuple[Link, ...]:
+    if event.fields.get("type") != "StepCompleted":
+        return ()
+    return tuple(Link(one.seq, decode_fields(one.event)) for one in _skips(reader, int(event.fields["step"])))
+
+
+def _ended(reader: Reader, event: Link, until_seq: int | None) -> tuple[Link, ...]:
+    """Return the event that ended what `event` began, after its causes; empty if it lasts."""
+    types = _ENDED_BY.get(str(event.fields.get("type")), ())
+    for entry in reader.seek(seq=event.seq + 1) if types else ():
+        if until_seq is not None and entry.seq > until_seq:
+            break
+        if brief(entry.event).type in types:
+            end = Link(entry.seq, decode_fields(entry.event))
+            return (*(one for one in _causes(reader, end) if one.seq > event.seq), end)
+    return ()
 
 
 def _first_step_with(reader: Reader, event: Link, until_seq: int | None) -> tuple[Link, ...]:
@@ -147,7 +214,7 @@ def _newest(reader: Reader, topic: str, until_seq: int | None) -> JournalEntry |
         return next((one for one in backwards(reader, Query(until=until)) if wanted(brief(one.event))), None)
 
     def newest_of(types: Collection[str]) -> JournalEntry | None:
-        return first(lambda told: told.type in types)
+        return first(lambda told: any(told.is_of(one) for one in types))
 
     if topic == "phase":
         phase = state_at(reader, until_seq).state.run.phase

@@ -1,20 +1,45 @@
-"""An event as one line of text, and as a block of all its fields.
+"""An event as a sentence, as one line of its fields, and as a block of them.
 
-Promises: the text contains no control character that a terminal would act on. An event type that this version does not
-know is shown in the same form.
+Promises: the text contains no control character that a terminal would act on. An event that this version cannot read,
+such as one of a newer version, is shown by its fields.
 """
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
 
 from tolariad.core.plain import safe, safe_lines
 
-__all__ = ["block", "by_whom", "one_line", "safe", "safe_lines"]
+if TYPE_CHECKING:
+    from tolariad.core.base import Event
+
+__all__ = ["block", "by_whom", "in_words", "one_line", "safe", "safe_lines"]
 
 _STAMP: Final = frozenset({"type", "time", "seq", "wall", "mono", "cause", "root", "actor", "skippable"})
 _VALUE_CHARACTERS_MAX: Final = 100
+
+
+def in_words(fields: Mapping[str, Any]) -> str:
+    """Return the event's sentence; its fields on one line if this version cannot read it."""
+    from tolariad.core.sentences import sentence
+
+    kind = _kinds().get(str(fields.get("type", "")))
+    try:
+        return safe(sentence(msgspec.convert(fields, kind))) if kind is not None else one_line(fields)
+    except msgspec.ValidationError:
+        return one_line(fields)
+
+
+@functools.cache
+def _kinds() -> dict[str, type[Event]]:
+    """Return the types that have a sentence. Most commands need none of them, and none needs the vocabulary's codec."""
+    from tolariad.core.sentences import SENTENCES
+
+    return {kind.__name__: kind for kind in SENTENCES}
 
 
 def one_line(fields: Mapping[str, Any]) -> str:
@@ -57,6 +82,11 @@ def _short(value: Any) -> str:
     return text if len(text) <= _VALUE_CHARACTERS_MAX else text[: _VALUE_CHARACTERS_MAX - 1] + "…"
 
 
+def is_cut(text: str) -> bool:
+    """Return whether `one_line` shows only a part of this text, or its line ends as marks."""
+    return "\n" in text or len(text) > _VALUE_CHARACTERS_MAX - 2
+
+
 def _whole(value: Any) -> str:
     """Return an item of a list: its fields on one line, nothing shortened."""
     if not isinstance(value, Mapping):
@@ -64,15 +94,32 @@ def _whole(value: Any) -> str:
     return " ".join(f"{safe(str(name))}={safe(str(inner))}" for name, inner in value.items())
 
 
+def _without_table(value: Any) -> Any:
+    if isinstance(value, list | tuple):
+        return [_without_table(one) for one in value]
+    if not isinstance(value, Mapping):
+        return value
+    is_table = value.keys() >= {"source", "hash", "steps", "packed"}
+    shown = {**value, "packed": f"{len(value['packed'])} characters"} if is_table else value
+    return {name: _without_table(inner) for name, inner in shown.items()}
+
+
 def block(fields: Mapping[str, Any], *, indent: str = "    ") -> str:
-    """Return every field on a line of its own, nothing shortened. Text of several lines is indented below its name."""
+    """Return every field on a line of its own. Text of several lines is indented below its name.
+
+    Nothing is shortened but the table of a function, whose thousands of characters only a program reads.
+    """
+    return _block(_without_table(fields), indent)
+
+
+def _block(fields: Mapping[str, Any], indent: str) -> str:
     lines: list[str] = []
     for name, value in fields.items():
         if isinstance(value, str) and "\n" in value.strip():
             lines.append(f"{indent}{safe(name)}:")
             lines += [f"{indent}    {line}" for line in safe_lines(value.rstrip()).split("\n")]
         elif isinstance(value, Mapping) and value:
-            lines += [f"{indent}{safe(name)}:", block(value, indent=indent + "    ")]
+            lines += [f"{indent}{safe(name)}:", _block(value, indent + "    ")]
         elif isinstance(value, list | tuple) and any(isinstance(one, Mapping) for one in value):
             lines += [f"{indent}{safe(name)}:", *(f"{indent}    {_whole(one)}" for one in value)]
         else:

@@ -6,14 +6,16 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from typing import Final, Protocol
+from functools import partial
+from typing import Final
 
-from journal import FrameKind, Journal, JournalError, Recovery
+from journal import Journal, JournalError, Recovery
 from tolariad.channel import ChannelError, DaemonEnd
 from tolariad.core.base import TrainerEffect
 from tolariad.core.checkpoints.words import TrainFrom
 from tolariad.core.decide import overdue
 from tolariad.core.decision import Refusal
+from tolariad.core.exits import EXIT_IO
 from tolariad.core.inputs import (
     Input,
     Now,
@@ -26,18 +28,17 @@ from tolariad.core.inputs import (
 )
 from tolariad.core.run.scheduling import Pace
 from tolariad.core.run.words import ExitDaemon
-from tolariad.core.state import RunState, capture, hash_mark
+from tolariad.core.state import RunState, capture
 from tolariad.core.steps.ask import may_wait
 from tolariad.core.steps.words import StepReport
-from tolariad.core.trainer.words import ExecutionContextRecorded, SchedulingRecorded
+from tolariad.core.trainer.words import ExecutionContextRecorded
+from tolariad.kernel.marks import StateMarks
+from tolariad.kernel.scheduling import Scheduling
 from tolariad.kernel.script import ScriptLoader, ScriptRequest, read_script
 from tolariad.kernel.trainer_link import TrainerLink
 from tolariad.kernel.turn import AnswerTo, Published, Turn, log
 from tolariad.kernel.wakeup import DOZE_MS, SLEEP_MAX_MS, Wakeup
 
-STATE_HASH_EVENTS: Final = 10_000
-# A start folds at most this many events after the last capture (0.1 s); so does a reader of a run without a daemon.
-CAPTURE_EVENTS: Final = 4096
 REPORTS_A_TURN: Final = 1024
 INPUTS_A_TURN: Final = 64
 # `journal.sync: batch` and `auto`: how long the kernel holds back step reports after it has found them. They may be
@@ -50,17 +51,6 @@ _HELD_LOOK_MS: Final = 5
 _LOOKS: Final = 16
 # Steps flow if the last one is younger than this.
 _FLOW_NS: Final = 1_000_000_000
-_EXIT_IO: Final = 74  # EX_IOERR of sysexits.h
-
-
-class Scheduling(Protocol):
-    """Cores and scheduling classes. The kernel's thread calls both methods, for itself. Neither raises."""
-
-    def take(self, context: ExecutionContextRecorded, trainer_pid: int) -> SchedulingRecorded:
-        """Ask for the cores and the class that suit a trainer that is ready. Return what the system gave."""
-
-    def give_back(self) -> None:
-        """Undo `take`: the trainer is gone."""
 
 
 class Kernel:
@@ -74,8 +64,12 @@ class Kernel:
         clock: Callable[[], Now],
         publish: Callable[[Published], None],
         scheduling: Scheduling | None = None,
+        lost: Callable[[], str] = str,
     ) -> None:
-        """`scheduling` None: this thread keeps its cores and class, and never polls."""
+        """`scheduling` None: this thread keeps its cores and class, and never polls.
+
+        `lost` returns what happened to the run's files if they are not at their place any more, else "".
+        """
         self._journal = journal
         self._head = state
         self._durable = state
@@ -86,11 +80,11 @@ class Kernel:
         self._link = TrainerLink(self._wakeup)
         self._script_loader = ScriptLoader(journal.folder, self.call)
         self._scheduling = scheduling
+        self._lost = lost
         self._polls = False
         self._pace = Pace()
         self._held: Turn | None = None
-        self._hashed = state.seq // STATE_HASH_EVENTS
-        self._captured = state.seq // CAPTURE_EVENTS
+        self._marks = StateMarks(state.seq)
         self._running = True
         self._failure: str | None = None
         self._write_started_ns = 0
@@ -147,6 +141,10 @@ class Kernel:
         self._inputs.append(function)
         self._wakeup.wake()
 
+    def check_place(self) -> None:
+        """Check that the run's files are at their place. If they are not, freeze the run and end the daemon."""
+        self.call(self._check_place)
+
     def attach(self, end: DaemonEnd, spawned: TrainerSpawned) -> None:
         """Record that a trainer was started; read its reports from then on."""
         # In this order: a turn may decide the input before `submit` returns, and it then takes the channel.
@@ -159,8 +157,9 @@ class Kernel:
         try:
             while self._running:
                 self._turn(check_socket=self._wait())
-            # A capture at the end of the journal: `tolaria status` of a run without a daemon then folds nothing.
-            self._mark(FrameKind.CAPTURE, capture(self._durable), self._clock())
+            # A journal as small as its content. The state is at its end, so `tolaria status` of the run folds nothing.
+            now = self._clock()
+            self._write(partial(self._journal.finish, wall_ns=now.wall, mono_ns=now.mono))
         except Exception as error:  # noqa: BLE001 - logged, and every order is answered with it
             # A defect of the recorder must not let a trainer train without a record. Freeze, and answer every order
             # with the reason.
@@ -174,7 +173,7 @@ class Kernel:
         """Sleep until there is work. Return whether the next turn must read the trainer's socket."""
         end, reports = self._link.end, self._link.reports
         if self._inputs:
-            # More inputs than one turn takes. Reports must not wait behind them, so read the socket too.
+            # More inputs than one turn takes. Reports must not wait for them all, so read the socket too.
             return True
         if end is None or reports is None:
             return self._wakeup.sleep()
@@ -274,11 +273,15 @@ class Kernel:
         except JournalError as error:
             log.critical("The journal cannot be written (%s). The run is frozen: no update begins any more.", error)
             self._fail(str(error))
-            for answer, _ in turn.answers:
-                answer(Refusal(error="NotDurable", why=str(error), phase="frozen"))
-            return False
         finally:
             self._write_started_ns = 0
+        # A descriptor of a deleted file takes writes as before. Check again before somebody is told "durable".
+        if turn.answers:
+            self._check_place()
+        if self._failure is not None:
+            for answer, _ in turn.answers:
+                answer(Refusal(error="NotDurable", why=self._failure, phase="frozen"))
+            return False
         # Only here does `head` become `durable`: everything outside this thread reads `durable`.
         self._durable = self._head
         return True
@@ -340,22 +343,16 @@ class Kernel:
         self._script_loader.load(request, send)
 
     def _mark_state(self, now: Now) -> None:
-        """Write a capture (folding starts there) and a hash (replay compares it) every so many events."""
-        hashed, captured = self._durable.seq // STATE_HASH_EVENTS, self._durable.seq // CAPTURE_EVENTS
-        if hashed != self._hashed:
-            self._hashed = hashed
-            self._mark(FrameKind.STATE_HASH, hash_mark(self._durable), now)
-        if captured != self._captured:
-            self._captured = captured
-            self._mark(FrameKind.CAPTURE, capture(self._durable), now)
+        for kind, body in self._marks.due(self._durable):
+            self._write(partial(self._journal.mark, kind, body, wall_ns=now.wall, mono_ns=now.mono))
 
-    def _mark(self, kind: FrameKind, body: bytes, now: Now) -> None:
-        """Write a frame without events, unless the journal has failed."""
+    def _write(self, write: Callable[[], None]) -> None:
+        """Write frames without events, unless the journal has failed."""
         if self._failure is not None:
             return
         self._write_started_ns = time.monotonic_ns()
         try:
-            self._journal.mark(kind, body, wall_ns=now.wall, mono_ns=now.mono)
+            write()
         except JournalError as error:
             self._fail(str(error))
         finally:
@@ -368,8 +365,12 @@ class Kernel:
 
     # -- after the journal has failed ----------------------------------------------------------------------------------
 
-    def _fail(self, why: str) -> None:
-        """Freeze: no update begins any more, and every order is refused with the reason. The daemon stays up."""
+    def _check_place(self) -> None:
+        if why := self._lost():
+            self._fail(why, ExitDaemon(code=EXIT_IO, why=why))
+
+    def _fail(self, why: str, *effects: ExitDaemon) -> None:
+        """Freeze: no update begins any more, and every order is refused. `effects` may end the daemon."""
         self._failure = why
         # The events after `durable` are lost. Nobody has seen them, so state goes back to before them.
         self._head = self._durable
@@ -377,7 +378,7 @@ class Kernel:
         self._script_loader.cancel()
         self._link.freeze()
         self._stop_serving()
-        self._publish_to(Published(self._durable, (), (), why))
+        self._publish_to(Published(self._durable, (), effects, why))
 
     def _turn_failed(self) -> None:
         """Refuse every input, since nothing can be recorded. A signal still ends the daemon."""
@@ -395,5 +396,5 @@ class Kernel:
             if answer is not None:
                 answer(Refusal(error="Frozen", why=why, phase="frozen"))
             if isinstance(given, SignalReceived):
-                exit_ = ExitDaemon(code=_EXIT_IO, why=why)
+                exit_ = ExitDaemon(code=EXIT_IO, why=why)
                 self._publish_to(Published(self._durable, (), (exit_,), why))

@@ -21,16 +21,19 @@ from tolariad.core.base import Actor
 from tolariad.core.checkpoints.words import CheckpointAborted, CheckpointCommitted
 from tolariad.core.control import words as cv
 from tolariad.core.decision import Accepted, Answer
+from tolariad.core.exits import EXIT_CONFIG
 from tolariad.core.inputs import CommandReceived, Input, Opened, SignalReceived, StartMode, TrainerGone, TrainerSpawned
 from tolariad.core.rollback.words import Rollback
 from tolariad.core.run.slice import Phase
 from tolariad.core.run.words import ExitDaemon
 from tolariad.core.state import RunState
+from tolariad.core.trainer.data_ask import data_refusal, other_data
 from tolariad.core.trainer.words import DeathReason, KillTrainer, SpawnTrainer
 from tolariad.core.vocabulary import AnyCommand
 from tolariad.daemon.opening import OpenRun, begin, earlier_threads, open_run, require_linux
+from tolariad.daemon.place import PlaceWatch, RunPlace
 from tolariad.daemon.port import now
-from tolariad.daemon.request import RunRequest
+from tolariad.daemon.request import RunRequest, StartRefused
 from tolariad.kernel import Kernel, Published
 from tolariad.library.saying import Saying
 from tolariad.storage import copy_checkpoint
@@ -61,7 +64,8 @@ class Live:
         self._opened = opened
         self._setup = setup
         self._stepper = stepper
-        self._kernel = Kernel(opened.journal, opened.state, clock=now, publish=self._publish)
+        self._place = RunPlace(opened.run_dir, opened.journal)
+        self._kernel = Kernel(opened.journal, opened.state, clock=now, publish=self._publish, lost=self._place.lost)
         self._effects: queue.SimpleQueue[SpawnTrainer | ExitDaemon | RunFailed] = queue.SimpleQueue()
         self._saved = SavedStates(opened.run_dir / "checkpoints", self._kernel.submit)
         self._thread = threading.get_ident()
@@ -81,7 +85,12 @@ class Live:
         require_linux()
         opened = open_run(request, StartMode.EXPLICIT, Notifier({}))
         try:
-            setup = build(opened.resolved.text.encode(), earlier_threads(opened), FoundTask(task, ""))
+            with kept_from_children(opened.journal.folder):  # fingerprints of data may be taken in a worker
+                setup = build(opened.resolved.text.encode(), earlier_threads(opened), FoundTask(task, ""))
+            other = other_data(opened.state.progress, setup.environment)
+            if other and not request.accept_data:
+                why = f"{data_refusal(other)}. To go on with the new data: Tolaria(..., accept_data=True)"
+                raise StartRefused(EXIT_CONFIG, why)
             return cls(opened, setup, stepper)
         except BaseException:
             opened.journal.close()
@@ -97,8 +106,11 @@ class Live:
     def run(self, hear: Callable[[Callable[[], None]], None], drive: Callable[[Trainer], Steps]) -> Steps:
         """Run until the run ends, and yield what `drive` yields of each trainer. `hear` gets what to call on ^C."""
         opened, kernel = self._opened, self._kernel
+        watch = PlaceWatch(self._place, kernel.check_place)
         try:
             facts = begin(opened, kernel)
+            for note in opened.resolved.notes:
+                self._saying.note(note)
             opened.journal.start_preparing()
             mode = StartMode.RETRY if opened.state.run.phase is Phase.FAILED else StartMode.EXPLICIT
             kernel.submit(Opened(mode=mode, facts=facts))
@@ -108,10 +120,12 @@ class Live:
                 self._resume()
             yield from self._serve(drive)
         finally:
+            watch.close()
             self._saved.close()
             kernel.stop()
             self._saying.close()
             opened.journal.close()
+            self._place.close()
             for thread in self._copying:
                 thread.join()
 

@@ -23,6 +23,7 @@ import torch
 from msgspec.structs import replace
 
 from tolariad.core.settings.optimization import LearningRate
+from tolariad.core.settings.rules import with_implied_warmup
 from tolariad.trainer.errors import SetupRefused, ToldToExit
 from tolariad.trainer.rollback import RollbackCommitted
 from tolariad.trainer.step.gradients import add_gradients, numbers_of, scalar
@@ -372,7 +373,8 @@ def for_own_loop(settings: Settings, model: nn.Module, optimizers: Any) -> Setti
             "`with torch.autocast(device, torch.bfloat16):`"
         )
     first = next(iter(optimizers.values()), None) if isinstance(optimizers, Mapping) else optimizers
-    if isinstance(first, torch.optim.Optimizer) and settings.learning_rate == LearningRate():
+    plain = replace(settings, learning_rate=LearningRate())
+    if isinstance(first, torch.optim.Optimizer) and settings in (plain, with_implied_warmup(plain)):
         rate = float(first.param_groups[0]["lr"])
         least = min(settings.learning_rate.min_lr, rate)
         rates = replace(settings.learning_rate, base_lr=rate, policy="constant", warmup_epochs=0, min_lr=least)

@@ -35,6 +35,10 @@ class Saying:
             if is_said(event):
                 self._put(sentence(event))
 
+    def note(self, text: str) -> None:
+        """Queue a sentence about the start of the run. Never blocks."""
+        self._put(text)
+
     def _put(self, line: str | None) -> None:
         try:
             self._lines.put_nowait(line)

@@ -13,6 +13,7 @@ end. Only one run at a time in a process, because random state and switches belo
 
 from __future__ import annotations
 
+import copy
 import signal
 import threading
 from collections.abc import Callable, Iterator, Mapping
@@ -60,7 +61,8 @@ class Tolaria:
 
     `config`: a mapping or a YAML file with the key `tolaria`, or `Settings`. `run_dir`: the run's folder, by default
     `./runs/` and the file's name. `accept_config`: continue an existing run with a configuration that differs from its
-    own. Raises ConfigError if the configuration is invalid.
+    own. `accept_data`: continue it with other data than it was trained on. Raises ConfigError if the configuration is
+    invalid.
     """
 
     def __init__(
@@ -69,12 +71,15 @@ class Tolaria:
         *,
         run_dir: str | Path | None = None,
         accept_config: bool = False,
+        accept_data: bool = False,
     ) -> None:
         self._source = Path(config) if isinstance(config, str | Path) else None
-        self._settings = config if isinstance(config, Settings) else reading.load(config or {"tolaria": {}})
+        # A copy: what the caller changes afterwards is not a part of this run.
+        self._config = copy.deepcopy(config) or {"tolaria": {}}
+        self._settings(epochs=None)
         name = self._source.stem if self._source else "library"
         self.run_dir = Path(run_dir) if run_dir is not None else Path("runs") / name
-        self._accept_config = accept_config
+        self._accept_config, self._accept_data = accept_config, accept_data
         self._live: Live | None = None
         self._loop: OwnLoop | None = None
         self._state = RunState()
@@ -91,7 +96,7 @@ class Tolaria:
     ) -> TrainingResult:
         """Train to the end of `epochs`, or until stopped. After that `model` has the run's parameters.
 
-        A loader is a DataLoader, a dataset or a tuple of tensors; `val_loader` may be None. `task` may have any method
+        A loader is a DataLoader, a dataset, or a tuple of tensors; `val_loader` may be None. `task` may have any method
         of `tolariad.Task` except `model` and those for data: `loss`, `evaluate`, hooks. Without it a batch is a pair
         (inputs, targets). Without `optimizer` the configuration decides. The rate controller sets the learning rates.
 
@@ -99,7 +104,7 @@ class Tolaria:
         is raised too; when `train` is called again, the run continues from its last durable step.
         """
         given = GivenTask(model, train_loader, val_loader, task=task, optimizer=optimizer)
-        for _ in self._steps(self._settings, epochs, given, train_task):
+        for _ in self._steps(self._settings(epochs), given, train_task):
             pass
         return self._result()
 
@@ -119,10 +124,10 @@ class Tolaria:
         `tolariad.Task`. Nothing begins before `epochs` is iterated over (docs/library.md).
         """
         given = LoopTask(model, train_loader, val_loader, task=task, optimizer=optimizers)
-        settings = for_own_loop(self._settings, model, optimizers)
 
         def begin(epochs: int, drive: Callable[[Trainer], Steps]) -> Steps:
-            return self._steps(settings, epochs, given, drive, StepperOfUpdates)
+            settings = for_own_loop(self._settings(epochs), model, optimizers)
+            return self._steps(settings, given, drive, StepperOfUpdates)
 
         self._loop = OwnLoop(begin, given, self._result, self.stop)
         return self._loop
@@ -137,15 +142,18 @@ class Tolaria:
     def _steps(
         self,
         settings: Settings,
-        epochs: int,
         given: GivenTask,
         drive: Callable[[Trainer], Steps],
         stepper: type[Stepper] | None = None,
     ) -> Steps:
         """Open the run, and yield what `drive` yields until it ends."""
-        settings = replace(settings, epochs=epochs, task=settings.task or GIVEN)
+        settings = replace(settings, task=settings.task or GIVEN)
         request = RunRequest(
-            run_dir=self.run_dir, config=self._source, settings=settings, accept_config=self._accept_config
+            run_dir=self.run_dir,
+            config=self._source,
+            settings=settings,
+            accept_config=self._accept_config,
+            accept_data=self._accept_data,
         )
         if not _busy.acquire(blocking=False):
             raise RuntimeError(
@@ -160,6 +168,12 @@ class Tolaria:
                     self._state, self._live = live.state, None
         finally:
             _busy.release()
+
+    def _settings(self, epochs: int | None) -> Settings:
+        """Return the configuration for a run of `epochs` epochs. Raises ConfigError."""
+        if not isinstance(self._config, Settings):
+            return reading.load(self._config, () if epochs is None else (f"epochs={epochs}",))
+        return self._config if epochs is None else replace(self._config, epochs=epochs)
 
     def _result(self) -> TrainingResult:
         state = self._state

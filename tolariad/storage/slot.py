@@ -1,7 +1,7 @@
 """The layout of a snapshot's slot in the arena, without torch: where its table is, and whether the content fits it.
 
-A slot has a page that gives the position of its table, then the tensors, then all other state, then the table with
-names, positions and digests of everything. Promises: a table is used only if its digest is the recorded one. Bytes
+A slot has a page that gives the position of its table, then the tensors, then all other state. At its end is the table,
+with names, positions and digests of everything. Promises: a table is used only if its digest is the recorded one. Bytes
 that the table does not mention are ignored.
 """
 

@@ -160,6 +160,7 @@ class RunningTrainer:
         _log.error(
             "Trainer %d (pid %d) has been silent for %.0f s in activity %s. It has hung and is ended.",
             *(self.number, self.pid, silence.silent_s, silence.activity),
+            extra={"told_by": "TrainerDied"},
         )
 
     @abstractmethod
@@ -247,6 +248,7 @@ class Incarnation(RunningTrainer):
             logging.INFO if exit_.code == 0 else logging.WARNING,
             "Trainer %d (pid %d) has ended: %s, %s",
             *(self.number, self.pid, reason.value, how),
+            extra={"told_by": "TrainerEnded" if exit_.code == 0 else "TrainerDied"},
         )
         return TrainerGone(
             incarnation=self.number,

@@ -93,7 +93,14 @@ class ThreadIncarnation(RunningTrainer):
         self._theirs.close()
         code = self._exit.code
         reason = DeathReason.HANG if self._hung else DeathReason.KILLED if self._ended_ns else DeathReason.EXIT
-        _log.log(logging.INFO if code == 0 else logging.WARNING, "Trainer %d has ended: %s", self.number, reason.value)
+        level = logging.INFO if code == 0 else logging.WARNING
+        _log.log(
+            level,
+            "Trainer %d has ended: %s",
+            self.number,
+            reason.value,
+            extra={"told_by": "TrainerDied"} if code else {},
+        )
         return TrainerGone(
             incarnation=self.number,
             reason=reason,

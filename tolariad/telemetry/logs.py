@@ -1,25 +1,68 @@
 """The daemon's log. Every module logs through `logging`; this one decides the format and the destination.
 
-Promises: a logging call never waits for stderr. On a terminal a record is a line of text, otherwise one JSON object.
-Every record says of which run it is and at which step (`run`, `step`).
+Promises: a logging call never waits for stderr. On a terminal only warnings and errors are shown, as plain lines; with
+`verbose`, or `logging.level: debug`, every record with its time, its logger and its fields. Elsewhere a record is one
+JSON object. It says of which run it is and at which step (`run`, `step`).
 """
 
 from __future__ import annotations
 
 import logging
 import os
+import sys
 from collections.abc import Callable
-from typing import Final, Literal
+from importlib import import_module
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 import msgspec
-import structlog
 
 from tolariad.core.plain import escaped_json_bytes, safe_lines
 from tolariad.telemetry.writer import BoundedWriter
 
+
+def _without_rich(name: str) -> ModuleType:
+    """Import a module as if rich were not installed: structlog loads it for nothing, 0.16 s of every start."""
+    known: dict[str, Any] = sys.modules
+    hidden = known.pop("rich", None)
+    known["rich"] = None
+    try:
+        return import_module(name)
+    finally:
+        del known["rich"]
+        if hidden is not None:
+            known["rich"] = hidden
+
+
+if TYPE_CHECKING:
+    import structlog
+else:
+    structlog = _without_rich("structlog")
+
 LogFormat = Literal["auto", "text", "json"]
 Bound = Callable[[], dict[str, object]]
+# A record with this field says what an event says too, whose sentence the console shows, or the summary of the run.
+_TOLD_BY: Final = "told_by"
 _CLEAR_LINE: Final = b"\r\x1b[K"
+
+
+class _PlainFormatter(logging.Formatter):
+    """Formats a record for somebody who watches a run: level and message."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the record's line, and its traceback if it has one."""
+        text = f"{record.levelname.lower()}: {safe_lines(super().format(record))}"
+        # A traceback keeps its lines.
+        return text if record.exc_info else "\n".join(map(_fitted, text.split("\n")))
+
+
+def _fitted(text: str) -> str:
+    """Break a line at spaces so that it fits the terminal."""
+    from shutil import get_terminal_size
+    from textwrap import fill
+
+    columns = get_terminal_size().columns
+    return fill(text, columns, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
 
 
 def _to_json(event: object, **_: object) -> str:
@@ -32,9 +75,10 @@ class DaemonLog(logging.Handler):
     A record is formatted in the calling thread; its bytes are queued in a writer, whose thread does the waiting.
     """
 
-    def __init__(self, level: str, style: LogFormat, descriptor: int = 2) -> None:
+    def __init__(self, level: str, style: LogFormat, descriptor: int = 2, *, verbose: bool = False) -> None:
         """Send every record of `level` and above to `descriptor`, instead of where records went until now."""
         super().__init__()
+        self._verbose = verbose
         self._terminal = os.isatty(descriptor)
         # Clear the line first: a progress display may be rewriting it.
         self.writer: Final = BoundedWriter(descriptor, "log", prefix=_CLEAR_LINE if self._terminal else b"")
@@ -43,7 +87,13 @@ class DaemonLog(logging.Handler):
         logging.getLogger().handlers[:] = [self]
 
     def configure(self, level: str, style: LogFormat) -> None:
-        """Use this level and this format from now on. structlog formats every record, also those of other libraries."""
+        """Use this level and this format from now on, also for the records of other libraries."""
+        is_text = style == "text" or (style == "auto" and self._terminal)
+        self._is_plain = is_text and self._terminal and not self._verbose and level.lower() != "debug"
+        logging.getLogger().setLevel(level.upper())
+        if self._is_plain:
+            self.setFormatter(_PlainFormatter())
+            return
         chain: list[structlog.typing.Processor] = [
             structlog.stdlib.add_log_level,
             structlog.stdlib.add_logger_name,
@@ -51,7 +101,7 @@ class DaemonLog(logging.Handler):
             self._add_bound,
         ]
         render: structlog.typing.Processor
-        if style == "text" or (style == "auto" and self._terminal):
+        if is_text:
             # For people: local time.
             chain.append(structlog.processors.TimeStamper(fmt="%Y-%m-%d %H:%M:%S.%f", utc=False))
             colours = self._terminal and "NO_COLOR" not in os.environ
@@ -63,7 +113,6 @@ class DaemonLog(logging.Handler):
             render = structlog.processors.JSONRenderer(serializer=_to_json)
         last = [structlog.stdlib.ProcessorFormatter.remove_processors_meta, render]
         self.setFormatter(structlog.stdlib.ProcessorFormatter(foreign_pre_chain=chain, processors=last))
-        logging.getLogger().setLevel(level.upper())
 
     def bind(self, bound: Bound) -> None:
         """Add the fields that `bound` returns to every record, unless it has one of that name.
@@ -78,6 +127,8 @@ class DaemonLog(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         """Queue the record's line. If formatting fails, logging's own error handling reports it."""
+        if self._is_plain and (record.levelno < logging.WARNING or hasattr(record, _TOLD_BY)):
+            return
         try:
             line = self.format(record) + "\n"
         except Exception:  # noqa: BLE001 - a wrong format string must not raise in the code that logs

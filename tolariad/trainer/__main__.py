@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from tolariad import run_files
+from tolariad.core.exits import EXIT_CONFIG, EXIT_TRY_AGAIN
 from tolariad.trainer.process import lifelines as process
 
 if TYPE_CHECKING:
@@ -24,8 +25,6 @@ if TYPE_CHECKING:
     from tolariad.trainer.loop import Trainer
 
 EXIT_EXCEPTION: Final = 1
-EXIT_LOCKED: Final = 75
-EXIT_REFUSED: Final = 78
 _CONFIG_BYTES_MAX: Final = 1 << 24  # the resolved configuration contains every default
 
 
@@ -63,7 +62,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _serve(arguments)
     except process.ProcessError as error:
         print(f"tolariad.trainer: {error}", file=sys.stderr)  # noqa: T201 - the daemon logs the output
-        return EXIT_LOCKED
+        return EXIT_TRY_AGAIN
 
 
 def _serve(arguments: argparse.Namespace) -> int:
@@ -101,7 +100,7 @@ def _train(arguments: argparse.Namespace, end: TrainerEnd) -> int:
 
     ending = see_through(build, end)
     print(ending.traceback, file=sys.stderr, end="")  # noqa: T201 - the daemon logs the output
-    return {End.TOLD: 0, End.REFUSED: EXIT_REFUSED, End.RAISED: EXIT_EXCEPTION}[ending.end]
+    return {End.TOLD: 0, End.REFUSED: EXIT_CONFIG, End.RAISED: EXIT_EXCEPTION}[ending.end]
 
 
 if __name__ == "__main__":

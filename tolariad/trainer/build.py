@@ -6,14 +6,15 @@ refused here, with a sentence.
 
 from __future__ import annotations
 
+import logging
 import math
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import torch
 from blake3 import blake3
 from torch.nn.parameter import is_lazy
 
-from tolariad.core.settings.rules import read_resolved, require_task
+from tolariad.core.settings.rules import exact_json, read_resolved, require_task
 from tolariad.trainer.architecture import Ledger, as_built
 from tolariad.trainer.checkpoints.capture import check_capturable, check_participants
 from tolariad.trainer.data.feed import Feed, TensorFeed
@@ -31,6 +32,8 @@ from tolariad.trainer.setup import Setup
 from tolariad.trainer.step.compiled import compile_forward
 from tolariad.trainer.step.measured import reads_late
 from tolariad.trainer.step.precision import Scaling, forward_context
+from tolariad.trainer.tasks.given import program_of
+from tolariad.trainer.tasks.names import misnamed, uncallable
 from tolariad.trainer.tasks.task import FoundTask, find_task
 
 if TYPE_CHECKING:
@@ -40,6 +43,8 @@ if TYPE_CHECKING:
 
     from tolariad.core.settings.model import Settings
 
+_log: Final = logging.getLogger(__name__)
+_WITHOUT_VALIDATION: Final = "the task has no validation data; epochs end without metrics"
 _DISTRIBUTED = frozenset({"DistributedDataParallel", "FullyShardedDataParallel", "DataParallel", "FSDPModule"})
 
 
@@ -59,7 +64,7 @@ def build(config: bytes, threads: int | None = None, given: FoundTask | None = N
         grade, settings.torch_threads or threads or determinism.chosen_threads(settings, device), device
     )
     seed_everything(derived_seed(settings.rng_seed, "task"))  # a task may draw while it is imported and created
-    found = given or find_task(require_task(settings))
+    found = _found(given, settings)
     model = _model(found.task, settings, device)
     train, validation = _feeds(found.task, settings)
     owned = build_optimizers(found.task, model, settings)
@@ -72,7 +77,6 @@ def build(config: bytes, threads: int | None = None, given: FoundTask | None = N
     watch = Monitor(model, device, settings.detect, reads_late=late, loss_unit=_loss_unit(found.task))
     ledger = Ledger(found.task, model, owners, rates, average, device=device)
     ledger.notify(watch.backup.look_again)
-    without_validation = "the task has no validation data; epochs end without metrics" if validation is None else ""
     clip = getattr(found.task, "clip_gradients", None)
     setup = Setup(
         settings=settings,
@@ -92,10 +96,11 @@ def build(config: bytes, threads: int | None = None, given: FoundTask | None = N
             grade=grade,
             precision=settings.precision,
             task_hash=found.source_hash,
-            config_hash=blake3(config).hexdigest(),
+            config_hash=_config_hash(settings, drawn_for.total_steps),
+            data=tuple(feed.fingerprint() for feed in (train, validation) if feed is not None),
         ),
         steps_per_epoch=steps_per_epoch or 0,
-        notes=tuple(filter(None, (train.note, without_validation, drawn_for.note))),
+        notes=tuple(filter(None, (train.note, _WITHOUT_VALIDATION if validation is None else "", drawn_for.note))),
         average=average,
         # Other formats have the range of fp32.
         scaling=Scaling(device) if settings.precision == "fp16" else None,
@@ -113,6 +118,21 @@ def build(config: bytes, threads: int | None = None, given: FoundTask | None = N
     # Training draws from this seed on, independent of how much the building of model and data drew.
     seed_everything(derived_seed(settings.rng_seed, "training"))
     return setup
+
+
+def _found(given: FoundTask | None, settings: Settings) -> FoundTask:
+    """Return the task, and say which of its methods have almost right names."""
+    found = given or find_task(require_task(settings))
+    for name, meant in misnamed(program_of(found.task)):
+        _log.warning("The task's method %s is never called. Is %s meant? docs/task.md lists all names.", name, meant)
+    for has, called in uncallable(program_of(found.task)):
+        raise SetupRefused(f"the task has {has}, but it is called as {called}; docs/task.md lists all methods")
+    return found
+
+
+def _config_hash(settings: Settings, total_steps: int) -> str:
+    """Return a hash of the keys that a step may depend on, and of the length that schedules are computed for."""
+    return blake3(exact_json(settings) + b"%d" % total_steps).hexdigest()
 
 
 def _training_step(task: Any, settings: Settings) -> Callable[..., Any] | None:

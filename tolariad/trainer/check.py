@@ -18,19 +18,20 @@ from typing import Any, Final
 import msgspec
 import torch
 
+from tolariad.core.exits import EXIT_CONFIG
 from tolariad.core.settings.reading import ConfigError
 from tolariad.core.settings.rules import read_resolved, resolved_json
 from tolariad.trainer.build import build
 from tolariad.trainer.checkpoints.capture import capture
 from tolariad.trainer.checkpoints.snapshot import Position
-from tolariad.trainer.errors import SetupRefused
+from tolariad.trainer.errors import SetupRefused, TaskRaised
 from tolariad.trainer.process import light_start
 from tolariad.trainer.setup import Setup
 from tolariad.trainer.step.gradients import drop_gradients, forward_backward, update
 from tolariad.trainer.step.several import compute_updates
 from tolariad.trainer.step.updates import Updates
+from tolariad.trainer.step.validate import try_evaluate
 
-EXIT_REFUSED: Final = 78
 _STEPS_MAX: Final = 6
 _SECONDS_MAX: Final = 3.0
 # Bytes of a step in the journal, if every step is written as a separate frame.
@@ -41,7 +42,8 @@ _DAY_S: Final = 86_400
 class Costs(msgspec.Struct, frozen=True, kw_only=True):
     """The estimate. Memory is that of parameters, buffers, gradients and optimizer, without activations.
 
-    `checkpoint_memory_bytes` is the host memory for the copy of the state while a checkpoint is written.
+    `checkpoint_memory_bytes` is the host memory for the copy of the state while a checkpoint is written. `evaluate_ms`
+    and `metrics`: the time of one batch of the validation data, and what it gave; empty without such data.
     """
 
     parameters: int
@@ -57,6 +59,8 @@ class Costs(msgspec.Struct, frozen=True, kw_only=True):
     determinism: str
     loss: float
     notes: tuple[str, ...]
+    evaluate_ms: float | None = None
+    metrics: dict[str, float] = {}
 
 
 class Refused(msgspec.Struct, frozen=True):
@@ -73,12 +77,14 @@ def check(config_json: Path) -> int:
         # Send the task's output to stderr: stdout holds the estimate only.
         with contextlib.redirect_stdout(sys.stderr):
             answer: Costs | Refused = costs(build(_seeded(config_json.read_bytes())))
+    except TaskRaised as refused:
+        answer = Refused(str(refused), "".join(traceback.format_exception(refused.__cause__)))
     except (SetupRefused, ConfigError, OSError) as refused:
         answer = Refused(str(refused))
     except Exception as error:  # noqa: BLE001 - a task may raise anything; the exception is the answer
         answer = Refused(f"the task raises {type(error).__name__}: {error}", traceback.format_exc())
     sys.stdout.buffer.write(msgspec.json.encode(answer) + b"\n")
-    return EXIT_REFUSED if isinstance(answer, Refused) else 0
+    return EXIT_CONFIG if isinstance(answer, Refused) else 0
 
 
 def _seeded(config: bytes) -> bytes:
@@ -90,6 +96,9 @@ def _seeded(config: bytes) -> bytes:
 def costs(setup: Setup) -> Costs:
     """Take a few real steps on `setup`, which must not be used afterwards."""
     first, times = _steps(setup)
+    begun = time.perf_counter()
+    metrics = try_evaluate(setup).means
+    evaluate_s = time.perf_counter() - begun
     captured = capture(setup, Position(step=0, epoch=1, batch=0))
     size = sum(len(chunk) for file in captured.files() for chunk in file.chunks)
     gradients = sum(p.numel() * p.element_size() for p in setup.model.parameters() if p.requires_grad)
@@ -109,6 +118,8 @@ def costs(setup: Setup) -> Costs:
         determinism=setup.environment.determinism,
         loss=first,
         notes=setup.notes,
+        evaluate_ms=None if setup.validation is None else evaluate_s * 1e3,
+        metrics=metrics,
     )
 
 

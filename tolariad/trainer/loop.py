@@ -42,8 +42,9 @@ from tolariad.trainer.rollback import RollbackCommitted, RollbackHandler, Snapsh
 from tolariad.trainer.step.compiled import compiler_watched
 from tolariad.trainer.step.several import StepperOfUpdates
 from tolariad.trainer.step.stepper import Stepper
-from tolariad.trainer.step.validate import Metrics, validate
+from tolariad.trainer.step.validate import Metrics, try_evaluate, validate
 from tolariad.trainer.tasks.callbacks import Callbacks
+from tolariad.trainer.tasks.given import program_of
 
 if TYPE_CHECKING:
     from collections.abc import Generator
@@ -92,7 +93,7 @@ class Trainer:
         )
         self._progress, self._reporter, self._inbox, self._gate = link.progress, link.reporter, link.inbox, link.gate
         self._orders = BoundaryOrders(setup.acted, link)
-        self._rates = RateHandler(setup.rates, link, self._orders)
+        self._rates = RateHandler(setup.rates, link, self._orders, program_of(setup.task))
         self._callbacks = Callbacks(setup.task, setup.rates)
         audit = Audit(setup, self._rates.audit_differed)
         kind = stepper or (Stepper if setup.training_step is None else StepperOfUpdates)
@@ -221,6 +222,8 @@ class Trainer:
                     unfit=isinstance(unusable, CheckpointUnfit),
                 )
                 self._reporter.report(report)
+        if self._order.checkpoint is None and not self._order.durable_step:
+            try_evaluate(self.setup, lambda: self._reporter.beat(Activity.VALIDATE))
         self.stepper.follow(script)
         self._architecture.begin()
         id_ = self._order.checkpoint.id if self._order.checkpoint else ""
@@ -265,6 +268,7 @@ class Trainer:
             yield ()
             metrics = self._metrics
             self._hook("on_epoch_end", epoch, metrics, epoch_ended=epoch)
+        self.setup.rates.tell_schedulers()
         if self._architecture.has_news:
             self._architecture.tell()
         # A hook may leave gradients; a checkpoint taken now would not contain them.

@@ -126,7 +126,7 @@ def test_a_re_run_repeats_the_orders_that_its_checkpoint_does_not_hold(checkpoin
     assert find(world, lv.LrViolationDetected) == []
 
 
-def test_a_rollback_takes_back_the_orders_behind_its_target_and_the_count_of_them():
+def test_a_rollback_takes_back_the_orders_after_its_target_and_the_count_of_them():
     """Of both kinds; what waits meanwhile acts once, on the new branch."""
     world = until(TurningWorld(0), 6)
     two_of_each(world)

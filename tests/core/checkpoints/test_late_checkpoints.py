@@ -66,7 +66,7 @@ def test_one_of_a_step_before_the_fork_is_a_target_and_stays_the_best():
     assert_every_begun_has_one_end(world)
 
 
-def test_one_behind_the_fork_is_nobodys_and_never_the_best():
+def test_one_after_the_fork_is_nobodys_and_never_the_best():
     """The run rolls back to before its best epoch. The checkpoint of that epoch is abandoned; the next one of it is
     kept.
     """

@@ -46,7 +46,7 @@ def found_at(world: World, step: int, finding: Finding = Finding.SPIKE) -> None:
     world.give(ReportReceived(incarnation=world.state.trainer.incarnation, report=report))
 
 
-def test_one_is_promoted_so_many_healthy_steps_behind_its_own_and_once():
+def test_one_is_promoted_so_many_healthy_steps_after_its_own_and_once():
     """The first checkpoint and that of each epoch are promoted, but not the last: no step follows it."""
     world = World(0, snapshot_watch=3, **EVERY_EPOCH)
     world.run()

@@ -130,7 +130,7 @@ def test_what_the_trainer_measured_is_added_up():
     assert not exceeded(told.events)
 
 
-def test_an_overrun_is_an_event_behind_what_told_of_it():
+def test_an_overrun_is_an_event_after_what_told_of_it():
     """With the worst value, the limit, its unit and how often; its cause is the measuring event's own."""
     told = Told()
     events = told.epoch(tally("lr_step", 6.0, 9.0, 0.1))

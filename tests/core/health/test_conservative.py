@@ -23,7 +23,7 @@ def finished(epoch: int) -> sv.EpochFinished:
     return sv.EpochFinished(epoch=epoch, step=epoch, steps=4, train_loss=1.0, seconds=1.0)
 
 
-def test_an_epoch_with_an_emergency_is_not_healthy_and_one_that_begins_behind_it_is():
+def test_an_epoch_with_an_emergency_is_not_healthy_and_one_that_begins_after_it_is():
     """The count starts again; what was raised before an epoch's very start says nothing of it."""
     raised = hv.EmergencyRaised(level=hv.Level.SEVERE, why="loss")
     two = Stability(since=1, healthy_epochs=2)

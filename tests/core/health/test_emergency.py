@@ -152,7 +152,7 @@ def test_the_level_and_the_halt_are_for_the_same_reason():
 
     shown = [raised(hv.Level.CRITICAL, "fire"), raised(hv.Level.CRITICAL, "more fire")]
     world.command(rb.Rollback())
-    tick_until(world, lambda: world.state.run.phase is Phase.RUNNING, "training behind the rollback")
+    tick_until(world, lambda: world.state.run.phase is Phase.RUNNING, "training after the rollback")
     shown += [reasons(), raised(hv.Level.MINOR, "smoke"), raised(hv.Level.CRITICAL, "fire again")]
 
     assert shown == [

@@ -247,7 +247,7 @@ def test_a_trainer_that_dies_of_whatever_comes_is_given_up():
 
     assert deaths == CURED_MAX * DEATHS_OF_A_BATCH + world.state.run.policy.deaths_max
     assert [one.deaths for one in added] == [DEATHS_OF_A_BATCH] * CURED_MAX + [0]
-    assert f"behind {CURED_MAX} batches" in world.state.run.why
+    assert f"after {CURED_MAX} batches" in world.state.run.why
 
 
 def test_a_step_between_two_batches_that_kill_gives_them_all_back():

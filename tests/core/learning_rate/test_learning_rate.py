@@ -9,9 +9,13 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from tolariad.core.learning_rate.curve import rate, rates_digest
-from tolariad.core.learning_rate.group import Group, after_epoch, coming, ordered, rate_of, rates_at
+from tests.core.rated import rates_at
+from tolariad.core.learning_rate.curve import rate, rates_digest, top_step
+from tolariad.core.learning_rate.group import Group, after_epoch, coming, ordered, rate_of, refusal
 from tolariad.core.learning_rate.schedule import (
+    BY_LENGTH,
+    WHOLE_RUN,
+    CurveRule,
     GroupConfig,
     LRPolicy,
     PlateauRule,
@@ -20,9 +24,15 @@ from tolariad.core.learning_rate.schedule import (
     policy_named,
     schedule_of,
 )
+from tolariad.core.learning_rate.tabulated import Tabulated, packed
 
 COSINE = Schedule(policy=LRPolicy.HOST_COSINE, base_lr=0.1, min_lr=0.001, total_steps=100, warmup_steps=10)
 DRAWN = [policy for policy in LRPolicy if policy is not LRPolicy.FROZEN]
+
+
+def table_of(factors):
+    """A function's table with these values."""
+    return Tabulated(source="/somewhere/a.py:f", hash="ab", steps=len(factors), packed=packed(factors))
 
 
 @st.composite
@@ -41,20 +51,32 @@ def schedules(draw):
         step_steps=draw(st.integers(1, 9)),
         step_factor=draw(st.floats(0.01, 1)),
         decay_steps=draw(st.integers(0, 60)),
+        rule=CurveRule(
+            power=draw(st.floats(0.1, 5)),
+            num_cycles=draw(st.integers(1, 60)),
+            timescale=draw(st.sampled_from([None, 1, 7, 1000])),
+            pct_start=draw(st.sampled_from([0.0, 0.02, 0.3, 0.98, 1.0])),
+            div_factor=draw(st.floats(1, 100)),
+            final_div_factor=draw(st.floats(1, 1e5)),
+        ),
+        function=draw(st.sampled_from([None, table_of([0.0, 0.5, 1.0]), table_of([1.0] * total)])),
     )
 
 
-@pytest.mark.parametrize("policy", [LRPolicy.HOST_COSINE, LRPolicy.LINEAR, LRPolicy.WSD])
+@pytest.mark.parametrize(
+    "policy",
+    [LRPolicy.HOST_COSINE, LRPolicy.LINEAR, LRPolicy.WSD, LRPolicy.POLYNOMIAL, LRPolicy.COSINE_RESTARTS],
+)
 def test_a_decay_ends_exactly_at_the_floor_and_only_there(policy):
     """The last step has min_lr to the bit; the step before is above it; beyond the end nothing rises again."""
-    schedule = replace(COSINE, policy=policy, decay_steps=20)
+    schedule = replace(COSINE, policy=policy, decay_steps=20, rule=CurveRule(power=2.0, num_cycles=7))
     assert rate(schedule, 100) == 0.001
     assert rate(schedule, 99) > 0.001
     assert {rate(schedule, step) for step in (101, 150, 10_000)} == {0.001}
 
 
 @pytest.mark.parametrize("warmup", list(Warmup))
-@pytest.mark.parametrize("policy", DRAWN)
+@pytest.mark.parametrize("policy", [policy for policy in DRAWN if policy not in WHOLE_RUN])
 def test_a_warm_up_rises_from_its_factor_to_the_base_rate(policy, warmup):
     """Step 1 has base_lr times the factor, which min_lr does not bound. Each step has more, and base_lr follows the
     warm-up.
@@ -80,9 +102,44 @@ def test_a_frozen_group_has_rate_zero():
 
 def test_a_run_of_unknown_length_keeps_its_base_rate():
     """There is no last step to decay to."""
-    for policy in (LRPolicy.HOST_COSINE, LRPolicy.LINEAR, LRPolicy.WSD):
+    for policy in BY_LENGTH - {LRPolicy.FUNCTION}:
         schedule = replace(COSINE, policy=policy, total_steps=None)
         assert rate(schedule, 10**9) == 0.1
+
+
+def test_restarts_begin_at_the_base_rate_in_equal_parts_of_the_run():
+    """99 steps after the first, in 3 parts; no rounding puts a restart beside its step, whatever the parts."""
+    schedule = replace(COSINE, policy=LRPolicy.COSINE_RESTARTS, warmup_steps=0, rule=CurveRule(num_cycles=3))
+    assert [step for step in range(1, 101) if rate(schedule, step) == 0.1] == [1, 34, 67]
+    many = replace(schedule, rule=CurveRule(num_cycles=49), total_steps=49 * 49 + 1)
+    assert [step for step in range(1, 49 * 49 + 2) if rate(many, step) == 0.1] == list(range(1, 49 * 49 + 1, 49))
+
+
+def test_onecycle_rises_to_the_base_rate_and_falls_far_below_its_beginning():
+    """By its own factors, which min_lr does not bound; a warm-up that is configured does not come before it."""
+    config = GroupConfig("g", LRPolicy.ONECYCLE, 0.1, warmup_epochs=5, min_lr=0.05)
+    rates = [rate(schedule_of(config, steps_per_epoch=10, total_steps=100), step) for step in range(1, 102)]
+    assert rates[0] == pytest.approx(0.1 / 25, rel=1e-15)
+    assert rates.index(max(rates)) == 29
+    assert max(rates) == 0.1
+    assert rates[99] == rates[100] == 0.1 / 25 / 1e4
+
+
+def test_a_function_gives_factors_of_the_base_rate_over_the_whole_run():
+    """The first update has the first value; after the last step the last one stays. Only max_lr bounds it."""
+    schedule = replace(COSINE, policy=LRPolicy.FUNCTION, function=table_of([0.0, 0.3, 7.0]), min_lr=0.01, max_lr=0.5)
+    group = Group("g", replace(schedule, warmup_steps=0, total_steps=3))
+    assert [rate_of(group, step) for step in (1, 2, 3, 4)] == [0.0, 0.1 * 0.3, 0.5, 0.5]
+    assert group.policy_name == "a.py:f"
+
+
+def test_an_order_may_put_a_function_in_place_and_another_order_takes_it_away():
+    """The table is the order's; the configured function comes back with nothing of it."""
+    group = Group("g", replace(COSINE, policy=LRPolicy.FUNCTION, function=table_of([1.0, 2.0]), warmup_steps=0))
+    changed = ordered(group, 2, 0.4, LRPolicy.FUNCTION, table_of([1.0, 0.5, 0.25]))
+    assert [rate_of(changed, step) for step in (2, 3, 9)] == [0.4, 0.2, 0.2]
+    assert changed.schedule == group.schedule
+    assert ordered(changed, 3, 0.1, LRPolicy.CONSTANT).function is None
 
 
 def test_warmup_stable_decay_is_stable_before_its_decay():
@@ -140,7 +197,32 @@ def test_the_first_epoch_that_counts_does_not_depend_on_its_steps(epochs, warmup
     assert len(counted) == 1
 
 
+@given(schedules(), st.integers(1, 60))
+def test_the_highest_step_to_come_is_known_without_looking_at_every_step(schedule, step):
+    """Up to the rounding of restarts between two steps, no later step has a higher rate."""
+    if schedule.policy in WHOLE_RUN:
+        schedule = replace(schedule, warmup_steps=0)
+    top = top_step(schedule, step)
+    assert top >= step
+    later = max(rate(schedule, one) for one in range(step, step + 120))
+    slack = 1.0 if schedule.policy is not LRPolicy.COSINE_RESTARTS else 0.5
+    assert rate(schedule, top) >= later * slack
+
+
 # -- orders --
+
+
+def test_an_order_whose_curve_would_rise_far_above_it_is_refused():
+    """At the end of a cycle the curve is low; scaled to a usual rate there, a restart would be far above any rate."""
+    group = Group("g", replace(COSINE, warmup_steps=0, min_lr=0.0, rule=CurveRule(num_cycles=3)))
+    why = refusal(group, 33, 0.05, LRPolicy.COSINE_RESTARTS, 10.0)
+    assert "rises to" in why
+    assert "at step 34" in why
+    assert refusal(group, 34, 0.05, LRPolicy.COSINE_RESTARTS, 10.0) is None
+    assert refusal(group, 33, 0.05, LRPolicy.COSINE_RESTARTS, 0.0) is None
+    assert "rises to" in refusal(group, 1, 0.1, LRPolicy.FUNCTION, 10.0, function=table_of([0.01, 0.0, 1.0]))
+    assert refusal(group, 1, 0.1, LRPolicy.FUNCTION, 10.0, function=table_of([1.0, 0.0, 1.0])) is None
+    assert "step 30" in refusal(group, 1, 0.1, LRPolicy.ONECYCLE, 10.0)
 
 
 @given(schedules(), st.integers(1, 60), st.floats(1e-9, 1))

@@ -36,7 +36,7 @@ def until_found(world, kind):
     raise AssertionError(kinds(world)[-10:])
 
 
-def test_a_checkpoint_before_an_epoch_s_recorded_end_misses_no_order_behind_it():
+def test_a_checkpoint_before_an_epoch_s_recorded_end_misses_no_order_after_it():
     """Taken between a start there and that end: it does not hold the order, and says so; the next start repeats it."""
     world = until(RatedWorld(0, checkpoint_every_epochs=2), 4)
     until_found(world, sv.EpochFinished)
@@ -116,7 +116,7 @@ def test_a_rollback_whose_target_is_refused_at_the_start_ends_with_the_target_s_
 
 
 @pytest.mark.parametrize("who", ["nobody", "trainer", "daemon"])
-def test_a_rollback_takes_back_what_was_ordered_behind_its_target_and_the_count_of_it(who):
+def test_a_rollback_takes_back_what_was_ordered_after_its_target_and_the_count_of_it(who):
     """By a living trainer or by the next start: rates and count are the target's, here and in the trainer."""
     world = until(RatedWorld(0), 6)
     world.lr_set("head", 0.01)

@@ -18,6 +18,7 @@ from tolariad.core.inputs import Now, ReportReceived
 from tolariad.core.rollback import words as rb
 from tolariad.core.run import words as rv
 from tolariad.core.run.slice import Phase
+from tolariad.core.sentences import sentence
 from tolariad.core.steps import words as sv
 from tolariad.core.steps.branches import Branches, Fork
 
@@ -71,6 +72,34 @@ def test_the_target_is_the_newest_checkpoint_at_or_before_what_was_asked(how, st
     world = rolled_back(until(World(0), 7), **how)
 
     assert find(world, rb.RolledBack)[0].step == step
+
+
+@pytest.mark.parametrize(
+    ("how", "said"), [({"epoch": 3}, "epoch 3 is not reached yet"), ({"step": 8}, "step 8 is not reached yet")]
+)
+def test_a_place_that_is_not_reached_yet_is_refused_with_a_sentence(how, said):
+    """A rollback only goes back; the sentence says where the run is. The present place is accepted."""
+    world = until(World(0), 7)
+    refused = world.command(rb.Rollback(**how))
+
+    assert isinstance(refused, Refusal)
+    assert said in refused.why
+    assert "the run is in epoch 2, at step 7" in refused.why
+    assert not find(world, rb.RollbackRequested)
+    assert isinstance(world.command(rb.Rollback(epoch=2)), Accepted)
+
+
+def test_an_accepted_rollback_names_its_place_and_its_price():
+    """Checkpoint, step, epoch and how many steps it gives up are in the event and in the sentence."""
+    world = until(World(0), 7)
+    world.command(rb.Rollback(epoch=1))
+    asked = find(world, rb.RollbackRequested)[0]
+
+    assert (asked.step, asked.epoch, asked.batch, asked.given_up) == (4, 2, 0, 3)
+    assert sentence(asked) == (
+        f"The run is to go back to {asked.checkpoint}: step 4, at the end of epoch 1, and gives up 3 steps, "
+        "ordered by uid 1000."
+    )
 
 
 def test_what_cannot_be_gone_back_to_is_refused_by_name():

@@ -176,7 +176,7 @@ def test_a_lesser_emergency_lowers_neither_the_level_nor_its_reason():
 
 
 @pytest.mark.parametrize(("tier", "every"), [(rb.Tier.FAST, 1), (rb.Tier.FULL, 1), (rb.Tier.FULL, 0)])
-def test_no_snapshot_behind_the_fork_outlives_a_rollback_and_no_other_one_of_the_target_s_place(tier, every):
+def test_no_snapshot_after_the_fork_outlives_a_rollback_and_no_other_one_of_the_target_s_place(tier, every):
     """Otherwise the next trainer would start from the abandoned branch, or from another state of that step."""
     world = until(SnappedWorld(0, snapshot_every=every), 7)
     if every:

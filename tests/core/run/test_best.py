@@ -38,7 +38,7 @@ def best_of(world: World) -> tuple[float | None, int, str]:
     return limits.best, limits.best_epoch, world.state.checkpoints.best
 
 
-def test_a_rollback_behind_the_best_epoch_leaves_the_best_of_what_is_left():
+def test_a_rollback_after_the_best_epoch_leaves_the_best_of_what_is_left():
     """The second epoch is abandoned: the first is the best again and keeps its checkpoint. A worse second one is not
     the best.
     """
@@ -114,7 +114,7 @@ def test_the_best_whose_checkpoint_is_gone_is_owed_one_and_hinders_no_start_from
     assert newest_beyond(state, state.checkpoints.newest) is newer
 
 
-def test_a_best_that_is_made_amid_a_re_run_is_started_from_with_every_step_behind_it():
+def test_a_best_that_is_made_amid_a_re_run_is_started_from_with_every_step_after_it():
     """Its checkpoint was damaged. The next start writes it again while it re-runs later steps, and dies before a newer
     one.
     """
@@ -182,11 +182,11 @@ def test_whatever_is_drawn_the_best_is_that_of_the_line_and_what_is_kept_is_its_
         whole = canonical_bytes(world.state)
         assert canonical_bytes(fold(held, world.events[behind:])) == whole
         assert canonical_bytes(fold(RunState(), world.events)) == whole
-    assert judged > 200, f"{judged} moments behind a rollback"
+    assert judged > 200, f"{judged} moments after a rollback"
 
 
 @pytest.mark.parametrize("who", ["trainer", "daemon"])
-def test_a_death_behind_the_rollback_changes_nothing_of_it(who):
+def test_a_death_after_the_rollback_changes_nothing_of_it(who):
     """The bar and what is kept are the same for the next start, and at the end."""
     world = rolled_back(in_epoch_three(World(0, **BEST)), epoch=1)
     left = best_of(world)

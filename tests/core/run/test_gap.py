@@ -38,7 +38,7 @@ def resume(state: RunState, *, after_gap: bool):
 
 @pytest.mark.parametrize("phase", BEFORE)
 @pytest.mark.parametrize("mode", StartMode)
-def test_no_start_of_any_kind_trains_behind_a_gap(phase, mode):
+def test_no_start_of_any_kind_trains_after_a_gap(phase, mode):
     """Not by itself, not with --retry, not by activation: it opens, is frozen, and answers."""
     state = fold(RunState(), (STARTED, *BEFORE[phase], GAP))
     assert state.run.phase is Phase.FROZEN
@@ -76,7 +76,7 @@ def test_names_of_checkpoints_on_disk_are_not_given_again():
     assert apply(state, GAP).checkpoints.next_id == "c000008"
 
 
-def test_a_stop_behind_a_gap_does_not_make_the_next_start_train():
+def test_a_stop_after_a_gap_does_not_make_the_next_start_train():
     """A daemon that only waited is stopped and started: still nothing trains."""
     state = fold(RunState(), (STARTED, GAP))
     stopped = fold(

@@ -10,19 +10,30 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tolariad.core.health.budgets import FED_BREAKERS
+from tolariad.core.settings.changes import (
+    FREE,
+    NEVER,
+    RELOADABLE,
+    Change,
+    change_of,
+    is_reloadable,
+    is_under,
+    why_never,
+)
 from tolariad.core.settings.model import Settings
 from tolariad.core.settings.reading import ConfigError, known_keys, read_settings
 from tolariad.core.settings.rules import (
-    RELOADABLE,
     WITHOUT_EFFECT,
     check,
     difference,
-    is_reloadable,
+    exact_json,
     optimizer_arguments,
+    rate_notes,
     read_resolved,
     require_task,
     resolved_json,
-    warmup_note,
+    with_implied_warmup,
+    with_warmup_of,
     without_effect,
 )
 from tolariad.core.settings.task_defaults import TASK_DEFAULTS, TASK_OPTIONS, defaults_of, layer
@@ -181,7 +192,7 @@ def test_built_in_tasks_are_valid_without_another_word(task):
 
     assert check(settings) == []
     assert require_task(settings) == task
-    assert warmup_note(settings) is None
+    assert list(rate_notes(settings)) == []
 
 
 def test_a_run_needs_a_task():
@@ -193,14 +204,58 @@ def test_a_run_needs_a_task():
 def test_a_warmup_that_does_not_fit_is_said():
     """Of the whole run or of one group; one that fits is not mentioned."""
     group = {"match": "*", "warmup_epochs": 9}
+    of_group = {"epochs": 8, "learning_rate": {"warmup_epochs": 0}, "optimizer": {"groups": [group]}}
 
-    assert "shortened to half" in str(warmup_note(read_settings({"epochs": 4})))
-    assert "of 9 epochs" in str(
-        warmup_note(
-            read_settings({"epochs": 8, "learning_rate": {"warmup_epochs": 0}, "optimizer": {"groups": [group]}})
-        )
-    )
-    assert warmup_note(read_settings({"epochs": 100})) is None
+    assert "shortened to half" in " ".join(rate_notes(read_settings({"epochs": 4})))
+    assert "of 9 epochs" in " ".join(rate_notes(read_settings(of_group)))
+    assert list(rate_notes(read_settings({"epochs": 100}))) == []
+
+
+def test_a_key_of_a_schedule_without_effect_is_said():
+    """A warm-up beside a policy that rises by itself, and restarts of which there are none."""
+    onecycle = {"learning_rate": {"policy": "onecycle", "warmup_epochs": 3}}
+    of_group = {"learning_rate": {"warmup_epochs": 0, "policy": "onecycle"}}
+    of_group |= {"optimizer": {"groups": [{"match": "*", "policy": "./a.py:f", "warmup_epochs": 2}]}}
+
+    assert list(rate_notes(read_settings(onecycle))) == [
+        "warmup_epochs has no effect on the policy onecycle, whose curve begins at the first step"
+    ]
+    assert "no effect on the policy ./a.py:f" in " ".join(rate_notes(read_settings(of_group)))
+    restarts = {"policy": "cosine_restarts", "warmup_epochs": 0}
+    assert "has no restart" in " ".join(rate_notes(read_settings({"learning_rate": restarts})))
+    assert list(rate_notes(read_settings({"learning_rate": {**restarts, "num_cycles": 2}}))) == []
+
+
+@pytest.mark.parametrize(
+    ("given", "epochs"),
+    [
+        ({}, 10),
+        ({"epochs": 50}, 5),
+        ({"epochs": 5}, 1),
+        ({"epochs": 11}, 2),
+        ({"epochs": 1}, 0),
+        ({"task": "digits", "epochs": 100}, 1),
+        ({"task": "digits", "epochs": 1}, 0),
+        ({"learning_rate": {"policy": "onecycle"}}, 0),
+        ({"learning_rate": {"policy": "./a.py:f"}}, 0),
+    ],
+)
+def test_a_warmup_that_nobody_sets_fits(given, epochs):
+    """10 epochs, or the task's, but at most a tenth of the run; so no run is told that a default does not fit."""
+    settings = with_implied_warmup(read_settings(layer(defaults_of(given.get("task")), given)))
+
+    assert settings.learning_rate.warmup_epochs == epochs
+    assert list(rate_notes(settings)) == []
+
+
+def test_more_epochs_keep_the_warmup_that_nobody_set():
+    """A run that goes on changes one key; a warm-up that was set, then or now, is compared as any key is."""
+    former, more = (with_implied_warmup(read_settings({"epochs": epochs})) for epochs in (5, 30))
+    explicit = read_settings({"epochs": 30, "learning_rate": {"warmup_epochs": 7}})
+
+    assert difference(former, with_warmup_of(more, former)) == ["epochs"]
+    assert with_warmup_of(explicit, former) == explicit
+    assert with_warmup_of(more, explicit) == more
 
 
 def test_optimizer_arguments_are_what_was_given():
@@ -266,6 +321,30 @@ def test_tables_of_keys_name_keys_that_exist():
     known = set(known_keys())
 
     assert {*RELOADABLE, *WITHOUT_EFFECT} <= known
+    assert all(any(is_under(key, (one,)) for key in known) for one in (*FREE, *NEVER))
+
+
+def test_every_key_is_free_needs_a_word_or_never_changes():
+    """Ends, cadence, retention and what a live run reloads are free; what a resume cannot change has a reason."""
+    kinds = {key: change_of(key) for key in known_keys()}
+    free = ("epochs", "stop.steps", "stop.patience", "checkpoint.interval_s", "checkpoint.keep_last", "logging.level")
+    accept = ("learning_rate.base_lr", "task", "task_options", "precision", "detect.skip", "workers", "ema.decay")
+    never = ("rng_seed", "batch_size", "optimizer.name", "optimizer.weight_decay")
+
+    assert {kinds[key] for key in free} == {Change.FREE}
+    assert {kinds[key] for key in accept} == {Change.ACCEPT}
+    assert {kinds[key] for key in never} == {Change.NEVER}
+    assert all(change_of(key) is Change.FREE for key in known_keys() if is_reloadable(key))
+    assert all(bool(why_never(key)) == (kind is Change.NEVER) for key, kind in kinds.items())
+
+
+def test_a_free_key_leaves_the_exact_settings_as_they_are():
+    """So a re-run after it is still compared bit for bit; any other key makes another context."""
+    free = {"epochs": 9, "stop": {"steps": 7}, "checkpoint": {"interval_s": 5.0}, "logging": {"level": "debug"}}
+
+    assert exact_json(read_settings(free)) == exact_json(Settings())
+    for other in ({"learning_rate": {"base_lr": 0.5}}, {"precision": "bf16"}, {"task_options": {"model": "cnn"}}):
+        assert exact_json(read_settings(other)) != exact_json(Settings())
 
 
 def test_every_setting_is_described():

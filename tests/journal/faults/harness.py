@@ -80,10 +80,11 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     seed: str = "0"
     turns: int = 12
     segment_bytes: int = SEGMENT
+    first_blocks: int = 8  # the first segment's length, if that is shorter; later ones grow
     alignment: int = BLOCK
     longest: int = 9001
     background: bool = False  # whether threads keep a spare ready and pack closed segments
-    packs: bool = True  # whether it packs closed segments in between
+    packs: bool = True  # whether it packs closed segments in between, and sometimes finishes
     tabulated: bool = False  # whether closed segments carry a table
     patience: int = 0  # how often a batch for which there was no space is committed again
 
@@ -94,6 +95,7 @@ def open_journal(folder: Path, plan: Plan, files: Files = OS, reached: Callable[
     return Journal.open(
         folder,
         segment_bytes=plan.segment_bytes,
+        first_bytes=plan.first_blocks * plan.alignment,
         alignment=plan.alignment,
         files=files,
         tabulation=TABULATION if plan.tabulated else None,
@@ -123,6 +125,8 @@ def write(journal: Journal, plan: Plan, acks: Acks) -> None:
             journal.prepare_spare()
         elif act < 0.20 and plan.packs:
             pack(journal)
+        elif act < 0.23 and plan.packs and not plan.background:
+            finish(journal)
         else:
             last = first + rng.choice((0, 0, 0, 1, 4, 20))
             acks.trying(last)
@@ -147,6 +151,15 @@ def commit(journal: Journal, batch: list[bytes], patience: int) -> None:
 def pack(journal: Journal) -> None:
     """Pack closed segments now, in this thread. It uses the journal's own packer, because a folder has only one."""
     journal._writable().packer.pack_all()
+
+
+def finish(journal: Journal) -> None:
+    """Finish the journal, and then go on with it. Without space for the short segment nothing may have changed."""
+    last = journal.last_seq
+    try:
+        journal.finish(wall_ns=last, mono_ns=last)
+    except JournalFull:
+        assert journal.last_seq == last
 
 
 def judge_records(records: object, counts: Counter[str], *, after: int = 0, longest: int = 9001) -> int:

@@ -117,7 +117,7 @@ def written_over_the_one_before(image: bytes, found: list[Piece], _: Images) -> 
     return put(image, found[0].offset, found[1].padded)
 
 
-def written_behind_the_end(image: bytes, found: list[Piece], _: Images) -> bytes:
+def written_after_the_end(image: bytes, found: list[Piece], _: Images) -> bytes:
     end = pieces_of(image)[-1].end
     return put(image, end, found[-1].padded)
 
@@ -169,13 +169,13 @@ CASES: dict[str, tuple[Callable[[Images], None], set[str]]] = {
     "two frames swapped in a sealed segment": (frames(0, swapped), {"misplaced", "frame"}),
     "a frame over the one before it": (frames(0, written_over_the_one_before), {"misplaced", "frame"}),
     "a frame repeated in the next one's place": (frames(0, repeated), {"misplaced", "frame"}),
-    "a frame again behind the seal": (frames(0, written_behind_the_end), {"stray_bytes", "misplaced"}),
-    "a frame again behind the last": (frames(-1, written_behind_the_end), {"misplaced"}),
+    "a frame again after the seal": (frames(0, written_after_the_end), {"stray_bytes", "misplaced"}),
+    "a frame again after the last": (frames(-1, written_after_the_end), {"misplaced"}),
     "a write lost in a sealed segment": (frames(0, lost_in_the_middle), {"frame"}),
     "a write lost in the newest": (frames(-1, lost_in_the_middle), {"frame"}),
     "a frame of another segment": (frames(-1, of_another_segment), {"misplaced", "frame"}),
     "a frame of another run": (frames(-1, of_another_run), {"misplaced"}),
-    "the end of another segment behind the end": (frames(-1, tail_of_another), {"misplaced", "frame", "stray_bytes"}),
+    "the end of another segment after the end": (frames(-1, tail_of_another), {"misplaced", "frame", "stray_bytes"}),
 }
 
 
@@ -246,7 +246,7 @@ def test_what_an_opening_does_not_read_is_held_by_its_ends(name, monkeypatch):
     assert said.opened == ("length" if "longer" in name else "frame")
 
 
-def test_bytes_behind_the_seal_of_the_newest_segment_are_damage():
+def test_bytes_after_the_seal_of_the_newest_segment_are_damage():
     """A crash between seal and rename leaves a sealed newest segment; no write puts bytes after its seal."""
     images, _ = make_journal()
     del images[file(images, -1)]

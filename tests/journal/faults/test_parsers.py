@@ -214,7 +214,7 @@ def test_any_bytes_are_a_header_or_a_flaw(data, with_magic):
     assert isinstance(decode_segment_header(data), Flaw)
 
 
-@pytest.mark.parametrize("to", ["itself", "the frame behind it"])
+@pytest.mark.parametrize("to", ["itself", "the frame after it"])
 def test_a_frame_that_names_no_earlier_one_before_it_leads_nobody_in_circles(to):
     """Only its header is forged. A walk backwards from header to header must still end."""
     images, _ = make_journal()

@@ -184,7 +184,7 @@ def test_what_a_start_cuts_is_somewhere_whole_at_every_moment(quick_path):
     assert False in in_place
 
 
-def test_nothing_stale_is_left_behind_a_start(quick_path):
+def test_nothing_stale_is_left_after_a_start(quick_path):
     """All bytes that a start has cut are zero in the segment before the next write there."""
     folder = quick_path / "journal"
     torn_journal(folder, BEFORE)

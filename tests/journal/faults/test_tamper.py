@@ -138,7 +138,7 @@ CASES: dict[str, tuple[int, Edit]] = {
     "an event and the chain of its segment": (FIRST, body_and_chain(1)),
     "the first event and the chain of its segment": (FIRST, body_and_chain(0)),
     "a frame taken out": (FIRST, deleted_simply),
-    "a frame taken out and everything behind it moved and chained": (FIRST, deleted),
+    "a frame taken out and everything after it moved and chained": (FIRST, deleted),
     "two frames with each other's events": (FIRST, reordered),
     "the seal cut off": (FIRST, cut_last),
     "an event taken out of a batch": (1, smaller_batch),

@@ -26,7 +26,7 @@ def parent(daemon_in, configured):
     trained = daemon.train_here(configured(TASK, epochs=1, batch_size=8))
     end = daemon.committed[-1]
     ref = Parent(run_id="feed", checkpoint=end.id, manifest=end.manifest, folder=str(daemon.run_dir))
-    return trained.setup, ref
+    return trained, ref
 
 
 def with_optimizer(ref):
@@ -70,7 +70,7 @@ def test_the_optimizers_state_comes_along_where_it_is_asked_for(parent, configur
 def test_what_the_loss_began_with_comes_along_where_the_task_is_the_same(daemon_in, configured, tmp_path, is_the_same):
     """Only the loss of the untrained network is taken from the parent's detector, and only for the same task."""
     daemon = daemon_in("parent", 11)
-    watch = daemon.train_here(configured(TASK, epochs=11, batch_size=8)).setup.watch
+    watch = daemon.train_here(configured(TASK, epochs=11, batch_size=8)).watch
     end = daemon.committed[-1]
     ref = Parent(run_id="feed", checkpoint=end.id, manifest=end.manifest, folder=str(daemon.run_dir))
     other = tmp_path / "other.py"

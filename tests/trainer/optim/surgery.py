@@ -7,7 +7,7 @@ import copy
 import torch
 from torch import nn
 
-from tolariad.trainer.optim import CautiousAdamW
+from tolariad.trainer.optim import CautiousAdamW, OptimizerRebuildCoordinator
 
 OPTIMIZERS = {
     "adam": lambda params: torch.optim.Adam(params, lr=1e-2, weight_decay=1e-3),
@@ -43,6 +43,23 @@ class Rates:
             raise RuntimeError("no room")
         options = {k: v for k, v in optimizer.param_groups[0].items() if k not in {"params", "param_names", "lr"}}
         optimizer.add_param_group({**options, "params": list(new_params), "lr": self.new_rate})
+
+
+class NotCarried(Exception):
+    """A rebuild was aborted. The text is the reason that the event gives: the name of an error, and its text."""
+
+
+def carried(optimizer, new_model, old_model, mappings=(), rates=None, told=None):
+    """Return a copy of the optimizer after a rebuild from one model to the other. Raises NotCarried."""
+    held = [p for group in optimizer.param_groups for p in group["params"]]
+    copied = copy.deepcopy(optimizer, {id(p): p for p in held})
+    told = [] if told is None else told
+    if rates is not None:
+        rates.optimizer = copied
+    coordinator = OptimizerRebuildCoordinator(copied, old_model, rates or Rates(copied), on_event=told.append)
+    if not coordinator.rebuild(mappings, among=dict(new_model.named_parameters())):
+        raise NotCarried(told[-1].why)
+    return copied
 
 
 def net(seed, width=6, dtype=torch.float64):

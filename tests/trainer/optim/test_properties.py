@@ -7,8 +7,7 @@ from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from tests.trainer.optim.surgery import OPTIMIZERS
-from tolariad.trainer.optim import DynamicOptimizerStatePreserver
+from tests.trainer.optim.surgery import OPTIMIZERS, carried
 from tolariad.trainer.optim.transform import Kind, kinds_of
 
 SIZES = st.integers(1, 1000)
@@ -58,14 +57,14 @@ def test_growth_keeps_identities_and_old_blocks_bit_for_bit(grown, kept, growth,
     held = [value for state in optimizer.state.values() for value in state.values() if torch.is_tensor(value)]
     assume(all(torch.isfinite(value).all() for value in held))
 
-    carried = DynamicOptimizerStatePreserver(None).preserve_optimizer_state(optimizer, new, old)
+    moved = carried(optimizer, new, old)
 
-    assert type(carried) is type(optimizer)
+    assert type(moved) is type(optimizer)
     kinds = kinds_of(optimizer)
     block = tuple(slice(0, size) for size in grown)
     for before, after in zip(old, new, strict=True):
-        assert set(carried.state.get(after, {})) == set(optimizer.state.get(before, {}))
-        for key, value in carried.state.get(after, {}).items():
+        assert set(moved.state.get(after, {})) == set(optimizer.state.get(before, {}))
+        for key, value in moved.state.get(after, {}).items():
             was = optimizer.state[before][key]
             if key not in kinds or was is None:
                 assert value is was or torch.equal(value, was)

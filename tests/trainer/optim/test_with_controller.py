@@ -13,7 +13,7 @@ from torch import nn
 from tests.trainer.optim.surgery import OPTIMIZERS, backward, net, same, train
 from tolariad.core.interfaces import ILRController
 from tolariad.trainer.lr import GroupConfig, LRPolicy, UnifiedLRController
-from tolariad.trainer.optim import DynamicOptimizerStatePreserver, OptimizerRebuildCoordinator
+from tolariad.trainer.optim import OptimizerRebuildCoordinator
 
 
 def controlled(model, name="cautious", policy=LRPolicy.HOST_COSINE):
@@ -44,17 +44,16 @@ def test_the_controller_is_what_the_interface_says():
 
 
 def test_a_rebuilt_optimizer_goes_on_with_the_same_rates_and_the_same_bits(seed):
-    """Exchanged at step 20 for one of a copied model: rates of all 60 steps and the final weights are the undisturbed
-    ones.
-    """
+    """Moved to a copied model at step 20: rates of all 60 steps and the final weights are the undisturbed ones."""
     whole, model = net(seed), net(seed)
     straight, plain, _ = controlled(whole)
     expected = go(whole, plain, straight, seed, 60)
     controller, optimizer, told = controlled(model)
     used = go(model, optimizer, controller, seed, 20)
     twin = copy.deepcopy(model)
-    new = DynamicOptimizerStatePreserver(controller).preserve_optimizer_state(optimizer, twin, model)
-    used += go(twin, new, controller, seed, 40, start=20)
+    coordinator = OptimizerRebuildCoordinator(optimizer, model, controller)
+    assert coordinator.rebuild(among=dict(twin.named_parameters()))
+    used += go(twin, optimizer, controller, seed, 40, start=20)
 
     assert used == expected
     assert same([p.detach() for p in twin.parameters()], [p.detach() for p in whole.parameters()])
@@ -62,21 +61,23 @@ def test_a_rebuilt_optimizer_goes_on_with_the_same_rates_and_the_same_bits(seed)
     assert told == []
 
 
-def test_the_guard_goes_with_the_optimizer(seed):
-    """Tampering with the new optimizer is corrected; the old one and its parameters are released."""
+def test_the_guard_goes_with_the_parameters(seed):
+    """Tampering after a rebuild is corrected; the parameters of before are released."""
     model = net(seed)
     controller, optimizer, told = controlled(model)
     go(model, optimizer, controller, seed, 5)
     twin = copy.deepcopy(model)
-    new = DynamicOptimizerStatePreserver(controller).preserve_optimizer_state(optimizer, twin, model)
-    new.param_groups[0]["lr"] = 5.0
+    coordinator = OptimizerRebuildCoordinator(optimizer, model, controller)
+    assert coordinator.rebuild(among=dict(twin.named_parameters()))
+    optimizer.param_groups[0]["lr"] = 5.0
     backward(twin, seed, 5)
-    new.step()
+    optimizer.step()
     assert [violation.group for violation in told] == ["weights"]
-    gone = [weakref.ref(optimizer), weakref.ref(model.first.weight)]
-    del optimizer, model
+    gone = weakref.ref(model.first.weight)
+    coordinator.model = twin
+    del model
     gc.collect()
-    assert [one() for one in gone] == [None, None]
+    assert gone() is None
 
 
 def test_growth_in_place_is_no_violation_and_new_layers_warm_up(seed):

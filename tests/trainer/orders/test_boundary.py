@@ -228,6 +228,7 @@ def test_a_turn_between_two_looks_at_the_page_opens_nothing(listening):
             shown = {_W_DURABLE: 1, _W_FROZEN: 1} if self.looks > 1 else {}
             return shown.get(word, 0)
 
+    # The promise is the order of two reads within one check, which no caller can come between.
     listening.link.gate._page = Turning()
     assert not listening.link.gate._is_open()
     assert not listening.link.gate._is_open()

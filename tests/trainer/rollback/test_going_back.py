@@ -95,7 +95,7 @@ def test_a_checkpoint_that_waited_for_the_next_boundary_is_given_up(left):
     assert not (daemon.run_dir / "checkpoints" / "c000007").exists()
 
 
-def test_the_order_to_give_up_of_a_rollback_that_is_done_ends_nothing_that_is_ordered_behind_it(left, monkeypatch):
+def test_the_order_to_give_up_of_a_rollback_that_is_done_ends_nothing_that_is_ordered_after_it(left, monkeypatch):
     """The order came with the rollback and must not be carried out after it."""
     plain, ordered = Leaving._answer, []
 

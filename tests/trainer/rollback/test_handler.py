@@ -119,7 +119,7 @@ def test_all_that_a_step_depends_on_is_compared_after_a_restore_from_disk(prepar
     assert [type(one) for one in reports] == [rb.RollbackHeardReport, rb.RollbackPreparedReport]
 
 
-def test_a_commit_behind_an_abort_changes_nothing(prepared):
+def test_a_commit_after_an_abort_changes_nothing(prepared):
     """A prepared target is dropped, also after its own commit."""
     made, setup, expected, _ = prepared
     made.obey(rb.AbortRollback(rollback="r0001"))

@@ -1,4 +1,4 @@
-"""What follows from a reported change of the model's shape."""
+"""The rules for a reported change of the model's shape."""
 
 from __future__ import annotations
 

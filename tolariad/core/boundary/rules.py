@@ -1,4 +1,4 @@
-"""What follows at boundaries: every waiting order is sent with its cause, and the trainer goes on after an epoch.
+"""The rules at boundaries: every waiting order is sent with its cause, and the trainer goes on after an epoch.
 
 The end of an epoch has five parts. It is recorded (*begun*). A rule above `go_on` may record a BoundaryAsked (*asked*).
 The answer, or its absence at the deadline, is recorded as a BoundaryClosed (*answered*). The rules of that event give

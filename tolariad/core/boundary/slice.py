@@ -49,9 +49,9 @@ class Boundary(msgspec.Struct, frozen=True):
     """Slice of RunState. `waiting`: oldest first, at most WAITING_MAX.
 
     `acted`: how many orders acted on the current branch. `digest`: over all orders that ever acted, of every kind: what
-    each does and before which step, without its cause. It is separate from the digest over steps and epochs, because an
-    order that waits at an epoch's end may act on either side of it. `asked`: the open question, for which training
-    waits. `generations`: how many questions were asked.
+    each does and before which step, without its cause. It is separate from the digest over steps and epochs: an order
+    that waits at an epoch's end may act on either side of it. `asked`: the open question, for which training waits.
+    `generations`: how many questions were asked.
     """
 
     waiting: tuple[Waiting, ...] = ()

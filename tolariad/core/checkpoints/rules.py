@@ -1,4 +1,4 @@
-"""What follows for checkpoints: when one is begun, what its report leads to, when one is promoted or removed.
+"""The rules for checkpoints: when one is begun, what its report leads to, when one is promoted or removed.
 
 Promises: every checkpoint that was begun ends exactly once, even if its trainer or its daemon dies.
 """
@@ -182,7 +182,7 @@ def given_up(state: Reads, report: ck.CheckpointFailedReport, _: At[Reads]) -> D
 
 
 def _nobody_ordered(state: Reads, id_: str) -> Decision:
-    return Decision((state.trainer.refused(f"checkpoint {id_} was reported, which nobody ordered"),))
+    return Decision((state.trainer.refused(f"checkpoint {id_} was reported, but was not ordered"),))
 
 
 def needed_one_failed(state: Reads, event: ck.CheckpointAborted, at: At[Reads]) -> Decision | None:

@@ -214,7 +214,7 @@ class RerunBegun(Event, frozen=True, kw_only=True):
 
 
 class Difference(msgspec.Struct, frozen=True, kw_only=True):
-    """The first value that differed in a re-run. Values are shown as hexadecimal floats or integers."""
+    """The first value that differed in a re-run, as a number. Older journals have hexadecimal floats."""
 
     step: Step
     field: str
@@ -226,7 +226,8 @@ class Difference(msgspec.Struct, frozen=True, kw_only=True):
 class RerunFinished(Event, frozen=True, kw_only=True):
     """The re-run reached the last durable step. `first_difference` is absent if every bit was the same.
 
-    `last` is below `first` if only skipped steps, `skipped` of them, had to be repeated.
+    `last` is below `first` if only skipped steps, `skipped` of them, had to be repeated. `expected`: why steps may
+    differ, as a clause; "" if they may not.
     """
 
     first: Step
@@ -234,6 +235,7 @@ class RerunFinished(Event, frozen=True, kw_only=True):
     compared: int
     first_difference: Difference | None = None
     skipped: int = 0
+    expected: str = ""
 
 
 class RerunAborted(Event, frozen=True, kw_only=True):

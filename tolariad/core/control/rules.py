@@ -1,4 +1,4 @@
-"""What follows from an operator's orders: the path of all of them, and the orders that pause, resume, stop and note.
+"""The rules for an operator's orders: the path of all of them, and the orders that pause, resume, stop and note.
 
 The rule of a command validates the order. It returns the fact that accepts it, or a refusal. Everything else reacts to
 that fact.
@@ -35,7 +35,7 @@ class Reads(Numbered, HasRun, HasProgress, HasCheckpoints, HasTrainer, HasContro
 S = TypeVar("S", bound=Reads)
 
 
-# What the rule of an order returns: the event that accepts it, or a refusal. A decision stands as it is.
+# Returned by the rule of an order: the event that accepts it, or a refusal. A decision stands as it is.
 _Found: TypeAlias = Event | Refusal | Decision
 
 

@@ -48,8 +48,8 @@ class CourseState:
 
     `begin`, `begin_low`: median and lower quartile of the first eight losses. `floor`: no loss below it is too high; 0
     until known. `said`: the rise in progress has been recorded. `looks`: how many refreshes in a row the rise was high
-    enough for a rollback. `dead`: gradient norms of exactly zero since eight others. `rate`: the learning rate.
-    `rates`: the rate at the end of each of the last blocks. `rates_top`: the highest rate before those.
+    enough for a rollback. `dead`: gradient norms of exactly zero since eight others. `rate`: the learning rate
+    at the last refresh. `rates`: that at the end of each of the last blocks. `rates_top`: the highest before those.
     """
 
     losses: EnvelopeState = field(default_factory=EnvelopeState)
@@ -144,7 +144,7 @@ class Course(CourseState):
         if top < self.log_floor:
             top = max(top, self._floor_above(level))
         self.limit = exp(top) if losses.is_log else top
-        losses.reach = top - level
+        losses.limit_at(top - level)
 
     def explosion_limit(self) -> float:
         """Return the loss above which it has exploded, in its own unit.
@@ -185,8 +185,17 @@ class Course(CourseState):
 
     # -- levels --------------------------------------------------------------------------------------------------------
 
-    def refresh(self) -> Verdict | None:
-        """Add the fresh losses and return a verdict on their level, or None."""
+    def saw_no_gradient(self) -> None:
+        """Count a gradient norm of exactly zero."""
+        self.dead += 1
+
+    def saw_gradients(self) -> None:
+        """Eight norms that are not zero have come: count from the beginning."""
+        self.dead = 0
+
+    def refresh(self, rate: float) -> Verdict | None:
+        """Add the fresh losses and return a verdict on their level, or None. `rate`: the learning rate."""
+        self.rate = rate
         losses, swing = self.losses, self.swing
         is_first = not losses.count
         losses.refresh()
@@ -272,8 +281,9 @@ class Course(CourseState):
             return losses.level < self.begin - _LOG_2 if losses.is_log else True
         return norms.level_now() > norms.base + max(_TURN, 0.75 * norms.spread)
 
-    def restarts(self, loss: float) -> bool:
-        """Return whether a learning rate that rose a moment ago explains a high loss."""
+    def restarts(self, loss: float, rate: float) -> bool:
+        """Return whether the learning rate rose a moment ago to `rate`, and so explains a high loss."""
+        self.rate = rate
         return self.losses.is_log and loss < exp(self.begin) and self._rate_rose(2)
 
     def _rate_rose(self, blocks: int = BLOCKS) -> bool:

@@ -14,6 +14,7 @@ comparisons and two appends, and every eighth one refreshes an envelope.
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Final
 
 from msgspec import Struct, convert, field
@@ -58,8 +59,8 @@ class Detector:
     def __init__(self, state: DetectorState | None = None, *, unit: float | None = None) -> None:
         state = state or DetectorState()
         self._norms = convert(state.norms, Envelope, from_attributes=True)
-        self._course = convert(state.course, Course, from_attributes=True)
-        self._course.norms, self._course.unit = self._norms, unit
+        course = convert(state.course, Course, from_attributes=True)
+        self._course = replace(course, norms=self._norms, unit=unit)
         self._row, self._exploded, self._not_finite = state.row, state.exploded, state.not_finite
         self._set_norm_limit()
 
@@ -77,7 +78,6 @@ class Detector:
             return self._unusual(loss, grad_norm, rate)
         if self._row:
             self._row = self._exploded = self._not_finite = 0
-        course.rate = rate
         fresh = course.fresh
         fresh.append(loss)
         if grad_norm > 0.0:
@@ -86,22 +86,22 @@ class Detector:
             if len(norms) >= REFRESH:
                 self._refresh_norms()
         elif grad_norm == 0.0:
-            course.dead += 1
-        return course.refresh() if len(fresh) >= REFRESH else None
+            course.saw_no_gradient()
+        return course.refresh(rate) if len(fresh) >= REFRESH else None
 
     def _unusual(self, loss: float, grad_norm: float, rate: float) -> Verdict | None:
         """Return the verdict on an unhealthy step, or on a loss that is not positive."""
         course = self._course
-        course.rate = rate
-        if course.limit < loss <= NO_LIMIT and -1.0 <= grad_norm <= self._norm_limit and course.restarts(loss):
-            return self._healthy(loss, grad_norm)
+        may_restart = course.limit < loss <= NO_LIMIT and -1.0 <= grad_norm <= self._norm_limit
+        if may_restart and course.restarts(loss, rate):
+            return self._healthy(loss, grad_norm, rate)
         if -NO_LIMIT <= loss < course.least:
             if loss < 0.0:
                 course.go_linear()
                 return self.judge(loss, grad_norm, rate)
             if -1.0 <= grad_norm <= self._norm_limit:
                 # A loss of zero (a margin loss that every sample satisfies) tells nothing about the size of losses.
-                return self._healthy(loss, grad_norm)
+                return self._healthy(loss, grad_norm, rate)
         self._row += 1
         if not (-NO_LIMIT <= loss <= NO_LIMIT and -1.0 <= grad_norm <= NO_LIMIT):
             return self._found_not_finite(loss, grad_norm)
@@ -110,16 +110,16 @@ class Detector:
         if self._row > _NORMS_IN_A_ROW and self._norms.fresh:
             self._refresh_norms()
         if self._row > _STILL and course.fresh:
-            return course.refresh() or found
+            return course.refresh(rate) or found
         return found
 
-    def _healthy(self, loss: float, grad_norm: float) -> Verdict | None:
+    def _healthy(self, loss: float, grad_norm: float, rate: float) -> Verdict | None:
         """Take in a healthy step, as `judge` does inline."""
         self._row = self._exploded = self._not_finite = 0
         self._take(loss, grad_norm)
         if len(self._norms.fresh) >= REFRESH:
             self._refresh_norms()
-        return self._course.refresh() if len(self._course.fresh) >= REFRESH else None
+        return self._course.refresh(rate) if len(self._course.fresh) >= REFRESH else None
 
     def _take(self, loss: float, grad_norm: float) -> None:
         """Add the values that are finite to the envelopes."""
@@ -128,7 +128,7 @@ class Detector:
         if 0.0 < grad_norm <= NO_LIMIT:
             self._norms.fresh.append(grad_norm)
         elif grad_norm == 0.0:
-            self._course.dead += 1
+            self._course.saw_no_gradient()
 
     def _found_not_finite(self, loss: float, grad_norm: float) -> Verdict:
         """Return the verdict on a step that is not finite. Its values enter no envelope."""
@@ -163,7 +163,7 @@ class Detector:
 
     def _refresh_norms(self) -> None:
         self._norms.refresh()
-        self._course.dead = 0
+        self._course.saw_gradients()
         self._set_norm_limit()
 
     def _set_norm_limit(self) -> None:
@@ -173,5 +173,6 @@ class Detector:
             self._norm_limit = NO_LIMIT
             return
         spread = norms.spread
-        norms.reach = max(_SPIKE_NORM, SPREADS * spread, 1.15 * norms.excess + spread)
-        self._norm_limit = exp(norms.level + norms.reach)
+        reach = max(_SPIKE_NORM, SPREADS * spread, 1.15 * norms.excess + spread)
+        norms.limit_at(reach)
+        self._norm_limit = exp(norms.level + reach)

@@ -14,9 +14,10 @@ from tolariad.core.base import Cause
 from tolariad.core.checkpoints.slice import HasCheckpoints
 from tolariad.core.checkpoints.words import HealthStatus
 from tolariad.core.detection.rules import NO_LIMIT, Action, Finding, Signal, Verdict
+from tolariad.core.health import quarantine_words as qn
 from tolariad.core.health import words as hv
 from tolariad.core.health.detection_slice import is_lost
-from tolariad.core.health.slice import HasHealth
+from tolariad.core.health.slice import CURED_MAX, HasHealth
 from tolariad.core.rollback import target_ask as targets
 from tolariad.core.rollback import words as rb
 from tolariad.core.rollback.ask import may_begin
@@ -27,11 +28,15 @@ from tolariad.core.snapshots.slice import HasSnapshots
 from tolariad.core.stability import RATE_VIOLATIONS_MAX, BreakerState, breaker_state, reason_for_conservative
 from tolariad.core.steps import words as steps
 from tolariad.core.steps.slice import HasProgress
-from tolariad.core.trainer.slice import HasTrainer
+from tolariad.core.trainer.slice import HasTrainer, KnownException
 
 
 class SkipsKnown(HasProgress, HasHealth, Protocol):
     """The slices with the quarantine and the place of training."""
+
+
+class BatchKnown(HasRun, HasProgress, HasTrainer, HasHealth, Protocol):
+    """The slices that tell which batch a trainer was at."""
 
 
 class Reads(HasRun, HasProgress, HasCheckpoints, HasTrainer, HasRollbacks, HasSnapshots, HasHealth, Protocol):
@@ -184,3 +189,24 @@ def cause_of(state: SkipsKnown, report: steps.StepSkippedReport) -> Cause:
         if held is not None and held.epoch == report.epoch and held.first <= report.batch and before < held.last:
             return Cause(one.since, one.root)
     return Cause(0, 0)
+
+
+def batch_of_death(state: BatchKnown) -> qn.Batches | None:
+    """Return the batch that the trainer is at, if `on_death: skip_batch` lets it be skipped when the trainer dies."""
+    progress = state.progress
+    # A batch of a validation is not one of training.
+    is_training = state.trainer.began and progress.rerun is None and progress.validating is None
+    if not state.run.policy.skip_batch_on_death or not is_training:
+        return None
+    is_next = progress.epoch_finished >= progress.epoch
+    epoch, batch = (progress.epoch + 1, 1) if is_next else (progress.epoch, progress.batch + 1)
+    return qn.Batches(max(1, epoch), batch, batch)
+
+
+def would_repeat(state: BatchKnown) -> KnownException | None:
+    """Return the exception of a dying trainer if a restart would only raise it again, else None.
+
+    It was raised for the second time, and its batch cannot be skipped, or skipping did not help.
+    """
+    is_skipped = batch_of_death(state) is not None and state.trainer.cured < CURED_MAX
+    return None if is_skipped else state.trainer.repeated

@@ -61,7 +61,7 @@ def enter_conservative(state: Reads, event: budgets.BudgetExceeded, at: At[Reads
 
 
 def _slow_rollback(state: Reads, event: budgets.BudgetExceeded) -> str | None:
-    """Return the reason if a rollback was slow, else None. What it restored is still correct."""
+    """Return the reason if a rollback was slow, else None. The state that it restored is still correct."""
     if event.budget not in ("fast_rollback", "full_rollback") or not state.overruns.act:
         return None
     tier = event.budget.removesuffix("_rollback")

@@ -41,7 +41,7 @@ _OF_A_SIZE: Final = ("checkpoint", "full_rollback", "rollback_deadline")
 _BY_SIZE: Final = frozenset(name for name, one in BUDGETS.items() if {name, one.part_of} & {*_OF_A_SIZE})
 _PARAMETERS: Final = 1e9
 _PARTS_OF_FULL: Final = ("load", "model", "optimizer", "strategy", "seeds", "coordination")
-# What the parts of a run hold, as shares of memory.
+# The memory of each part of a run, as a share of the whole.
 MEMORY: Final = frozenset(f"memory_{component}" for component in MEMORY_SHARES)
 # Measured, shown, and nobody's failure.
 SHOWN_ONLY: Final = frozenset(name for name, one in BUDGETS.items() if one.unit == "percent")

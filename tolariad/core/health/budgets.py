@@ -56,7 +56,7 @@ MEMORY_SHARES: Final[Mapping[str, float]] = MappingProxyType(
 
 _soft = functools.partial(Budget, kind="soft")
 _safety = functools.partial(Budget, kind="safety")
-# What does not exist yet, by the budgets that depend on it.
+# Budgets that nothing measures yet, with the reason.
 _UNMEASURED: Final[Mapping[str, str]] = {
     **dict.fromkeys(("state_assembly", "strategy_answer", "adaptation", "boundary_check"), "there is no strategy yet"),
     **dict.fromkeys(("strategy_deadline", "checkpoint_strategy", "full_strategy"), "there is no strategy yet"),

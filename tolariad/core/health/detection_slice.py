@@ -1,7 +1,7 @@
 """Findings: slice, apply table.
 
-The slice counts findings. It holds the question of a trainer that waits, the place that the run went back from, and the
-averages that accuracy and step time are compared with.
+The slice counts findings. It holds the question of a trainer that waits and the place that the run went back from. It
+also holds the averages that accuracy and step time are compared with.
 """
 
 from __future__ import annotations

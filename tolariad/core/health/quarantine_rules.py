@@ -6,7 +6,7 @@ from tolariad.core.decision import Decision, Refusal
 from tolariad.core.engine import At
 from tolariad.core.health import quarantine_words as qn
 from tolariad.core.health import words as hv
-from tolariad.core.health.ask import Reads
+from tolariad.core.health.ask import Reads, batch_of_death
 from tolariad.core.health.slice import CURED_MAX, DEATHS_OF_A_BATCH, ENTRIES_MAX
 from tolariad.core.run.slice import TERMINAL
 from tolariad.core.steps import words as steps
@@ -108,17 +108,15 @@ def remove_ended(state: Reads, event: steps.EpochFinished, _: At[Reads]) -> Deci
 
 
 def after_death(state: Reads, event: tv.TrainerDied, at: At[Reads]) -> Decision | None:
-    """Add the next batch if the trainer died at this step for the third time in a row."""
-    was, died, progress = at.was, at.was.trainer, at.was.progress
-    is_restarted = event.restart_s is not None
-    if not is_restarted or not state.run.policy.skip_batch_on_death or died.deaths + 1 != DEATHS_OF_A_BATCH:
+    """Add the next batch if the trainer died at this step for the third time in a row, or its exception repeats."""
+    died, batches = at.was.trainer, batch_of_death(at.was)
+    if event.restart_s is None or batches is None:
         return None
-    # A batch of a validation is not one of training.
-    if not died.began or was.progress.rerun is not None or progress.validating is not None:
+    if died.repeated is not None:
+        why = f"it raised the same exception twice: {died.repeated.words}"
+    elif died.deaths + 1 == DEATHS_OF_A_BATCH:
+        why = f"the trainer died {DEATHS_OF_A_BATCH} times in a row after step {state.progress.step}"
+    else:
         return None
-    is_next = progress.epoch_finished >= progress.epoch
-    epoch, batch = (progress.epoch + 1, 1) if is_next else (progress.epoch, progress.batch + 1)
-    why = f"the trainer died {DEATHS_OF_A_BATCH} times in a row behind step {progress.step}"
-    blamed = DEATHS_OF_A_BATCH if died.cured < CURED_MAX else 0
-    batches = qn.Batches(max(1, epoch), batch, batch)
+    blamed = died.deaths + 1 if died.cured < CURED_MAX else 0
     return _added(state, qn.QuarantineAdded(name=state.quarantine.next_name, why=why, batches=batches, deaths=blamed))

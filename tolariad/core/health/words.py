@@ -90,12 +90,12 @@ class ConservativeModeLeft(Event, frozen=True, kw_only=True):
 class InstabilityDetected(Event, frozen=True, kw_only=True):
     """The detector found something unusual: `value` exceeded `limit`; healthy steps had `baseline`.
 
-    `step` is the update that was judged, before it was made; `batch` is its last batch. What followed has this event as
-    its cause; if nothing has, nothing was done. `run_of`: unhealthy steps in a row, this one included. `asks`: the
-    trainer waits before the update for an answer. `level`: the level of the emergency that it causes. `explosion`: the
-    loss above which the detector finds an explosion. `returns`: how often the run had gone back from this place before.
-    `goes_on`: the finding called for a rollback, but rollbacks do not help here, so the update is made. `first_batch`:
-    the first of the batches that the detector suspects; 0: none.
+    `step` is the update that was judged, before it was made; `batch` is its last batch. The events that follow name
+    this one as their cause; without any, nothing was done. `run_of`: unhealthy steps in a row, with this one. `asks`:
+    the trainer waits before the update for an answer. `level`: the level of the emergency that it causes. `explosion`:
+    the loss above which the detector finds an explosion. `returns`: how often the run had gone back from this place
+    before. `goes_on`: the finding called for a rollback, but rollbacks do not help here, so the update is made.
+    `first_batch`: the first of the batches that the detector suspects; 0: none.
     """
 
     finding: Finding

@@ -10,12 +10,13 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Sequence
 from hashlib import blake2b
-from math import cos, pi
+from math import cos, pi, sqrt
 from typing import Any, Final, NamedTuple
 
 from msgspec.structs import replace
 
 from tolariad.core.learning_rate.schedule import LRPolicy, PlateauRule, Schedule, Warmup
+from tolariad.core.learning_rate.tabulated import factors_of
 
 
 def _constant(_: Schedule, steps: range) -> list[float]:
@@ -36,21 +37,21 @@ def _linear(schedule: Schedule, steps: range) -> list[float]:
     return _to_the_end(schedule, steps, lambda done, length: [1.0 - n / length for n in done])
 
 
-def _stairs(schedule: Schedule, steps: range) -> list[float]:
-    """base_lr times step_factor after every step_steps; at least min_lr.
+def _polynomial(schedule: Schedule, steps: range) -> list[float]:
+    """A power of the straight line from base_lr to min_lr at the last step, as torch's PolynomialLR."""
+    power = schedule.rule.power
+    return _to_the_end(schedule, steps, lambda done, length: [(1.0 - n / length) ** power for n in done])
 
-    As torch's StepLR, counted from the warm-up's end.
-    """
-    base, floor = schedule.base_lr, schedule.floor
-    if base <= floor:
-        return [1.0] * len(steps)
-    steps = range(steps.start - schedule.warmup_steps - 1, steps.stop - schedule.warmup_steps - 1)
-    shares: list[float] = []
-    while len(shares) < len(steps):
-        stair = steps[len(shares)] // schedule.step_steps
-        left = min(steps.stop, (stair + 1) * schedule.step_steps) - steps[len(shares)]
-        shares += [max(0.0, (base * schedule.step_factor**stair - floor) / (base - floor))] * left
-    return shares
+
+def _cosine_restarts(schedule: Schedule, steps: range) -> list[float]:
+    """`num_cycles` halves of a cosine, each from base_lr; the last one ends with min_lr at the last step."""
+    cycles = schedule.rule.num_cycles
+
+    def shape(done: range, length: int) -> list[float]:
+        # In integers: a restart that rounding moves by one step would have the lowest rate and not the highest.
+        return [0.5 * (1.0 + cos(pi * (1.0 if n >= length else cycles * n % length / length))) for n in done]
+
+    return _to_the_end(schedule, steps, shape)
 
 
 def _stable_then_decay(schedule: Schedule, steps: range) -> list[float]:
@@ -73,8 +74,69 @@ POLICIES: Final[dict[LRPolicy, Callable[[Schedule, range], list[float]]]] = {
     LRPolicy.MORPHO_ADAPTIVE: _constant,
     LRPolicy.CONSTANT: _constant,
     LRPolicy.LINEAR: _linear,
-    LRPolicy.STEP: _stairs,
     LRPolicy.WSD: _stable_then_decay,
+    LRPolicy.POLYNOMIAL: _polynomial,
+    LRPolicy.COSINE_RESTARTS: _cosine_restarts,
+}
+
+
+def _stairs(schedule: Schedule, steps: range) -> list[float]:
+    """base_lr times step_factor after every step_steps; at least min_lr.
+
+    As torch's StepLR, counted from the warm-up's end.
+    """
+    base, floor, factor = schedule.base_lr, schedule.floor, schedule.step_factor
+    steps = range(steps.start - schedule.warmup_steps - 1, steps.stop - schedule.warmup_steps - 1)
+    rates: list[float] = []
+    while len(rates) < len(steps):
+        stair = steps[len(rates)] // schedule.step_steps
+        left = min(steps.stop, (stair + 1) * schedule.step_steps) - steps[len(rates)]
+        rates += [max(floor, base * factor**stair)] * left
+    return rates
+
+
+def _inverse_sqrt(schedule: Schedule, steps: range) -> list[float]:
+    """base_lr divided by the root of the steps since the warm-up, in units of the timescale; at least min_lr."""
+    base, floor, scale = schedule.base_lr, schedule.floor, schedule.inverse_sqrt_scale
+    shift = scale - schedule.warmup_steps - 1
+    return [max(floor, base * (1.0 / sqrt((step + shift) / scale))) for step in steps]
+
+
+def _onecycle(schedule: Schedule, steps: range) -> list[float]:
+    """Half a cosine up to base_lr, and half a cosine down to far below its beginning: torch's OneCycleLR, to the bit.
+
+    The parameters and formulas are torch's, with base_lr as its max_lr. The momentum does not change.
+    """
+    top, total = schedule.base_lr, schedule.total_steps
+    if total is None:
+        return [top] * len(steps)
+    low = top / schedule.rule.div_factor
+    least, risen, last = low / schedule.rule.final_div_factor, schedule.rule.pct_start * total - 1.0, total - 1
+
+    def at(done: int) -> float:
+        start, end, begun, ended = (low, top, 0.0, risen) if done <= risen else (top, least, risen, last)
+        share = (done - begun) / (ended - begun) if ended > begun else 1.0
+        return min(top, end + (start - end) / 2.0 * (cos(pi * share) + 1.0))
+
+    return [at(min(step - 1, last)) for step in steps]
+
+
+def _function(schedule: Schedule, steps: range) -> list[float]:
+    """base_lr times the value of the user's function, from its table. Steps after the last one get its value."""
+    factors = factors_of(schedule.function)
+    if not factors:
+        return [0.0] * len(steps)
+    base, last = schedule.base_lr, len(factors) - 1
+    return [base * factors[min(step - 1, last)] for step in steps]
+
+
+# Each returns the rates of some consecutive steps after the warm-up. These are not between base_lr and a floor in the
+# same way for all groups, so groups share nothing of them.
+OWN_RATES: Final[dict[LRPolicy, Callable[[Schedule, range], list[float]]]] = {
+    LRPolicy.STEP: _stairs,
+    LRPolicy.INVERSE_SQRT: _inverse_sqrt,
+    LRPolicy.ONECYCLE: _onecycle,
+    LRPolicy.FUNCTION: _function,
 }
 
 
@@ -115,8 +177,6 @@ _WITHOUT_RATES: Final[dict[str, Any]] = {
     "base_lr": 1.0,
     "min_lr": 0.0,
     "max_lr": None,
-    "step_steps": 1,
-    "step_factor": 0.1,
     "plateau": PlateauRule(),
 }
 
@@ -134,7 +194,12 @@ def column(schedule: Schedule, first: int, count: int, shapes: Shapes) -> list[f
     if early:
         return [rate(schedule, schedule.start + 1)] * early + column(schedule, first + early, count - early, {})
     base, floor = schedule.base_lr, schedule.floor
-    shape = _shape(schedule, range(first - schedule.start, first - schedule.start + count), shapes)
+    steps = range(first - schedule.start, first - schedule.start + count)
+    own = OWN_RATES.get(schedule.policy)
+    if own is not None:
+        cut = _warm_of(schedule, steps)
+        return [base * _warming(schedule, step) for step in steps[:cut]] + own(schedule, steps[cut:])
+    shape = _shape(schedule, steps, shapes)
     span = base - floor
     warm = [base * factor for factor in shape.factors]
     # Rounding may put the sum one float above base. The largest share has the largest sum, so one comparison is enough.
@@ -146,17 +211,38 @@ def column(schedule: Schedule, first: int, count: int, shapes: Shapes) -> list[f
     return warm + [min(base, floor + span * share) for share in shape.shares]
 
 
+def _warm_of(schedule: Schedule, steps: range) -> int:
+    """Return how many of the steps belong to the warm-up."""
+    return max(0, min(len(steps), schedule.warmup_steps + 1 - steps.start))
+
+
 def _shape(schedule: Schedule, steps: range, shapes: Shapes) -> Shape:
-    # The steps' shares depend on the floor, so only equal schedules share them.
-    key = schedule if schedule.policy is LRPolicy.STEP else replace(schedule, **_WITHOUT_RATES)
+    key = replace(schedule, **_WITHOUT_RATES)
     known = shapes.get(key)
     if known is None:
-        cut = max(0, min(len(steps), schedule.warmup_steps + 1 - steps.start))
+        cut = _warm_of(schedule, steps)
         factors = [_warming(schedule, step) for step in steps[:cut]]
         shares = POLICIES[schedule.policy](schedule, steps[cut:])
         most = max(shares, default=0.0)
         known = shapes[key] = Shape(factors, shares, most, level=shares.count(most) == len(shares))
     return known
+
+
+def top_step(schedule: Schedule, step: int) -> int:
+    """Return the step, from `step` on, at which the rate is highest; `step` itself if the curve only falls."""
+    done, total = step - schedule.start - 1, schedule.total_steps
+    top = schedule.warmup_steps
+    if schedule.policy is LRPolicy.ONECYCLE and total is not None:
+        risen = int(max(0.0, schedule.rule.pct_start * total - 1.0))
+        top = max((risen, risen + 1), key=lambda n: rate(schedule, schedule.start + 1 + n))
+    elif schedule.policy is LRPolicy.COSINE_RESTARTS and total is not None and done > top:
+        length = max(1, total - 1 - top)
+        cycle = -(-(done - top) * schedule.rule.num_cycles // length)
+        top += -(-cycle * length // schedule.rule.num_cycles) if cycle < schedule.rule.num_cycles else 0
+    elif schedule.policy is LRPolicy.FUNCTION:
+        factors = factors_of(schedule.function)
+        top = max(range(max(0, done), len(factors)), key=factors.__getitem__, default=done)
+    return max(step, schedule.start + 1 + top)
 
 
 def rates_digest(rates: Sequence[float]) -> int:

@@ -13,8 +13,9 @@ from typing import Final
 from msgspec import Struct
 from msgspec.structs import replace
 
-from tolariad.core.learning_rate.curve import Shapes, column, rate
+from tolariad.core.learning_rate.curve import Shapes, column, rate, top_step
 from tolariad.core.learning_rate.schedule import LRPolicy, PlateauRule, Schedule, under_policy
+from tolariad.core.learning_rate.tabulated import Tabulated
 
 METRICS: Final = ("val_loss", "host_loss", "loss")
 # A smaller reduction is not made; torch calls it `eps`.
@@ -43,7 +44,7 @@ class Scale(Struct, frozen=True):
 
 
 class Group(Struct, frozen=True, omit_defaults=True):
-    """A parameter group. `ordered`: the policy of an order that replaced the schedule's own.
+    """A parameter group. `ordered`: the policy of an order that replaced the schedule's own; `function`: its table.
 
     `plateau`: None before the first metric.
     """
@@ -53,16 +54,28 @@ class Group(Struct, frozen=True, omit_defaults=True):
     ordered: LRPolicy | None = None
     scale: Scale | None = None
     plateau: Plateau | None = None
+    function: Tabulated | None = None
 
     @property
     def policy(self) -> LRPolicy:
         """Return the policy in force."""
         return self.ordered or self.schedule.policy
 
+    @property
+    def policy_name(self) -> str:
+        """Return the name of the policy in force; of a function, its file and name."""
+        table = in_force(self).function if self.policy is LRPolicy.FUNCTION else None
+        return self.policy.value if table is None else table.name
+
+
+def packed_length(group: Group) -> int:
+    """Return how many characters the tables of its functions have."""
+    return sum(len(one.packed) for one in (group.schedule.function, group.function) if one is not None)
+
 
 def curve_of(group: Group, step: int) -> float:
     """Return the rate at `step` before an order's scale is applied."""
-    schedule = _in_force(group)
+    schedule = in_force(group)
     if group.plateau is not None and step - schedule.start > schedule.warmup_steps:
         return group.plateau.rate
     return rate(schedule, step)
@@ -73,19 +86,14 @@ def rate_of(group: Group, step: int) -> float:
     return _bounded(group, _scaled(group.scale, curve_of(group, step)))
 
 
-def rates_at(groups: Sequence[Group], step: int) -> tuple[float, ...]:
-    """Return the rates of all groups at update `step`, in their order."""
-    return tuple(rate_of(group, step) for group in groups)
-
-
 def coming(groups: Sequence[Group], first: int, count: int) -> Iterator[tuple[float, ...]]:
-    """Yield `rates_at` for `count` steps from `first` on, at a twentieth of the cost. Rows are built on demand."""
+    """Yield the rates of all groups for `count` steps from `first` on. `rate_of` for each costs twenty times more."""
     shapes: Shapes = {}
     return zip(*[_column(group, first, count, shapes) for group in groups], strict=True)
 
 
 def _column(group: Group, first: int, count: int, shapes: Shapes) -> list[float]:
-    schedule = _in_force(group)
+    schedule = in_force(group)
     values = column(schedule, first, count, shapes)
     if group.plateau is not None:
         warm = max(0, min(count, schedule.start + schedule.warmup_steps - first + 1))
@@ -95,22 +103,26 @@ def _column(group: Group, first: int, count: int, shapes: Shapes) -> list[float]
     return values
 
 
-def ordered(group: Group, step: int, value: float, policy: LRPolicy | None = None) -> Group:
-    """Return the group after an order acts at `step`.
+def ordered(
+    group: Group, step: int, value: float, policy: LRPolicy | None = None, function: Tabulated | None = None
+) -> Group:
+    """Return the group after an order acts at `step`. `function`: the table that comes with the policy FUNCTION.
 
     Its rate there is `value`, and the rest of the curve scales with it.
     """
-    changed = group if policy is None else replace(group, ordered=policy, plateau=None)
-    return with_order(group, value, curve_of(changed, step), policy)
+    return with_order(group, value, curve_of(_under(group, policy, function), step), policy, function)
 
 
-def with_order(group: Group, value: float, curve: float, policy: LRPolicy | None) -> Group:
+def with_order(
+    group: Group, value: float, curve: float, policy: LRPolicy | None, function: Tabulated | None = None
+) -> Group:
     """Return `ordered` with the curve's recorded rate at that step: a re-run must not compute it again."""
-    if policy is LRPolicy.FROZEN:
-        return replace(group, ordered=policy, plateau=None, scale=None)
-    if policy is not None:
-        group = replace(group, ordered=policy, plateau=None)
-    return replace(group, scale=Scale(value, curve))
+    group = _under(group, policy, function)
+    return replace(group, scale=None if policy is LRPolicy.FROZEN else Scale(value, curve))
+
+
+def _under(group: Group, policy: LRPolicy | None, function: Tabulated | None) -> Group:
+    return group if policy is None else replace(group, ordered=policy, function=function, plateau=None)
 
 
 def after_epoch(group: Group, step: int, metric: float) -> Group:
@@ -118,7 +130,7 @@ def after_epoch(group: Group, step: int, metric: float) -> Group:
 
     Only MORPHO_ADAPTIVE reacts, and not in its warm-up.
     """
-    schedule = _in_force(group)
+    schedule = in_force(group)
     if schedule.policy is not LRPolicy.MORPHO_ADAPTIVE or step - schedule.start < schedule.warmup_steps:
         return group
     before = group.plateau or Plateau(schedule.base_lr)
@@ -134,7 +146,7 @@ def carried_over(groups: Sequence[Group], known: Sequence[Group]) -> tuple[Group
     """Return `groups` as configured, with the orders and plateaus of the groups of the same names in `known`."""
     by_name = {group.name: group for group in known}
     return tuple(
-        replace(group, ordered=old.ordered, scale=old.scale, plateau=old.plateau)
+        replace(group, ordered=old.ordered, scale=old.scale, plateau=old.plateau, function=old.function)
         if (old := by_name.get(group.name)) is not None
         else group
         for group in groups
@@ -160,11 +172,19 @@ def observed(plateau: Plateau, rule: PlateauRule, min_lr: float, metric: float) 
     return Plateau(rate, best, 0, rule.cooldown)
 
 
-def refusal(group: Group, step: int, value: float, policy: LRPolicy | None, max_factor: float) -> str | None:
+def refusal(
+    group: Group,
+    step: int,
+    value: float,
+    policy: LRPolicy | None,
+    max_factor: float,
+    *,
+    function: Tabulated | None = None,
+) -> str | None:
     """Return why `value` (under `policy`, if given) may not be this group's rate from `step` on, or None if it may.
 
     `max_factor`: the factor by which one order may change a rate; 0: unlimited. A group whose rate is 0 is compared
-    with its base.
+    with its base. `function`: the table of the policy FUNCTION.
     """
     if not math.isfinite(value) or value < 0.0:
         return f"a learning rate is a number from 0 on, not {value}"
@@ -177,7 +197,22 @@ def refusal(group: Group, step: int, value: float, policy: LRPolicy | None, max_
     most = group.schedule.max_lr
     if most is not None and value > most:
         return f"{value:g} is above max_lr {most:g}"
-    return _too_far(group, step, value, max_factor)
+    too_far = _too_far(group, step, value, max_factor)
+    if too_far is not None or policy is None or max_factor <= 0.0:
+        return too_far
+    return _too_high_later(group, ordered(group, step, value, policy, function), step, max_factor)
+
+
+def _too_high_later(group: Group, changed: Group, step: int, max_factor: float) -> str | None:
+    """Return why an order's curve must not be scaled so: at a restart or after a rise it is far above its value."""
+    top = top_step(in_force(changed), step)
+    high, most = rate_of(changed, top), max_factor * max(rate_of(group, step), group.schedule.base_lr)
+    if high <= most * _ROUNDING:
+        return None
+    return (
+        f"the curve of {changed.policy_name} is low at step {step}: scaled to its value there it rises to {high:g} at "
+        f"step {top}, above {max_factor:g} times the base rate (learning_rate.max_order_factor; 0 lifts it)"
+    )
 
 
 def _too_far(group: Group, step: int, value: float, max_factor: float) -> str | None:
@@ -193,8 +228,9 @@ def _too_far(group: Group, step: int, value: float, max_factor: float) -> str | 
     )
 
 
-def _in_force(group: Group) -> Schedule:
-    return group.schedule if group.ordered is None else under_policy(group.schedule, group.ordered)
+def in_force(group: Group) -> Schedule:
+    """Return the schedule under the policy in force."""
+    return group.schedule if group.ordered is None else under_policy(group.schedule, group.ordered, group.function)
 
 
 def _scaled(scale: Scale | None, curve: float) -> float:

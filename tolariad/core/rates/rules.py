@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Final, Protocol
 
+from msgspec.structs import replace
+
 from tolariad.core.base import Actor, Event
 from tolariad.core.boundary import words as bw
 from tolariad.core.boundary.slice import WAITING_MAX, Boundary, HasBoundary
@@ -11,8 +13,18 @@ from tolariad.core.checkpoints import words as ck
 from tolariad.core.decision import Decision, Refusal
 from tolariad.core.engine import At
 from tolariad.core.learning_rate.curve import rates_digest
-from tolariad.core.learning_rate.group import Group, after_epoch, coming, curve_of, rate_of, refusal, with_order
+from tolariad.core.learning_rate.group import (
+    Group,
+    after_epoch,
+    coming,
+    curve_of,
+    packed_length,
+    rate_of,
+    refusal,
+    with_order,
+)
 from tolariad.core.learning_rate.schedule import LRPolicy
+from tolariad.core.learning_rate.tabulated import PACKED_MAX, Tabulated, table_refusal
 from tolariad.core.rates import words as lr
 from tolariad.core.rates.slice import HasRates
 from tolariad.core.rollback import words as rollback
@@ -36,7 +48,9 @@ _ROWS_AT_ONCE: Final = 64
 
 
 def registered(state: Reads, report: tv.ReadyReport, _: At[Reads]) -> Decision | None:
-    """Record the groups with which a trainer was built, if they differ from the known ones."""
+    """Record the groups with which a trainer was built, if they differ from the known ones and it may train."""
+    if state.run.phase is Phase.FAILED:
+        return None
     known = tuple((group.name, group.schedule) for group in state.rates.groups)
     if not report.groups or known == tuple((group.name, group.schedule) for group in report.groups):
         return None
@@ -86,18 +100,34 @@ def order(state: Reads, command: lr.LrSet) -> lr.RateOrdered | Refusal:
         return Refusal("NotFound", f"there is no group {command.group!r}; there are {known}")
     if len(boundary.waiting) >= WAITING_MAX:
         return Refusal("Refused", f"{WAITING_MAX} orders wait for their boundary already")
+    policy = command.policy if command.function is None else LRPolicy.FUNCTION
+    if (policy is LRPolicy.FUNCTION) != (command.function is not None):
+        return Refusal(
+            "Refused", "a function comes with its table: `tolaria lr set --policy file.py:function` makes it"
+        )
     expected = _once_all_act(boundary, group, state.progress.step + 1)
-    why = refusal(expected, state.progress.step + 1, command.value, command.policy, rates.max_order_factor)
+    why = None if command.function is None else _table_refusal(rates.groups, group, command.function)
+    if why is None:
+        step, most = state.progress.step + 1, rates.max_order_factor
+        why = refusal(expected, step, command.value, policy, most, function=command.function)
     if why is not None:
         return Refusal("Refused", why)
-    return lr.RateOrdered(group=command.group, value=command.value, policy=command.policy)
+    return lr.RateOrdered(group=command.group, value=command.value, policy=policy, function=command.function)
+
+
+def _table_refusal(groups: tuple[Group, ...], group: Group, table: Tabulated) -> str | None:
+    """Return why this table may not be put into the state, or None."""
+    kept = (replace(one, function=None) if one is group else one for one in groups)
+    if sum(map(packed_length, kept)) + len(table.packed) > PACKED_MAX:
+        return f"the tables of all groups would have more than {PACKED_MAX} characters, which is the limit"
+    return table_refusal(table, group.schedule.total_steps)
 
 
 def _once_all_act(boundary: Boundary, group: Group, step: int) -> Group:
     """Return the group after its waiting orders: the next order is checked against the rate that it will find."""
     for _, one in boundary.of_kind(lr.SetRate):
         if one.group == group.name:
-            group = with_order(group, one.value, _curve(group, one, step), one.policy)
+            group = with_order(group, one.value, _curve(group, one, step), one.policy, one.function)
     return group
 
 
@@ -106,7 +136,7 @@ def _curve(group: Group, one: lr.SetRate, step: int) -> float:
 
     `with_order` with any value gives the policy.
     """
-    return curve_of(with_order(group, one.value, 0.0, one.policy), step)
+    return curve_of(with_order(group, one.value, 0.0, one.policy, one.function), step)
 
 
 def back_off(
@@ -147,6 +177,7 @@ def applied(state: Reads, report: bw.BoundaryOrderReport, _: At[Reads]) -> Decis
         curve=_curve(group, found, step),
         number=state.boundary.acted + 1,
         policy=found.policy,
+        function=found.function,
         cause=at.seq,
         root=at.root,
     )

@@ -1,6 +1,6 @@
 """The learning rates as recorded in the journal: slice, apply table.
 
-Invariant: the kernel and the trainer apply the same functions to the groups in the same order, so the digests of their
+Invariant: the kernel and the trainer apply the same functions to the groups in the same order. So the digests of their
 rates are equal, bit for bit. `core.boundary.slice` holds the waiting orders, of every kind; this slice holds who gave
 them.
 """
@@ -112,7 +112,7 @@ def _changed(s: Rates, e: lr.RateChanged, _: Cause) -> Rates:
     change = Change(e.applied_before_step, _used_before(s, e), e.rate, by or "tolariad", reason, e.wall)
     return replace(
         s,
-        groups=_replaced(s, e.group, with_order(group, e.rate, e.curve, e.policy)),
+        groups=_replaced(s, e.group, with_order(group, e.rate, e.curve, e.policy, e.function)),
         given_by=_without(s, e.cause),
         changes={**s.changes, e.group: change},
     )
@@ -131,7 +131,7 @@ def _aborted(s: Rates, e: lr.RateOrderAborted, _: Cause) -> Rates:
 def _plateau(s: Rates, e: lr.PlateauReached, _: Cause) -> Rates:
     if s.group(e.group) is None:
         return s
-    why = f"{e.metric} stopped to fall in epoch {e.epoch}"
+    why = f"{e.metric} stopped improving in epoch {e.epoch}"
     change = Change(e.applied_before_step, _used_before(s, e), e.rate, "plateau", why, e.wall)
     return replace(s, changes={**s.changes, e.group: change})
 

@@ -14,18 +14,23 @@ from tolariad.core.boundary.words import BoundaryOrder, BoundaryOrderAborted, Bo
 from tolariad.core.control.words import Command
 from tolariad.core.learning_rate.group import Group
 from tolariad.core.learning_rate.schedule import LRPolicy
+from tolariad.core.learning_rate.tabulated import Tabulated
 
 
 class LrSet(Command, frozen=True, kw_only=True):
     """Make `value` the rate of `group` from the next step on; the rest of its curve scales with it.
 
-    `policy` puts another curve in place: constant holds the value, frozen (with 0) stops the group. One order changes a
-    rate at most by the factor learning_rate.max_order_factor.
+    `policy` puts another curve in place: constant holds the value, frozen (with 0) stops the group. `function` puts the
+    table of a function in place, which the caller has evaluated for every step of the group's curve; no code runs here.
+    One order changes a rate at most by the factor learning_rate.max_order_factor.
     """
+
+    ONE_OF: ClassVar[tuple[str, ...]] = ("policy", "function")
 
     group: Name
     value: OrderedRate
     policy: LRPolicy | None = None
+    function: Tabulated | None = None
 
 
 class LrGroupsRegistered(Event, frozen=True, kw_only=True):
@@ -55,12 +60,13 @@ class RateOrdered(BoundaryOrderGiven, frozen=True, kw_only=True):
     group: str
     value: Rate
     policy: LRPolicy | None = None
+    function: Tabulated | None = None
     id: str = ""
 
     @property
     def order(self) -> SetRate:
         """Return the order for the trainer, without its cause."""
-        return SetRate(group=self.group, value=self.value, policy=self.policy)
+        return SetRate(group=self.group, value=self.value, policy=self.policy, function=self.function)
 
 
 class RateChanged(BoundaryOrderActed, frozen=True, kw_only=True):
@@ -78,11 +84,19 @@ class RateChanged(BoundaryOrderActed, frozen=True, kw_only=True):
     curve: Rate
     number: int
     policy: LRPolicy | None = None
+    function: Tabulated | None = None
 
     @property
     def order(self) -> SetRate:
         """Return the order that a re-run must obey for the same rates, with its cause."""
-        return SetRate(group=self.group, value=self.rate, policy=self.policy, curve=self.curve, cause=self.cause)
+        return SetRate(
+            group=self.group,
+            value=self.rate,
+            policy=self.policy,
+            curve=self.curve,
+            function=self.function,
+            cause=self.cause,
+        )
 
 
 class RateOrderAborted(BoundaryOrderAborted, frozen=True, kw_only=True):
@@ -140,6 +154,8 @@ class RatesRestored(Event, frozen=True, kw_only=True):
 
 # The reason in the kernel's own violation events.
 DIGEST_DIFFERS: Final = "the digest over the rates this step used is not that of the rates the journal leads to"
+# The beginning of the reason if the user's code stepped one of torch's LR schedulers; its class follows.
+SCHEDULER_STEPPED: Final = "a torch LR scheduler was stepped"
 
 
 class LrViolationDetected(Event, frozen=True, kw_only=True):
@@ -168,7 +184,7 @@ class AuditDiffered(Event, frozen=True, kw_only=True):
 
 
 class SetRate(BoundaryOrder, frozen=True, kw_only=True):
-    """To the trainer: make `value` the rate of `group`. `policy` replaces its curve.
+    """To the trainer: make `value` the rate of `group`. `policy` replaces its curve, by `function` if that is a table.
 
     `curve`: in a re-run, the recorded rate of the group's curve, by which the rest of it scales. Otherwise the trainer
     computes it.
@@ -178,6 +194,7 @@ class SetRate(BoundaryOrder, frozen=True, kw_only=True):
     value: Rate
     policy: LRPolicy | None = None
     curve: Rate | None = None
+    function: Tabulated | None = None
 
 
 class RatesStandingReport(Report, frozen=True, kw_only=True):

@@ -43,6 +43,8 @@ def order(state: Reads, command: rb.Rollback) -> rb.RollbackRequested | Refusal:
         at = "at its end, and its last checkpoint is being written" if state.checkpoints.is_ending else phase.value
         why = f"the run is {at}; a rollback needs one that is running, paused or frozen, and no other rollback"
         return Refusal("WrongPhase", why)
+    if (ahead := _ahead(state, command)) is not None:
+        return Refusal("Refused", ahead)
     target = targets.find(state, command)
     if isinstance(target, str):
         return Refusal("NotFound", target)
@@ -52,7 +54,21 @@ def order(state: Reads, command: rb.Rollback) -> rb.RollbackRequested | Refusal:
         tier=command.tier or rb.Tier.FULL,
         step=target.step,
         otherwise=rb.Otherwise.STAY if is_named else rb.Otherwise.OLDER,
+        epoch=target.epoch,
+        batch=target.batch,
+        given_up=max(0, state.progress.step - target.step),
     )
+
+
+def _ahead(state: Reads, command: rb.Rollback) -> str | None:
+    """Return a sentence if the order names a place that the run has not reached."""
+    progress = state.progress
+    here = f"the run is in epoch {max(1, progress.epoch)}, at step {progress.step}"
+    if command.epoch is not None and command.epoch > max(1, progress.epoch):
+        return f"epoch {command.epoch} is not reached yet: {here}; a rollback only goes back"
+    if command.step is not None and command.step > progress.step:
+        return f"step {command.step} is not reached yet: {here}; a rollback only goes back"
+    return None
 
 
 def begin_ordered(state: Reads, event: rb.RollbackRequested, _: At[Reads]) -> Decision | None:

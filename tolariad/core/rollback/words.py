@@ -82,7 +82,10 @@ class StateCopied(Event, frozen=True, kw_only=True):
 
 
 class RollbackRequested(Event, frozen=True, kw_only=True):
-    """A rollback was ordered. RollbackBegun follows, at once or after a re-run."""
+    """A rollback was ordered. RollbackBegun follows, at once or after a re-run.
+
+    `step`, `epoch`, `batch`: the place of the checkpoint. `given_up`: how many steps the rollback abandons, as of now.
+    """
 
     ORDER: ClassVar[str] = "Rollback"
 
@@ -91,6 +94,9 @@ class RollbackRequested(Event, frozen=True, kw_only=True):
     id: str = ""
     step: Step = 0
     otherwise: Otherwise = Otherwise.STAY
+    epoch: Epoch = 0
+    batch: Batch = 0
+    given_up: Step | None = None
 
 
 class RollbackBegun(Event, frozen=True, kw_only=True):

@@ -1,6 +1,6 @@
 """Where the run ends, which epoch's end needs a checkpoint, and what the learning rates will do if the end is another.
 
-An order for another end leaves the schedules as they were computed (decision 0025), so a re-run of any step has the
+An order for another end leaves the schedules as they were computed (decision 0025). So a re-run of any step has the
 rates of the journal. A start with another number of epochs computes them anew.
 """
 
@@ -14,14 +14,14 @@ from tolariad.core.bounds import EPOCH_MAX
 from tolariad.core.checkpoints import words as ck
 from tolariad.core.checkpoints.slice import HasCheckpoints
 from tolariad.core.learning_rate.group import Group, rate_of
-from tolariad.core.learning_rate.schedule import LRPolicy
+from tolariad.core.learning_rate.schedule import BY_LENGTH, LRPolicy
 from tolariad.core.rates.slice import HasRates
 from tolariad.core.rollback.slice import HasRollbacks
 from tolariad.core.run.slice import HasRun
 from tolariad.core.steps.slice import HasProgress
 
-# The curves of these policies have as many steps as the run was planned to have.
-_BY_LENGTH: Final = (LRPolicy.HOST_COSINE, LRPolicy.LINEAR, LRPolicy.WSD)
+# What the next rate is under another plan depends on the configuration: a share of the run, or a function's new table.
+_NOT_KNOWN: Final = (LRPolicy.WSD, LRPolicy.FUNCTION)
 
 
 class RunAndProgress(HasRun, HasProgress, Protocol):
@@ -125,22 +125,22 @@ def rates_until(state: ProgressAndRates, epochs: int | None, steps: int | None) 
 def _kept(group: Group, end: int) -> str:
     """Return the change of one group, if the length of its curve is the run's and differs from `end`."""
     total = group.schedule.total_steps
-    if group.policy not in _BY_LENGTH or total is None or group.schedule.start + total == end:
+    if group.policy not in BY_LENGTH or total is None or group.schedule.start + total == end:
         return ""
     planned = group.schedule.start + total
     at_end = f"{rate_of(group, end):.3g}"
     if end < planned:
-        return f"{group.name} ({group.policy.value}) ends at {at_end} instead of {rate_of(group, planned):.3g}"
-    return f"{group.name} ({group.policy.value}) stays at {at_end} after step {planned}"
+        return f"{group.name} ({group.policy_name}) ends at {at_end} instead of {rate_of(group, planned):.3g}"
+    return f"{group.name} ({group.policy_name}) stays at {at_end} after step {planned}"
 
 
 def rates_of_plan(state: ProgressAndRates, total: int) -> str:
     """Return what the rates will do if the run is planned anew, for `total` steps; "" if they do not depend on it."""
     step = state.progress.step
     told = [
-        f"{group.name} ({group.policy.value}) {_planned(group, total, step)}"
+        f"{group.name} ({group.policy_name}) {_planned(group, total, step)}"
         for group in state.rates.groups
-        if group.policy in _BY_LENGTH and group.schedule.total_steps not in (None, total - group.schedule.start)
+        if group.policy in BY_LENGTH and group.schedule.total_steps not in (None, total - group.schedule.start)
     ]
     return f"learning rates are computed anew for {total} steps: {'; '.join(told)}" if told else ""
 
@@ -149,7 +149,7 @@ def _planned(group: Group, total: int, step: int) -> str:
     """Return the rates of the last step and the next one; only the former if the next depends on the configuration."""
     schedule, before = group.schedule, rate_of(group, step)
     is_shortened = schedule.total_steps is not None and 2 * schedule.warmup_steps >= schedule.total_steps
-    if group.policy is LRPolicy.WSD or is_shortened:
+    if group.policy in _NOT_KNOWN or is_shortened:
         return f"was {before:.3g} at step {step}"
     planned = replace(group, schedule=replace(schedule, total_steps=total - schedule.start))
     return f"was {before:.3g} at step {step} and is {rate_of(planned, step + 1):.3g} at the next"

@@ -1,4 +1,4 @@
-"""What ends the training: limits, which epoch was the best so far, and orders for another end.
+"""The rules that end the training: limits, which epoch was the best so far, and orders for another end.
 
 Promises: an accepted order takes effect. If the trainer reaches the former end meanwhile, its report is ignored and it
 goes on. After the last checkpoint is begun, every such order is refused.

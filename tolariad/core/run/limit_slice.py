@@ -16,6 +16,7 @@ from tolariad.core.base import ApplyTable, Cause, Event
 from tolariad.core.checkpoints import words as ck
 from tolariad.core.control import words as control
 from tolariad.core.run import words as run
+from tolariad.core.settings.changes import is_of_end
 from tolariad.core.steps import words as steps
 from tolariad.core.trainer import words as trainer
 
@@ -85,14 +86,11 @@ def _end_ordered(s: RunLimits, e: control.EndOrdered, at: Cause) -> RunLimits:
     return replace(s, end=OrderedEnd(e.epochs, e.steps, at), reached=s.reached if s.is_spent else None)
 
 
-def is_of_end(key: str) -> bool:
-    """Does this key of the configuration say where the training ends? "*": nobody knows which keys differ."""
-    return key in ("epochs", "*") or key.startswith("stop.")
-
-
 def _config_changed(s: RunLimits, e: run.ConfigChanged, _: Cause) -> RunLimits:
     # The newest word counts: another end in the configuration takes the place of one that was ordered before.
-    return replace(s, end=None, reached=None) if any(map(is_of_end, e.keys)) else s
+    s = replace(s, end=None, reached=None) if any(map(is_of_end, e.keys)) else s
+    # A value of another metric cannot be compared. `patience` counts on from the best epoch so far.
+    return replace(s, best=None) if "keep_best" in e.keys else s
 
 
 APPLY: Final[ApplyTable] = {

@@ -1,4 +1,4 @@
-"""What follows for the run as a whole: how an opened run goes on, how a stop, a failure and a pause end, low space."""
+"""The rules for the run as a whole: how an opened run goes on, how a stop, a failure and a pause end, low space."""
 
 from __future__ import annotations
 
@@ -11,11 +11,12 @@ from tolariad.core.checkpoints.slice import HasCheckpoints
 from tolariad.core.control import words as cv
 from tolariad.core.decision import Accepted, Decision
 from tolariad.core.engine import At, Numbered
+from tolariad.core.exits import EXIT_FAILED
 from tolariad.core.inputs import DiskMeasured, Opened, Reconfigured, StartMode
 from tolariad.core.run import words as rv
 from tolariad.core.run.ask import is_pausing, pause_reached, spawn, would_change
 from tolariad.core.run.limit_ask import is_end_reached
-from tolariad.core.run.slice import EXIT_CODES, EXIT_FAILED, TRAINING, HasRun, Phase
+from tolariad.core.run.slice import EXIT_CODES, TRAINING, HasRun, Phase
 from tolariad.core.steps.slice import HasProgress
 from tolariad.core.trainer import words as tv
 from tolariad.core.trainer.slice import HasTrainer
@@ -54,13 +55,18 @@ def go_on(state: Reads, given: Opened, _: At[Reads]) -> Decision | None:
             return Decision((rv.RunResumed(origin=rv.Origin.START),))
         case Phase.COMPLETED if mode is not StartMode.ACTIVATED:
             return Decision((), (rv.ExitDaemon(code=0, why=_complete(state)),))
-        case Phase.FAILED if mode is StartMode.RETRY:
+        case Phase.FAILED if mode is StartMode.RETRY or _is_answered(state):
             return Decision((rv.RunRetried(),))
         case Phase.FAILED if mode is StartMode.EXPLICIT:
             why = f"the run has failed: {state.run.why}; look with `tolaria why`, then start it with --retry"
             return Decision((), (rv.ExitDaemon(code=EXIT_FAILED, why=why),))
         case _:
             return None
+
+
+def _is_answered(state: Reads) -> bool:
+    """Return whether the run failed because of its data, and this start accepts them."""
+    return state.run.failure is rv.FailureKind.DATA and state.trainer.accepts_data
 
 
 def _complete(state: Reads) -> str:

@@ -32,7 +32,7 @@ class Machine(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Demand(msgspec.Struct, frozen=True, kw_only=True):
-    """What a trainer computes with: torch threads, processes that load its data, and whether a GPU does the work."""
+    """The resources of a trainer: torch threads, processes that load its data, and whether a GPU does the work."""
 
     threads: int
     workers: int = 0

@@ -19,6 +19,7 @@ from msgspec.structs import replace
 from tolariad.core.base import ApplyTable, Cause, Event, setting
 from tolariad.core.checkpoints import words as ck
 from tolariad.core.control import words as control
+from tolariad.core.exits import EXIT_CONFIG, EXIT_DAMAGED, EXIT_FAILED, EXIT_IO
 from tolariad.core.rollback import words as rb
 from tolariad.core.run import words as run
 from tolariad.core.run.limit_slice import RunLimits
@@ -42,11 +43,11 @@ class Phase(enum.Enum):
 
 TRAINING: Final = frozenset({Phase.STARTING, Phase.RECOVERING, Phase.RUNNING, Phase.ROLLING_BACK})
 TERMINAL: Final = frozenset({Phase.STOPPED, Phase.COMPLETED, Phase.FAILED})
-EXIT_FAILED: Final = 70
 EXIT_CODES: Final = {
-    run.FailureKind.CONFIGURATION: 78,
-    run.FailureKind.CHECKPOINT: 65,
-    run.FailureKind.STORAGE: 74,
+    run.FailureKind.CONFIGURATION: EXIT_CONFIG,
+    run.FailureKind.DATA: EXIT_CONFIG,
+    run.FailureKind.CHECKPOINT: EXIT_DAMAGED,
+    run.FailureKind.STORAGE: EXIT_IO,
     run.FailureKind.TRAINER: EXIT_FAILED,
     run.FailureKind.DIVERGED: EXIT_FAILED,
 }
@@ -69,7 +70,7 @@ class Gap(msgspec.Struct, frozen=True):
 
 
 class Run(msgspec.Struct, frozen=True):
-    """Slice of RunState: which run this is and its phase."""
+    """Slice of RunState: which run this is and its phase. `changed`: the keys that this start of the daemon changed."""
 
     run_id: str = ""
     name: str = ""
@@ -87,6 +88,7 @@ class Run(msgspec.Struct, frozen=True):
     starts: int = 0
     gap: Gap | None = None
     parent: run.Parent | None = None
+    changed: tuple[str, ...] = ()
 
     @property
     def is_halted(self) -> bool:
@@ -180,11 +182,11 @@ def _started(s: Run, e: run.RunStarted, _: Cause) -> Run:
 
 
 def _config_changed(s: Run, e: run.ConfigChanged, _: Cause) -> Run:
-    return replace(s, config=e.config, policy=e.policy)
+    return replace(s, config=e.config, policy=e.policy, changed=e.keys)
 
 
 def _daemon_started(s: Run, e: run.DaemonStarted, _: Cause) -> Run:
-    return replace(s, boot_id=e.boot_id, starts=s.starts + 1)
+    return replace(s, boot_id=e.boot_id, starts=s.starts + 1, changed=())
 
 
 def _pause_requested(s: Run, _: control.PauseRequested, at: Cause) -> Run:

@@ -96,6 +96,7 @@ class FailureKind(enum.Enum):
     DIVERGED = "diverged"
     CHECKPOINT = "checkpoint"
     STORAGE = "storage"
+    DATA = "data"
 
 
 class Parent(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -127,7 +128,10 @@ class RunStarted(Event, frozen=True, kw_only=True):
 
 
 class DaemonStarted(Event, frozen=True, kw_only=True):
-    """A daemon opened the journal and folded it. Recorded at every start, even if nothing is left to do."""
+    """A daemon opened the journal and folded it. Recorded at every start, even if nothing is left to do.
+
+    `accept_data`: the operator allowed the first trainer of this start to have other data than the run had.
+    """
 
     pid: int
     boot_id: Hex
@@ -135,6 +139,7 @@ class DaemonStarted(Event, frozen=True, kw_only=True):
     version: str
     limits: Limits
     activated: bool = False
+    accept_data: bool = False
 
 
 class JournalRecovered(Event, frozen=True, kw_only=True):

@@ -2,14 +2,39 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Final, Literal, get_args
 
 from msgspec import Meta, Struct
 
 from tolariad.core.settings import values as units
 
 PolicyName = Literal[
-    "cosine", "host_cosine", "seed_warmup", "morpho_adaptive", "frozen", "constant", "linear", "step", "wsd"
+    "cosine",
+    "host_cosine",
+    "seed_warmup",
+    "morpho_adaptive",
+    "frozen",
+    "constant",
+    "linear",
+    "step",
+    "wsd",
+    "onecycle",
+    "polynomial",
+    "inverse_sqrt",
+    "cosine_restarts",
+]
+POLICY_NAMES: Final[tuple[str, ...]] = get_args(PolicyName)
+FUNCTION_FORM: Final = "file.py:function"
+# The hash at the end is the beginning of the file's SHA-256. A resolved configuration has it, so that a change shows.
+_FUNCTION: Final = r"[^:]+\.py:[A-Za-z_]\w*(@[0-9a-f]{16})?"
+# Text, because msgspec takes no union of listed words with other text.
+PolicyOrFunction = Annotated[
+    str,
+    Meta(
+        pattern=rf"^({'|'.join(POLICY_NAMES)}|{_FUNCTION})$",
+        extra={"choices": (*POLICY_NAMES, FUNCTION_FORM)},
+        extra_json_schema={"anyOf": [{"enum": list(POLICY_NAMES)}, {"pattern": f"^{_FUNCTION}$"}]},
+    ),
 ]
 OptimizerName = Literal["adamw", "cautious_adamw", "adam", "sgd", "rmsprop", "adagrad"]
 
@@ -24,11 +49,15 @@ class LearningRate(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
         units.Positive, Meta(description="violations in a row that open the breaker `lr`")
     ] = 3
     base_lr: Annotated[units.Rate, Meta(description="rate after the warm-up")] = 0.0001
-    policy: Annotated[PolicyName, Meta(description="schedule, see learning-rate.md; `cosine` means `host_cosine`")] = (
-        "cosine"
-    )
+    policy: Annotated[
+        PolicyOrFunction, Meta(description="schedule, see learning-rate.md; `cosine` means `host_cosine`")
+    ] = "cosine"
     warmup_epochs: Annotated[
-        units.EpochCount, Meta(description="epochs of warm-up; at least as long as the run: shortened to half the run")
+        units.EpochCount,
+        Meta(
+            description="epochs of warm-up; absent: 10, but at most a tenth of the run, rounded up. One that does not "
+            "fit is shortened to half the run"
+        ),
     ] = 10
     warmup_factor: Annotated[float, Meta(gt=0, le=1, description="the warm-up starts at base_lr times this")] = 0.1
     warmup_type: Annotated[Literal["linear", "exponential", "cosine"], Meta(description="shape of the warm-up")] = (
@@ -49,6 +78,25 @@ class LearningRate(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     decay_fraction: Annotated[
         float, Meta(ge=0, le=1, description="policy `wsd`: share of the run, at its end, over which the rate decays")
     ] = 0.2
+    power: Annotated[
+        float, Meta(gt=0, le=1000, description="policy `polynomial`: power of the straight line to min_lr")
+    ] = 1.0
+    num_cycles: Annotated[
+        units.Positive, Meta(description="policy `cosine_restarts`: halves of a cosine in the run; 1: no restart")
+    ] = 1
+    timescale: Annotated[
+        units.Positive | None,
+        Meta(description="policy `inverse_sqrt`: steps of its unit of time; absent: the warm-up, without one 10000"),
+    ] = None
+    pct_start: Annotated[
+        float, Meta(ge=0, le=1, description="policy `onecycle`: share of the run in which the rate rises to base_lr")
+    ] = 0.3
+    div_factor: Annotated[
+        float, Meta(ge=1, le=1_000_000_000, description="policy `onecycle`: it begins at base_lr divided by this")
+    ] = 25.0
+    final_div_factor: Annotated[
+        float, Meta(ge=1, le=1_000_000_000, description="policy `onecycle`: it ends at its beginning divided by this")
+    ] = 1e4
     plateau_factor: Annotated[
         float, Meta(gt=0, lt=1, description="policy `morpho_adaptive`: a plateau multiplies the rate by this")
     ] = 0.1
@@ -72,7 +120,7 @@ class OptimizerGroup(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     ]
     name: Annotated[str | None, Meta(description="name in events and commands; absent: the pattern")] = None
     base_lr: Annotated[units.Rate | None, Meta(description="instead of learning_rate.base_lr")] = None
-    policy: Annotated[PolicyName | None, Meta(description="instead of learning_rate.policy")] = None
+    policy: Annotated[PolicyOrFunction | None, Meta(description="instead of learning_rate.policy")] = None
     warmup_epochs: Annotated[units.EpochCount | None, Meta(description="instead of learning_rate.warmup_epochs")] = None
     min_lr: Annotated[units.Rate | None, Meta(description="instead of learning_rate.min_lr")] = None
     max_lr: Annotated[units.PositiveRate | None, Meta(description="instead of learning_rate.max_lr")] = None

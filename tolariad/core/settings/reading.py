@@ -101,7 +101,15 @@ def items_of(kind: Any) -> type[Struct] | None:
 
 
 def choices_of(kind: Any) -> list[str]:
-    """Return the allowed words if a field is a choice between words, else an empty list."""
+    """Return the allowed words if a field is a choice between words, else an empty list.
+
+    A field with further text beside its words names them all in `extra`.
+    """
+    while typing.get_origin(kind) is Annotated:
+        kind, *metas = typing.get_args(kind)
+        for meta in metas:
+            if isinstance(meta, msgspec.Meta) and "choices" in (meta.extra or {}):
+                return list((meta.extra or {})["choices"])
     plain = _bare(kind)
     if typing.get_origin(plain) is typing.Literal:
         return [word for word in typing.get_args(plain) if isinstance(word, str)]

@@ -1,4 +1,4 @@
-"""Rules over whole settings: relations between keys, the keys that a live run may reload, the keys without effect.
+"""Rules over whole settings: relations between keys, differences, canonical forms, the keys without effect.
 
 Promises: pure functions of settings. Equal settings have the same canonical form, byte for byte.
 """
@@ -7,31 +7,20 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
 import msgspec
 
 from tolariad.core.bounds import shown
 from tolariad.core.health.budgets import BUDGETS, FED_BREAKERS
+from tolariad.core.learning_rate.schedule import WHOLE_RUN, policy_named
+from tolariad.core.settings.changes import Change, change_of, is_under
 from tolariad.core.settings.model import Settings
 from tolariad.core.settings.optimization import LearningRate, Optimizer, PartOptimizer
 from tolariad.core.settings.reading import ConfigError, Problem, read_settings
-from tolariad.core.settings.task_defaults import TASK_DEFAULTS, TASK_OPTIONS
+from tolariad.core.settings.task_defaults import TASK_DEFAULTS, TASK_OPTIONS, defaults_of
 from tolariad.core.settings.values import read_metric
-
-# Keys that a live daemon may reload. None of them can change a weight, a rate or the order of data.
-RELOADABLE: Final = (
-    "logging",
-    "metrics",
-    "telemetry",
-    "budgets",
-    "control",
-    "checkpoint.keep_last",
-    "checkpoint.keep_days",
-    "checkpoint.importance_days",
-    "checkpoint_storage_quota_gb",
-)
 
 # Keys for features that this version does not have. They are accepted; `tolariad check` lists those that are set.
 WITHOUT_EFFECT: Final = (
@@ -93,6 +82,33 @@ def optimizer_arguments(options: msgspec.Struct) -> dict[str, Any]:
     return {key: value for key, value in given.items() if value is not None and key not in {*_GROUP_OWN, "groups"}}
 
 
+def implied_warmup(settings: Settings) -> int:
+    """Return the warm-up of a user who sets none: the task's, else 10 epochs; at most a tenth of the run, rounded up.
+
+    A run of one epoch has none, nor has a policy that begins with a rise of its own.
+    """
+    if settings.epochs == 1 or policy_named(settings.learning_rate.policy) in WHOLE_RUN:
+        return 0
+    by_task = defaults_of(settings.task).get("learning_rate", {}).get("warmup_epochs", LearningRate().warmup_epochs)
+    return min(int(by_task), -(-settings.epochs // 10))
+
+
+def with_implied_warmup(settings: Settings) -> Settings:
+    """Return the settings of a user who sets no warm-up."""
+    return _with_warmup(settings, implied_warmup(settings))
+
+
+def with_warmup_of(settings: Settings, former: Settings) -> Settings:
+    """Return the settings with the warm-up of the run, if none was set, then or now.
+
+    Another number of epochs then changes no rate of a step that is made.
+    """
+    is_implied = all(one.learning_rate.warmup_epochs == implied_warmup(one) for one in (settings, former))
+    if not is_implied or settings.learning_rate.policy != former.learning_rate.policy:
+        return settings
+    return _with_warmup(settings, former.learning_rate.warmup_epochs)
+
+
 def rates_of(settings: Settings, part: PartOptimizer) -> LearningRate:
     """Return the rates of a part's optimizer: its own keys, and those of `learning_rate` for what it leaves out."""
     own = {key: getattr(part, key) for key in ("base_lr", "policy", "warmup_epochs", "min_lr", "max_lr")}
@@ -100,18 +116,61 @@ def rates_of(settings: Settings, part: PartOptimizer) -> LearningRate:
     return msgspec.structs.replace(settings.learning_rate, **given)
 
 
-def warmup_note(settings: Settings) -> str | None:
-    """Return a sentence if the warm-up does not fit into the run, else None. It is then shortened to half the run."""
-    warmups = [rates_of(settings, part).warmup_epochs for part in settings.optimizers.values()]
-    warmups = warmups or [settings.learning_rate.warmup_epochs]
-    groups = [group for one in (settings.optimizer, *settings.optimizers.values()) for group in one.groups]
-    warmups += [group.warmup_epochs or 0 for group in groups]
-    if max(warmups) < settings.epochs:
-        return None
-    return (
-        f"a warm-up of {max(warmups)} epochs does not fit into a run of {settings.epochs} epochs: "
-        "it is shortened to half the run"
+def functions_of(settings: Settings) -> Iterator[tuple[str, str]]:
+    """Yield the keys of policies that are functions, with their values."""
+    policies: list[tuple[str, str | None]] = [("learning_rate.policy", settings.learning_rate.policy)]
+    for name, optimizer in (("optimizer", settings.optimizer), *_parts(settings)):
+        policies += [(f"{name}.policy", optimizer.policy)] if isinstance(optimizer, PartOptimizer) else []
+        policies += [(f"{name}.groups[{n}].policy", group.policy) for n, group in enumerate(optimizer.groups)]
+    return ((key, policy) for key, policy in policies if policy is not None and ":" in policy)
+
+
+def with_functions(settings: Settings, pinned: Callable[[str], str]) -> Settings:
+    """Return the settings with `pinned(policy)` for each policy that is a function."""
+
+    def changed(one: msgspec.Struct, policy: str | None) -> Any:
+        return one if policy is None or ":" not in policy else msgspec.structs.replace(one, policy=pinned(policy))
+
+    def in_groups(optimizer: Any) -> Any:
+        groups = tuple(changed(group, group.policy) for group in optimizer.groups)
+        return msgspec.structs.replace(optimizer, groups=groups)
+
+    return msgspec.structs.replace(
+        settings,
+        learning_rate=changed(settings.learning_rate, settings.learning_rate.policy),
+        optimizer=in_groups(settings.optimizer),
+        optimizers={name: changed(in_groups(part), part.policy) for name, part in settings.optimizers.items()},
     )
+
+
+def _parts(settings: Settings) -> Iterator[tuple[str, PartOptimizer]]:
+    return ((f"optimizers.{name}", part) for name, part in settings.optimizers.items())
+
+
+def _with_warmup(settings: Settings, epochs: int) -> Settings:
+    return msgspec.structs.replace(
+        settings, learning_rate=msgspec.structs.replace(settings.learning_rate, warmup_epochs=epochs)
+    )
+
+
+def rate_notes(settings: Settings) -> Iterator[str]:
+    """Yield a sentence for each part of the schedules that does not do what its key says."""
+    general = settings.learning_rate
+    rates = [rates_of(settings, part) for part in settings.optimizers.values()] or [general]
+    groups = [group for one in (settings.optimizer, *settings.optimizers.values()) for group in one.groups]
+    warmups = [0 if policy_named(one.policy) in WHOLE_RUN else one.warmup_epochs for one in rates]
+    warmups += [group.warmup_epochs or 0 for group in groups]
+    if max(warmups) >= settings.epochs:
+        yield (
+            f"a warm-up of {max(warmups)} epochs does not fit into a run of {settings.epochs} epochs: "
+            "it is shortened to half the run"
+        )
+    owners = [(one.policy, one.warmup_epochs) for one in rates]
+    owners += [(one.policy or general.policy, one.warmup_epochs or 0) for one in groups]
+    for policy in dict.fromkeys(policy for policy, epochs in owners if policy_named(policy) in WHOLE_RUN and epochs):
+        yield f"warmup_epochs has no effect on the policy {policy}, whose curve begins at the first step"
+    if general.num_cycles == 1 and any(policy == "cosine_restarts" for policy, _ in owners):
+        yield "the policy cosine_restarts has no restart with learning_rate.num_cycles 1"
 
 
 def resolved_json(settings: Settings) -> bytes:
@@ -131,24 +190,31 @@ def read_resolved(document: bytes) -> Settings:
 
 
 def difference(a: Settings, b: Settings) -> list[str]:
-    """Return the dotted keys whose values differ, sorted."""
-    left, right = dict(_flat(msgspec.to_builtins(a))), dict(_flat(msgspec.to_builtins(b)))
-    return sorted(key for key in left.keys() | right.keys() if left.get(key) != right.get(key))
+    """Return the dotted keys whose values differ, sorted. A list that is empty on one side is one key."""
+    left, right = values_of(a), values_of(b)
+    keys = {key for key in left.keys() | right.keys() if left.get(key) != right.get(key)}
+    return sorted(key for key in keys if key.partition("[")[0] not in keys - {key})
 
 
-def is_reloadable(key: str) -> bool:
-    """Return whether a live run may reload this dotted key."""
-    return _is_under(key, RELOADABLE)
+def values_of(settings: Settings) -> dict[str, Any]:
+    """Return the values of all settings by dotted key."""
+    return dict(_flat(msgspec.to_builtins(settings)))
+
+
+def exact_json(settings: Settings) -> bytes:
+    """Return, in canonical form, the settings that a step's result may depend on: all but those that are free.
+
+    `epochs` and `stop.steps` are left out too, though learning rates may be computed for them: the trainer adds the
+    length that it computed them for.
+    """
+    exact = {key: value for key, value in values_of(settings).items() if change_of(key) is not Change.FREE}
+    return msgspec.json.encode(exact, order="sorted")
 
 
 def without_effect(settings: Settings) -> list[str]:
     """Return the keys that differ from their default but have no effect in this version."""
     changed = difference(settings, Settings())
-    return [key for key in changed if _is_under(key, WITHOUT_EFFECT)]
-
-
-def _is_under(key: str, prefixes: tuple[str, ...]) -> bool:
-    return any(key == prefix or key.startswith(f"{prefix}.") for prefix in prefixes)
+    return [key for key in changed if is_under(key, WITHOUT_EFFECT)]
 
 
 def _flat(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
@@ -156,6 +222,9 @@ def _flat(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
     if isinstance(value, dict):
         for key, inner in value.items():
             yield from _flat(inner, f"{path}.{key}" if path else str(key))
+    elif isinstance(value, (list, tuple)) and any(isinstance(one, dict) for one in value):
+        for index, inner in enumerate(value):
+            yield from _flat(inner, f"{path}[{index}]")
     else:
         yield path, value
 

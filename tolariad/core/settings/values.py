@@ -15,7 +15,6 @@ from tolariad.core.bounds import COUNT_MAX, EPOCH_MAX
 # Every number has two bounds. Integers stay in the range that JSON readers of all languages keep exact. Times, sizes
 # and rates stay in the range in which their sums, in nanoseconds or bytes, fit into an event.
 Positive = Annotated[int, Meta(ge=1, le=COUNT_MAX)]
-Count = Annotated[int, Meta(ge=0, le=COUNT_MAX)]
 Epochs = Annotated[int, Meta(ge=1, le=EPOCH_MAX)]
 EpochCount = Annotated[int, Meta(ge=0, le=EPOCH_MAX)]
 Threads = Annotated[int, Meta(ge=1, le=4096)]

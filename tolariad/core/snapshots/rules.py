@@ -1,4 +1,4 @@
-"""What follows for snapshots: their memory, when one is taken, what its report leads to, when one is promoted."""
+"""The rules for snapshots: their memory, when one is taken, what its report leads to, when one is promoted."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ from tolariad.core.steps.branches import Branches
 from tolariad.core.steps.slice import HasProgress
 from tolariad.core.vocabulary import Unknown
 
-_SHORT_STEP_NS: Final = 5_000_000
+SHORT_STEP_NS: Final = 5_000_000
 
 
 class Reads(HasRun, HasProgress, HasCheckpoints, HasRates, HasHealth, Protocol):
@@ -145,4 +145,4 @@ def may_wait(state: RunAndProgress) -> bool:
         return state.run.policy.sync == "batch"
     speed = state.progress.speed
     steps_measured = speed.mid_step - speed.old_step
-    return steps_measured > 0 and (speed.mid_mono - speed.old_mono) < steps_measured * _SHORT_STEP_NS
+    return steps_measured > 0 and (speed.mid_mono - speed.old_mono) < steps_measured * SHORT_STEP_NS

@@ -1,7 +1,7 @@
 """Branches, and the line of steps through them that makes up the run as it stands.
 
 A rollback leaves one branch and opens another (as PostgreSQL's timelines do). The current line is the newest branch,
-its parent up to the fork, that one's parent up to its fork, and so on to branch 0.
+then its parent up to the fork, and so on to branch 0.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""What follows from reports of steps, epochs, validations and re-runs, and what a difference in a re-run leads to."""
+"""The rules for reports of steps, epochs, validations and re-runs, and what a difference in a re-run leads to."""
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Final, Protocol
 
 from tolariad.core.base import Event
 from tolariad.core.checkpoints import words as ck
@@ -16,11 +16,20 @@ from tolariad.core.inputs import Now
 from tolariad.core.rates.slice import HasRates
 from tolariad.core.run import words as rv
 from tolariad.core.run.limit_ask import AllTrained, is_training_over
+from tolariad.core.settings.changes import may_change_steps
 from tolariad.core.snapshots.ask import restorable
 from tolariad.core.snapshots.slice import HasSnapshots
 from tolariad.core.steps import words as sv
 from tolariad.core.steps.slice import HasProgress, plateau_metric
 from tolariad.core.trainer.slice import HasTrainer
+
+# The fields of a difference, in words.
+_NAMES: Final = {
+    "loss": "the loss",
+    "grad_norm": "the gradient norm",
+    "lr": "the first rate",
+    "rates": "the digest of the rates",
+}
 
 
 class Reads(Numbered, AllTrained, HasTrainer, HasProgress, HasHealth, HasRates, HasSnapshots, Protocol):
@@ -52,7 +61,7 @@ def stepped(state: Reads, report: sv.StepReport, at: At[Reads]) -> Decision:
     if event is not None:
         return Decision((event,))
     return Decision(
-        (state.trainer.refused(f"step {report.step} was reported where step {state.progress.step + 1} comes next"),)
+        (state.trainer.refused(f"step {report.step} was reported, but step {state.progress.step + 1} comes next"),)
     )
 
 
@@ -61,7 +70,7 @@ def skipped(state: Reads, report: sv.StepSkippedReport, _: At[Reads]) -> Decisio
     expected = state.progress.step + 1
     if report.step != expected or state.progress.rerun is not None:
         return Decision(
-            (state.trainer.refused(f"step {report.step} was reported as skipped where step {expected} comes next"),)
+            (state.trainer.refused(f"step {report.step} was reported as skipped, but step {expected} comes next"),)
         )
     event = sv.StepSkipped.of(report, branch=state.progress.branch).caused_by(cause_of(state, report))
     verdict = report.verdict
@@ -141,14 +150,25 @@ def _skipped_after(state: Reads, checkpoint: str) -> bool:
 def rerun_finished(state: Reads, report: ck.RerunReport, _: At[Reads]) -> Decision:
     """Record the end of the script."""
     begun = state.progress.rerun
-    return Decision((ck.RerunFinished.of(report).caused_by(begun.cause if begun else None),))
+    event = ck.RerunFinished.of(report, expected=_why_they_may_differ(state, report.first))
+    return Decision((event.caused_by(begun.cause if begun else None),))
 
 
-def rerun_compared(state: Reads, event: ck.RerunFinished, _: At[Reads]) -> Decision | None:
+def _why_they_may_differ(state: Reads, first: int) -> str:
+    """Return why a re-run from step `first` may differ, as a clause; "" if every bit must be the same."""
+    progress = state.progress
+    # Rates are computed for `stop.steps` only if the data has no length.
+    depends = (key for key in state.run.changed if may_change_steps(key))
+    changed = [key for key in depends if key != "stop.steps" or not progress.steps_per_epoch]
+    if first < progress.environment_since:
+        return f"changed: {', '.join(changed)}" if changed else "the execution context is another one"
+    return "" if progress.determinism == "strict" else f"determinism is {progress.determinism or 'not known'}"
+
+
+def rerun_compared(_: Reads, event: ck.RerunFinished, __: At[Reads]) -> Decision | None:
     """Record a difference that nothing explains: determinism is strict, and every step was made in this environment."""
-    progress, difference = state.progress, event.first_difference
-    must_be_equal = progress.determinism == "strict" and event.first >= progress.environment_since
-    if difference is None or not must_be_equal:
+    difference = event.first_difference
+    if difference is None or event.expected:
         return None
     return Decision((ck.RerunDiverged(difference=difference),))
 
@@ -156,5 +176,10 @@ def rerun_compared(state: Reads, event: ck.RerunFinished, _: At[Reads]) -> Decis
 def rerun_diverged(_: Reads, event: ck.RerunDiverged, __: At[Reads]) -> Decision:
     """Fail the run: a run that does not repeat itself must not be trained on."""
     one = event.difference
-    why = f"step {one.step} came out differently when it was run again: {one.field} was {one.expected}, is {one.found}"
+    name = _NAMES.get(one.field, one.field)
+    why = (
+        f"step {one.step} came out differently when it was run again: {name} was {one.expected}, is {one.found}. "
+        "Versions, hardware and number of threads are the same. The usual causes are random numbers without a seed in "
+        "the data, state of the task that its state_dict does not save, and files that were changed"
+    )
     return Decision((rv.RunFailed(kind=rv.FailureKind.DIVERGED, why=why),))

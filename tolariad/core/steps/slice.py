@@ -48,7 +48,10 @@ class OpenRerun(msgspec.Struct, frozen=True):
 
 
 class Progress(msgspec.Struct, frozen=True):
-    """Slice of RunState: the place of training. Each epoch field is the highest epoch with that event."""
+    """Slice of RunState: the place of training. Each epoch field is the highest epoch with that event.
+
+    `data`: fingerprints of the data that the run is trained on and validated with; empty if none was recorded yet.
+    """
 
     step: int = 0
     epoch: int = 0
@@ -74,6 +77,7 @@ class Progress(msgspec.Struct, frozen=True):
     environment: str = ""
     environment_since: int = 1
     determinism: str = ""
+    data: tuple[trainer.DataPrint, ...] = ()
     speed: Speed = Speed()
     digest: bytes = b""
     skip_epoch: int = 0
@@ -216,6 +220,7 @@ def _context(s: Progress, e: trainer.ExecutionContextRecorded, _: Cause) -> Prog
         environment=e.hash,
         environment_since=since,
         determinism=e.environment.determinism,
+        data=e.environment.data or s.data,
         steps_per_epoch=e.steps_per_epoch,
     )
 

@@ -1,4 +1,4 @@
-"""What follows from a trainer's life: started, built, hung, gone, restarted with a back-off, or given up."""
+"""The rules for a trainer's life: started, built, hung, gone, restarted with a back-off, or given up."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from tolariad.core.checkpoints.slice import HasCheckpoints
 from tolariad.core.control import words as cv
 from tolariad.core.decision import Decision
 from tolariad.core.engine import At
+from tolariad.core.health.ask import would_repeat
 from tolariad.core.health.slice import HasHealth
 from tolariad.core.inputs import (
     Opened,
@@ -33,6 +34,7 @@ from tolariad.core.steps import words as sv
 from tolariad.core.steps.ask import train_from
 from tolariad.core.steps.slice import HasProgress
 from tolariad.core.trainer import words as tv
+from tolariad.core.trainer.data_ask import data_refusal, other_data
 from tolariad.core.trainer.slice import HasTrainer, backoff_s, environment_hash
 
 
@@ -57,9 +59,13 @@ def unwanted(state: Reads, event: tv.TrainerStarted, _: At[Reads]) -> Decision |
 
 
 def ready(state: Reads, report: tv.ReadyReport, _: At[Reads]) -> Decision:
-    """Record the execution context: the trainer has built its model."""
+    """Record the execution context: the trainer has built its model. Fail the run if it has other data than before."""
+    other = other_data(state.progress, report.environment)
+    if other and not state.trainer.accepts_data:
+        why = f"{data_refusal(other)}. Start the run with its former data and --retry, or go on with --accept-data"
+        return Decision((rv.RunFailed(kind=rv.FailureKind.DATA, why=why),))
     incarnation, hash_ = state.trainer.incarnation, environment_hash(report.environment)
-    return Decision((tv.ExecutionContextRecorded.of(report, incarnation=incarnation, hash=hash_),))
+    return Decision((tv.ExecutionContextRecorded.of(report, incarnation=incarnation, hash=hash_, other_data=other),))
 
 
 def train(state: Reads, event: tv.ExecutionContextRecorded, _: At[Reads]) -> Decision:
@@ -161,7 +167,8 @@ def gone(state: Reads, given: TrainerGone, _: At[Reads]) -> Decision | None:
         return None
     if phase in TRAINING:
         deaths = state.trainer.deaths + 1
-        return _died(state, given, None if deaths >= state.run.policy.deaths_max else backoff_s(deaths))
+        is_last = deaths >= state.run.policy.deaths_max or would_repeat(state) is not None
+        return _died(state, given, None if is_last else backoff_s(deaths))
     was_told = given.reason is tv.DeathReason.KILLED or given.exit_code == 0
     if phase in (Phase.PAUSED, Phase.FROZEN, Phase.STOPPING) and not was_told:
         return _died(state, given, None)
@@ -203,13 +210,15 @@ def abort_open(state: Reads, what: TrainerIsGone, _: At[Reads]) -> Decision | No
 
 
 def given_up(state: Reads, event: tv.TrainerDied, at: At[Reads]) -> Decision | None:
-    """Fail the run after too many deaths in a row without a new durable step."""
+    """Fail the run after too many deaths in a row without a new durable step, or if an exception repeats."""
     is_daemons = event.reason is tv.DeathReason.WITH_DAEMON
     if event.restart_s is not None or is_daemons or at.was.run.phase not in TRAINING:
         return None
     deaths, cured = state.trainer.deaths, state.trainer.cured
-    passed = f" behind {cured} batches that it died of before" if cured else ""
+    passed = f", after {cured} batches on which it died were quarantined" if cured else ""
     why = f"the trainer died {deaths} times in a row without a new durable step{passed}; see `tolaria why RUN death`"
+    if (known := would_repeat(at.was)) is not None:
+        why = f"the training raised the same exception twice after step {known.step}: {known.words}"
     return Decision((rv.RunFailed(kind=rv.FailureKind.TRAINER, why=why),))
 
 

@@ -2,7 +2,7 @@
 
 Invariants: at most one trainer lives. Deaths are counted in the journal. A new durable step sets the count to 0, and so
 does a batch that enters quarantine for them; without a new step only so many batches can do that. A trainer that ended
-with its daemon does not count.
+with its daemon does not count. The last exception is remembered as long as the deaths are: also by the next trainers.
 """
 
 from __future__ import annotations
@@ -24,10 +24,27 @@ from tolariad.core.trainer import words as trainer
 BACKOFF_S_MAX: Final = 60.0
 
 
+class KnownException(msgspec.Struct, frozen=True):
+    """The last exception of a training loop: its type, its place in the code, the last step, its last lines."""
+
+    kind: str
+    place: str
+    step: int
+    text: str
+
+    @property
+    def words(self) -> str:
+        """Return its last lines as one, with file and line."""
+        text = " ".join(self.text.split())
+        return f"{text} ({self.place})" if self.place else text
+
+
 class Trainer(msgspec.Struct, frozen=True):
     """Slice of RunState: the present trainer, or the last one. `began`: it has restored and trains.
 
-    `cured`: how many batches entered quarantine for its deaths since the last new step.
+    `cured`: how many batches entered quarantine for its deaths since the last new step. `repeats`: how often the last
+    exception was raised again, by this trainer or by those before it. `accepts_data`: the next trainer may have other
+    data than the run had.
     """
 
     incarnation: int = 0
@@ -44,6 +61,14 @@ class Trainer(msgspec.Struct, frozen=True):
     raised: Cause | None = None
     last_death: str = ""
     cured: int = 0
+    exception: KnownException | None = None
+    repeats: int = 0
+    accepts_data: bool = False
+
+    @property
+    def repeated(self) -> KnownException | None:
+        """Return the exception of this trainer if an earlier one raised the same at the same step, else None."""
+        return self.exception if self.raised is not None and self.repeats else None
 
     @property
     def takes_orders(self) -> bool:
@@ -74,11 +99,23 @@ def _started(s: Trainer, e: trainer.TrainerStarted, _: Cause) -> Trainer:
         deaths_total=s.deaths_total,
         last_death=s.last_death,
         cured=s.cured,
+        exception=s.exception,
+        repeats=s.repeats,
+        accepts_data=s.accepts_data,
     )
 
 
-def _raised(s: Trainer, _: trainer.ExceptionRaised, at: Cause) -> Trainer:
-    return replace(s, raised=at)
+def _opened(s: Trainer, e: run.DaemonStarted, _: Cause) -> Trainer:
+    return replace(s, accepts_data=e.accept_data)
+
+
+def _raised(s: Trainer, e: trainer.ExceptionRaised, at: Cause) -> Trainer:
+    if not e.kind:
+        # Recorded by a version that did not record the type.
+        return replace(s, raised=at, exception=None, repeats=0)
+    now, known = KnownException(e.kind, e.place, e.step, e.text), s.exception
+    is_same = known is not None and (known.kind, known.place, known.step) == (now.kind, now.place, now.step)
+    return replace(s, raised=at, exception=now, repeats=s.repeats + 1 if is_same else 0)
 
 
 def _died(s: Trainer, e: trainer.TrainerDied, _: Cause) -> Trainer:
@@ -99,17 +136,18 @@ def _paused(s: Trainer, _: run.RunPaused, __: Cause) -> Trainer:
 
 
 def _stepped(s: Trainer, _: steps.StepCompleted, __: Cause) -> Trainer:
-    return replace(s, deaths=0, cured=0) if s.deaths or s.cured else s
+    return replace(s, deaths=0, cured=0, exception=None, repeats=0) if s.deaths or s.cured else s
 
 
 def _cured(s: Trainer, e: qn.QuarantineAdded, _: Cause) -> Trainer:
     """Reset the count of deaths: the batch that caused them is skipped from now on."""
-    return replace(s, deaths=0, cured=s.cured + 1) if e.deaths else s
+    return replace(s, deaths=0, cured=s.cured + 1, exception=None, repeats=0) if e.deaths else s
 
 
 APPLY: Final[ApplyTable] = {
+    run.DaemonStarted: _opened,
     trainer.TrainerStarted: _started,
-    trainer.ExecutionContextRecorded: setting(ready=True),
+    trainer.ExecutionContextRecorded: setting(ready=True, accepts_data=False),
     trainer.ExceptionRaised: _raised,
     trainer.TrainerHung: setting(hung=True),
     trainer.TrainerDied: _died,
@@ -117,7 +155,7 @@ APPLY: Final[ApplyTable] = {
     ck.TrainingStarted: setting(began=True),
     run.RunPaused: _paused,
     run.RunResumed: setting(held=False),
-    run.RunRetried: setting(deaths=0, cured=0),
+    run.RunRetried: setting(deaths=0, cured=0, exception=None, repeats=0),
     steps.StepCompleted: _stepped,
     qn.QuarantineAdded: _cured,
 }

@@ -12,7 +12,7 @@ from tolariad.core.run.words import Limits
 
 
 class DeathReason(enum.Enum):
-    """What ended a trainer. `with_daemon` deaths do not count towards the limit."""
+    """The reason for a trainer's end. `with_daemon` deaths do not count towards the limit."""
 
     SIGNAL = "signal"
     EXCEPTION = "exception"
@@ -23,8 +23,22 @@ class DeathReason(enum.Enum):
     WITH_DAEMON = "with_daemon"
 
 
+class DataPrint(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The fingerprint of a data set: its number of items, and the hashes of a few that are spread over it.
+
+    `items` is empty if items cannot be read by index, or differ whenever they are read. A single item that cannot be
+    read has an empty hash.
+    """
+
+    length: int | None = None
+    items: tuple[Hex, ...] = ()
+
+
 class Environment(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The execution context: everything that may change a result. Equal environments must give equal bits."""
+    """The execution context: everything that may change a result. Equal environments must give equal bits.
+
+    `data`: of the training data, then of the validation data if there is any; empty in journals of older versions.
+    """
 
     python: str
     torch: str
@@ -40,6 +54,7 @@ class Environment(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     config_hash: Hex
     cuda: str = ""
     gpu: str = ""
+    data: tuple[DataPrint, ...] = ()
 
 
 class TrainerStarted(Event, frozen=True, kw_only=True):
@@ -57,7 +72,8 @@ class TrainerStarted(Event, frozen=True, kw_only=True):
 class ExecutionContextRecorded(Event, frozen=True, kw_only=True):
     """A trainer was built, in this execution context. `hash` is compared before a differing re-run may stop the run.
 
-    `steps_per_epoch`: 0 if only the data tells.
+    `steps_per_epoch`: 0 if only the data tells. `other_data`: how the data differ from those before, if the start
+    allowed that they do (DaemonStarted.accept_data).
     """
 
     incarnation: int
@@ -66,6 +82,7 @@ class ExecutionContextRecorded(Event, frozen=True, kw_only=True):
     parameters: int
     steps_per_epoch: int
     notes: tuple[str, ...] = ()
+    other_data: str = ""
 
 
 class SchedulingRecorded(Event, frozen=True, kw_only=True):
@@ -100,11 +117,18 @@ class TrainerHung(Event, frozen=True, kw_only=True):
 
 
 class ExceptionRaised(Event, frozen=True, kw_only=True):
-    """An exception ended the training loop. TrainerDied follows."""
+    """An exception ended the training loop. TrainerDied follows.
+
+    `kind`: its type. `place`: file and line, the innermost of the task's own code if there is one. `text`: its own last
+    lines. If kind, place and step are those of the exception before it, a restart would raise it once more.
+    """
 
     incarnation: int
     step: Step
     traceback: str
+    kind: str = ""
+    place: str = ""
+    text: str = ""
 
 
 class TrainerDied(Event, frozen=True, kw_only=True):
@@ -173,7 +197,10 @@ class SetupRefusedReport(Report, frozen=True, kw_only=True):
 
 
 class ExceptionReport(Report, frozen=True, kw_only=True):
-    """An exception ended the training loop. The process exits right after."""
+    """An exception ended the training loop. The process exits right after. The fields are those of ExceptionRaised."""
 
     step: Step
     traceback: str
+    kind: str = ""
+    place: str = ""
+    text: str = ""

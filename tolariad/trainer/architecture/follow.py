@@ -64,7 +64,7 @@ class Following:
             self._average.follow(self._model, mappings)
 
     def _held_by(self, owner: Owner) -> dict[str, Parameter]:
-        """Return what an optimizer holds, by the names before the change. What `grow` put into it has its new name."""
+        """Return an optimizer's parameters by their names before the change, or by new names if `grow` added them."""
         held = {id(parameter): parameter for parameter in parameters_of((owner,))}
         before = {name: one for name, one in self._before.items() if id(one) in held}
         if len(before) == len(held):

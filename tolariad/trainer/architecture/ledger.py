@@ -60,7 +60,7 @@ def as_built(model: nn.Module) -> None:
 
 
 class Change(NamedTuple):
-    """What the task's `grow` is given: the name and the arguments that the hook gave, as JSON has them."""
+    """A call of the task's `grow`: the name and the arguments that the hook gave, as JSON has them."""
 
     name: str
     arguments: dict[str, Any]

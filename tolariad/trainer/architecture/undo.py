@@ -79,7 +79,7 @@ class Undo:
         self._rates.go_back(self._mark)
 
     def put_model_back(self) -> None:
-        """The same for the model and the optimizers only: nobody controls their rates any more."""
+        """Undo the change in the model and the optimizers only: their rates are not controlled any more."""
         # A change that failed half-way was never settled.
         for module, name in self._new_attributes() if self._absent is None else self._absent:
             _attributes(module()).pop(name, None)
@@ -118,7 +118,7 @@ def _is_still(one: _Attribute, module: nn.Module | None, name: str) -> bool:
 
 
 def _items(container: Any) -> list[Any]:
-    """What a container holds, keys and values, in its order."""
+    """Return the keys and values of a container, in its order."""
     return [one for pair in container.items() for one in pair] if isinstance(container, dict) else list(container)
 
 

@@ -12,6 +12,8 @@ from typing import Any
 
 import torch
 
+from tolariad.core.trainer.words import DataPrint
+from tolariad.trainer.data.fingerprint import of_items
 from tolariad.trainer.data.randomness import derived_seed
 
 
@@ -38,6 +40,13 @@ class Feed(ABC):
     def state(self) -> Any:
         """Return the state that a checkpoint needs in addition to seed, epoch and batch, or None."""
         return None
+
+    def end_workers(self) -> None:  # noqa: B027 - most feeds have none
+        """End the workers that wait for the next epoch. It starts new ones."""
+
+    def fingerprint(self) -> DataPrint:
+        """Return the fingerprint of the data. Data that can only be iterated over has no hashes of items."""
+        return DataPrint()
 
     def load_state(self, state: Any) -> None:  # noqa: B027 - most feeds have no state
         """Restore what `state` returned. The next call must be `epoch`."""
@@ -70,6 +79,10 @@ class TensorFeed(Feed):
                 yield tuple([tensor.index_select(0, rows) for tensor in self._tensors])
             else:
                 yield tuple(tensor[rows] for tensor in self._tensors)
+
+    def fingerprint(self) -> DataPrint:
+        """Return the fingerprint of the rows."""
+        return of_items(self._samples, lambda row: [tensor[row] for tensor in self._tensors])
 
     def _order(self, epoch: int) -> torch.Tensor | None:
         if self._rng_seed is None:

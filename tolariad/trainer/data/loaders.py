@@ -16,10 +16,13 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import count
 from typing import Any, Final
 
+import numpy as np
 import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset, Sampler, TensorDataset
 
+from tolariad.core.trainer.words import DataPrint
 from tolariad.trainer.data.feed import Feed, TensorFeed
+from tolariad.trainer.data.fingerprint import of_dataset
 from tolariad.trainer.data.randomness import derived_seed, preserved_host_rng, seed_host
 from tolariad.trainer.errors import SetupRefused
 
@@ -74,6 +77,7 @@ class LoaderFeed(Feed):
         self._rng_seed = rng_seed
         self._batched = loader.batch_sampler is not None
         self._sampler: Any = loader.batch_sampler if self._batched else loader.sampler
+        self._dataset: Any = loader.dataset
         self._keys = _EpochKeys()
         self._generator = torch.Generator()
         self._loader = self._rebuilt(loader)
@@ -102,6 +106,14 @@ class LoaderFeed(Feed):
             # Only between two epochs: within one it may have sent more batches to its workers than the new number.
             persistent._prefetch_factor = self._loader.prefetch_factor  # noqa: SLF001 - its copy
         return _preserving(iter(self._loader))
+
+    def fingerprint(self) -> DataPrint:
+        """Return the fingerprint of the data set. One that keeps a state is not read: that could change its state."""
+        return _print_of(self._dataset, self._loader)
+
+    def end_workers(self) -> None:
+        """End persistent workers."""
+        self._loader._iterator = None  # noqa: SLF001 - as above
 
     def load_ahead(self, batches: int | None) -> None:
         """Let each worker load so many batches ahead, from the next epoch on. None: as many as the loader says."""
@@ -170,6 +182,10 @@ class IterableFeed(Feed):
         number = count(start + 1)
         yield from _preserving(iterator, lambda: seed_host(derived_seed(self._rng_seed, "batch", epoch, next(number))))
 
+    def fingerprint(self) -> DataPrint:
+        """Return the length only. Reading items could change what the data yields later."""
+        return DataPrint(length=_length(self._data.dataset if isinstance(self._data, DataLoader) else self._data))
+
     def can_stop_at(self, batch: int) -> bool:
         """Return whether this is between epochs, or the data has a state."""
         return self._stateful or batch == 0
@@ -199,6 +215,7 @@ class StatefulFeed(IterableFeed):
         self._within = False
         has_state = any(hasattr(one, "state_dict") for one in (loader.dataset, loader.sampler))
         self._repeats = _is_map_style(loader.dataset) and not has_state
+        self._dataset = loader.dataset
         # In shared memory, so that workers see it.
         self._epoch = torch.ones((), dtype=torch.int64).share_memory_()
         if self._repeats:
@@ -219,6 +236,10 @@ class StatefulFeed(IterableFeed):
             self._within = True
             yield batch
         self._within = False
+
+    def fingerprint(self) -> DataPrint:
+        """Return the fingerprint of the data set, if it is map-style."""
+        return _print_of(self._dataset, self._data) if self._repeats else super().fingerprint()
 
     def state(self) -> Any:
         """Return the loader's state; None between two epochs if the data itself has no state."""
@@ -242,6 +263,13 @@ class _SeededItems(Dataset[Any]):
     def __getitem__(self, index: Any) -> Any:
         seed_host(derived_seed(self._rng_seed, "item", int(self._epoch), index))
         return self._inner[index]
+
+
+def _print_of(dataset: Any, loader: DataLoader[Any]) -> DataPrint:
+    length = _length(dataset)
+    if length is None or hasattr(dataset, "state_dict"):
+        return DataPrint(length=length)
+    return of_dataset(dataset, loader)
 
 
 def _length(data: Any) -> int | None:
@@ -276,7 +304,17 @@ def _tensors_of(data: Any) -> Sequence[torch.Tensor] | None:
         return (data,)
     if isinstance(data, (tuple, list)) and data and all(isinstance(item, torch.Tensor) for item in data):
         return tuple(data)
+    # A list of arrays may be a data set, item by item. A tuple of them are the columns of one, as of tensors.
+    if isinstance(data, tuple) and data and all(isinstance(item, (torch.Tensor, np.ndarray)) for item in data):
+        return tuple(item if isinstance(item, torch.Tensor) else _of_array(item) for item in data)
     return None
+
+
+def _of_array(array: np.ndarray[Any, Any]) -> torch.Tensor:
+    """Return an array as a tensor, in its memory if torch can use that. Raises SetupRefused if it holds no numbers."""
+    if array.dtype.kind not in "biufc":
+        raise SetupRefused(f"the task's data: an array of {array.dtype} has no tensor; give numbers")
+    return torch.from_numpy(array if array.flags.c_contiguous and array.flags.writeable else array.copy())
 
 
 def _is_map_style(data: Any) -> bool:
@@ -298,7 +336,7 @@ def _from_iterable(data: Any, rng_seed: int) -> Feed:
         data = DataLoader(data, batch_size=None)
     if not isinstance(data, Iterable):
         kind = f"{type(data).__module__}.{type(data).__qualname__}"
-        raise SetupRefused(f"the task's data is a {kind}; give a Dataset, a tuple of tensors, or a loader")
+        raise SetupRefused(f"the task's data is a {kind}; give a Dataset, a tuple of tensors or arrays, or a loader")
     if inspect.isgenerator(data) or isinstance(data, Iterator):
         raise SetupRefused("the task's data can be iterated over only once; give an object whose iter() starts again")
     return IterableFeed(data, rng_seed)

@@ -146,17 +146,17 @@ class Stopwatch:
             torch.cuda.synchronize(self._device)
         return self._clock()
 
-    def advance(self, rates: UnifiedLRController, epoch: int) -> None:
-        """Advance to the rates of the next step. In some steps, time this and a check by the guard."""
+    def advance(self, rates: UnifiedLRController, epoch: int) -> tuple[float, ...]:
+        """Advance to the rates of the next step, and return those of this one. Time some, with a check by the guard."""
         if rates.global_step % _SAMPLED:
-            rates.advance(epoch)
-            return
+            return rates.advance(epoch)
         begun = self._clock()
-        rates.advance(epoch)
+        used = rates.advance(epoch)
         advanced = self._clock()
         rates.is_clean()
         self._add("lr_step", advanced - begun)
         self._add("lr_integrity", self._clock() - advanced)
+        return used
 
     def stepped(self) -> None:
         """A step was made and reported. The next one begins."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 from msgspec.structs import replace
 
 from tolariad.core.learning_rate.group import Group
-from tolariad.core.learning_rate.schedule import GroupConfig, LRPolicy
+from tolariad.core.learning_rate.schedule import BY_LENGTH, GroupConfig, LRPolicy
 from tolariad.core.settings.model import Settings
 from tolariad.core.settings.reading import read_settings
 
@@ -54,6 +54,5 @@ def missing_horizon(config: GroupConfig, steps_per_epoch: int | None, total_step
     """Yield notes for the user about lengths that the schedule needs and does not know."""
     if steps_per_epoch is None and config.warmup_epochs:
         yield "steps_per_epoch is not known: an epoch of a warm-up counts as one step"
-    decays = config.policy in (LRPolicy.HOST_COSINE, LRPolicy.LINEAR, LRPolicy.WSD)
-    if total_steps is None and decays:
+    if total_steps is None and config.policy in BY_LENGTH:
         yield f"total_steps is not known: {config.policy.value} holds its base rate after the warm-up"

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from msgspec.structs import asdict, replace
 
-from tolariad.core.learning_rate.schedule import GroupConfig, PlateauRule, policy_named
+from tolariad.core.learning_rate.group import packed_length
+from tolariad.core.learning_rate.schedule import CurveRule, GroupConfig, LRPolicy, PlateauRule, policy_named
+from tolariad.core.learning_rate.tabulated import PACKED_MAX
 from tolariad.trainer.errors import SetupRefused
 from tolariad.trainer.lr.controller import UnifiedLRController
 
@@ -18,6 +21,7 @@ if TYPE_CHECKING:
     from tolariad.trainer.optim.configured import Groups
 
 REST: Final = "default"
+_log: Final = logging.getLogger(__name__)
 
 
 class Horizon(NamedTuple):
@@ -56,6 +60,7 @@ def controller_for(owned: Mapping[str, Groups], settings: Settings, drawn_for: H
     gave them to the first owner's first group.
     """
     first = float(next(iter(owned.values())).optimizer.param_groups[0]["lr"])
+    _warn_of_other_rate(owned, settings, first)
     controller = UnifiedLRController(
         settings, steps_per_epoch=drawn_for.steps_per_epoch, total_steps=drawn_for.total_steps
     )
@@ -65,7 +70,25 @@ def controller_for(owned: Mapping[str, Groups], settings: Settings, drawn_for: H
             controller.register_optimizer(owner, groups.optimizer, _configs(groups, settings, first, prefix))
     except ValueError as error:
         raise SetupRefused(f"learning_rate: {error}") from error
+    characters = sum(map(packed_length, controller.groups))
+    if characters > PACKED_MAX:
+        raise SetupRefused(
+            f"learning_rate: the tables of the groups' functions have {characters} characters together, and at most "
+            f"{PACKED_MAX} fit into the state of the run; use fewer groups with a function"
+        )
     return controller
+
+
+def _warn_of_other_rate(owned: Mapping[str, Groups], settings: Settings, first: float) -> None:
+    """Warn if the task made its optimizer with another rate than the one it will get."""
+    groups, base = next(iter(owned.values())), settings.learning_rate.base_lr
+    if groups.rates is None and groups.origins[0] is None and first != base:
+        _log.warning(
+            "The task's optimizer has the learning rate %g, but learning_rate.base_lr is %g and is used. "
+            "To train at the optimizer's rate, set base_lr to %g.%s",
+            *(first, base, first),
+            " All other groups keep their ratio to it." if len(owned) > 1 or len(groups.origins) > 1 else "",
+        )
 
 
 def _configs(groups: Groups, settings: Settings, first: float, owner: str) -> list[GroupConfig]:
@@ -103,7 +126,11 @@ def _name(origin: OptimizerGroup | None, given: object, index: int, owner: str, 
 def _config(name: str, general: LearningRate, origin: OptimizerGroup | None) -> GroupConfig:
     """Return the configuration of a group: each field from `origin` if that sets it, else from `general`."""
     values = {field: value for field, value in asdict(general).items() if field in GroupConfig.__struct_fields__}
-    own = asdict(origin) if origin is not None else {}
-    values |= {field: own[field] for field in values if own.get(field) is not None}
+    given = asdict(origin) if origin is not None else {}
+    values |= {field: given[field] for field in values if given.get(field) is not None}
     plateau = PlateauRule(**{field: getattr(general, f"plateau_{field}") for field in PlateauRule.__struct_fields__})
-    return GroupConfig(**{**values, "name": name, "policy": policy_named(values["policy"]), "plateau": plateau})
+    rule = CurveRule(**{field: getattr(general, field) for field in CurveRule.__struct_fields__})
+    policy = policy_named(values["policy"])
+    function = values["policy"] if policy is LRPolicy.FUNCTION else ""
+    own = {"name": name, "policy": policy, "plateau": plateau, "rule": rule, "function": function}
+    return GroupConfig(**{**values, **own})

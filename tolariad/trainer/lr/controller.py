@@ -16,11 +16,13 @@ from time import time
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from tolariad.core.learning_rate.group import Group, after_epoch, metric_of, ordered, rate_of, refusal, with_order
-from tolariad.core.learning_rate.schedule import GroupConfig, LRPolicy, schedule_of
+from tolariad.core.learning_rate.schedule import GroupConfig, LRPolicy, curve_length, schedule_of
+from tolariad.core.learning_rate.tabulated import Tabulated
 from tolariad.core.rates.words import Standing
 from tolariad.core.settings.model import Settings
 from tolariad.core.stability import breaker_rule
 from tolariad.guards import CircuitBreaker
+from tolariad.rate_functions import tabulate
 from tolariad.trainer.errors import SetupRefused
 from tolariad.trainer.lr.arguments import for_new_parameters, missing_horizon, one_for_each, settings_of
 from tolariad.trainer.lr.history import History
@@ -191,10 +193,12 @@ class UnifiedLRController(Integrity):
         """Change a group's rate from the next step on, for an operator or the strategy. Return the rate before.
 
         The order scales the group's schedule so that the next rate is `value`. `policy` replaces the schedule:
-        CONSTANT keeps the value, FROZEN requires 0. Raises KeyError for an unknown group, ValueError if
-        `core.learning_rate.group.refusal` refuses (one order changes a rate by at most the factor
-        `learning_rate.max_order_factor`).
+        CONSTANT keeps the value, FROZEN requires 0; FUNCTION is for registered groups only. Raises KeyError for an
+        unknown group, ValueError if `core.learning_rate.group.refusal` refuses (one order changes a rate by at most the
+        factor `learning_rate.max_order_factor`).
         """
+        if policy is LRPolicy.FUNCTION:
+            raise ValueError("a function is given by GroupConfig, when the optimizer is registered")
         (_, group), value = self._group(group_id), float(value)  # a number: a tensor could be changed unseen
         step = self.global_step + 1
         why = refusal(group, step, value, policy, self.config.learning_rate.max_order_factor)
@@ -205,11 +209,20 @@ class UnifiedLRController(Integrity):
         _log.info("%s: %g -> %g from step %d: %s", group_id, before, value, step, reason)
         return before
 
-    def apply_order(self, group_id: str, value: float, policy: LRPolicy | None, curve: float | None) -> None:
+    def apply_order(
+        self,
+        group_id: str,
+        value: float,
+        policy: LRPolicy | None,
+        curve: float | None,
+        function: Tabulated | None = None,
+    ) -> None:
         """Apply an order that the kernel accepted. `curve`: the recorded scale, if there is one. Raises KeyError."""
         held, group = self._group(group_id)
-        step = self.global_step + 1
-        changed = ordered(group, step, value, policy) if curve is None else with_order(group, value, curve, policy)
+        if curve is None:
+            changed = ordered(group, self.global_step + 1, value, policy, function)
+        else:
+            changed = with_order(group, value, curve, policy, function)
         held.replace_group(changed, self.global_step)
 
     # -- steps ---------------------------------------------------------------------------------------------------------
@@ -224,7 +237,7 @@ class UnifiedLRController(Integrity):
         if any(held.guard.stepped for held in self._every):
             self.advance(epoch)
             for held in self._every:
-                held.guard.stepped = False
+                held.guard.forget_step()
         if epoch > self.current_epoch:
             if self.current_epoch:
                 self.end_epoch(self.current_epoch, self._metrics, last)
@@ -233,13 +246,14 @@ class UnifiedLRController(Integrity):
         self._metrics.update(metrics)
         return self.rates()
 
-    def advance(self, epoch: int) -> None:
-        """Advance to the rates of the next update."""
+    def advance(self, epoch: int) -> tuple[float, ...]:
+        """Advance to the rates of the next update, and return those that this one used, in the order of `groups`."""
         step = self.global_step = self.global_step + 1
         # This runs in every step. With one optimizer, the usual case, its row is used as it is. Locals are faster.
         only, remember = self._only, self._history.add
         used = only.advance(step) if only is not None else tuple([r for h in self._every for r in h.advance(step)])
         remember((epoch, step, self.names, used, time()))
+        return used
 
     def end_epoch(self, epoch: int, metrics: Mapping[str, float], last: int | None = None) -> None:
         """End an epoch with its step `last` (None: the newest). Plateaus use its metric, or stay without one."""
@@ -296,7 +310,7 @@ class UnifiedLRController(Integrity):
     def watch_next_update(self, optimizer: Optimizer | None, watch: Callable[[tuple[float, ...]], None]) -> None:
         """Call `watch` with the rates before this optimizer's next update, after every hook. None: call it no more."""
         for held in self._every:
-            held.guard.watch = watch if held.guard.optimizer is optimizer else None
+            held.guard.watch_next_update(watch if held.guard.optimizer is optimizer else None)
 
     # -- state ---------------------------------------------------------------------------------------------------------
 
@@ -339,11 +353,13 @@ class UnifiedLRController(Integrity):
     def _schedule(self, config: GroupConfig) -> Any:
         for note in missing_horizon(config, self._steps_per_epoch, self._total_steps):
             self._say(note)
+        length = curve_length(self._total_steps, self.global_step)
         return schedule_of(
             config,
             steps_per_epoch=self._steps_per_epoch or 1,
             total_steps=self._total_steps,
             start=self.global_step,
+            function=tabulate(config.function, length) if config.function else None,
         )
 
     def _say(self, note: str) -> None:

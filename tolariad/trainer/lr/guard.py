@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from torch.optim.optimizer import _global_optimizer_pre_hooks
 
-from tolariad.trainer.lr import source_lines, unrolled
+from tolariad.trainer.lr import schedulers, source_lines, unrolled
 
 if TYPE_CHECKING:
     import torch
@@ -46,14 +46,17 @@ Tell = Callable[[Violation], None]
 
 
 class Guard:
-    """`row`: the rates in force, one for each group. `ids`: the groups' names. `compares`: report differences."""
+    """`row`: the rates in force, one for each group. `ids`: the groups' names. `compares`: report differences.
 
-    def __init__(self, optimizer: Optimizer, ids: list[str], tell: Tell, *, compares: bool) -> None:
+    `stepped`: whether the optimizer has stepped since `forget_step`. `frozen`: parameters whose gradients are dropped.
+    """
+
+    def __init__(self, optimizer: Optimizer, ids: list[str], tell: Tell, *, compares: bool, stepped: bool) -> None:
         self.optimizer = optimizer
         self.ids = ids
         self.row: tuple[float, ...] = ()
-        self.stepped = False
-        self.watch: Callable[[tuple[float, ...]], None] | None = None
+        self.stepped = stepped
+        self._watch: Callable[[tuple[float, ...]], None] | None = None
         self.frozen: list[torch.Tensor] = []
         self._tell = tell
         self._compares = compares
@@ -70,7 +73,7 @@ class Guard:
         self.groups = list(self._list)
         self._param_lists = [group["params"] for group in self.groups]
         self._params = [list(params) for params in self._param_lists]
-        look, self.put = unrolled.for_groups(self.groups, self._param_lists, self._params)
+        look, self._put = unrolled.for_groups(self.groups, self._param_lists, self._params)
         # Lists compare elements by identity, then by `==`. For tensors of one element `==` compares values, so those
         # are compared by identity in addition. For larger tensors it raises, which also counts as a difference.
         scalars = [
@@ -107,6 +110,25 @@ class Guard:
         self.row = row
         for group, rate in zip(self.groups, row, strict=False):
             group["lr"] = rate
+
+    def replace(self, row: tuple[float, ...]) -> tuple[float, ...]:
+        """Write these rates, which are as many as the groups, and return those that were in force before."""
+        # Every step calls this. `_put` is `write` in straight code.
+        used, self.row = self.row, row
+        self._put(row)
+        return used
+
+    def freeze(self, parameters: list[torch.Tensor]) -> None:
+        """Drop the gradients of these parameters, and of no others, before each update."""
+        self.frozen = parameters
+
+    def forget_step(self) -> None:
+        """Wait for the next step of the optimizer: `stepped` is False until then."""
+        self.stepped = False
+
+    def watch_next_update(self, watch: Callable[[tuple[float, ...]], None] | None) -> None:
+        """Call `watch` with the rates before the next update, after every hook. None: call nothing."""
+        self._watch = watch
 
     # -- compare and correct -------------------------------------------------------------------------------------------
 
@@ -146,7 +168,8 @@ class Guard:
                 yield Violation(id_, rate, None, "the group was removed from the optimizer")
             elif not _same(at.get("lr"), rate):
                 what = "the rate was changed" if at is own else "the group was replaced by one with another rate"
-                yield Violation(id_, rate, _number(at.get("lr")), what)
+                found = _number(at.get("lr"))
+                yield Violation(id_, rate, found, schedulers.what_wrote(self.optimizer, index, found) or what)
             elif not _same_objects(at.get("params", ()), self._params[index]):
                 yield Violation(id_, rate, rate, "the group's parameters were replaced")
 
@@ -198,9 +221,9 @@ class Guard:
         self.stepped = True
         if self.frozen:
             self.drop_frozen_gradients()
-        if self.watch is not None:
-            self.watch(self.row)
-            self.watch = None
+        if self._watch is not None:
+            self._watch(self.row)
+            self._watch = None
 
         if len(args) == 1 and not kwargs:
             return None

@@ -6,10 +6,19 @@ Promise: violations found in a re-run are not reported, because they were record
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from tolariad.core.rates.words import AuditReport, RateGroupsReport, RateViolationReport, SetRate
+from tolariad.core.rates.words import (
+    SCHEDULER_STEPPED,
+    AuditReport,
+    RateGroupsReport,
+    RateViolationReport,
+    SetRate,
+)
+from tolariad.trainer.lr import source_lines
+from tolariad.trainer.lr.guard import UNKNOWN_GROUP
 from tolariad.trainer.orders.numbered import OrderRefused
+from tolariad.trainer.tasks.names import functions_of
 
 if TYPE_CHECKING:
     from tolariad.trainer.lr.controller import UnifiedLRController
@@ -24,8 +33,9 @@ TOLD_SINGLY_MAX: Final = 100
 class RateHandler:
     """Belongs to one trainer. It reports the controller's violations from its creation on."""
 
-    def __init__(self, rates: UnifiedLRController, link: Link, orders: BoundaryOrders) -> None:
-        self._rates = rates
+    def __init__(self, rates: UnifiedLRController, link: Link, orders: BoundaryOrders, task: Any = None) -> None:
+        """`task`: its code is searched for the line that steps a scheduler."""
+        self._rates, self._task = rates, task
         self._reporter, self._progress = link.reporter, link.progress
         self._told: Counter[tuple[str, str]] = Counter()
         self._groups = rates.names
@@ -35,7 +45,7 @@ class RateHandler:
     def _set(self, order: SetRate) -> None:
         """Apply an order from the next update on. Raises OrderRefused."""
         try:
-            self._rates.apply_order(order.group, order.value, order.policy, order.curve)
+            self._rates.apply_order(order.group, order.value, order.policy, order.curve, order.function)
         except KeyError as error:
             raise OrderRefused(str(error.args[0])) from error
 
@@ -57,6 +67,12 @@ class RateHandler:
     def _tell(self, violation: Violation) -> None:
         if self._progress.rerunning:
             return
+        if violation.what.startswith(SCHEDULER_STEPPED):
+            # It steps in every step or epoch, for every group: one report is enough.
+            if self._told[UNKNOWN_GROUP, violation.what]:
+                return
+            found = source_lines.of_call("step", functions_of(self._task).values(), near="sched")
+            violation = violation._replace(group=UNKNOWN_GROUP, where=found or violation.where)
         kind = (violation.group, violation.what)
         self._told[kind] += 1
         number = self._told[kind]

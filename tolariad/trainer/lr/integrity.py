@@ -13,7 +13,7 @@ from torch import nn
 from torch.optim.optimizer import _global_optimizer_pre_hooks, register_optimizer_step_pre_hook
 
 from tolariad.core.learning_rate.schedule import LRIntegrityError
-from tolariad.trainer.lr import source_lines
+from tolariad.trainer.lr import schedulers, source_lines
 from tolariad.trainer.lr.guard import GUARD_ATTRIBUTE, UNKNOWN_GROUP, Guard, Tell, Violation
 
 if TYPE_CHECKING:
@@ -51,6 +51,12 @@ class Integrity:
     def is_clean(self) -> bool:
         """Return whether every rate is right, without correcting any."""
         return all(held.guard.is_clean() for held in self._every)
+
+    def tell_schedulers(self) -> None:
+        """Report torch's LR schedulers that were stepped, although no rate may have changed yet."""
+        for held in self._every if self.enable_guards else ():
+            if what := schedulers.what_stepped(held.guard.optimizer):
+                self._tell(Violation(UNKNOWN_GROUP, None, None, what))
 
     def refuse_if_ours(self, optimizer: Optimizer) -> None:
         """Raise LRIntegrityError if an unregistered optimizer holds a registered parameter, before it steps."""

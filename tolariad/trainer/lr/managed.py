@@ -28,7 +28,7 @@ class ManagedOptimizer:
         self.groups, self.names = tuple(groups), tuple(group.name for group in groups)
         self._tell = tell
         self._compares = compares
-        self.guard = Guard(optimizer, list(self.names), tell, compares=compares)
+        self.guard = Guard(optimizer, list(self.names), tell, compares=compares, stepped=False)
         # `_rows`: the rates from update `_first` on. `_digests`: their digests, as far as computed. `_coming`: the rows
         # not yet used.
         self._rows: list[tuple[float, ...]] = []
@@ -39,14 +39,10 @@ class ManagedOptimizer:
 
     def advance(self, step: int) -> tuple[float, ...]:
         """Write the rates of the next step and return those that step `step` used."""
-        row = next(self._coming, None)
-        if row is None:
-            self._fill(step)
-            row = next(self._coming, ())
-        guard = self.guard
-        put, used, guard.row = guard.put, guard.row, row
-        put(row)
-        return used
+        for row in self._coming:  # one of them: a loop is faster than `next`
+            return self.guard.replace(row)
+        self._fill(step)
+        return self.guard.replace(next(self._coming, ()))
 
     def digest(self, step: int, row: tuple[float, ...]) -> int:
         """Return `rates_digest` of the row that update `step` used. The row may be that of several optimizers."""
@@ -82,10 +78,9 @@ class ManagedOptimizer:
         self.load(groups, step)
 
     def _guard_anew(self, optimizer: Optimizer, names: Iterable[str]) -> None:
-        stepped = self.guard.stepped
-        self.guard.release()
-        self.guard = Guard(optimizer, list(names), self._tell, compares=self._compares)
-        self.guard.stepped = stepped
+        before = self.guard
+        before.release()
+        self.guard = Guard(optimizer, list(names), self._tell, compares=self._compares, stepped=before.stepped)
 
     def add(self, group: Group, parameters: Iterable[Any], *, like: str, step: int) -> None:
         """Add a group with these parameters and the options of the group `like`."""
@@ -110,7 +105,7 @@ class ManagedOptimizer:
 
     def _freeze(self) -> None:
         frozen = [group.name for group in self.groups if group.policy is LRPolicy.FROZEN]
-        self.guard.frozen = [parameter for name in frozen for parameter in self.parameters_of(name)]
+        self.guard.freeze([parameter for name in frozen for parameter in self.parameters_of(name)])
 
     def _fill(self, step: int) -> None:
         self._rows, self._digests, self._first = list(coming(self.groups, step + 1, STEPS_AT_ONCE)), [], step + 1

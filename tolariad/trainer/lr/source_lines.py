@@ -5,13 +5,14 @@ Promises: no function raises if there is no answer; it returns an empty text.
 
 from __future__ import annotations
 
+import dis
 import functools
 import sys
 import sysconfig
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from types import CodeType, FrameType
+from types import CodeType, FrameType, FunctionType
 from typing import Any, Final, TypeVar
 
 import torch
@@ -35,6 +36,18 @@ def of_function(function: Any) -> str:
     if not isinstance(code, CodeType):
         code = getattr(type(function).__call__, "__code__", None) if callable(function) else None
     return _place(code.co_filename, code.co_firstlineno, code.co_name) if isinstance(code, CodeType) else ""
+
+
+def of_call(method: str, functions: Iterable[FunctionType], *, near: str) -> str:
+    """Return the line of the first call of `method` in one of `functions`, if its object's name contains `near`."""
+    for function in functions:
+        code, line, before = function.__code__, 0, ""
+        for one in dis.get_instructions(code):
+            line = one.starts_line or line
+            if one.argval == method and near in before.lower():
+                return _place(code.co_filename, line, code.co_name)
+            before = str(one.argval)
+    return ""
 
 
 def of_caller() -> str:

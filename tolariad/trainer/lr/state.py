@@ -12,6 +12,7 @@ from msgspec import convert, to_builtins
 
 from tolariad.core.learning_rate.group import Group, Plateau, Scale
 from tolariad.core.learning_rate.schedule import LRPolicy, Schedule
+from tolariad.core.learning_rate.tabulated import Tabulated
 
 
 def groups_state(groups: Sequence[Group]) -> dict[str, dict[str, Any]]:
@@ -28,6 +29,8 @@ def _state(group: Group) -> dict[str, Any]:
     state: dict[str, Any] = {"schedule": to_builtins(group.schedule)} if group.schedule.start else {}
     if group.ordered is not None:
         state["ordered"] = group.ordered.value
+    if group.function is not None:
+        state["function"] = to_builtins(group.function)
     if group.scale is not None:
         state["scale"] = [group.scale.value, group.scale.curve]
     if group.plateau is not None:
@@ -47,4 +50,5 @@ def _with(group: Group, state: Mapping[str, Any]) -> Group:
         ordered=LRPolicy(state["ordered"]) if "ordered" in state else None,
         scale=Scale(*state["scale"]) if "scale" in state else None,
         plateau=Plateau(*state["plateau"]) if "plateau" in state else None,
+        function=convert(state["function"], Tabulated) if "function" in state else None,
     )

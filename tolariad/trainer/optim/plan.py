@@ -68,21 +68,6 @@ class Plan:
         )
 
 
-def held_names(optimizer: Optimizer, model_names: Mapping[str, Parameter]) -> dict[str, Parameter]:
-    """Return the optimizer's parameters by their names in a model. Raises RebuildRefused if the model lacks one."""
-    names = {id(parameter): name for name, parameter in model_names.items()}
-    held: dict[str, Parameter] = {}
-    for index, group in enumerate(optimizer.param_groups):
-        for parameter in group["params"]:
-            if id(parameter) not in names:
-                raise RebuildRefused(
-                    f"group {index} of the optimizer holds a parameter of shape {tuple(parameter.shape)} that is not "
-                    "the old model's: without a name it cannot be matched"
-                )
-            held[names[id(parameter)]] = parameter
-    return held
-
-
 def prepare(
     optimizer: Optimizer,
     old: Mapping[str, Parameter],

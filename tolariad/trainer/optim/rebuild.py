@@ -17,7 +17,6 @@ from tolariad.core.rates.words import (
     OptimizerRebuildPrepared,
 )
 from tolariad.trainer.optim.plan import RebuildRefused, fresh_state, prepare
-from tolariad.trainer.optim.preserve import adopt, report
 from tolariad.trainer.optim.rate_controller import tell_all
 
 if TYPE_CHECKING:
@@ -32,6 +31,7 @@ if TYPE_CHECKING:
     from tolariad.trainer.optim.rate_controller import RateController, Tell
 
 _log = logging.getLogger(__name__)
+_PARAMETERS = ("params", "param_names")
 
 
 class OptimizerRebuildCoordinator:
@@ -87,9 +87,9 @@ class OptimizerRebuildCoordinator:
         """Update the optimizer after `layer_id.parameter_name` was replaced by a parameter of `new_shape`, or added.
 
         Return True on success. Return False if it was impossible: nothing has changed then, and the log and the event
-        give the reason. If the optimizer knows the name, the new parameter replaces the old one, and its state is
-        carried over by `mapping` (by default old units first, new ones after them). Otherwise the controller adds a
-        group for it. Other parameters that have changed need calls of their own, or `rebuild`.
+        give the reason. If the optimizer knows the name, the new parameter replaces the old one. Its state is carried
+        over by `mapping` (by default old units first, new ones after them). Otherwise the controller adds a group for
+        it. Other parameters that have changed need calls of their own, or `rebuild`.
         """
         name = f"{layer_id}.{parameter_name}" if layer_id else parameter_name
 
@@ -113,7 +113,9 @@ class OptimizerRebuildCoordinator:
         """Update the optimizer to all changes of the model at once. Return True, or False with nothing changed.
 
         `among`: the parameters that this optimizer is to hold, by name, if there are other optimizers. Parameters
-        without a mapping are matched as in DynamicOptimizerStatePreserver. Parameters that are gone are dropped.
+        without a mapping are matched: first the same object, then the same qualified name with the same shape
+        (identity) or one that only grew (expand). Any other is new: the controller adds a group for it; without a
+        controller it gets the first group's options. Parameters that are gone are dropped.
         """
         return self._follow(lambda: dict(self.model.named_parameters() if among is None else among), parameter_mappings)
 
@@ -131,7 +133,7 @@ class OptimizerRebuildCoordinator:
             _log.error("an optimizer rebuild was aborted: %s", why)
             self._tell(OptimizerRebuildAborted(optimizer=self._name, why=why))
             return False
-        elapsed_ms = report(started, self.max_rebuild_time_ms, plan)
+        elapsed_ms = _report(started, self.max_rebuild_time_ms, plan)
         self._tell(OptimizerRebuildCommitted(optimizer=self._name, counts=plan.counts(), elapsed_ms=elapsed_ms))
         return True
 
@@ -141,7 +143,9 @@ class OptimizerRebuildCoordinator:
         state = dict(optimizer.state)
         try:
             _place(optimizer, plan)
-            adopt(self._controller, optimizer, optimizer, plan)
+            if self._controller is not None:
+                self._controller.replace_optimizer(optimizer, optimizer)
+            _add(self._controller, optimizer, plan)
             self._known = self._held(_placed(plan))
         except Exception:
             optimizer.param_groups[:] = [group for group, _, _ in before]
@@ -163,6 +167,22 @@ class OptimizerRebuildCoordinator:
         if strange:
             raise RebuildRefused(f"the optimizer holds parameters that are not the model's, of shapes {strange[:5]}")
         return {by_object[id(parameter)]: parameter for parameter in held}
+
+
+def _add(controller: RateController | None, optimizer: Optimizer, plan: Plan) -> None:
+    if not plan.added:
+        return
+    named = any("param_names" in group for group in optimizer.param_groups)
+    parameters: list[Any] = list(plan.added) if named else [parameter for _, parameter in plan.added]
+    if controller is None:
+        options = {key: value for key, value in optimizer.param_groups[0].items() if key not in _PARAMETERS}
+        optimizer.add_param_group({**options, "params": parameters})
+    else:
+        controller.add_new_parameters(optimizer, parameters)
+    for _, parameter in plan.added:
+        state = fresh_state(optimizer, parameter)
+        if state is not None:
+            optimizer.state[parameter] = state
 
 
 def _place(optimizer: Optimizer, plan: Plan) -> None:
@@ -187,3 +207,16 @@ def _placed(plan: Plan) -> dict[str, Parameter]:
 
 def _shape(shape: Sequence[int]) -> tuple[int, ...]:
     return tuple(int(size) for size in shape)
+
+
+def _report(started: float, budget_ms: float, plan: Plan) -> float:
+    """Return the milliseconds since `started`.
+
+    Warn in the log about an overrun, or about state that was not carried over.
+    """
+    elapsed_ms = (time.perf_counter() - started) * 1000.0
+    if elapsed_ms > budget_ms:
+        _log.warning("an optimizer rebuild took %.1f ms, its budget is %g ms", elapsed_ms, budget_ms)
+    if plan.unknown:
+        _log.warning("an optimizer rebuild did not carry over entries of unknown kind: %s", ", ".join(plan.unknown))
+    return elapsed_ms

@@ -26,7 +26,7 @@ class ActedOrders:
     `count`: how many there are; a script's orders are numbered like this. It is a part of the state. The keys are
     numbers of this journal, in which two equal states may differ. So they lie in the manifest, or in the table of a
     snapshot's slot. The newest WAITING_MAX keys are kept. These are enough: the daemon sends an order again only while
-    it does not know that the order has ended, and such orders are the newest that were answered here.
+    it does not know that the order has ended. Such orders are the newest that were answered here.
     """
 
     def __init__(self) -> None:

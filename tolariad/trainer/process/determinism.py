@@ -17,7 +17,7 @@ import torch
 from blake3 import blake3
 
 import tolariad
-from tolariad.core.trainer.words import Environment
+from tolariad.core.trainer.words import DataPrint, Environment
 from tolariad.trainer.errors import SetupRefused
 
 if TYPE_CHECKING:
@@ -86,7 +86,14 @@ def lent() -> Iterator[None]:
 
 
 def environment(
-    model: nn.Module, *, device: torch.device, grade: Grade, precision: str, task_hash: str, config_hash: str
+    model: nn.Module,
+    *,
+    device: torch.device,
+    grade: Grade,
+    precision: str,
+    task_hash: str,
+    config_hash: str,
+    data: tuple[DataPrint, ...],
 ) -> Environment:
     """Return the execution context of this process."""
     on_gpu = device.type == "cuda"
@@ -105,6 +112,7 @@ def environment(
         config_hash=config_hash,
         cuda=(torch.version.cuda or "") if on_gpu else "",
         gpu=torch.cuda.get_device_name(device) if on_gpu else "",
+        data=data,
     )
 
 

@@ -7,22 +7,22 @@ user's program.
 
 from __future__ import annotations
 
+import sysconfig
 import time
 import traceback
 from collections.abc import Callable, Generator
 from enum import Enum
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 from tolariad.channel import Activity
 from tolariad.core.settings.reading import ConfigError
 from tolariad.core.trainer.words import ExceptionReport, SetupRefusedReport
 from tolariad.failpoints import reached
-from tolariad.trainer.errors import SetupRefused, ToldToExit
+from tolariad.trainer.errors import SetupRefused, TaskRaised, ToldToExit
 from tolariad.trainer.process import light_start
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from tolariad.channel import TrainerEnd
     from tolariad.trainer.loop import Trainer
 
@@ -31,7 +31,13 @@ Steps: TypeAlias = Generator[Any, None, None]
 
 _LEFT: Final = "The program left its loop before the end of the run: by break, return or an exception."
 _TEXT_CHARS: Final = 16_000
+_SHORT_CHARS: Final = 1_000
 _FLUSH_S: Final = 5.0
+# Where the code of others lies, as beginnings of file names.
+_FOREIGN: Final = (
+    *(f"{sysconfig.get_path(name)}/" for name in ("stdlib", "purelib", "platlib")),
+    f"{Path(__file__).parents[2]}/",
+)
 # Errors in the task's code: if they are raised while the task is built, a restart would raise them again. Errors of
 # memory, disk and device are not among them.
 _MISTAKES: Final = (
@@ -115,6 +121,10 @@ def steps_through(
         channel.report(ExceptionReport(step=trainer.step if trainer else 0, traceback=_LEFT))
         flush(channel)
         raise
+    except TaskRaised as refused:
+        text = told("".join(traceback.format_exception(refused.__cause__))[-_TEXT_CHARS:])
+        report = SetupRefusedReport(why=told(str(refused)), traceback=text)
+        ending = Ending(End.REFUSED, refused, text)
     except (SetupRefused, ConfigError) as refused:
         report, ending = SetupRefusedReport(why=told(str(refused))), Ending(End.REFUSED, refused)
     except Exception as error:  # noqa: BLE001 - any exception of a task is reported and ends this trainer
@@ -124,10 +134,25 @@ def steps_through(
             report, ending = SetupRefusedReport(why=why, traceback=text), Ending(End.REFUSED, error, text)
         else:
             step = trainer.step if trainer else 0
-            report, ending = ExceptionReport(step=step, traceback=text), Ending(End.RAISED, error, text)
+            report, ending = _raised(error, step, text), Ending(End.RAISED, error, text)
     channel.report(report)
     flush(channel)
     return ending
+
+
+def _raised(error: Exception, step: int, text: str) -> ExceptionReport:
+    """Return the report of an exception after `step`, with what makes it recognisable."""
+    frames = traceback.extract_tb(error.__traceback__)
+    # The task's own line says more than one of torch or of this package, which many mistakes share.
+    own = [frame for frame in frames if not frame.filename.startswith(("<", *_FOREIGN))]
+    place = next(iter(reversed(own or frames)), None)
+    return ExceptionReport(
+        step=step,
+        traceback=text,
+        kind=told(f"{type(error).__module__}.{type(error).__qualname__}"[:_SHORT_CHARS]),
+        place=told(f"{place.filename}:{place.lineno}") if place is not None else "",
+        text=told("".join(traceback.format_exception_only(error)).strip()[-_SHORT_CHARS:]),
+    )
 
 
 def told(text: str) -> str:

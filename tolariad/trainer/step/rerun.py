@@ -144,4 +144,5 @@ def _same_bits(a: float, b: float) -> bool:
 
 
 def _shown(value: float) -> str:
-    return str(value) if isinstance(value, int) else value.hex()
+    """Return a number of which every bit can be read back."""
+    return repr(value)

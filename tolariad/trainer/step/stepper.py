@@ -135,9 +135,9 @@ class Stepper:
 
     def _complete(self, found: Measured | InFlight, measured: Measured | None, batches: int) -> None:
         """Count and report the step whose update was made. `measured`: its numbers, if they were read already."""
-        setup, watch, at = self._setup, self._stopwatch, self.position
-        used, step = setup.rates.row, at.step + 1
-        watch.advance(setup.rates, at.epoch)
+        watch, at = self._stopwatch, self.position
+        step = at.step + 1
+        used = watch.advance(self._setup.rates, at.epoch)
         reached("step")
         self.position = Position(step, at.epoch, at.batch + batches)
         self._progress.reached(step)

@@ -1,24 +1,32 @@
 """Evaluate the validation data: return means over all samples, and change nothing else.
 
-Promises: process-wide generators, training modes and gradients are the same afterwards.
+Promises: process-wide generators, training modes and gradients are the same afterwards. `try_evaluate` changes no
+buffer of the model either.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterator
 from contextlib import nullcontext
-from typing import TYPE_CHECKING, Any, NamedTuple
+from itertools import islice
+from numbers import Real
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+import numpy as np
 import torch
 
 from tolariad.failpoints import reached
 from tolariad.trainer.data.feed import to_device
 from tolariad.trainer.data.randomness import derived_seed, preserved_rng, seed_everything
-from tolariad.trainer.errors import SetupRefused
+from tolariad.trainer.errors import SetupRefused, TaskRaised
 
 if TYPE_CHECKING:
     from tolariad.trainer.setup import Setup
+
+# The machine's faults: the next trainer may not meet them.
+_TRANSIENT: Final = (OSError, MemoryError, torch.OutOfMemoryError)
+_PLAIN: Final = (int, float, bool, str, type(None))
 
 
 class Metrics(NamedTuple):
@@ -28,10 +36,11 @@ class Metrics(NamedTuple):
     samples: int
 
 
-def validate(setup: Setup, beat: Callable[[], None]) -> Metrics:
+def validate(setup: Setup, beat: Callable[[], None], *, batches: int | None = None) -> Metrics:
     """Evaluate a run on its validation data, with the averaged weights if it keeps them. No metrics without data.
 
     Sums are added up in double precision, in the order of the batches. `beat` is called at first and before each batch.
+    `batches`: only so many.
     """
     if setup.validation is None:
         return Metrics({}, 0)
@@ -45,14 +54,15 @@ def validate(setup: Setup, beat: Callable[[], None]) -> Metrics:
             with preserved_rng(), torch.no_grad():
                 # A validation that draws must give the same result in every epoch and after every restart.
                 seed_everything(derived_seed(setup.rng_seed, "validation"))
-                for batch in setup.validation.epoch(0, 0):
+                for batch in islice(setup.validation.epoch(0, 0), batches):
                     beat()
-                    reached("validation")
+                    if batches is None:
+                        reached("validation")
                     with setup.forward():
                         found = setup.task.evaluate(setup.model, to_device(batch, setup.device))
-                    for name, (total, count) in _named(found):
+                    for name, total, count in _sums(found, batch):
                         sums.setdefault(name, []).append(total)
-                        counts[name] = counts.get(name, 0) + int(count)
+                        counts[name] = counts.get(name, 0) + count
         finally:
             # Restore each module's own mode: a task may keep some of them in eval mode all the time.
             for module, training in modes:
@@ -61,16 +71,105 @@ def validate(setup: Setup, beat: Callable[[], None]) -> Metrics:
     return Metrics(means, max(counts.values(), default=0))
 
 
+def try_evaluate(setup: Setup, beat: Callable[[], None] = lambda: None) -> Metrics:
+    """Evaluate one batch before the first epoch: a fault is found within seconds. Raises SetupRefused.
+
+    The model keeps the values of its buffers, and plain values such as counters, whatever `evaluate` does.
+    """
+    plain = [
+        (module, {name: value for name, value in vars(module).items() if type(value) in _PLAIN})
+        for module in setup.model.modules()
+    ]
+    before = [(buffer, buffer.detach().clone()) for buffer in setup.model.buffers()]
+    try:
+        return validate(setup, beat, batches=1)
+    except (SetupRefused, *_TRANSIENT):
+        raise
+    except Exception as error:
+        why = f"evaluate(model, batch) raises {type(error).__name__} on the first batch of the validation data: {error}"
+        raise TaskRaised(why) from error
+    finally:
+        if setup.validation is not None:
+            # They have read items: what they remember must not reach a real validation.
+            setup.validation.end_workers()
+        for module, values in plain:
+            vars(module).update(values)
+        with torch.no_grad():
+            for buffer, value in before:
+                buffer.copy_(value)
+
+
 def _total(values: list[Any]) -> float:
     """Return the sum over batches, computed on their device, in one transfer."""
     return float(torch.stack([torch.as_tensor(value, dtype=torch.float64) for value in values]).sum())
 
 
-def _named(found: dict[Any, tuple[Any, int]]) -> Iterable[tuple[str, tuple[Any, int]]]:
-    """Return the results of a task's evaluate. Raises SetupRefused if a name is not text: it could not be recorded."""
-    for name in found:
+def _sums(found: Any, batch: Any) -> Iterator[tuple[str, Any, int]]:
+    """Yield name, sum and count of each result of a task's `evaluate`. A mean counts as often as the batch has samples.
+
+    Raises SetupRefused for anything that `evaluate` may not return.
+    """
+    by_name = isinstance(found, dict)
+    for name, value in found.items() if by_name else [("loss", found)]:
         if not isinstance(name, str):
             raise SetupRefused(
                 f"evaluate(model, batch) must return a dict by names; {name!r} is a {type(name).__name__}"
             )
-    return found.items()
+        if _is_number(value):
+            samples = samples_of(batch)
+            yield name, torch.as_tensor(value, dtype=torch.float64).reshape(()) * samples, samples
+        elif by_name and _is_sum_and_count(value):
+            total, count = value
+            yield name, total.reshape(()) if isinstance(total, torch.Tensor) else total, int(count)
+        else:
+            what = _described(value) + (f" for {name!r}" if by_name else "")
+            raise SetupRefused(
+                f"evaluate(model, batch) returns {what}. It may return a number or a tensor with one element, the mean "
+                "over the batch (its name is then `loss`); a dict of those by name; or a dict of (sum, count) by name"
+            )
+
+
+def _is_sum_and_count(value: Any) -> bool:
+    """Return whether this is a pair of numbers, the second a whole one: (loss, accuracy) would give a wrong mean."""
+    if not (isinstance(value, (tuple, list)) and len(value) == 2 and all(map(_is_number, value))):
+        return False
+    count = float(value[1])
+    return count >= 0 and count.is_integer()
+
+
+def _is_number(value: Any) -> bool:
+    if isinstance(value, torch.Tensor):
+        return value.numel() == 1 and not value.is_complex()
+    if isinstance(value, np.ndarray):
+        return value.size == 1 and value.dtype.kind in "biuf"
+    return isinstance(value, Real)
+
+
+def _described(value: Any) -> str:
+    if isinstance(value, torch.Tensor):
+        return f"a tensor of shape {tuple(value.shape)}"
+    if isinstance(value, (tuple, list)):
+        return f"a {type(value).__name__} of {len(value)}"
+    return "None" if value is None else f"a {type(value).__name__}"
+
+
+def samples_of(batch: Any) -> int:
+    """Return the number of samples in a batch: the length of its first tensor, or of its first list; 1 without one."""
+    return _length(batch) or 1
+
+
+def _length(batch: Any) -> int | None:
+    """Return the first dimension of the first tensor; without tensors, the length of the first list of other things."""
+    if isinstance(batch, torch.Tensor):
+        return batch.shape[0] if batch.dim() else None
+    if not _is_container(batch):
+        return None
+    values = list(batch if isinstance(batch, (tuple, list)) else batch.values())
+    found = next((length for value in values if (length := _length(value)) is not None), None)
+    if found is None and isinstance(batch, list) and values and not any(map(_is_container, values)):
+        return len(values)
+    return found
+
+
+def _is_container(value: Any) -> bool:
+    return isinstance(value, (tuple, list)) or callable(getattr(value, "values", None))

@@ -13,25 +13,12 @@ import torch
 from torch.nn import functional
 
 from tolariad.trainer.errors import SetupRefused
+from tolariad.trainer.tasks.names import OPTIONAL
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from tolariad.core.settings.model import Settings
-
-_FROM_TASK = (
-    "optimizers",
-    "training_step",
-    "grow",
-    "param_groups",
-    "clip_gradients",
-    "loss_unit",
-    "participants",
-    "on_step_end",
-    "on_epoch_end",
-    "state_dict",
-    "load_state_dict",
-)
 
 
 class GivenTask:
@@ -59,9 +46,14 @@ class GivenTask:
             return lambda _model, _cfg: given
         if name == "optimizers" and isinstance(given, Mapping):
             return lambda _model: given
-        if name in (*_FROM_TASK, "optimizer"):
+        if name in OPTIONAL:
             return getattr(self.__dict__.get("_task"), name)
         raise AttributeError(f"{type(self).__name__} has no {name!r}")
+
+    @property
+    def program(self) -> Any:
+        """The program's own task, or None."""
+        return self._task
 
     def model(self, _cfg: Settings) -> nn.Module:
         """Return the program's model as it is."""
@@ -83,11 +75,10 @@ class GivenTask:
         inputs, targets = _pair(batch)
         return _loss(model(inputs), targets, "mean")
 
-    def evaluate(self, model: nn.Module, batch: Any) -> dict[str, tuple[Any, int]]:
-        """Return the task's sums; without them, those of the loss and, for classes, of the accuracy."""
+    def evaluate(self, model: nn.Module, batch: Any) -> Any:
+        """Return the task's results; without them, sums of the loss and, for classes, of the accuracy."""
         if hasattr(self._task, "evaluate"):
-            given: dict[str, tuple[Any, int]] = self._task.evaluate(model, batch)
-            return given
+            return self._task.evaluate(model, batch)
         inputs, targets = _pair(batch)
         outputs = model(inputs)
         count = targets.numel()
@@ -95,6 +86,11 @@ class GivenTask:
         if not targets.is_floating_point():
             sums["accuracy"] = ((outputs.argmax(1) == targets).sum(), count)
         return sums
+
+
+def program_of(task: Any) -> Any:
+    """Return the object with the user's code: of a GivenTask the program's own task, which may be None."""
+    return task.program if isinstance(task, GivenTask) else task
 
 
 def _pair(batch: Any) -> tuple[Tensor, Tensor]:

@@ -5,6 +5,7 @@ Promises: only the module that the configuration names is imported, and its sour
 
 from __future__ import annotations
 
+import difflib
 import importlib
 import importlib.util
 import inspect
@@ -15,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, runtime_chec
 from blake3 import blake3
 
 from tolariad.trainer.errors import SetupRefused
+from tolariad.trainer.tasks.names import REQUIRED, misnamed
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -29,7 +31,6 @@ BUILT_IN: Final = {
 }
 # The name in the journal for the task of a program that called `Tolaria.train`.
 GIVEN: Final = "given"
-_REQUIRED: Final = ("model", "train_data", "val_data", "loss", "evaluate")
 
 
 @runtime_checkable
@@ -60,7 +61,7 @@ class Task(Protocol):
         ...
 
     def train_data(self, cfg: Settings) -> Any:
-        """Return a Dataset, a tuple of tensors of equal length, or a loader."""
+        """Return a Dataset, a tuple of tensors or NumPy arrays of equal length, or a loader."""
         ...
 
     def val_data(self, cfg: Settings) -> Any:
@@ -71,10 +72,11 @@ class Task(Protocol):
         """Return the loss to minimise: a 0-dim tensor, or a dict with one under `loss`. The batch is on the device."""
         ...
 
-    def evaluate(self, model: nn.Module, batch: Any) -> dict[str, tuple[Any, int]]:
-        """Return sums and counts over a batch, such as `{"accuracy": (correct, samples)}`.
+    def evaluate(self, model: nn.Module, batch: Any) -> Any:
+        """Return sums and counts over a batch, such as `{"accuracy": (correct, samples)}`, or means.
 
-        In eval mode, without gradients.
+        A number or a tensor with one element is the mean over the batch; its name is `loss`. A dict holds means or
+        pairs (sum, count) by name. In eval mode, without gradients.
         """
         ...
 
@@ -129,17 +131,27 @@ def _made(module: ModuleType, attribute: str, name: str) -> FoundTask:
     """Call the class or factory. An instance is used as it is."""
     found: Any = module
     for part in attribute.split("."):
-        found = getattr(found, part, None)
-    if found is None:
-        raise SetupRefused(f"task: {module.__name__} has no {attribute!r} (from {name!r})")
+        within, found = found, getattr(found, part, None)
+        if found is None:
+            place = Path(name.rpartition(":")[0]).name or module.__name__
+            raise SetupRefused(f"{place} has no {attribute!r}{_nearest(within, attribute, part)}")
     task = found() if inspect.isclass(found) or inspect.isfunction(found) else found
-    required = [one for one in _REQUIRED if one != "loss" or not callable(getattr(task, "training_step", None))]
+    required = [one for one in REQUIRED if one != "loss" or not callable(getattr(task, "training_step", None))]
     missing = [method for method in required if not callable(getattr(task, method, None))]
     if missing:
+        near = ", ".join(f"rename {other} to {meant}" for other, meant in misnamed(task) if meant in missing)
         raise SetupRefused(
-            f"task: {name!r} has no method {', '.join(missing)}; `tolariad new-task PATH` writes a working example"
+            f"task: {name!r} has no method {', '.join(missing)}; "
+            f"{near or '`tolariad new-task PATH` writes a working example'}"
         )
     return FoundTask(task, _hash_of(module))
+
+
+def _nearest(within: Any, attribute: str, part: str) -> str:
+    """Return the question for the public class or function of `within` with the nearest name; "" if none is near."""
+    known = [name for name, value in vars(within).items() if callable(value) and not name.startswith("_")]
+    close = difflib.get_close_matches(part, known, 1, 0.6)
+    return f"; did you mean {attribute.replace(part, close[0])!r}?" if close else ""
 
 
 def _hash_of(module: ModuleType) -> str:

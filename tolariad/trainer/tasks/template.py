@@ -1,7 +1,7 @@
 """A task to start from: it classifies two half moons. Replace the data, the model and the loss by yours.
 
     tolariad check config.yaml      validates the configuration and shows what the run costs
-    tolariad run config.yaml        with `task: ./this_file.py:MyTask` in it
+    tolariad run config.yaml        with `task: ./this_file.py:MyTask` and `epochs: 20` in it
 
 Dropout, augmentation and shuffling may use the process-wide generators of torch, NumPy and Python. They are seeded from
 `rng_seed`. A run that is killed and started again draws the numbers it would have drawn.
@@ -22,8 +22,9 @@ class MyTask:
 
     def model(self, cfg: Any) -> nn.Module:
         """Return a new model. It will be moved to the device."""
-        width = int(cfg.task_options.get("width", 32))
-        return nn.Sequential(nn.Linear(2, width), nn.ReLU(), nn.Dropout(0.1), nn.Linear(width, 2))
+        width = int(cfg.task_options.get("width", 256))
+        hidden = nn.Sequential(nn.Linear(2, width), nn.ReLU(), nn.Linear(width, width), nn.ReLU())
+        return nn.Sequential(hidden, nn.Dropout(0.1), nn.Linear(width, 2))
 
     def train_data(self, cfg: Any) -> Any:  # noqa: ARG002 - the signature is given
         """Return a Dataset, a tuple of tensors of equal length, or a DataLoader."""

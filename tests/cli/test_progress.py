@@ -1,0 +1,251 @@
+"""The output of `tolariad run` while it lasts: the bar, plain lines, notes, and how they share a terminal."""
+
+from __future__ import annotations
+
+import io
+import logging
+import os
+import re
+import subprocess
+import sys
+import threading
+import time
+import tty
+
+import msgspec
+import pytest
+
+from tests.control.fakes import Recorder
+from tolariad.cli.progress import Progress
+from tolariad.cli.status_words import status_row
+from tolariad.core.health.words import ConservativeModeEntered
+from tolariad.core.rollback.words import RolledBack
+from tolariad.core.run.words import DaemonStarted, Limits, RunFrozen
+from tolariad.core.said import LATEST_MAX
+from tolariad.telemetry.logs import DaemonLog
+
+
+class Clock:
+    def __init__(self):
+        self.now = 0.0
+
+    def __call__(self):
+        return self.now
+
+
+def shown(recorder, *, rewrite, moments):
+    """Return the output of progress for these statuses at these seconds."""
+    stream, clock = io.StringIO(), Clock()
+    progress = Progress(stream, rewrite=rewrite, clock=clock)
+    for moment in moments:
+        clock.now = moment
+        progress(recorder.status())
+        recorder.step()
+    progress.end()
+    return stream.getvalue()
+
+
+@pytest.fixture
+def restored_root_logger():
+    """Give pytest its handlers back afterwards."""
+    root = logging.getLogger()
+    handlers, level = root.handlers[:], root.level
+    yield
+    root.handlers[:] = handlers
+    root.setLevel(level)
+
+
+@pytest.fixture
+def recorder(run_dir):
+    made = Recorder(run_dir / "journal", segment_bytes=1 << 20)
+    made.begin_run()
+    yield made
+    made.journal.close()
+
+
+def test_progress_is_plain_lines_where_there_is_no_terminal(recorder):
+    """A line when epoch or phase changes, and every few seconds otherwise; no control characters."""
+    lines = shown(recorder, rewrite=False, moments=[n * 0.2 for n in range(25)]).splitlines()
+
+    assert 3 <= len(lines) <= 8
+    assert "epoch 2/3" in lines[-1] or "epoch 3/3" in lines[-1]
+    assert all("\x1b" not in line and "\r" not in line for line in lines)
+    for word in ("step", "loss", "acc", "lr", "steps/s", "left"):
+        assert word in lines[-1]
+
+
+def test_progress_says_it_is_alive_while_nothing_changes(recorder):
+    """A paused run still prints a line every five seconds."""
+    stream, clock = io.StringIO(), Clock()
+    progress = Progress(stream, rewrite=False, clock=clock)
+    for clock.now in (0.0, 1.0, 4.0, 5.5, 6.0, 11.0):
+        progress(recorder.status())
+
+    assert len(stream.getvalue().splitlines()) == 3
+
+
+def test_progress_rewrites_one_line_on_a_terminal(recorder, monkeypatch):
+    """Each state replaces the one before; nothing stays but notes. Every line has a bar and fits, however narrow."""
+    for _ in range(9):
+        recorder.step()
+    for columns in (80, 60, 44, 20, 120):
+        monkeypatch.setenv("COLUMNS", str(columns))
+        rows = shown(recorder, rewrite=True, moments=[0.1, 0.2, 0.3]).split("\r\x1b[K")
+
+        assert len(rows) == 5, "three states and the end"
+        assert "\n" not in "".join(rows)
+        assert all(len(row) < columns for row in rows)
+        assert columns < 60 or all("━" in row and "step" in row and "loss" in row for row in rows[1:4])
+        assert ("steps/s" in rows[3], "lr " in rows[3]) == (False, columns == 120)
+
+
+def test_the_start_is_named_by_its_phases(recorder):
+    """Until there is an epoch, nothing else is shown; later the place, but no figures of before."""
+    status = msgspec.to_builtins(recorder.status())
+    trainer = {**status["trainer"], "alive": True}
+
+    def row(**fields):
+        return status_row({**status, "phase": "starting", **fields})
+
+    assert row(epoch=0, trainer=None) == "starting the trainer"
+    assert row(epoch=0, trainer={**trainer, "activity": "import"}) == "importing torch"
+    assert row(epoch=0, trainer={**trainer, "activity": "build"}) == "building the model"
+    assert row(epoch=2, trainer={**trainer, "alive": False}).startswith("starting the trainer  epoch 2/3  step ")
+    assert row(epoch=2, rerunning_to=7).startswith("re-running up to step 7  epoch 2/3  step ")
+    assert "loss" not in row(epoch=2)
+
+
+def test_the_tasks_own_metrics_are_in_the_row(recorder):
+    """By their names, after the loss; if the line is too narrow, they leave before the position."""
+    recorder.step()
+    metrics = {"loss": 0.25, "accuracy": 0.5, "r2": 0.75, "f1 \x1b": None}
+    status = {**msgspec.to_builtins(recorder.status()), "phase": "running", "metrics": metrics}
+    row = status_row(status)
+
+    assert "val_loss 0.25  acc 50.00 %  r2 0.75  f1 \\x1b -" in row
+    assert "r2" not in status_row(status, 60)
+    assert "acc 50.00 %" in status_row(status, 60)
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "ascii"])
+def test_a_bar_can_be_written_to_any_terminal(recorder, encoding):
+    """A terminal without the bar's characters gets others."""
+    stream = io.TextIOWrapper(io.BytesIO(), encoding=encoding)
+    for _ in range(9):
+        recorder.step()
+    Progress(stream, rewrite=True)(recorder.status())
+
+    assert (b"\xe2\x94\x81" in stream.buffer.getvalue()) is (encoding == "utf-8")
+    assert b"--" in stream.buffer.getvalue() or encoding == "utf-8"
+    assert b"epoch 1/3" in stream.buffer.getvalue()
+
+
+def screen(written: str) -> list[str]:
+    """Return the lines that a terminal shows after these bytes; it obeys line ends and the erasing of a line."""
+    lines = [""]
+    column = 0
+    for mark in re.findall(r"\r|\n|\x1b\[K|\x1b\[[0-9;]*m|[^\r\n\x1b]", written):
+        if mark == "\n":
+            lines.append("")
+        elif mark == "\r":
+            column = 0
+        elif mark == "\x1b[K":
+            lines[-1] = lines[-1][:column]
+        elif len(mark) == 1:
+            lines[-1] = f"{lines[-1][:column]}{mark}{lines[-1][column + 1 :]}"
+            column += 1
+        assert column < 80, "nothing wraps"
+    return lines
+
+
+def test_the_bar_notes_and_the_log_do_not_garble_each_other(recorder, monkeypatch, restored_root_logger):
+    """On one terminal of 80 columns, from two threads: every line that stays is whole, and the bar is the last."""
+    monkeypatch.setenv("COLUMNS", "80")
+    reader, terminal = os.openpty()
+    tty.setraw(terminal)
+    pieces: list[bytes] = []
+    reading = threading.Thread(target=lambda: pieces.extend(iter(lambda: os.read(reader, 4096), b"\x04")), daemon=True)
+    reading.start()
+    log = DaemonLog("info", "auto", terminal)
+    with os.fdopen(os.dup(terminal), "w", encoding="utf-8") as stream:
+        progress = Progress(stream)
+        for number in range(60):
+            log.write(f"the task printed line {number}\n".encode())
+            recorder.step()
+            if number % 10 == 0:
+                recorder.record(RunFrozen(why=f"reason {number}"))
+            progress(recorder.status())
+    log.close()
+    time.sleep(0.05)
+    os.write(terminal, b"\x04")
+    reading.join(20)
+    lines = screen(b"".join(pieces).decode())
+
+    assert [one for one in lines if one.startswith("the task")] == [f"the task printed line {n}" for n in range(60)]
+    assert sum(one.startswith("note: The run halted: reason") for one in lines) == 6
+    whole = re.compile(r"the task printed line \d+|note: The run halted: reason \d+\..*|      .*|")
+    assert [one for one in lines[:-1] if not whole.fullmatch(one)] == []
+    assert lines[-1].startswith("frozen  epoch 6/3  step 60/30  ━")
+
+
+def test_a_run_that_is_no_terminal_loads_no_rich():
+    """The daemon's log does not load it either, though structlog would."""
+    code = (
+        "import sys; from tolariad.cli.progress import Progress; import tolariad.daemon; print('rich' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=True)
+
+    assert done.stdout == "False\n"
+
+
+WHY = "divergence: loss 12.3456 at step 412, where 1.23456 was usual and 1.54321 the limit"
+BACK = {"rollback": "r0001", "checkpoint": "c000004", "branch": 1, "parent": 0, "step": 200, "epoch": 2, "batch": 0}
+
+
+@pytest.mark.parametrize("rewrite", [True, False])
+def test_progress_says_at_once_and_once_what_the_run_did_on_its_own(recorder, rewrite):
+    """Notes stay, within 80 columns on a terminal: none of an earlier start, none twice, and the number of those left
+    out.
+    """
+    stream, clock = io.StringIO(), Clock()
+    progress = Progress(stream, rewrite=rewrite, clock=clock)
+    recorder.record(
+        RunFrozen(why="of yesterday"), DaemonStarted(pid=1, boot_id="b", host="h", version="0.1", limits=Limits())
+    )
+    progress(recorder.status())
+    recorder.record(RolledBack(from_step=412, why=WHY, **BACK))
+    for clock.now in (0.1, 0.2):
+        progress(recorder.status())
+    for number in range(LATEST_MAX + 3):
+        recorder.record(ConservativeModeEntered(why=f"reason \x1b[2J {number}"))
+    progress(recorder.status())
+    progress.end()
+    text = stream.getvalue().replace("\r\x1b[K", "\n").replace("\n\n", "\n")
+    lines = text.splitlines()
+    first = next(n for n, line in enumerate(lines) if "note: " in line)
+
+    assert "yesterday" not in text
+    assert "\x1b" not in text
+    assert text.count("Rolled back") == 1
+    shown = lines[first : first + 3] if rewrite else lines[first : first + 1]
+    assert " ".join(line.removeprefix("note:").strip() for line in shown) == (
+        f"Rolled back from step 412 to step 200 (c000004) and abandoned 212 steps: {WHY}."
+    )
+    # A file is searched by line; only a terminal has an edge.
+    assert (max(len(line) for line in lines if line.startswith(("note: ", "      "))) <= 80) == rewrite
+    assert text.count("note: 3 earlier ") == 1
+    assert sum("Conservative mode is on" in line for line in lines) == LATEST_MAX
+
+
+def test_a_row_that_is_too_long_loses_the_rate_first(recorder):
+    """Then the speed is dropped, but never the position or the time left."""
+    recorder.step()
+    status = {**msgspec.to_builtins(recorder.status()), "steps_per_s": 86.4, "eta_s": 17.0, "phase": "running"}
+    whole = status_row(status)
+
+    assert "  lr " in whole
+    assert "steps/s" in whole
+    assert "  lr " not in status_row(status, len(whole) - 1)
+    assert "steps/s" in status_row(status, len(whole) - 1)
+    assert "steps/s" not in status_row(status, 40)
+    assert "left" in status_row(status, 40)

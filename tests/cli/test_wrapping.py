@@ -1,0 +1,40 @@
+"""Sentences fit the terminal; files keep one line for one thing."""
+
+from __future__ import annotations
+
+import io
+
+from tolariad.cli.wrapping import fitted_to, width, wrapped
+
+
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
+def test_a_long_line_is_broken_at_spaces_and_indented(monkeypatch):
+    """No word is cut, no space between words is lost, and colours take no columns."""
+    text = "  last error  the training \x1b[31mraised\x1b[0m the same exception twice after step 7: no such label"
+    lines = wrapped(text, 40, 14)
+
+    assert all(width(line) <= 40 for line in lines)
+    assert lines[0].startswith("  last error  the")
+    assert all(line.startswith(" " * 14 + line.lstrip()[0]) for line in lines[1:])
+    assert " ".join(line.strip() for line in lines) == text.strip()
+
+
+def test_a_stream_that_is_no_terminal_keeps_lines_whole(monkeypatch):
+    """A search by lines finds the whole sentence."""
+    monkeypatch.setenv("COLUMNS", "40")
+    text = "word " * 30
+    assert fitted_to(io.StringIO(), text) == [text]
+    assert max(map(len, fitted_to(Terminal(), text))) <= 40
+
+
+def test_commands_and_long_words_stay_whole():
+    """Half a command must not be copied; a path that is longer than the terminal is not cut."""
+    command = "              tolaria why /a/folder/with/a/long/name/of/a/run death"
+    assert wrapped(command, 40, 14) == [command]
+    assert wrapped("see /a/folder/that/is/longer/than/the/terminal now", 20, 2)[1].strip() == (
+        "/a/folder/that/is/longer/than/the/terminal"
+    )

@@ -1,0 +1,96 @@
+"""Orders of a function's table: checked before they are recorded, repeated in re-runs from the journal alone."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.core.rated import RatedWorld
+from tests.core.simulate import find, until
+from tolariad.core.decision import Accepted, Refusal
+from tolariad.core.learning_rate.schedule import LRPolicy
+from tolariad.core.learning_rate.tabulated import Tabulated, packed
+from tolariad.core.rates import rules
+from tolariad.core.rates import words as lv
+from tolariad.core.run.slice import Phase
+from tolariad.core.state import capture, read_capture
+
+
+def table(factors=(1.0, 0.9, 0.8, 0.75, 0.7, 0.6, 0.5, 0.4, 0.35, 0.3, 0.2, 0.1), **other):
+    given = {"source": "/a/b.py:f", "hash": "ab", "steps": len(factors), "packed": packed(factors)}
+    return Tabulated(**{**given, **other})
+
+
+def test_a_function_that_is_ordered_acts_at_the_boundary_and_scales_to_its_value():
+    """The group had another policy. The events hold the table, and every step has the rates that it leads to."""
+    world = until(RatedWorld(0), 4)
+    assert isinstance(world.lr_set("head", 0.01, function=table()), Accepted)
+    world.run()
+
+    (changed,) = find(world, lv.RateChanged)
+    assert (changed.policy, changed.rate, changed.function) == (LRPolicy.FUNCTION, 0.01, table())
+    assert world.state.rates.group("head").policy_name == "b.py:f"
+    assert find(world, lv.LrViolationDetected) == []
+    assert world.state.run.phase is Phase.COMPLETED
+
+
+def test_a_rerun_repeats_the_table_of_the_journal(seed):
+    """The trainer dies after the order has acted; the next one gets the table with the order, and imports nothing."""
+    world = until(RatedWorld(seed), 3)
+    world.lr_set("head", 0.01, function=table())
+    until(world, 5)
+    world.crash_trainer()
+    world.run()
+
+    assert len(find(world, lv.RateChanged)) == 1
+    assert world.state.rates.group("head").function == table()
+    assert find(world, lv.LrViolationDetected) == []
+    assert world.state.run.phase is Phase.COMPLETED
+
+
+def test_a_capture_of_the_state_holds_the_table():
+    """A reader that begins at a capture computes the same rates."""
+    world = until(RatedWorld(0), 3)
+    world.lr_set("head", 0.01, function=table())
+    world.run()
+
+    assert read_capture(capture(world.state)) == world.state
+
+
+@pytest.mark.parametrize(
+    ("wrong", "why"),
+    [
+        (table([1.0] * 11), "has 11 steps, and the schedule has 12"),
+        (table([1.0] * 11 + [-1.0]), "at step 11 it gives -1.0"),
+        (table(packed="rubbish"), "has 0 steps"),
+        (table([0.001] * 11 + [1.0]), "rises to"),
+    ],
+)
+def test_a_table_that_is_no_schedule_is_refused(wrong, why):
+    """A client makes tables, so the kernel checks each before it is recorded."""
+    world = until(RatedWorld(0), 3)
+    answer = world.lr_set("head", 0.02, function=wrong)
+
+    assert isinstance(answer, Refusal)
+    assert why in answer.why
+    assert find(world, lv.RateOrdered) == []
+
+
+def test_tables_of_all_groups_together_have_a_limit(monkeypatch):
+    """They are in every capture of the state. A table that an order replaces does not count."""
+    world = until(RatedWorld(0), 2)
+    monkeypatch.setattr(rules, "PACKED_MAX", len(table().packed))
+    assert isinstance(world.lr_set("head", 0.01, function=table()), Accepted)
+    until(world, 5)
+
+    refused = world.lr_set("body", 0.05, function=table())
+    assert isinstance(refused, Refusal)
+    assert "which is the limit" in refused.why
+    assert isinstance(world.lr_set("head", 0.01, function=table()), Accepted)
+
+
+def test_a_policy_without_its_table_is_refused():
+    """`function` is no name of a policy: there is nothing that it would compute."""
+    answer = until(RatedWorld(0), 3).lr_set("head", 0.01, LRPolicy.FUNCTION)
+
+    assert isinstance(answer, Refusal)
+    assert "comes with its table" in answer.why

@@ -1,0 +1,42 @@
+"""Wrap what people read to the width of their terminal. Elsewhere a line stays a line: files are searched by lines."""
+
+from __future__ import annotations
+
+import re
+from typing import Final, TextIO
+
+_COLOURS: Final = re.compile("\x1b\\[[0-9]{1,2}m")
+# A command is copied with the mouse: a line end within it would run the half of it.
+_COMMAND: Final = re.compile(r"tolariad? [a-z]")
+
+
+def width(text: str) -> int:
+    """Return the columns that the text takes; colours take none."""
+    return len(_COLOURS.sub("", text))
+
+
+def fitted_to(stream: TextIO, text: str, indent: int = 0) -> list[str]:
+    """Return a line as lines that fit the terminal, or as it is if `stream` is none.
+
+    A line is broken at spaces, never within a word. Further lines are indented. A command at the end stays whole.
+    """
+    if not stream.isatty():
+        return [text]
+    from shutil import get_terminal_size
+
+    return wrapped(text, max(indent + 20, get_terminal_size().columns), indent)
+
+
+def wrapped(text: str, columns: int, indent: int) -> list[str]:
+    """Return `text` in lines of at most `columns`; words are separated as before, but for those at a line's end."""
+    if width(text) <= columns:
+        return [text]
+    command = _COMMAND.match(text.lstrip())
+    lines, line = [], ""
+    for piece in [text] if command else re.findall(r"\s*\S+", text):
+        if line.strip() and width(line + piece) > columns:
+            lines.append(line)
+            line = " " * indent + piece.lstrip()
+        else:
+            line += piece
+    return [*lines, line]

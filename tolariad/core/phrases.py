@@ -1,0 +1,60 @@
+"""The parts that sentences about events share: reasons, givers of orders, lists, sizes.
+
+Promises: pure. A reason is one line, whatever the event holds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from tolariad.core.base import Event
+
+_NAMED_MAX: Final = 3
+
+
+def because(why: str) -> str:
+    """Return the reason, and the end of the sentence."""
+    words = " ".join(why.split()).rstrip(".")
+    return f": {words}." if words else "."
+
+
+def by(e: Event) -> str:
+    """Return the giver of the order, the reason for it, and the end of the sentence."""
+    return "." if e.actor is None else f" by {who(e)}{because(e.actor.reason)}"
+
+
+def who(e: Event) -> str:
+    """Return the giver of an order: the user, or one of our own programs."""
+    actor = e.actor
+    if actor is None or actor.uid < 0:
+        return (actor.program if actor is not None else "") or "tolariad"
+    return f"uid {actor.uid}"
+
+
+def listed(names: Iterable[object]) -> str:
+    """Return the first few, and how many more there are."""
+    shown = [str(name) for name in names]
+    more = f" and {len(shown) - _NAMED_MAX} more" if len(shown) > _NAMED_MAX else ""
+    return f"{', '.join(shown[:_NAMED_MAX])}{more}"
+
+
+def counted(count: int, noun: str) -> str:
+    """Return a count with its noun."""
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+
+
+def size(count: int) -> str:
+    """Return a number of bytes in decimal units: `1.5 MB`."""
+    amount = float(count)
+    for unit in ("B", "kB", "MB", "GB"):
+        if amount < 1000:
+            return f"{amount:.0f} {unit}" if unit == "B" else f"{amount:.1f} {unit}"
+        amount /= 1000
+    return f"{amount:.1f} TB"
+
+
+def last_line(text: str) -> str:
+    """Return the last line that is not empty, or the empty string."""
+    return next((line.strip() for line in reversed(text.splitlines()) if line.strip()), "")

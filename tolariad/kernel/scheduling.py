@@ -1,0 +1,17 @@
+"""What the kernel's thread asks of cores and scheduling classes."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from tolariad.core.trainer.words import ExecutionContextRecorded, SchedulingRecorded
+
+
+class Scheduling(Protocol):
+    """Cores and scheduling classes. The kernel's thread calls both methods, for itself. Neither raises."""
+
+    def take(self, context: ExecutionContextRecorded, trainer_pid: int) -> SchedulingRecorded:
+        """Ask for the cores and the class that suit a trainer that is ready. Return what the system gave."""
+
+    def give_back(self) -> None:
+        """Undo `take`: the trainer is gone."""

@@ -1,0 +1,54 @@
+"""Find torch's LR schedulers that step an optimizer of the run, which sets its rates itself.
+
+Nothing is looked for before a rate is found changed, or a scheduler has wrapped the optimizer's `step`: a search costs
+a tenth of a second.
+"""
+
+from __future__ import annotations
+
+import gc
+from typing import TYPE_CHECKING, Any, Final
+from weakref import ReferenceType, WeakKeyDictionary, ref
+
+from torch.optim.lr_scheduler import LRScheduler
+
+from tolariad.core.rates.words import SCHEDULER_STEPPED
+
+if TYPE_CHECKING:
+    from torch.optim import Optimizer
+
+# The schedulers of an optimizer, as of the last search.
+_found: Final[WeakKeyDictionary[Optimizer, list[ReferenceType[LRScheduler]]]] = WeakKeyDictionary()
+
+
+def what_wrote(optimizer: Optimizer, index: int, found: float | None) -> str:
+    """Return the violation's words if a scheduler wrote this rate into the group `index`; else ""."""
+    for scheduler in _schedulers(optimizer):
+        rates = getattr(scheduler, "_last_lr", ())
+        if index < len(rates) and found is not None and float(rates[index]) == found:
+            return _words(scheduler)
+    return ""
+
+
+def what_stepped(optimizer: Optimizer) -> str:
+    """Return the violation's words if a scheduler of this optimizer was stepped, whether it changed a rate or not."""
+    if not getattr(optimizer.step, "_wrapped_by_lr_sched", False):
+        return ""
+    if not _schedulers(optimizer):
+        _found.pop(optimizer)  # it was created after the last search
+    return next((_words(one) for one in _schedulers(optimizer) if one.last_epoch > 0), "")
+
+
+def _words(scheduler: Any) -> str:
+    return f"{SCHEDULER_STEPPED} ({type(scheduler).__name__})"
+
+
+def _schedulers(optimizer: Optimizer) -> list[LRScheduler]:
+    if optimizer not in _found:
+        # type(): the __class__ of a proxy may run code.
+        _found[optimizer] = [
+            ref(one)
+            for one in gc.get_objects()
+            if issubclass(type(one), LRScheduler) and one.__dict__.get("optimizer") is optimizer
+        ]
+    return [one for held in _found[optimizer] if (one := held()) is not None]
