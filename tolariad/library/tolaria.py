@@ -21,7 +21,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
-import msgspec
 import torch
 from msgspec.structs import replace
 from torch import nn
@@ -31,7 +30,9 @@ from tolariad.core.settings.model import Settings
 from tolariad.core.state import RunState
 from tolariad.daemon.request import RunRequest
 from tolariad.library.live import Live
-from tolariad.library.own_loop import LoopTask, OwnLoop, for_own_loop
+from tolariad.library.loop_task import LoopTask, for_own_loop
+from tolariad.library.own_loop import OwnLoop
+from tolariad.library.result import TrainingResult
 from tolariad.storage import copy_checkpoint
 from tolariad.trainer.data.randomness import preserved_rng
 from tolariad.trainer.loop import Trainer
@@ -43,17 +44,6 @@ from tolariad.trainer.tasks.given import GivenTask
 from tolariad.trainer.tasks.task import GIVEN
 
 _busy: Final = threading.Lock()
-
-
-class TrainingResult(msgspec.Struct, frozen=True):
-    """The run at the end of `train`: the phase is `completed` or `stopped`; `metrics` are of the last validation."""
-
-    run_dir: Path
-    phase: str
-    epochs: int
-    steps: int
-    metrics: dict[str, float]
-    last_checkpoint: str | None
 
 
 class Tolaria:
@@ -176,16 +166,7 @@ class Tolaria:
         return self._config if epochs is None else replace(self._config, epochs=epochs)
 
     def _result(self) -> TrainingResult:
-        state = self._state
-        newest = state.checkpoints.newest
-        return TrainingResult(
-            run_dir=self.run_dir,
-            phase=state.run.phase.value,
-            epochs=state.progress.epoch_finished,
-            steps=state.progress.step,
-            metrics=dict(state.progress.metrics),
-            last_checkpoint=newest.id if newest else None,
-        )
+        return TrainingResult.of(self._state, self.run_dir)
 
     def checkpoint(self, path: str | Path) -> bool:
         """Copy a committed checkpoint to the new folder `path`. Return False if there is none or it was refused.
