@@ -104,6 +104,8 @@ class OwnLoop:
 
         Raises what `Tolaria.train` raises, and LoopMisused.
         """
+        caller = frame.f_back if (frame := inspect.currentframe()) is not None else None
+        self._task.loop_codes = (caller.f_code,) if caller is not None else ()
         loop = self._epochs(epochs)
         self._loop = loop if self._is_held else None
         return loop

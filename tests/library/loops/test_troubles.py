@@ -187,6 +187,24 @@ def test_a_rollback_sends_a_loop_of_two_optimizers_back_to_the_same_bits(tmp_pat
     assert bits(again) == bits(calm)
 
 
+def test_a_scheduler_that_the_loop_steps_is_said_once_with_its_line(tmp_path, caplog):
+    """It has no effect; the line says what to do."""
+    model = network()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1)
+    run = Tolaria(configured(learning_rate={}), run_dir=tmp_path / "run").run(model, optimizer, loader())
+    with caplog.at_level(logging.WARNING, logger="tolariad.run"):
+        for _ in run.epochs(2):
+            for x, y in run.batches():
+                run.step(cross_entropy(model(x), y))
+            scheduler.step()
+    (said,) = [one.getMessage() for one in caplog.records if "scheduler" in one.getMessage()]
+    assert f"{__file__}:" in said
+    assert "StepLR" in said
+    assert "Remove it and set `learning_rate.policy`" in said
+    assert {event.lr for event in of(events_of(tmp_path / "run"), StepCompleted)} == {0.1}
+
+
 def test_a_skipped_batch_is_said_in_a_line(tmp_path, caplog):
     """As by `train`."""
     inputs, targets = (tensor.clone() for tensor in data().tensors)
