@@ -79,7 +79,7 @@ def test_an_exception_of_the_loop_that_repeats_fails_the_run_or_its_batch_is_ski
             with pytest.raises(Bad):
                 allergic(run_dir, on_death=on_death)
         assert failed == []
-        assert allergic(run_dir, on_death=on_death) == [2]
+        assert allergic(run_dir, on_death=on_death)[-1] == 2
         assert of(events_of(run_dir), StepCompleted)[-1].step == 2 * STEPS_PER_EPOCH - 2
         assert [one.epoch for one in of(events_of(run_dir), StepSkipped)] == [1, 2]
     else:
