@@ -12,10 +12,12 @@ import os
 import time
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
 from journal import Journal
+from tolariad.channel import Page
 from tolariad.control.methods import Change
 from tolariad.control.status import Heartbeat, LiveFacts, RunStatus, run_status
 from tolariad.control.tables import BudgetTable, RateTable, budget_table, rate_table
@@ -26,7 +28,6 @@ from tolariad.core.plain import rfc3339
 from tolariad.core.run.slice import Phase
 from tolariad.core.vocabulary import AnyCommand
 from tolariad.kernel import Kernel, Published
-from tolariad.supervisor import Supervisor
 from tolariad.telemetry.histograms import BudgetHistograms
 
 _log: Final = logging.getLogger(__name__)
@@ -98,24 +99,24 @@ def _tell_one(listener: Callable[[Change], None], change: Change) -> None:
         _log.exception("A listener failed; the run is not affected")
 
 
-class DaemonPort:
-    """The daemon as the control server sees it (implements its `ControlPort`)."""
+class RunPort:
+    """A live run as the control server sees it (implements its `ControlPort`). Make it on the server's loop."""
 
     def __init__(
         self,
         run_dir: Path,
         journal: Journal,
         kernel: Kernel,
-        supervisor: Supervisor,
+        page: Callable[[], Page | None],
         publications: Publications,
         *,
         histograms: BudgetHistograms,
     ) -> None:
-        """`histograms`: what was measured of the budgets since this object was made."""
+        """`page`: that of the living trainer. `histograms`: what was measured of the budgets since this was made."""
         self._run_dir = run_dir
         self._journal = journal
         self._kernel = kernel
-        self._supervisor = supervisor
+        self._page = page
         self._publications = publications
         self._histograms = histograms
         self._since = rfc3339(time.time_ns())
@@ -165,15 +166,18 @@ class DaemonPort:
         return run_status(self._kernel.durable, str(self._run_dir), facts)
 
     def _heartbeat(self, mono_ns: int) -> Heartbeat:
-        living = self._supervisor.living
-        beat = living.heartbeat if living is not None else None
-        if living is None or beat is None or beat.mono_ns == 0:
+        page = self._page()
+        try:
+            if page is None or (beat := page.heartbeat).mono_ns == 0:
+                return Heartbeat()
+            waiting = page.waiting
+        except ValueError:  # the trainer has written what is no heartbeat, or has ended meanwhile
             return Heartbeat()
         return Heartbeat(
             step=beat.step,
             age_s=max(0.0, (mono_ns - beat.mono_ns) / 1e9),
             activity=beat.activity.name.lower(),
-            waiting=living.waiting,
+            waiting=waiting,
         )
 
     def submit(self, command: AnyCommand, actor: Actor, answer: Callable[[Answer], None]) -> None:
@@ -181,7 +185,8 @@ class DaemonPort:
         self.last_use_ns = time.monotonic_ns()
 
         def bring_over(given: Answer) -> None:
-            self._loop.call_soon_threadsafe(answer, given)
+            with suppress(RuntimeError):  # the loop has ended, and the client with it
+                self._loop.call_soon_threadsafe(answer, given)
 
         self._kernel.submit(CommandReceived(command=command, actor=actor), bring_over)
 
