@@ -19,7 +19,7 @@ from typing import Final
 from journal import Journal
 from tolariad.channel import Page
 from tolariad.control.methods import Change
-from tolariad.control.status import Heartbeat, LiveFacts, RunStatus, run_status
+from tolariad.control.status import Heartbeat, LiveFacts, RunStatus, Server, run_status
 from tolariad.control.tables import BudgetTable, RateTable, budget_table, rate_table
 from tolariad.core.base import Actor, Event
 from tolariad.core.decision import Answer
@@ -58,13 +58,18 @@ class Publications:
         phase = published.state.run.phase
         if published.effects or published.failure or phase is not self._phase:
             self._phase = phase
-            self._loop.call_soon_threadsafe(self._matters, published)
+            self.call(self._matters, published)
         if self._listeners:
             self._waiting.extend(published.events)
             # No lock: `_tell` clears the flag before it reads the queue, so a race costs one wake-up too many.
             if not self._awake:
                 self._awake = True
-                self._loop.call_soon_threadsafe(self._tell)
+                self.call(self._tell)
+
+    def call(self, function: Callable[..., None], *arguments: object) -> None:
+        """Call `function` on the loop; nothing if the loop has ended. Any thread may call this, and never waits."""
+        with suppress(RuntimeError):  # the loop is closed
+            self._loop.call_soon_threadsafe(function, *arguments)
 
     def _tell(self) -> None:
         self._awake = False
@@ -100,7 +105,7 @@ def _tell_one(listener: Callable[[Change], None], change: Change) -> None:
 
 
 class RunPort:
-    """A live run as the control server sees it (implements its `ControlPort`). Make it on the server's loop."""
+    """A live run as the control server sees it (implements its `ControlPort`)."""
 
     def __init__(
         self,
@@ -111,6 +116,7 @@ class RunPort:
         publications: Publications,
         *,
         histograms: BudgetHistograms,
+        served_by: Server = "daemon",
     ) -> None:
         """`page`: that of the living trainer. `histograms`: what was measured of the budgets since this was made."""
         self._run_dir = run_dir
@@ -120,7 +126,7 @@ class RunPort:
         self._publications = publications
         self._histograms = histograms
         self._since = rfc3339(time.time_ns())
-        self._loop = asyncio.get_running_loop()
+        self._served_by = served_by
         self.last_use_ns = time.monotonic_ns()
 
     @property
@@ -156,6 +162,7 @@ class RunPort:
         write_ns = self._kernel.write_started_ns
         facts = LiveFacts(
             pid=os.getpid(),
+            served_by=self._served_by,
             wall_ns=time.time_ns(),
             mono_ns=mono_ns,
             heartbeat=self._heartbeat(mono_ns),
@@ -183,12 +190,9 @@ class RunPort:
     def submit(self, command: AnyCommand, actor: Actor, answer: Callable[[Answer], None]) -> None:
         """Pass an order to the kernel. `answer` is called once, on the loop."""
         self.last_use_ns = time.monotonic_ns()
-
-        def bring_over(given: Answer) -> None:
-            with suppress(RuntimeError):  # the loop has ended, and the client with it
-                self._loop.call_soon_threadsafe(answer, given)
-
-        self._kernel.submit(CommandReceived(command=command, actor=actor), bring_over)
+        self._kernel.submit(
+            CommandReceived(command=command, actor=actor), lambda given: self._publications.call(answer, given)
+        )
 
     def subscribe(self, listener: Callable[[Change], None]) -> Callable[[], None]:
         """Call `listener` on the loop with every durable event from now on. The returned function ends that."""
