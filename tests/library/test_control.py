@@ -8,6 +8,7 @@ import os
 import signal
 import threading
 import time
+from pathlib import Path
 
 import pytest
 
@@ -333,4 +334,4 @@ def test_a_child_that_outlives_the_run_does_not_keep_its_socket(run_dir, tmp_pat
 
 def _children(pid):
     """The processes that this one has forked."""
-    return [int(one) for one in open(f"/proc/{pid}/task/{pid}/children", encoding="utf-8").read().split()]
+    return [int(one) for one in Path(f"/proc/{pid}/task/{pid}/children").read_text(encoding="utf-8").split()]

@@ -271,7 +271,7 @@ def budget_lines(table: Status) -> Iterator[str]:
         if row.get("compares") and row["count"]:
             yield f"{safe(str(row['name']))}: {safe(str(row['compares']))}"
     if table["since"]:
-        yield f"measured since {safe(table['since'])}, when the daemon started"
+        yield f"measured since {safe(table['since'])}, when the run's process started"
     if table["open"]:
         yield f"open breakers: {safe(', '.join(table['open']))}"
     if not table["act"]:
