@@ -68,8 +68,8 @@ def of_reach(error: Exception) -> CommandError:
     if isinstance(error.__cause__, PermissionError):
         return _of_permission(str(error))
     hint = (
-        "this command needs a live run: `tolaria list` shows which are live; `tolariad run --dir RUN`, or the program "
-        "that calls `Tolaria.train`, starts one. A run of the library with `control.socket: false` takes no orders"
+        "this command needs a live run (of the library: with `control.socket: true`): `tolaria list` shows which are "
+        "live; `tolariad run --dir RUN` starts one"
     )
     return CommandError(Exit.NOT_REACHABLE, f"no daemon answers: {error}", hint=hint, name="NotReachable")
 
