@@ -11,10 +11,13 @@ import time
 from pathlib import Path
 
 import pytest
+from torch.nn.functional import cross_entropy
+from torch.utils.data import DataLoader
 
-from tests.library.live_run import asked, in_a_process, is_reached, live, started, tolaria, train, wait_for
+from tests.library.live_run import LONG, asked, in_a_process, is_reached, live, started, tolaria, train, wait_for
 from tests.library.test_detection import events_of, of
-from tests.library.test_library import EPOCHS, STEPS_PER_EPOCH, bits, network
+from tests.library.test_library import CONFIG, EPOCHS, STEPS_PER_EPOCH, bits, data, network
+from tolariad import Tolaria
 from tolariad.core.checkpoints.words import CheckpointCommitted
 from tolariad.core.control.words import NoteAdded, StopRequested
 from tolariad.core.health.words import EmergencyRaised
@@ -137,6 +140,36 @@ def test_a_stop_ends_train_with_a_checkpoint_and_the_next_call_goes_on(run_dir, 
     assert train(run_dir, epochs=EPOCHS, model=ours, step_s=0).phase == "completed"
     train(tmp_path / "calm", epochs=EPOCHS, model=calm, step_s=0)
     assert bits(ours) == bits(calm)
+
+
+def test_a_loop_of_ones_own_is_paused_sent_back_and_stopped(run_dir):
+    """Its iterators obey the orders; the result says that the run was stopped."""
+    model, given, results = network(), [], []
+
+    def work():
+        loader = DataLoader(data(), 12, shuffle=True)
+        run = Tolaria(CONFIG, run_dir=run_dir).run(model, None, loader)
+        for _ in run.epochs(LONG):
+            for x, y in run.batches():
+                given.append(1)
+                time.sleep(0.002)
+                run.step(cross_entropy(model(x), y))
+        results.append(run.result)
+
+    thread = threading.Thread(target=work, daemon=True)
+    thread.start()
+    wait_for(lambda: is_reached(run_dir) and asked(run_dir)["step"] > 10)
+    tolaria("pause", run_dir)
+    count = len(given)
+    time.sleep(0.3)
+    assert (asked(run_dir)["served_by"], asked(run_dir)["phase"], len(given)) == ("library", "paused", count)
+    tolaria("resume", run_dir)
+    assert "Rolled back from step" in tolaria("rollback", run_dir, "--epoch", "1", "--yes")
+    assert "stop: done by RunStopped" in tolaria("stop", run_dir)
+    thread.join(60)
+    assert results[0].phase == "stopped"
+    assert results[0].steps < len(given)
+    assert not is_reached(run_dir)
 
 
 def test_a_stop_at_once_takes_no_checkpoint(run_dir):

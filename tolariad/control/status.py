@@ -148,7 +148,7 @@ class RunStatus(msgspec.Struct, frozen=True, kw_only=True):
     now or, without a daemon, the time of the last step or of the run's start. `metrics`: all values of the last
     validation, by the task's names. `said`: the newest actions, oldest first. `troubles`: all kinds that there were
     since the run began, the one that occurred last at the end. `served_by`: `daemon` or `library` (a program that
-    calls `Tolaria.train`), absent if the run is not live; `pid` is this process.
+    calls `Tolaria.train` or `run`), absent if the run is not live; `pid` is this process.
     """
 
     name: str

@@ -152,7 +152,7 @@ class Live:
                 trained = True
                 run = self.state.run
                 if run.phase is Phase.FROZEN:
-                    # `train` does not wait for an operator: the program that called it learns what happened.
+                    # Do not wait for an operator: the program is to learn at once what happened.
                     raise RunFailed(f"{run.why}; the run is frozen. Call `train` again to resume it nevertheless")
                 continue
             if effect.code:
