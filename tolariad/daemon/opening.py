@@ -239,7 +239,7 @@ def _agree(
     elif request.begin_from:
         parent.require_same(request.begin_from, state)
     facts.append(_daemon_started(boot, activated=mode is StartMode.ACTIVATED, accept_data=request.accept_data))
-    changed = None if is_new else changes.at_start(state, resolved, request)
+    changed = None if is_new else changes.at_start(state, resolved, request, mode)
     if changed is not None:
         facts.append(changed)
         notes = (changes.note(changed), changes.about_end(state, resolved, changed))
