@@ -9,11 +9,14 @@ import sys
 import msgspec
 import pytest
 
+from journal import Files, verify
+from journal.packing import Packer
 from tests.control.fakes import Recorder
 from tolariad.cli import checking
+from tolariad.cli.output import size
 from tolariad.cli.progress import closing_words
 from tolariad.cli.tolariad import default_folder, main
-from tolariad.core.run.words import RunFrozen
+from tolariad.core.run.words import FailureKind, RunFailed, RunFrozen
 from tolariad.daemon import FolderLost
 
 
@@ -162,6 +165,37 @@ def test_closing_words_say_where_the_journal_is_and_that_it_verifies(recorder, r
     assert "verifies" in lines[1]
     assert sum(line.startswith("  tolaria ") for line in lines) == 3
     assert lines[-1].startswith(f"  tolariad run --dir {run_dir} --epochs 6 ")
+
+
+def test_closing_words_and_verify_give_the_size_on_disk(run_dir, tolaria):
+    """Packed segments take a part of their bytes; both figures are printed, the one on disk first."""
+    recorder = Recorder(run_dir / "journal", segment_bytes=64 * 1024)
+    recorder.begin_run()
+    for _ in range(30):
+        recorder.step()
+    status = recorder.status()
+    recorder.journal.close()
+    folder = run_dir / "journal"
+    whole = size(verify(folder).bytes)
+    Packer(Files(), folder, pause_s=0).pack_all()
+    files = size(sum(path.stat().st_size for path in folder.glob("*.wal*")))
+    lines, clean = closing_words(status, run_dir)
+
+    assert clean
+    assert list(folder.glob("*.zst"))
+    assert f", {files} on disk, {whole} unpacked, verifies" in lines[1]
+    assert f", {files} on disk, {whole} unpacked, {folder}" in tolaria("journal", "verify", run_dir).out
+
+
+def test_a_run_that_failed_on_other_data_is_told_both_ways_on(recorder, run_dir):
+    """The former data with --retry, or the new ones with --accept-data; any other failure has the first only."""
+    recorder.step()
+    for kind, ways in ((FailureKind.DATA, ["--retry", "--accept-data"]), (FailureKind.TRAINER, ["--retry"])):
+        recorder.record(RunFailed(kind=kind, why="no"))
+        lines, _ = closing_words(recorder.status(), run_dir)
+        starts = [line.split() for line in lines if line.startswith("  tolariad run")]
+        assert [words[4] for words in starts] == ways
+    recorder.journal.close()
 
 
 def test_closing_words_of_a_frozen_run_say_why_and_that_it_waits_for_a_word(recorder, run_dir):

@@ -48,7 +48,9 @@ def test_speed_and_time_left_follow_the_steps(recorder):
     assert shown.eta_s == pytest.approx(20 / shown.steps_per_s)
 
 
-@pytest.mark.parametrize("ended", [RunResumed(), ck.RerunFinished(first=1, last=9, compared=9)], ids=["pause", "re-run"])
+@pytest.mark.parametrize(
+    "ended", [RunResumed(), ck.RerunFinished(first=1, last=9, compared=9)], ids=["pause", "re-run"]
+)
 def test_time_in_which_no_step_counts_does_not_slow_the_speed(recorder, ended):
     """After a pause or a re-run of 1000 s the time left is that of the steps, not of the interruption."""
     recorder.step()

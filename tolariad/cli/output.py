@@ -36,6 +36,12 @@ def painted(text: str, colour: str, stream: TextIO | None = None) -> str:
     return f"\x1b[{_COLOURS[colour]}m{text}\x1b[0m" if wanted and colour else text
 
 
+def on_disk(files: int, unpacked: int) -> str:
+    """Return how many bytes the files of a journal take, and how many they hold if they are packed."""
+    packed = f", {size(unpacked)} unpacked" if unpacked > files else ""
+    return f"{size(files)} on disk{packed}"
+
+
 def shown(text: str) -> str:
     """Return `text` without control characters, except line ends and the colours of this module.
 

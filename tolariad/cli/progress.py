@@ -20,10 +20,11 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TextIO
 import msgspec
 
 from journal.verification import Verdict, verify
-from tolariad.cli.output import OWN_MARKS, colours_wanted, counted, number, size
+from tolariad.cli.output import OWN_MARKS, colours_wanted, counted, number, on_disk
 from tolariad.cli.status_words import figures, fitted, place, said_lines, stage, status_row
 from tolariad.cli.wrapping import width
 from tolariad.control.status import RunStatus
+from tolariad.core.run.words import FailureKind
 from tolariad.forensics.words import safe
 
 if TYPE_CHECKING:
@@ -146,7 +147,7 @@ def closing_words(status: RunStatus, run_dir: Path) -> tuple[list[str], bool]:
     found = "verifies" if clean else f"does NOT verify ({report.verdict.value})"
     lines = [
         _ended(status),
-        f"journal    {path}: {counted(report.events, 'event')}, {size(report.bytes)}, {found}",
+        f"journal    {path}: {counted(report.events, 'event')}, {on_disk(report.file_bytes, report.bytes)}, {found}",
     ]
     if report.problem is not None:
         lines.append(f"           {report.problem.sentence}")
@@ -190,7 +191,10 @@ def _next(status: RunStatus, run_dir: Path) -> Iterator[str]:
         yield "  correct it, then give the same command again: the run begins anew"
     elif status.phase == "failed":
         yield f"  {tolaria} why {run_dir} failure"
-        yield f"  {tolariad} run --dir {run_dir} --retry"
+        is_data = status.failure == FailureKind.DATA.value
+        yield f"  {tolariad} run --dir {run_dir} --retry{'         (with the former data)' if is_data else ''}"
+        if is_data:
+            yield f"  {tolariad} run --dir {run_dir} --accept-data   (with the new data)"
     elif status.phase == "frozen":
         # A start does not end a freeze; an operator must resume the run.
         yield f"  {tolaria} why {run_dir} freeze"
