@@ -191,7 +191,7 @@ def _reason(state: Reads, given: TrainerGone) -> tv.DeathReason:
 def _why_ended(what: TrainerIsGone) -> str:
     """Return the reason as a clause."""
     if isinstance(what, tv.TrainerEnded):
-        return "the trainer was ended"
+        return ck.TRAINER_ENDED
     is_daemons = isinstance(what, Opened) or what.reason is tv.DeathReason.WITH_DAEMON
     return "the daemon ended" if is_daemons else "the trainer died"
 
