@@ -12,7 +12,6 @@ from tolariad.core.health.quarantine_words import Batches
 from tolariad.core.rates.words import Standing
 from tolariad.core.run.words import Parent
 
-
 # `CheckpointAborted.why` if the trainer was ended while it made the checkpoint.
 TRAINER_ENDED: Final = "the trainer was ended"
 
