@@ -96,11 +96,24 @@ def _backward(setup: Setup, batch: Any, parts: int) -> torch.Tensor:
     with setup.forward():
         loss = scalar(setup.task.loss(setup.model, batch))
     share = loss if parts == 1 else loss / parts
-    if setup.scaling is not None:
-        setup.scaling.backward(share)
-    else:
-        share.backward()
+    try:
+        if setup.scaling is not None:
+            setup.scaling.backward(share)
+        else:
+            share.backward()
+    except RuntimeError as error:
+        refuse_without_graph(loss, "the loss that loss(model, batch) returns", error)
+        raise
     return loss.detach()
+
+
+def refuse_without_graph(loss: torch.Tensor, what: str, error: RuntimeError) -> None:
+    """Raise SetupRefused, which begins with `what`, if a backward pass raised because the loss has no graph."""
+    if not loss.requires_grad:
+        raise SetupRefused(
+            f"{what} has no gradient. Give it as it was computed: not `loss.detach()`, not a new tensor of its value, "
+            "not computed under `torch.no_grad()`, and not from frozen parameters alone"
+        ) from error
 
 
 def scalar(loss: Any, where: str = "loss(model, batch) must return") -> torch.Tensor:
