@@ -13,6 +13,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from tolariad.core.base import Event
+from tolariad.core.checkpoints.words import RerunBegun
 from tolariad.core.said import is_said
 from tolariad.core.sentences import sentence
 
@@ -32,7 +33,8 @@ class Saying:
     def look(self, events: Iterable[tuple[int, Event]]) -> None:
         """Queue the events that are to be logged. Never blocks. Runs in the kernel's thread."""
         for _, event in events:
-            if is_said(event):
+            # The daemon's console shows a re-run as the stage of the run: here it is said when it begins.
+            if is_said(event) or isinstance(event, RerunBegun):
                 self._put(sentence(event))
 
     def note(self, text: str) -> None:
