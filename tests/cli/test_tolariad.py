@@ -63,7 +63,9 @@ def test_the_schema_is_json(tolariad):
 
 
 COSTS = {
-    "parameters": 1234567, "state_bytes": 10_000_000, "checkpoint_bytes": 5_000_000,
+    "parameters": 1234567, "trainable": 1234567,
+    "groups": [{"name": "default", "policy": "cosine", "base_lr": 0.003, "warmup_steps": 1}],
+    "state_bytes": 10_000_000, "checkpoint_bytes": 5_000_000,
     "peak_memory_bytes": 2_000_000_000, "steps_per_epoch": 23,
     "step_ms": 1.5, "evaluate_ms": 0.5, "metrics": {"accuracy": 0.5},
     "journal_gb_day": 235.93, "device": "cpu", "threads": 1,
@@ -79,13 +81,38 @@ def test_check_says_what_the_run_will_be_and_cost(tolariad, monkeypatch):
     _, as_json, _ = tolariad("check", "--task", "digits", "--json")
 
     assert code == 0
-    for word in ("digits, 2 epochs", "1,234,567", "10.0 MB", "2.0 GB", "235.93 GB a day", "careful"):
+    for word in (
+        "digits, 2 epochs",
+        "1,234,567",
+        "10.0 MB",
+        "2.0 GB",
+        "235.93 GB a day",
+        "careful",
+        "cosine, base_lr 0.003, warm-up 1 step\n",
+    ):
         assert word in words
     assert len(words.splitlines()) == 10 + len(COSTS["notes"])
     assert max(map(len, words.splitlines())) <= 80
     assert more.endswith(words)
     assert json.loads(more.removesuffix(words))["tolaria"]["epochs"] == 2
     assert json.loads(as_json)["costs"] == COSTS
+
+
+def test_check_shows_each_groups_own_rates_and_what_is_frozen(tolariad, monkeypatch):
+    """As the run would have them, not as the configuration says in general; one of anything has no plural."""
+    names = [f"part_{n}" for n in range(9)]
+    groups = [{"name": name, "policy": "wsd", "base_lr": 0.1, "warmup_steps": 0} for name in names]
+    costs = {**COSTS, "trainable": 567, "groups": groups, "steps_per_epoch": 1}
+    monkeypatch.setattr(checking, "_costs", lambda _: costs)
+    _, words, _ = tolariad("check", "--task", "digits")
+
+    assert "rates          part_0: wsd, base_lr 0.1\n               part_1: wsd, base_lr 0.1\n" in words
+    assert "part_5" in words
+    assert "part_6" not in words
+    assert "               and 3 more; --json has them all\n" in words
+    assert "parameters     1,234,567, 567 of them trained\n" in words
+    assert ", 1 step an epoch, " in words
+    assert "1 thread, " in words
 
 
 @pytest.mark.parametrize(

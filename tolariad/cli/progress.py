@@ -163,7 +163,8 @@ def closing_words(status: RunStatus, run_dir: Path) -> tuple[list[str], bool]:
 
 
 def _ended(status: RunStatus) -> str:
-    words = f"{status.phase}: {safe(status.name)}, {status.step} steps in {status.epoch} of {status.epochs} epochs"
+    done = f"{counted(status.step, 'step')} in {status.epoch} of {counted(status.epochs, 'epoch')}"
+    words = f"{status.phase}: {safe(status.name)}, {done}"
     if status.accuracy is not None:
         words += f", validation accuracy {100 * status.accuracy:.2f} %"
     elif status.metrics:

@@ -15,6 +15,7 @@ import msgspec
 from tolariad.core.bounds import shown
 from tolariad.core.health.budgets import BUDGETS, FED_BREAKERS
 from tolariad.core.learning_rate.schedule import WHOLE_RUN, policy_named
+from tolariad.core.phrases import counted
 from tolariad.core.settings.changes import Change, change_of, is_under
 from tolariad.core.settings.model import Settings
 from tolariad.core.settings.optimization import LearningRate, Optimizer, PartOptimizer
@@ -162,7 +163,8 @@ def rate_notes(settings: Settings) -> Iterator[str]:
     warmups += [group.warmup_epochs or 0 for group in groups]
     if max(warmups) >= settings.epochs:
         yield (
-            f"a warm-up of {max(warmups)} epochs does not fit into a run of {settings.epochs} epochs: "
+            f"a warm-up of {counted(max(warmups), 'epoch')} does not fit into a run of "
+            f"{counted(settings.epochs, 'epoch')}: "
             "it is shortened to half the run"
         )
     owners = [(one.policy, one.warmup_epochs) for one in rates]
