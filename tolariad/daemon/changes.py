@@ -26,6 +26,7 @@ from tolariad.core.settings.reading import ConfigError
 from tolariad.core.state import RunState
 from tolariad.daemon.request import RunRequest, StartRefused
 from tolariad.daemon.settings import RESOLVED_NAME, Resolved
+from tolariad.rate_functions import Source
 
 _VALUE_CHARACTERS: Final = 48
 
@@ -144,8 +145,20 @@ def _place(state: RunState) -> str:
 
 def _difference(former: Settings, new: Settings, key: str, note: str) -> str:
     """Return one line: the key, its value in the run, its value now."""
-    was, now = (_shown(rules.values_of(settings).get(key)) for settings in (former, new))
-    return f"  {key}: {was} in the run, {now} now" + (f" ({note})" if note else "")
+    was, now = (rules.values_of(settings).get(key) for settings in (former, new))
+    return f"  {key}: {_changed_file(was, now) or f'{_shown(was)} in the run, {_shown(now)} now'}" + (
+        f" ({note})" if note else ""
+    )
+
+
+def _changed_file(was: Any, now: Any) -> str:
+    """Return what happened if both values are a rate function of one name, with another source; else ""."""
+    if not (isinstance(was, str) and isinstance(now, str) and ":" in was and ":" in now):
+        return ""
+    before, after = Source.of(was), Source.of(now)
+    if (before.path, before.name) != (after.path, after.name):
+        return ""
+    return f"{after.path} has changed since the run read it: its hash was {before.pin} and is {after.pin}"
 
 
 def _shown(value: Any) -> str:

@@ -117,15 +117,6 @@ def rates_of(settings: Settings, part: PartOptimizer) -> LearningRate:
     return msgspec.structs.replace(settings.learning_rate, **given)
 
 
-def functions_of(settings: Settings) -> Iterator[tuple[str, str]]:
-    """Yield the keys of policies that are functions, with their values."""
-    policies: list[tuple[str, str | None]] = [("learning_rate.policy", settings.learning_rate.policy)]
-    for name, optimizer in (("optimizer", settings.optimizer), *_parts(settings)):
-        policies += [(f"{name}.policy", optimizer.policy)] if isinstance(optimizer, PartOptimizer) else []
-        policies += [(f"{name}.groups[{n}].policy", group.policy) for n, group in enumerate(optimizer.groups)]
-    return ((key, policy) for key, policy in policies if policy is not None and ":" in policy)
-
-
 def with_functions(settings: Settings, pinned: Callable[[str], str]) -> Settings:
     """Return the settings with `pinned(policy)` for each policy that is a function."""
 
@@ -142,10 +133,6 @@ def with_functions(settings: Settings, pinned: Callable[[str], str]) -> Settings
         optimizer=in_groups(settings.optimizer),
         optimizers={name: changed(in_groups(part), part.policy) for name, part in settings.optimizers.items()},
     )
-
-
-def _parts(settings: Settings) -> Iterator[tuple[str, PartOptimizer]]:
-    return ((f"optimizers.{name}", part) for name, part in settings.optimizers.items())
 
 
 def _with_warmup(settings: Settings, epochs: int) -> Settings:
@@ -172,7 +159,10 @@ def rate_notes(settings: Settings) -> Iterator[str]:
     for policy in dict.fromkeys(policy for policy, epochs in owners if policy_named(policy) in WHOLE_RUN and epochs):
         yield f"warmup_epochs has no effect on the policy {policy}, whose curve begins at the first step"
     if general.num_cycles == 1 and any(policy == "cosine_restarts" for policy, _ in owners):
-        yield "the policy cosine_restarts has no restart with learning_rate.num_cycles 1"
+        yield (
+            "the policy cosine_restarts has no restart with learning_rate.num_cycles 1, the default of transformers: "
+            "set it to the number of cosines in the run"
+        )
 
 
 def resolved_json(settings: Settings) -> bytes:
