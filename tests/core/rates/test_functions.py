@@ -53,7 +53,7 @@ def test_a_rerun_repeats_the_table_of_the_journal(seed):
     ("other", "is_refused"), [({}, True), ({"hash": "cd"}, False), ({"factors": (1.0, 0.5) * 8}, False)]
 )
 def test_other_values_of_an_unchanged_file_are_refused_at_a_resume(monkeypatch, other, is_refused):
-    """Something that it imports has changed. Another file is accepted by its hash; another horizon has another table."""
+    """Something that it imports has changed. Another file is accepted by its hash; another horizon is another table."""
 
     def built_with(table):
         schedule = Schedule(policy=LRPolicy.FUNCTION, base_lr=0.1, total_steps=12, function=table)
