@@ -65,7 +65,7 @@ def test_a_run_that_never_trained_begins_anew(start, run_dir):
 
 @pytest.mark.parametrize("moved", [(), ("checkpoints",), ("checkpoints", "journal")])
 def test_a_kill_while_it_is_set_aside_is_in_nobodys_way(start, run_dir, moved):
-    """Whatever was moved before the kill, the next start begins the run anew."""
+    """The next start begins the run anew, however much was moved before the kill."""
     assert start(environ={"FAKE_REFUSAL": "no"}).wait() == 78
     (run_dir / "checkpoints" / "c000001").mkdir(parents=True)
     (run_dir / "checkpoints" / "c000001" / "manifest.json").write_text("{}")

@@ -40,7 +40,7 @@ from tolariad.core.steps.words import StepCompleted
 from tolariad.core.vocabulary import encode_event
 
 SEGMENT = 16 * 4096
-# What of the unsynced reaches the disk is drawn: seldom the one thing without the other.
+# The part of the unsynced bytes that reaches the disk is drawn: seldom the one thing without the other.
 DRAWS = 3
 
 

@@ -27,7 +27,7 @@ def test_a_skipped_batch_is_a_warning_of_the_run(tmp_path, caplog):
 
 
 def test_a_start_says_its_notes_and_a_re_run_when_it_begins_and_ends(tmp_path, caplog):
-    """What the configuration cannot do, what is being run again, and whether it gave the same steps."""
+    """A key that cannot do what it says, the steps that are run again, and whether they are the same."""
     rates = {"warmup_epochs": EPOCHS + 2}
 
     def die(step):
