@@ -99,11 +99,14 @@ def _backward(setup: Setup, batch: Any, parts: int) -> torch.Tensor:
         batch = to_device(batch, setup.device)
     with setup.forward():
         loss = scalar(setup.task.loss(setup.model, batch))
-    return add_gradients(setup, loss, parts)
+    return add_gradients(setup, loss, parts, "the loss that loss(model, batch) returns")
 
 
-def add_gradients(setup: Setup, loss: torch.Tensor, parts: int) -> torch.Tensor:
-    """Add the share of the loss of one micro-batch of `parts` to the gradients. Return it detached from the graph."""
+def add_gradients(setup: Setup, loss: torch.Tensor, parts: int, what: str) -> torch.Tensor:
+    """Add the share of the loss of one micro-batch of `parts` to the gradients. Return it detached from the graph.
+
+    Raises SetupRefused, which begins with `what`, if the loss has no graph.
+    """
     share = loss if parts == 1 else loss / parts
     try:
         if setup.scaling is not None:
@@ -111,7 +114,7 @@ def add_gradients(setup: Setup, loss: torch.Tensor, parts: int) -> torch.Tensor:
         else:
             share.backward()
     except RuntimeError as error:
-        refuse_without_graph(loss, "the loss that loss(model, batch) returns", error)
+        refuse_without_graph(loss, what, error)
         raise
     return loss.detach()
 
