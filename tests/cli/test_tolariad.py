@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import msgspec
 import pytest
@@ -113,6 +114,19 @@ def test_check_shows_each_groups_own_rates_and_what_is_frozen(tolariad, monkeypa
     assert "parameters     1,234,567, 567 of them trained\n" in words
     assert ", 1 step an epoch, " in words
     assert "1 thread, " in words
+
+
+def test_a_traceback_keeps_its_lines_on_a_terminal(tolariad, monkeypatch):
+    """Its indentation says what belongs together; control characters are written out."""
+    traceback = 'Traceback:\n  File "/a/folder", line 1\n    ' + "name = other and more " * 9 + "\n      ^^^^\x1b[2J\n"
+    answer = json.dumps({"error": "the task raises KeyError", "traceback": traceback})
+    monkeypatch.setattr(checking.subprocess, "run", lambda *_, **__: SimpleNamespace(stdout=answer, returncode=78))
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    monkeypatch.setenv("COLUMNS", "80")
+    code, _, said = tolariad("check", "--task", "digits")
+
+    assert code == 78
+    assert traceback.replace("\x1b", "\\x1b") in said
 
 
 @pytest.mark.parametrize(

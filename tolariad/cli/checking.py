@@ -97,7 +97,8 @@ def _costs(resolved: bytes) -> dict[str, Any]:
         raise CommandError(EXIT_CONFIG, what, hint="its output is printed above", name="Config") from error
     if "error" in answer:
         if answer.get("traceback"):
-            output.note(safe_lines(answer["traceback"]))
+            # Not a note: a traceback is read by its indentation, so no line of it is broken.
+            print(safe_lines(answer["traceback"]), file=sys.stderr)
         raise CommandError(EXIT_CONFIG, str(answer["error"]), hint="nothing was started", name="Config")
     return answer
 
