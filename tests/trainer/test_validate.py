@@ -172,3 +172,21 @@ def test_an_exception_in_the_trial_refuses_the_run_and_is_kept():
     error = OSError("no space")
     with pytest.raises(OSError, match="no space"):
         try_evaluate(evaluating(evaluate))
+
+
+def test_data_that_raise_in_the_trial_are_named_and_not_evaluate():
+    """The loader raises before any batch is there: the sentence is about the validation data, with their exception."""
+
+    def broken(*_):
+        raise error
+        yield
+
+    setup = evaluating(lambda *_: 0.0)
+    setup.validation.epoch = broken
+    error = KeyError("label of item 3")
+    with pytest.raises(TaskRaised, match=r"^the validation data raise KeyError .*'label of item 3'$") as refused:
+        try_evaluate(setup)
+    assert refused.value.__cause__ is error
+    error = OSError("no such file")
+    with pytest.raises(OSError, match="no such file"):
+        try_evaluate(setup)

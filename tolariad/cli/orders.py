@@ -162,7 +162,10 @@ def _refuse_complete(method: str, target: runs.Target) -> None:
         return
     state = runs.folded(journal)
     if state.run.phase.value == "completed":
-        what = f"the run is complete: {state.progress.epoch_finished} epochs, {state.progress.step} steps"
+        done = (
+            f"{output.counted(state.progress.epoch_finished, 'epoch')}, {output.counted(state.progress.step, 'step')}"
+        )
+        what = f"the run is complete: {done}"
         hint = f"`tolariad run --dir {target.folder} --epochs N` with more epochs goes on"
         raise CommandError(Exit.REFUSED, what, hint=hint, name="WrongPhase")
 

@@ -13,6 +13,7 @@ from tolariad.core.checkpoints.catalogue_slice import none_left
 from tolariad.core.plain import finite, number_state, rfc3339
 from tolariad.core.run import limit_ask as limits
 from tolariad.core.run.slice import TERMINAL, TRAINING, Phase
+from tolariad.core.run.words import FailureKind
 from tolariad.core.said import SaidEntry
 from tolariad.core.sentences import sentence
 from tolariad.core.state import RunState
@@ -183,6 +184,7 @@ class RunStatus(msgspec.Struct, frozen=True, kw_only=True):
     ordered: str | None
     frozen: str | None
     last_error: str | None
+    failure: Annotated[str, FailureKind] | None
     rerunning_to: int | None
     rng_seed: int
     starts: int
@@ -234,6 +236,7 @@ def run_status(state: RunState, directory: str, facts: LiveFacts) -> RunStatus:
         ordered=_ordered(state),
         frozen=failed or (run.why if phase is Phase.FROZEN else None),
         last_error=_last_error(state, failed),
+        failure=run.failure.value if run.failure else None,
         rerunning_to=state.progress.rerun.last if state.progress.rerun else None,
         rng_seed=run.rng_seed,
         starts=run.starts,

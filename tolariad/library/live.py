@@ -86,7 +86,8 @@ class Live:
         `stepper`: None for the one that the task needs. Raises StartRefused, SetupRefused. Nothing is recorded then.
         """
         require_linux()
-        opened = open_run(request, StartMode.EXPLICIT, Notifier({}))
+        # A call of `train` is the wish to go on: a failed run needs no other word.
+        opened = open_run(request, StartMode.RETRY, Notifier({}))
         try:
             with kept_from_children(opened.journal.folder):  # fingerprints of data may be taken in a worker
                 setup = build(opened.resolved.text.encode(), earlier_threads(opened), FoundTask(task, ""))
@@ -115,8 +116,7 @@ class Live:
             for note in opened.resolved.notes:
                 self._saying.note(note)
             opened.journal.start_preparing()
-            mode = StartMode.RETRY if opened.state.run.phase is Phase.FAILED else StartMode.EXPLICIT
-            kernel.submit(Opened(mode=mode, facts=facts))
+            kernel.submit(Opened(mode=opened.mode, facts=facts))
             # Only now: no stop may be recorded before the start of the run.
             hear(self._stop)
             self._control.start()

@@ -73,7 +73,8 @@ class LoopStep:
         """Take the loss of a micro-batch; after the last one make the update. Return False if it was skipped."""
         if self._is_void("step", _At.TAKEN):
             return False
-        self._losses.append(add_gradients(self._setup, scalar(loss, "step(loss): the loss must be"), self._parts))
+        loss = scalar(loss, "step(loss): the loss must be")
+        self._losses.append(add_gradients(self._setup, loss, self._parts, "step(loss): the loss"))
         self._at = _At.DONE
         if len(self._losses) < self._parts:
             return True

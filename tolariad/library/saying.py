@@ -13,6 +13,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from tolariad.core.base import Event
+from tolariad.core.checkpoints.words import RerunBegun
 from tolariad.core.said import is_said
 from tolariad.core.sentences import sentence
 from tolariad.core.trainer.words import TrainerDied
@@ -20,6 +21,13 @@ from tolariad.core.trainer.words import TrainerDied
 QUEUE_MAX: Final = 1000
 _CLOSE_S: Final = 1.0
 _log: Final = logging.getLogger("tolariad.run")
+
+
+def is_told(event: Event) -> bool:
+    """Return whether the library logs this event: what the run says at once, and the beginning of a re-run."""
+    # The caller gets the exception of a trainer that died, and only its next start is a restart. The daemon's console
+    # shows a re-run as the stage of the run.
+    return isinstance(event, RerunBegun) or (is_said(event) and not isinstance(event, TrainerDied))
 
 
 class Saying:
@@ -33,8 +41,7 @@ class Saying:
     def look(self, events: Iterable[tuple[int, Event]]) -> None:
         """Queue the events that are to be logged. Never blocks. Runs in the kernel's thread."""
         for _, event in events:
-            # The caller gets the exception of a trainer that died, and only its next start is a restart.
-            if is_said(event) and not isinstance(event, TrainerDied):
+            if is_told(event):
                 self._put(sentence(event))
 
     def note(self, text: str) -> None:

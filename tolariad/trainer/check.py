@@ -39,14 +39,26 @@ _FRAME_BYTES: Final = 4096
 _DAY_S: Final = 86_400
 
 
+class GroupRate(msgspec.Struct, frozen=True):
+    """The learning rates of a group: its policy, its base rate, the steps of its warm-up."""
+
+    name: str
+    policy: str
+    base_lr: float
+    warmup_steps: int
+
+
 class Costs(msgspec.Struct, frozen=True, kw_only=True):
     """The estimate. Memory is that of parameters, buffers, gradients and optimizer, without activations.
 
+    `trainable`: how many parameters are not frozen. `groups`: in the order of the optimizers.
     `checkpoint_memory_bytes` is the host memory for the copy of the state while a checkpoint is written. `evaluate_ms`
     and `metrics`: the time of one batch of the validation data, and what it gave; empty without such data.
     """
 
     parameters: int
+    trainable: int
+    groups: tuple[GroupRate, ...]
     state_bytes: int
     checkpoint_bytes: int
     checkpoint_memory_bytes: int
@@ -106,6 +118,11 @@ def costs(setup: Setup) -> Costs:
     step_s = statistics.median(times[1:] or times)
     return Costs(
         parameters=setup.parameters,
+        trainable=sum(p.numel() for p in setup.model.parameters() if p.requires_grad),
+        groups=tuple(
+            GroupRate(one.name, one.policy_name, one.schedule.base_lr, one.schedule.warmup_steps)
+            for one in setup.rates.groups
+        ),
         state_bytes=size + gradients,
         checkpoint_bytes=size,
         checkpoint_memory_bytes=captured.room,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from itertools import islice
 from numbers import Real
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -36,11 +36,11 @@ class Metrics(NamedTuple):
     samples: int
 
 
-def validate(setup: Setup, beat: Callable[[], None], *, batches: int | None = None) -> Metrics:
+def validate(setup: Setup, beat: Callable[[], None], *, only: tuple[Any, ...] | None = None) -> Metrics:
     """Evaluate a run on its validation data, with the averaged weights if it keeps them. No metrics without data.
 
     Sums are added up in double precision, in the order of the batches. `beat` is called at first and before each batch.
-    `batches`: only so many.
+    `only`: evaluate these batches, and read no data.
     """
     if setup.validation is None:
         return Metrics({}, 0)
@@ -54,9 +54,9 @@ def validate(setup: Setup, beat: Callable[[], None], *, batches: int | None = No
             with preserved_rng(), torch.no_grad():
                 # A validation that draws must give the same result in every epoch and after every restart.
                 seed_everything(derived_seed(setup.rng_seed, "validation"))
-                for batch in islice(setup.validation.epoch(0, 0), batches):
+                for batch in setup.validation.epoch(0, 0) if only is None else only:
                     beat()
-                    if batches is None:
+                    if only is None:
                         reached("validation")
                     with setup.forward():
                         found = setup.task.evaluate(setup.model, to_device(batch, setup.device))
@@ -82,12 +82,10 @@ def try_evaluate(setup: Setup, beat: Callable[[], None] = lambda: None) -> Metri
     ]
     before = [(buffer, buffer.detach().clone()) for buffer in setup.model.buffers()]
     try:
-        return validate(setup, beat, batches=1)
-    except (SetupRefused, *_TRANSIENT):
-        raise
-    except Exception as error:
-        why = f"evaluate(model, batch) raises {type(error).__name__} on the first batch of the validation data: {error}"
-        raise TaskRaised(why) from error
+        with _blamed("the validation data raise {} when their first batch is read: {}"):
+            first = _first_batch(setup, beat)
+        with _blamed("evaluate(model, batch) raises {} on the first batch of the validation data: {}"):
+            return validate(setup, beat, only=first)
     finally:
         if setup.validation is not None:
             # They have read items: what they remember must not reach a real validation.
@@ -97,6 +95,27 @@ def try_evaluate(setup: Setup, beat: Callable[[], None] = lambda: None) -> Metri
         with torch.no_grad():
             for buffer, value in before:
                 buffer.copy_(value)
+
+
+def _first_batch(setup: Setup, beat: Callable[[], None]) -> tuple[Any, ...]:
+    """Return the first batch of the validation data, or none."""
+    beat()
+    if setup.validation is None:
+        return ()
+    with preserved_rng():
+        seed_everything(derived_seed(setup.rng_seed, "validation"))
+        return tuple(islice(setup.validation.epoch(0, 0), 1))
+
+
+@contextmanager
+def _blamed(sentence: str) -> Iterator[None]:
+    """Turn what the user's code raises into TaskRaised; `sentence` has places for its type and its text."""
+    try:
+        yield
+    except (SetupRefused, *_TRANSIENT):
+        raise
+    except Exception as error:
+        raise TaskRaised(sentence.format(type(error).__name__, error)) from error
 
 
 def _total(values: list[Any]) -> float:
