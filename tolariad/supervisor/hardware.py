@@ -6,10 +6,8 @@ cannot be read is 0, and a temperature that cannot be read is absent.
 
 from __future__ import annotations
 
-import importlib
 import logging
 import os
-import platform
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -48,15 +46,16 @@ class HardwareProbe:
         names = {} if visible is None else dict(enumerate(one.strip() for one in visible.split(",")))
         name = str(number) if visible is None else names.get(number, "")
         try:
-            self._nvml = importlib.import_module("pynvml")
+            import pynvml
         except ImportError as error:
             self._leave_out(error)
             return
+        self._nvml = pynvml
         try:
-            self._nvml.nvmlInit()
-            by = self._nvml.nvmlDeviceGetHandleByIndex if name.isdecimal() else self._nvml.nvmlDeviceGetHandleByUUID
+            pynvml.nvmlInit()
+            by = pynvml.nvmlDeviceGetHandleByIndex if name.isdecimal() else pynvml.nvmlDeviceGetHandleByUUID
             self._handle = by(int(name) if name.isdecimal() else name)
-        except self._nvml.NVMLError as error:
+        except pynvml.NVMLError as error:
             self._leave_out(error)
 
     def _leave_out(self, error: Exception) -> None:
@@ -71,7 +70,7 @@ class HardwareProbe:
         found = [one.current for name in _PROCESSOR_SENSORS for one in sensors.get(name, ())]
         return HardwareContext(
             device_type=self._type,
-            device_id=platform.node(),
+            device_id=self._device,
             total_memory_gb=psutil.virtual_memory().total / _GIB,
             available_memory_gb=free_memory() / _GIB,
             temperature_celsius=max(found, default=None),
@@ -86,7 +85,7 @@ class HardwareProbe:
         major, minor = ask("nvmlDeviceGetCudaComputeCapability") or (0, 0)
         return HardwareContext(
             device_type=self._type,
-            device_id=ask("nvmlDeviceGetUUID") or self._device,
+            device_id=self._device,
             total_memory_gb=memory.total / _GIB if memory else 0.0,
             available_memory_gb=memory.free / _GIB if memory else 0.0,
             temperature_celsius=ask("nvmlDeviceGetTemperature", nvml.NVML_TEMPERATURE_GPU),
