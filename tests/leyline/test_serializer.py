@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from google.protobuf.unknown_fields import UnknownFieldSet
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tolariad.core.health.budgets import WITH_BREAKER
@@ -74,6 +74,7 @@ def test_every_field_is_drawn(kind, drawn):
     assert list(drawn) == [field.name for field in kind.DESCRIPTOR.fields]
 
 
+@settings(max_examples=40)
 @given(st.builds(SystemStatePacket, **PACKET))
 def test_a_packet_comes_back_as_it_was(packet):
     """Every field of packet, device and seeds; equal packets give equal bytes."""

@@ -46,7 +46,7 @@ MEANINGS: Final[Mapping[int, Meaning]] = MappingProxyType(
             payload="seed_operation",
         ),
         enums.COMMAND_ROLLBACK: Meaning(
-            does="rolls back to `target_epoch`, or to the newest promoted checkpoint; orders that have not acted are void",
+            does="rolls back to `target_epoch`, or to the newest promoted checkpoint; pending orders are void",
             payload="rollback_payload",
             may_lack_payload=True,
         ),
