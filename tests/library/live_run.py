@@ -15,7 +15,7 @@ from torch.utils.data import DataLoader
 
 from tests.library.test_library import CONFIG, data, network
 from tolariad import Tolaria
-from tolariad.control.client import Client
+from tolariad.control.client import Client, NotReachable
 from tolariad.control.where import socket_of
 
 LONG = 100_000
@@ -75,8 +75,17 @@ def asked(run_dir: Path) -> dict:
 
 
 def is_reached(run_dir: Path) -> bool:
-    """Whether the run has a socket: from then on commands reach it."""
+    """Whether the run has a socket: from then on commands reach it, unless a killed run has left it."""
     return (run_dir / "control.sock").exists()
+
+
+def is_served(run_dir: Path) -> bool:
+    """Whether the run accepts a connection."""
+    try:
+        with Client(socket_of(run_dir)):
+            return True
+    except NotReachable:
+        return False
 
 
 @contextmanager
@@ -89,7 +98,7 @@ def live(run_dir: Path, hook=None, **options):
 
     thread = threading.Thread(target=work, daemon=True)
     thread.start()
-    wait_for(lambda: is_reached(run_dir))
+    wait_for(lambda: is_served(run_dir))
     try:
         yield results
     finally:
