@@ -6,7 +6,6 @@ such as `test_step`. Of a newer Lightning, a hook that is not known here is refu
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from types import FunctionType
 from typing import Any, Final
 
@@ -34,18 +33,8 @@ ELSEWHERE: Final = frozenset(
         *("on_predict_start", "on_predict_end", "on_predict_epoch_start", "on_predict_epoch_end"),
         *("on_predict_batch_start", "on_predict_batch_end", "on_predict_model_eval"),
         *("to_onnx", "to_torchscript", "to_tensorrt", "freeze", "unfreeze", "print", "from_datasets", "teardown"),
-        *(
-            "save_hyperparameters",
-            "all_gather",
-            "remove_ignored_hparams",
-            "to",
-            "cuda",
-            "cpu",
-            "type",
-            "float",
-            "double",
-        ),
-        *("half", "on_exception"),
+        *("save_hyperparameters", "remove_ignored_hparams", "all_gather", "on_exception"),
+        *("to", "cuda", "cpu", "type", "float", "double", "half"),
     }
 )
 _THE_TRAINER = "the rates and updates are tolariad's"
@@ -101,25 +90,20 @@ def hooks_of(base: type) -> dict[str, Any]:
     }
 
 
-def overrides(owner: Any, name: str) -> bool:
-    """Return whether a module or data module has this hook itself: by its class, or as an attribute."""
-    base = _base_of(owner)
-    found = getattr(owner, name, None)
-    return callable(found) and getattr(found, "__func__", found) is not getattr(base, name, None)
+def own_hooks(owner: Any) -> frozenset[str]:
+    """Return the hooks that a module or data module has itself: by its class, or as an attribute.
 
-
-def refuse_unsupported(owner: Any) -> None:
-    """Raise SetupRefused if `owner` overrides a hook that would not be called, with the name and what to do."""
-    for name in _unsupported(owner):
-        why = REFUSED.get(name, "tolariad does not know this hook")
-        raise SetupRefused(f"{type(owner).__name__}.{name} is overridden, but it is not called: {why}")
-
-
-def _unsupported(owner: Any) -> Iterator[str]:
-    known = CALLED | ELSEWHERE
-    return (name for name in hooks_of(_base_of(owner)) if name not in known and overrides(owner, name))
-
-
-def _base_of(owner: Any) -> type:
+    Raises SetupRefused, with the name and what to do, if one of them would not be called.
+    """
     kind = type(owner)
-    return lightning_base(kind) or lightning_base(kind, "LightningDataModule") or kind
+    base = lightning_base(kind) or lightning_base(kind, "LightningDataModule") or kind
+    own = frozenset(name for name in hooks_of(base) if _function(owner, name) is not _function(base, name))
+    for name in sorted(own - CALLED - ELSEWHERE):
+        why = REFUSED.get(name, "tolariad does not know this hook")
+        raise SetupRefused(f"{kind.__name__}.{name} is overridden, but tolariad does not call it: {why}")
+    return own
+
+
+def _function(owner: Any, name: str) -> Any:
+    found = getattr(owner, name, None)
+    return getattr(found, "__func__", found)

@@ -15,12 +15,12 @@ from tolariad.trainer.errors import SetupRefused
 
 # The name of the loss of a validation, first match first. tolariad's own is `loss`.
 LOSSES: Final = ("loss", "val_loss", "val/loss", "valid_loss", "validation_loss")
-_REDUCTIONS: Final[dict[Any, Callable[[list[torch.Tensor]], float]]] = {
-    "sum": lambda values: float(torch.stack(values).sum()),
-    "min": lambda values: float(torch.stack(values).min()),
-    "max": lambda values: float(torch.stack(values).max()),
+_REDUCTIONS: Final[dict[Any, Callable[[torch.Tensor], torch.Tensor]]] = {
+    "sum": torch.sum,
+    "min": torch.min,
+    "max": torch.max,
+    **{one: one for one in (torch.sum, torch.min, torch.max)},
 }
-_REDUCTIONS |= {getattr(torch, name): _REDUCTIONS[name] for name in ("sum", "min", "max")}
 _MEANS: Final = ("mean", torch.mean)
 
 
@@ -93,7 +93,7 @@ class Log:
         found = {name: float(metric.compute()) for name, metric in self._metrics.items()}
         for metric in self._metrics.values():
             metric.reset()
-        found |= {name: _REDUCTIONS[how](values) for name, (how, values) in self._lists.items()}
+        found |= {name: float(_REDUCTIONS[how](torch.stack(values))) for name, (how, values) in self._lists.items()}
         self.begin_validation()
         return found | logged
 

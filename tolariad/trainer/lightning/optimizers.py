@@ -48,12 +48,12 @@ class Configured(NamedTuple):
 class Lengths(NamedTuple):
     """The updates of the run and of an epoch, the batches of an epoch, and how many of them are an update.
 
-    `batches`: None if the data has no length.
+    `batches`: 0 if the data has no length.
     """
 
     steps: int
     steps_per_epoch: int
-    batches: int | None
+    batches: int
     accumulate: int
 
 
@@ -75,11 +75,11 @@ def read(found: Any) -> Configured:
     for one in optimizers:
         if not isinstance(one, Optimizer):
             raise SetupRefused(f"configure_optimizers must return {_FORMS}; it returns a {type(one).__name__}")
-    steppeds = tuple(_stepped(one, monitor) for one in schedulers)
-    for stepped in steppeds:
-        if getattr(stepped.scheduler, "optimizer", None) is not optimizers[0]:
-            raise SetupRefused(f"configure_optimizers: {stepped.name} belongs to another optimizer than is returned")
-    return Configured(optimizers[0], steppeds)
+    configured = Configured(optimizers[0], tuple(_stepped(one, monitor) for one in schedulers))
+    for one in configured.schedulers:
+        if getattr(one.scheduler, "optimizer", None) is not configured.optimizer:
+            raise SetupRefused(f"configure_optimizers: {one.name} belongs to another optimizer than is returned")
+    return configured
 
 
 def _parts(found: Any) -> tuple[list[Any], list[Any], str | None]:
@@ -117,7 +117,7 @@ def _stepped(found: Any, monitor: str | None) -> Stepped:
         raise SetupRefused(f"lr_scheduler: a {stepped.name} is not supported; give one of torch.optim.lr_scheduler")
     if stepped.interval not in {"step", "epoch"}:
         raise SetupRefused(f"lr_scheduler: the interval is {stepped.interval!r}; it must be step or epoch")
-    if not isinstance(stepped.frequency, int) or stepped.frequency < 1:
+    if stepped.frequency < 1:
         raise SetupRefused(f"lr_scheduler: the frequency is {stepped.frequency!r}; it must be a whole number from 1 on")
     if given.get("reduce_on_plateau", False) and not isinstance(stepped.scheduler, ReduceLROnPlateau):
         raise SetupRefused(f"lr_scheduler: reduce_on_plateau is for ReduceLROnPlateau, not for {stepped.name}")
@@ -133,7 +133,7 @@ def tabulate(configured: Configured, lengths: Lengths) -> Tables:
     optimizer, schedulers = configured
     if lengths.steps > STEPS_MAX:
         raise SetupRefused(f"a scheduler is tabulated for at most {STEPS_MAX} steps, and the run has {lengths.steps}")
-    if lengths.batches is None and any(one.interval == "epoch" for one in schedulers):
+    if not lengths.batches and any(one.interval == "epoch" for one in schedulers):
         raise SetupRefused("a scheduler with interval `epoch` needs to know how many batches an epoch has")
     groups = optimizer.param_groups
     before = [{key: value for key, value in group.items() if key != "params"} for group in groups]

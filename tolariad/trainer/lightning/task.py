@@ -9,17 +9,17 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Callable, Mapping
-from functools import partial
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 import torch
 from torch import Tensor, nn
+from torch.utils.data import DataLoader
 
 from tolariad.core.settings.optimization import LearningRate
 from tolariad.trainer.errors import SetupRefused
 from tolariad.trainer.lightning import optimizers
-from tolariad.trainer.lightning.hooks import lightning_base, overrides, refuse_unsupported
+from tolariad.trainer.lightning.hooks import lightning_base, own_hooks
 from tolariad.trainer.lightning.logged import LOSSES, Log
 from tolariad.trainer.lightning.making import Parts, made
 from tolariad.trainer.lightning.stand_in import StandIn
@@ -39,12 +39,17 @@ class LightningTask:
 
     def __init__(self, parts: Parts, source_hash: str) -> None:
         self._parts, self._source_hash = parts, source_hash
+        # The module; where its data comes from, itself or a data module; and the hooks that each of them has itself.
         self._module: Any = None
         self._source: Any = None
+        self._hooks: frozenset[str] = frozenset()
+        self._source_hooks: frozenset[str] = frozenset()
         self._log = Log()
         self._trainer: StandIn
+        self._training_step: Callable[[Any, int], Any]
+        self._validation_step: Callable[[Any, int], Any]
         self._clip: tuple[float | None, str] = (None, "norm")
-        self._accumulate, self._batches = 1, 0
+        self._accumulate, self._batches, self._validates = 1, 0, False
         self._configured: optimizers.Configured
         self._momenta: list[array[float] | None] = []
         # The position: finished epochs, computed batches of this one, updates. `_unended`: batches whose
@@ -56,7 +61,7 @@ class LightningTask:
         self._built: dict[str, Any] = {}
         self.clip_gradients: Callable[[nn.Module], Tensor] | None = None
 
-    # -- what the run is built of ----------------------------------------------------------------------------------------
+    # -- what the run is built of --------------------------------------------------------------------------------------
 
     def model(self, cfg: Settings) -> nn.Module:
         """Return the module, made with the hyper-parameters in task_options, after its `setup`."""
@@ -65,29 +70,30 @@ class LightningTask:
         module, data = found.module, found.datamodule
         self._module, self._source, self._clip = module, module if data is None else data, found.clip
         self._accumulate = cfg.accumulate
-        for owner in (module, *(() if data is None else (data,))):
-            refuse_unsupported(owner)
+        self._hooks, self._source_hooks = own_hooks(module), own_hooks(self._source)
         if not module.automatic_optimization:
             raise SetupRefused(
                 f"{type(module).__name__} optimizes manually (automatic_optimization is False); write a task with "
                 "optimizers(model) and training_step(model, batch, run), which calls run.update(name, loss)"
             )
-        if self._accumulate > 1 and overrides(module, "on_after_backward"):
+        if self._accumulate > 1 and "on_after_backward" in self._hooks:
             raise SetupRefused("on_after_backward is called once a step, so accumulate must be 1")
+        self._training_step, self._validation_step = map(_stepping, (module.training_step, module.validation_step))
         self._trainer = StandIn(max_epochs=cfg.epochs, accumulate=cfg.accumulate, clip=found.clip, datamodule=data)
         self._attach()
         for name, arguments in (("prepare_data", ()), ("setup", ("fit",))):
-            for owner in (data, module) if data is not None else (module,):
-                self._call(name, *arguments, owner=owner)
+            if data is not None and name in self._source_hooks:
+                getattr(data, name)(*arguments)
+            self._call(name, *arguments)
         self._call("configure_model")
         self._attach()
-        if self._clip[0] or any(overrides(module, name) for name in ("on_after_backward", "on_before_optimizer_step")):
+        if self._clip[0] or self._hooks & {"on_after_backward", "on_before_optimizer_step"}:
             self.clip_gradients = self._clipped
         return module  # type: ignore[no-any-return]  # checked by `made`
 
     def _attach(self) -> None:
         """Let the module, and modules of Lightning inside it, log here and find the stand-in trainer."""
-        self._module.trainer = self._trainer
+        self._module.trainer = self._source.trainer = self._trainer
         for one in self._module.modules():
             if lightning_base(type(one)) is not None:
                 one.__dict__["log"] = self._log
@@ -100,18 +106,23 @@ class LightningTask:
                 f"{type(self._source).__name__} has no train_dataloader; give it one, or name a data module: "
                 "task_options: {datamodule: MyData}"
             )
-        self._batches = len(found) if hasattr(found, "__len__") else 0
+        try:
+            self._batches = len(found)
+        except TypeError:
+            self._batches = 0
         self._trainer.move(num_training_batches=self._batches or math.inf)
         return found
 
     def val_data(self, _cfg: Settings) -> Any:
         """Return the same for the validation; None if the module has no validation_step."""
-        if not overrides(self._module, "validation_step"):
+        if "validation_step" not in self._hooks:
             return None
-        return _single(self._loader("val_dataloader"), "val_dataloader")
+        found = _single(self._loader("val_dataloader"), "val_dataloader")
+        self._validates = found is not None
+        return found
 
     def _loader(self, name: str) -> Any:
-        return getattr(self._source, name)() if overrides(self._source, name) else None
+        return getattr(self._source, name)() if name in self._source_hooks else None
 
     def optimizer(self, _model: nn.Module, _cfg: Settings) -> torch.optim.Optimizer:
         """Return the optimizer of configure_optimizers."""
@@ -130,18 +141,16 @@ class LightningTask:
         if plateaus:
             if len(configured.schedulers) > 1:
                 raise SetupRefused("ReduceLROnPlateau beside another scheduler is not supported; keep one of them")
-            if self.val_data is None or not overrides(self._module, "validation_step"):
-                raise SetupRefused("ReduceLROnPlateau needs a validation, and the module has no validation_step")
+            if not self._validates:
+                raise SetupRefused("ReduceLROnPlateau needs a validation: a validation_step and a val_dataloader")
             self._monitor = str(plateaus[0].monitor)
             return optimizers.plateau_configs(plateaus[0], LOSSES)
-        lengths = optimizers.Lengths(
-            horizon.total_steps, horizon.steps_per_epoch, self._batches or None, self._accumulate
-        )
+        lengths = optimizers.Lengths(horizon.total_steps, horizon.steps_per_epoch, self._batches, self._accumulate)
         tables = optimizers.tabulate(configured, lengths)
         self._momenta = tables.momenta
         return optimizers.configs(configured, tables, self._source_hash)
 
-    # -- a step ----------------------------------------------------------------------------------------------------------
+    # -- a step --------------------------------------------------------------------------------------------------------
 
     def loss(self, _model: nn.Module, batch: Any) -> Tensor | dict[str, Any]:
         """Return the loss of training_step, with what it logs."""
@@ -156,9 +165,9 @@ class LightningTask:
         self._end_batches()
         batch = self._transferred(batch)
         logged = self._log.at("training_step", "step")
-        if overrides(module, "on_train_batch_start") and module.on_train_batch_start(batch, index) == -1:
+        if "on_train_batch_start" in self._hooks and module.on_train_batch_start(batch, index) == -1:
             raise SetupRefused("on_train_batch_start returns -1, which would skip the rest of the epoch: not supported")
-        found = _passed(module.training_step, batch, index)
+        found = self._training_step(batch, index)
         loss = found.get("loss") if isinstance(found, Mapping) else found
         if loss is None:
             raise SetupRefused(
@@ -166,7 +175,7 @@ class LightningTask:
             )
         self._log.at("the code after training_step")
         self._batch += 1
-        if overrides(module, "on_train_batch_end"):
+        if "on_train_batch_end" in self._hooks:
             extra = dict(found) if isinstance(found, Mapping) else {}
             self._unended.append(({**extra, "loss": loss.detach().clone()}, batch, index))
         return {**logged, "loss": loss} if logged else loss
@@ -216,7 +225,7 @@ class LightningTask:
         self._epoch, self._batch, self._step = epoch, batch, step
         self._trainer.move(current_epoch=epoch, global_step=step)
 
-    # -- a validation ----------------------------------------------------------------------------------------------------
+    # -- a validation --------------------------------------------------------------------------------------------------
 
     def evaluate(self, _model: nn.Module, batch: Any) -> dict[str, Any]:
         """Return what validation_step logs, as means; its loss is also named `loss`."""
@@ -230,10 +239,10 @@ class LightningTask:
         index, self._validated = self._validated, self._validated + 1
         batch = self._transferred(batch)
         logged = self._log.at("validation_step", "batch")
-        if overrides(module, "on_validation_batch_start"):
+        if "on_validation_batch_start" in self._hooks:
             module.on_validation_batch_start(batch, index)
-        found = _passed(module.validation_step, batch, index)
-        if overrides(module, "on_validation_batch_end"):
+        found = self._validation_step(batch, index)
+        if "on_validation_batch_end" in self._hooks:
             module.on_validation_batch_end(found, batch, index)
         returned = found.get("loss") if isinstance(found, Mapping) else found
         if isinstance(returned, Tensor) and not any(name in logged for name in LOSSES):
@@ -243,7 +252,7 @@ class LightningTask:
     def on_validation_end(self, _model: nn.Module) -> dict[str, float]:
         """Call the last hooks of a validation. Return what stands for all of it."""
         logged = self._log.at("on_validation_epoch_end", "whole")
-        if overrides(self._module, "on_validation_epoch_end"):
+        if "on_validation_epoch_end" in self._hooks:
             self._module.on_validation_epoch_end()
         found = self._with_loss(self._log.end_validation(logged))
         self._call("on_validation_end")
@@ -256,14 +265,14 @@ class LightningTask:
         name = next((one for one in (self._monitor, *LOSSES) if one in results), None)
         return results if name is None else {"loss": results[name], **results}
 
-    # -- state -----------------------------------------------------------------------------------------------------------
+    # -- state ---------------------------------------------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, Any]:
         """Return the position, the plain attributes of the module that changed, and what its own hooks save."""
         checkpoint: dict[str, Any] = {"epoch": self._epoch, "global_step": self._step}
         self._call("on_save_checkpoint", checkpoint)
         state = {"at": [self._epoch, self._batch, self._step], "checkpoint": checkpoint, "changed": self._changed()}
-        if self._source is not self._module and overrides(self._source, "state_dict"):
+        if self._source is not self._module and "state_dict" in self._source_hooks:
             state["data"] = self._source.state_dict()
         return state
 
@@ -274,14 +283,14 @@ class LightningTask:
         for name, value in {**self._built, **state["changed"]}.items():
             setattr(self._module, name, value)
         self._call("on_load_checkpoint", dict(state["checkpoint"]))
-        if "data" in state and overrides(self._source, "load_state_dict"):
+        if "data" in state and "load_state_dict" in self._source_hooks:
             self._source.load_state_dict(state["data"])
         self._set_momenta()
 
     def _attributes(self) -> dict[str, Any]:
         """Return the numbers, flags and texts that the module holds as attributes of its own."""
         names = vars(self._module).items()
-        return {name: value for name, value in names if type(value) in _SAVED and not _is_internal(name)}
+        return {name: value for name, value in names if type(value) in _SAVED and name[0] != "_" and name != "training"}
 
     def _changed(self) -> dict[str, Any]:
         return {
@@ -290,38 +299,41 @@ class LightningTask:
             if name not in self._built or self._built[name] != value
         }
 
-    # -- inside ----------------------------------------------------------------------------------------------------------
+    # -- inside --------------------------------------------------------------------------------------------------------
 
-    def _call(self, name: str, *arguments: Any, owner: Any = None) -> None:
-        """Call a hook of the module, if it has it itself. Nothing that it logs is recorded."""
-        owner = self._module if owner is None else owner
-        if overrides(owner, name):
+    def _call(self, name: str, *arguments: Any) -> None:
+        """Call a hook of the module, if it has it itself. It may not log."""
+        if name in self._hooks:
             self._log.at(name)
-            getattr(owner, name)(*arguments)
+            getattr(self._module, name)(*arguments)
 
     def _transferred(self, batch: Any) -> Any:
         """Return the batch after the hook that follows its transfer to the device."""
-        for owner in (self._source, self._module):
-            if overrides(owner, "on_after_batch_transfer"):
-                self._log.at("on_after_batch_transfer")
+        for owner, hooks in ((self._source, self._source_hooks), (self._module, self._hooks)):
+            if "on_after_batch_transfer" in hooks:
                 return owner.on_after_batch_transfer(batch, 0)
         return batch
 
 
-def _is_internal(name: str) -> bool:
-    return name.startswith("_") or name in {
-        "training",
-        "prepare_data_per_node",
-        "allow_zero_length_dataloader_with_multiple_devices",
-    }
+class _Batches:
+    """Data that yields batches, as Lightning takes it: a list of batches is no data set of samples."""
+
+    def __init__(self, inner: Any) -> None:
+        self._inner = inner
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self._inner)
+
+    def __len__(self) -> int:
+        return len(self._inner)
 
 
-def _passed(step: Callable[..., Any], batch: Any, index: int) -> Any:
-    """Call a step with the batch, and with its index if it takes one."""
+def _stepping(step: Callable[..., Any]) -> Callable[[Any, int], Any]:
+    """Return the step as a function of the batch and its index, which it may leave out."""
     parameters = inspect.signature(step).parameters
     if "dataloader_iter" in parameters:
         raise SetupRefused("a step that takes dataloader_iter is not supported; take (batch, batch_idx)")
-    return step(batch, index) if len(parameters) > 1 else step(batch)
+    return step if len(parameters) > 1 else lambda batch, _: step(batch)
 
 
 def _single(found: Any, name: str) -> Any:
@@ -332,7 +344,7 @@ def _single(found: Any, name: str) -> Any:
         return found[0] if found else None
     if isinstance(found, Mapping) or type(found).__name__ == "CombinedLoader":
         raise SetupRefused(f"{name} returns loaders by name; one is supported: join the data sets")
-    return found
+    return found if found is None or isinstance(found, DataLoader) else _Batches(found)
 
 
 def _refuse_rates(cfg: Settings) -> None:
