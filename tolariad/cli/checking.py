@@ -21,6 +21,7 @@ from tolariad.core.exits import EXIT_CONFIG
 from tolariad.core.settings.model import Settings
 from tolariad.core.settings.reading import ConfigError
 from tolariad.core.settings.rules import rate_notes, require_task, resolved_json, without_effect
+from tolariad.core.settings.task_defaults import LIGHTNING
 from tolariad.core.steps.ask import SHORT_STEP_NS
 from tolariad.forensics.words import safe, safe_lines
 from tolariad.kernel.recorder import HOLD_NS
@@ -34,7 +35,7 @@ _TEMPLATE: Final = Path(__file__).resolve().parents[1] / "trainer" / "tasks" / "
 
 @click.command()
 @click.argument("config", required=False, type=click.Path(path_type=Path))
-@click.option("--task", help="A built-in task, package.module:Name or ./file.py:Name.")
+@click.option("--task", help="A built-in task, package.module:Name, ./file.py:Name, lightning:file.py:Module.")
 @click.option(
     "--set", "sets", multiple=True, metavar="KEY=VALUE", help="Override a key of the configuration. Repeatable."
 )
@@ -120,12 +121,14 @@ def durable(sync: str, step_ms: float, by_step: float) -> Durable:
 
 def _plan_lines(settings: Settings) -> list[str]:
     """Return what is trained, and how."""
-    rates = settings.learning_rate
-    batches = f"batches of {settings.batch_size}" if settings.batch_size else "batches of its own"
+    rates, is_lightning = settings.learning_rate, str(settings.task).startswith(LIGHTNING)
+    batches = f"batches of {settings.batch_size}" if settings.batch_size and not is_lightning else "batches of its own"
     warm_up = f", warm-up {rates.warmup_epochs} of {settings.epochs} epochs" if rates.warmup_epochs else ""
     return [
         f"task           {safe(str(settings.task))}, {output.counted(settings.epochs, 'epoch')}, {batches}",
-        f"rates          {rates.policy}, base_lr {rates.base_lr:g}{warm_up}",
+        "rates          those of configure_optimizers"
+        if is_lightning
+        else f"rates          {rates.policy}, base_lr {rates.base_lr:g}{warm_up}",
     ]
 
 

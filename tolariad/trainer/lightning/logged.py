@@ -1,10 +1,11 @@
 """What a LightningModule logs: by `self.log` and `self.log_dict`, as numbers or as metrics of torchmetrics.
 
-Promises: a value that is logged where nothing records it is refused with the place and what to do instead.
+Promises: a value that is logged where nothing records it is named in the log once, with what to do instead.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from numbers import Number
 from typing import Any, Final
@@ -13,6 +14,7 @@ import torch
 
 from tolariad.trainer.errors import SetupRefused
 
+_log: Final = logging.getLogger(__name__)
 # The name of the loss of a validation, first match first. tolariad's own is `loss`.
 LOSSES: Final = ("loss", "val_loss", "val/loss", "valid_loss", "validation_loss")
 _REDUCTIONS: Final[dict[Any, Callable[[torch.Tensor], torch.Tensor]]] = {
@@ -39,6 +41,7 @@ class Log:
         self._metrics: dict[str, Any] = {}
         self._lists: dict[str, tuple[Any, list[torch.Tensor]]] = {}
         self._of_training: dict[int, Any] = {}
+        self._said: set[tuple[str, str]] = set()
 
     def at(self, place: str, kind: str = "") -> dict[str, Any]:
         """Begin to call the hook `place`. Return what it logs; `kind`: step, batch, whole, or "" (nothing)."""
@@ -72,9 +75,15 @@ class Log:
         elif self.whole is not None:
             self.whole[name] = float(value)
         else:
-            raise SetupRefused(
-                f"self.log({name!r}, ...) is called in {self._place}, from where nothing is recorded; log in "
-                "training_step (its means over an epoch are recorded too), validation_step or on_validation_epoch_end"
+            self._say_lost(name)
+
+    def _say_lost(self, name: str) -> None:
+        """Say it once for each name: the run is worth more than the value."""
+        if (self._place, name) not in self._said:
+            self._said.add((self._place, name))
+            _log.warning(
+                "self.log(%r) in %s records nothing; log in training_step, validation_step or on_validation_epoch_end",
+                *(name, self._place),
             )
 
     def _of_step(self, name: str, metric: Any) -> Any:

@@ -65,7 +65,8 @@ def _unknown(option: str, makers: list[Callable[..., Any]]) -> str:
     close = difflib.get_close_matches(option, [*names, *_OWN], 1, 0.6)
     hint = f"; did you mean {close[0]!r}?" if close else f"; there are {', '.join([*names, *_OWN])}"
     of = " nor ".join(getattr(maker, "__name__", "the function") for maker in makers)
-    return f"task_options.{option}: {of} takes no such argument{hint}"
+    of = f"neither {of} takes" if makers[1:] else f"{of} does not take"
+    return f"task_options.{option}: {of} this argument{hint}"
 
 
 def _call(maker: Callable[..., Any], arguments: dict[str, Any]) -> Any:

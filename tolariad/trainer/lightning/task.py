@@ -228,7 +228,7 @@ class LightningTask:
     # -- a validation --------------------------------------------------------------------------------------------------
 
     def evaluate(self, _model: nn.Module, batch: Any) -> dict[str, Any]:
-        """Return what validation_step logs, as means; its loss is also named `loss`."""
+        """Return what validation_step logs, as means; its `val_loss` is tolariad's `loss`."""
         module = self._module
         if self._validated is None:
             self._validated = 0
@@ -261,9 +261,9 @@ class LightningTask:
         return found
 
     def _with_loss(self, results: dict[str, Any]) -> dict[str, Any]:
-        """Add `loss`, which tolariad judges a validation by, under the name that the module gives it."""
+        """Return the results with the loss of the validation under tolariad's name for it."""
         name = next((one for one in (self._monitor, *LOSSES) if one in results), None)
-        return results if name is None else {"loss": results[name], **results}
+        return {"loss" if key == name else key: value for key, value in results.items()}
 
     # -- state ---------------------------------------------------------------------------------------------------------
 
