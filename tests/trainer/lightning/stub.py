@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import nn
 from torch.nn import functional
+from torch.optim.lr_scheduler import OneCycleLR
 from torch.utils.data import DataLoader, TensorDataset
 
 HOOKS = (
@@ -86,3 +87,39 @@ class Line(LightningModule):
         return torch.optim.SGD(self.parameters(), lr=self.lr)
 
     train_dataloader = Rows(4).train_dataloader
+
+
+class Noisy(Line):
+    """Draws, cycles its momentum, counts, and validates."""
+
+    def __init__(self):
+        super().__init__()
+        self.line = nn.Sequential(nn.Linear(2, 16), nn.BatchNorm1d(16), nn.Dropout(0.3), nn.Linear(16, 1))
+        self.scale, self.seen = 1.0, 0
+
+    def on_train_epoch_start(self):
+        self.scale = 1.0 + 0.1 * self.trainer.current_epoch
+
+    def training_step(self, batch, batch_idx):
+        x, y = batch
+        return functional.mse_loss(self.line(x / 32), y / 64) * self.scale * (1.0 + batch_idx)
+
+    def on_train_batch_end(self, outputs, batch, batch_idx):
+        self.seen += 1
+        with torch.no_grad():
+            self.line[-1].bias.add_(self.seen * 1e-5 + self.trainer.global_step * 1e-4)
+
+    def validation_step(self, batch, batch_idx):
+        x, y = batch
+        self.log("val_loss", functional.mse_loss(self.line(x / 32), y / 64))
+
+    def on_validation_epoch_end(self):
+        self.log("val_bias", self.line[-1].bias.sum())
+
+    def configure_optimizers(self):
+        optimizer = torch.optim.AdamW(self.parameters(), lr=self.lr)
+        scheduler = OneCycleLR(optimizer, self.lr, total_steps=self.trainer.estimated_stepping_batches)
+        return [optimizer], [{"scheduler": scheduler, "interval": "step"}]
+
+    train_dataloader = Rows(2).train_dataloader
+    val_dataloader = Rows(4).train_dataloader

@@ -74,7 +74,11 @@ class Manual(Line):
             "neither Line nor Rows takes this argument; did you mean 'batch_size'",
         ),
         (type("Needs", (Line,), {"__init__": lambda self, width: None}), {}, "missing a required argument: 'width'"),
-        (Line, {"learning_rate": {"base_lr": 0.5, "policy": "constant"}}, r"learning_rate.base_lr is 0.5, .*task_options"),
+        (
+            Line,
+            {"learning_rate": {"base_lr": 0.5, "policy": "constant"}},
+            r"learning_rate.base_lr is 0.5, .*task_options",
+        ),
         (Line, {"learning_rate": {"policy": "cosine"}}, "learning_rate.policy is cosine"),
         (Line, {"task_options": {"gradient_clip_algorithm": "max"}}, "must be norm or value, not 'max'"),
         (Line, {"task_options": {"gradient_clip_val": -1.0}}, "must be a number from 0 on, not -1.0"),
@@ -209,7 +213,9 @@ def test_the_trainer_of_a_module_knows_lengths_and_refuses_the_rest(configured):
     assert (trainer.estimated_stepping_batches, trainer.max_epochs, trainer.num_training_batches) == (4, 2, 4)
     assert (trainer.is_global_zero, trainer.world_size, trainer.logger) == (True, 1, None)
     assert not hasattr(trainer, "strategy")
-    with pytest.raises(AttributeError, match=r"self.trainer.strategy: tolariad has no Lightning trainer; there are acc"):
+    with pytest.raises(
+        AttributeError, match=r"self.trainer.strategy: tolariad has no Lightning trainer; there are acc"
+    ):
         _ = trainer.strategy
     with pytest.raises(SetupRefused, match="should_stop is set to True: this has no effect"):
         trainer.should_stop = True

@@ -117,8 +117,8 @@ class Perceptron(pl.LightningModule):
         return functional.mse_loss(self.net(x), y)
 
     def configure_optimizers(self):
-        groups = [{"params": self.net[0].parameters(), "lr": self.lr / 3, "name": "first"}, {"params": self.net[2].parameters()}]
-        optimizer = torch.optim.SGD(groups, lr=self.lr, momentum=0.9)
+        first = {"params": self.net[0].parameters(), "lr": self.lr / 3, "name": "first"}
+        optimizer = torch.optim.SGD([first, {"params": self.net[2].parameters()}], lr=self.lr, momentum=0.9)
         stairs = torch.optim.lr_scheduler.MultiStepLR(optimizer, [4, 9], 0.3)
         falling = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.97)
         return [optimizer], [stairs, {"scheduler": falling, "interval": "step", "frequency": self.every}]
@@ -132,5 +132,5 @@ class Plateaus(Perceptron):
 
     def configure_optimizers(self):
         optimizer = torch.optim.SGD(self.parameters(), lr=self.lr)
-        scheduler = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, factor=0.3, patience=0, threshold=0.2)
+        scheduler = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, factor=0.3, patience=0, threshold=0.1)
         return {"optimizer": optimizer, "lr_scheduler": scheduler, "monitor": "val_loss"}
