@@ -73,9 +73,7 @@ def test_a_result_of_the_whole_validation_stands_beside_the_means():
     assert found.means == {"mean": 4.5, "spread": 9.0, "of": 10.0}
     wrong = Spread()
     wrong.on_validation_end = lambda model: {"f1": "high"}
-    with pytest.raises(
-        SetupRefused, match=r"on_validation_end\(model\) must return a dict of numbers .* 'f1' is"
-    ):
+    with pytest.raises(SetupRefused, match=r"on_validation_end\(model\) must return a dict of numbers .* 'f1' is"):
         validate(setup_of(nn.ReLU(), wrong), lambda: None)
 
 
