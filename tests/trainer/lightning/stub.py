@@ -29,6 +29,7 @@ HOOKS = (
     "on_save_checkpoint",
     "on_load_checkpoint",
     "on_after_batch_transfer",
+    "forward",
     "training_step",
     "validation_step",
     "configure_optimizers",

@@ -83,6 +83,7 @@ class Manual(Line):
         (Line, {"task_options": {"gradient_clip_algorithm": "max"}}, "must be norm or value, not 'max'"),
         (Line, {"task_options": {"gradient_clip_val": -1.0}}, "must be a number from 0 on, not -1.0"),
         (having("on_after_backward"), {"accumulate": 2}, "accumulate must be 1"),
+        (Line, {"compile": True}, "compile is true, but Line has no forward, which would be compiled"),
         (having("training_step", lambda self, dataloader_iter: None), {}, "dataloader_iter is not supported"),
         (lambda: torch.nn.Linear(1, 1), {}, "a LightningModule is needed, and Linear is none"),
     ],

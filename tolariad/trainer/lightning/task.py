@@ -76,6 +76,8 @@ class LightningTask:
                 f"{type(module).__name__} optimizes manually (automatic_optimization is False); write a task with "
                 "optimizers(model) and training_step(model, batch, run), which calls run.update(name, loss)"
             )
+        if cfg.compile and "forward" not in self._hooks:
+            raise SetupRefused(f"compile is true, but {type(module).__name__} has no forward, which would be compiled")
         if self._accumulate > 1 and "on_after_backward" in self._hooks:
             raise SetupRefused("on_after_backward is called once a step, so accumulate must be 1")
         self._training_step, self._validation_step = map(_stepping, (module.training_step, module.validation_step))
