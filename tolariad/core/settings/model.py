@@ -268,7 +268,8 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     task: Annotated[
         str | None,
         Meta(
-            description="`digits`, `chars`, `package.module:Name`, or `./file.py:Name` relative to this file's folder"
+            description="`digits`, `chars`, `package.module:Name`, or `./file.py:Name` relative to this file's folder; "
+            "`lightning:` before either names a LightningModule"
         ),
     ] = None
     task_options: Annotated[dict[str, Scalar], Meta(description="passed to the task, such as `{model: cnn}`")] = {}
