@@ -64,7 +64,7 @@ def test_the_schema_is_json(tolariad):
 
 
 COSTS = {
-    "parameters": 1234567, "trainable": 1234567,
+    "parameters": 1234567, "trainable": 1234567, "batch_samples": 32,
     "groups": [{"name": "default", "policy": "cosine", "base_lr": 0.003, "warmup_steps": 1}],
     "state_bytes": 10_000_000, "checkpoint_bytes": 5_000_000,
     "peak_memory_bytes": 2_000_000_000, "steps_per_epoch": 23,
@@ -83,7 +83,7 @@ def test_check_says_what_the_run_will_be_and_cost(tolariad, monkeypatch):
 
     assert code == 0
     for word in (
-        "digits, 2 epochs",
+        "digits, 2 epochs, batches of 32\n",
         "1,234,567",
         "10.0 MB",
         "2.0 GB",

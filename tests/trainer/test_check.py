@@ -31,7 +31,7 @@ def test_the_template_is_a_task_that_works(tmp_path, configured):
     assert done.returncode == 0, done.stderr
     answer = json.loads(done.stdout)
     assert answer["parameters"] == 2 * 256 + 256 + 256 * 256 + 256 + 256 * 2 + 2
-    assert answer["steps_per_epoch"] == 32
+    assert (answer["steps_per_epoch"], answer["batch_samples"]) == (32, 64)
     assert answer["checkpoint_bytes"] > 4 * answer["parameters"] * 3
     assert answer["step_ms"] > 0
     assert answer["journal_gb_day"] > 0

@@ -7,7 +7,7 @@ import math
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -71,7 +71,7 @@ def check(
         return 0
     if verbose:
         output.put(json.dumps(json.loads(resolved), indent=2))
-    for line in [*_plan_lines(settings, costs["groups"]), *_cost_lines(costs, journal)]:
+    for line in [*_plan_lines(settings, costs), *_cost_lines(costs, journal)]:
         output.put(line)
     for note in rate_notes(settings):
         output.note(note)
@@ -120,9 +120,12 @@ def durable(sync: str, step_ms: float, by_step: float) -> Durable:
     return Durable(sync, by_step, min(by_step, joined) if joins else by_step)
 
 
-def _plan_lines(settings: Settings, groups: Sequence[Mapping[str, Any]]) -> list[str]:
+def _plan_lines(settings: Settings, costs: dict[str, Any]) -> list[str]:
     """Return what is trained, and the rates of each group: those that a run would have."""
-    batches = f"batches of {settings.batch_size}" if settings.batch_size else "batches of its own"
+    batches = f"batches of {costs['batch_samples']}"
+    if settings.accumulate > 1:
+        batches += f", {settings.accumulate} of them a step"
+    groups = costs["groups"]
     rates = [f"{safe(one['name'])}: {_rates(one)}" for one in groups] if len(groups) > 1 else [_rates(groups[0])]
     if len(rates) > _GROUPS_MAX:
         rates[_GROUPS_MAX:] = [f"and {len(rates) - _GROUPS_MAX} more; --json has them all"]
