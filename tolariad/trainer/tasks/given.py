@@ -6,6 +6,7 @@ entropy, accuracy) and other targets are values (mean squared error). Anything e
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -30,7 +31,7 @@ class GivenTask:
         val_data: Any,
         *,
         task: Any = None,
-        optimizer: torch.optim.Optimizer | None = None,
+        optimizer: torch.optim.Optimizer | Mapping[str, torch.optim.Optimizer] | None = None,
     ) -> None:
         self._model, self._train_data, self._val_data = model, train_data, val_data
         self._task, self._optimizer = task, optimizer
@@ -40,8 +41,11 @@ class GivenTask:
 
         A method that it does not have does not exist here either.
         """
-        if name == "optimizer" and (given := self.__dict__.get("_optimizer")) is not None:
+        given = self.__dict__.get("_optimizer")
+        if name == "optimizer" and isinstance(given, torch.optim.Optimizer):
             return lambda _model, _cfg: given
+        if name == "optimizers" and isinstance(given, Mapping):
+            return lambda _model: given
         if name in OPTIONAL:
             return getattr(self.__dict__.get("_task"), name)
         raise AttributeError(f"{type(self).__name__} has no {name!r}")
