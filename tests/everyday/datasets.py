@@ -1,6 +1,7 @@
 """The data of the everyday scripts: small, made from fixed seeds, and the same in every process.
 
-They stand for files on a disk: each script imports what it would read. The weights of "trained" networks are such files.
+They stand for files on a disk: each script imports what it would read. The weights of "trained" networks are such
+files too.
 """
 
 from __future__ import annotations
@@ -91,6 +92,8 @@ def saved_weights(network: nn.Module) -> dict[str, Tensor]:
     """The weights of a network as a file would hold them, trained by somebody else."""
     generator = torch.Generator().manual_seed(79)
     return {
-        name: 0.3 * torch.randn(value.shape, generator=generator) if value.is_floating_point() and value.dim() > 1 else value
+        name: 0.3 * torch.randn(value.shape, generator=generator)
+        if value.is_floating_point() and value.dim() > 1
+        else value
         for name, value in network.state_dict().items()
     }

@@ -2,9 +2,23 @@
 
 from __future__ import annotations
 
+import shutil
+
 import pytest
 
-from tests.everyday.killed import DAEMON, KINDS, STEPS, STEPS_MOST, Program, plan_of, result_of
+from tests.everyday.killed import (
+    DAEMON,
+    HERE,
+    KINDS,
+    LOOP,
+    PLAIN,
+    STEPS,
+    STEPS_MOST,
+    Program,
+    plan_of,
+    result_of,
+    saved_in,
+)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -19,3 +33,21 @@ def test_a_task_of_the_daemon_killed_twice_ends_with_the_same_bits(tmp_path, tem
     assert len(found["calm"].steps) == STEPS.get(kind, STEPS_MOST)
     assert {"model", "optimizer", "state"} <= {name[: name.find("-")] for name in found["calm"].files}
     assert found["killed"] == found["calm"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_loop_killed_twice_ends_with_the_same_bits_as_the_plain_script(tmp_path, template, seed, kind):
+    """As above, and what the script keeps and saves. The plain script has the run's order of batches."""
+    found = {}
+    for name, plan in (("calm", []), ("killed", plan_of(kind, "loop", seed))):
+        folder = tmp_path / name
+        program = Program(folder, template, str(folder / f"{kind}.py"))
+        for script in (f"{kind}.py", "rates.py"):
+            shutil.copy(LOOP / script, folder)
+        program.carry_out(plan)
+        found[name] = result_of(folder, folder / "runs" / kind, len(plan))
+    plain = tmp_path / "plain"
+    Program(plain, template, str(HERE / "in_order.py"), str(PLAIN / f"{kind}.py")).carry_out()
+    assert len(found["calm"].steps) == STEPS.get(kind, STEPS_MOST)
+    assert found["killed"] == found["calm"]
+    assert found["calm"].weights == saved_in(plain) != {}

@@ -16,7 +16,6 @@ val_data = Images(128, seed=2)
 model = nn.Sequential(nn.Flatten(), nn.Linear(64, 64), nn.GELU(), nn.Dropout(0.1), nn.Linear(64, 4))
 averaged = AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(0.9))
 optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
-scheduler = torch.optim.lr_scheduler.PolynomialLR(optimizer, EPOCHS * len(train_loader) // ACCUMULATED)
 
 for epoch in range(EPOCHS):
     for number, (images, labels) in enumerate(train_loader, 1):
@@ -26,7 +25,6 @@ for epoch in range(EPOCHS):
         if number % ACCUMULATED == 0:
             optimizer.step()
             optimizer.zero_grad()
-            scheduler.step()
             averaged.update_parameters(model)
     averaged.eval()
     with torch.no_grad():
