@@ -59,6 +59,8 @@ def seed_at_the_optimizer() -> None:
 
 
 if __name__ == "__main__":
+    # A run obeys OMP_NUM_THREADS; torch has read it when the template process was started.
+    torch.set_num_threads(1)
     order_batches()
     seed_at_the_optimizer()
     runpy.run_path(sys.argv[1], run_name="__main__")

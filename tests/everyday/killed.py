@@ -87,7 +87,7 @@ class Program:
         assert process.poll() == 0, self._said(f"exit {process.poll()}")
 
     def _start(self, failpoint: str) -> Forked:
-        environment = {**os.environ, VARIABLE: failpoint, "XDG_RUNTIME_DIR": str(self.folder)}
+        environment = {**os.environ, VARIABLE: failpoint, "XDG_RUNTIME_DIR": str(self.folder), "OMP_NUM_THREADS": "1"}
         with (self.folder / "log").open("ab") as log:
             return self._template.start(
                 self._arguments,

@@ -14,9 +14,6 @@ class GanTask:
     def train_data(self, cfg):
         return DataLoader(faces(256, seed=1), batch_size=32, shuffle=True)
 
-    def val_data(self, cfg):
-        return None
-
     def model(self, cfg):
         generator = nn.Sequential(nn.Linear(LATENT, 32), nn.BatchNorm1d(32), nn.ReLU(), nn.Linear(32, 8))
         discriminator = nn.Sequential(nn.Linear(8, 32), nn.LeakyReLU(0.2), nn.Dropout(0.2), nn.Linear(32, 1))
@@ -36,6 +33,3 @@ class GanTask:
         g_loss = softplus(-discriminator(made)).mean()
         run.update("generator", g_loss)
         return {"loss": d_loss, "generator_loss": g_loss}
-
-    def evaluate(self, model, batch):
-        raise NotImplementedError

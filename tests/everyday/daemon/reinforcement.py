@@ -64,9 +64,6 @@ class QLearning:
     def train_data(self, cfg):
         return DataLoader(range(STEPS), batch_size=None)
 
-    def val_data(self, cfg):
-        return None
-
     def loss(self, model, batch):
         with torch.no_grad():
             action = random.randrange(2) if random.random() < self.epsilon else model(self.state).argmax().item()
@@ -80,9 +77,6 @@ class QLearning:
         self.epsilon = max(0.1, self.epsilon * 0.97)
         if step % STEPS == 0:
             self.target.load_state_dict(model.state_dict())
-
-    def evaluate(self, model, batch):
-        raise NotImplementedError
 
     def state_dict(self):
         kept = {name: getattr(self, name) for name in ("epsilon", "reward_sum", "state")}
