@@ -26,9 +26,6 @@ from tolariad.core.state import RunState
 from tolariad.core.vocabulary import decode_event
 from tolariad.failpoints import VARIABLE
 
-HERE = Path(__file__).parent
-PLAIN, DAEMON, LOOP = (HERE / name for name in ("plain", "daemon", "loop"))
-KINDS = tuple(sorted(path.stem for path in PLAIN.glob("*.py")))
 STEPS = {"reinforcement": 40}
 STEPS_MOST = 32
 # The failpoint `step` is passed after each update, and after the last one of a step.
@@ -39,8 +36,9 @@ _LOOK_S = 0.002
 
 
 class Kill(NamedTuple):
-    """SIGKILL when the process that trains has passed the end of so many steps, and so many microseconds later."""
+    """SIGKILL when the process that trains has passed a failpoint so many times, and so many microseconds later."""
 
+    point: str
     passes: int
     delay_us: int
 
@@ -55,13 +53,18 @@ class Result(NamedTuple):
 
 
 def plan_of(kind: str, how: str, seed: int) -> list[Kill]:
-    """Draw both kills of a run. The second start makes more steps than the second kill waits for."""
+    """Draw both kills of a run. The second start makes more steps than the second kill waits for.
+
+    Every other second kill is while a checkpoint is written, which has three files at least.
+    """
     draw = random.Random(f"{seed} {kind} {how}")
     steps, passes = STEPS.get(kind, STEPS_MOST), PASSES.get(kind, 1)
     first = draw.randint(2, steps - 4)
     second = draw.randint(1, steps - first - 2)
-    plan = [Kill(one * passes + draw.randrange(passes), draw.randrange(4000)) for one in (first, second)]
-    print(f"{kind} by {how}: killed after step {first}, and {second} steps after its next start: {plan}")
+    plan = [Kill("step", one * passes + draw.randrange(passes), draw.randrange(4000)) for one in (first, second)]
+    if draw.random() < 0.5:
+        plan[1] = Kill("checkpoint_file", draw.randint(1, 3), draw.randrange(1000))
+    print(f"{kind} by {how}: {plan}")
     return plan
 
 
@@ -78,7 +81,7 @@ class Program:
         for number, kill in enumerate(plan):
             token = self.folder / f"token{number}"
             token.touch()
-            process = self._start(f"step:{kill.passes}:{kill.delay_us}@{token}")
+            process = self._start(f"{kill.point}:{kill.passes}:{kill.delay_us}@{token}")
             self._await(process, lambda token=token: not token.exists())
             process.kill()
             assert process.wait(_LIMIT_S) == -signal.SIGKILL, self._said(f"{kill} did not happen")

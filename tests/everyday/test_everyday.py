@@ -7,11 +7,6 @@ import shutil
 import pytest
 
 from tests.everyday.killed import (
-    DAEMON,
-    HERE,
-    KINDS,
-    LOOP,
-    PLAIN,
     STEPS,
     STEPS_MOST,
     Program,
@@ -19,6 +14,7 @@ from tests.everyday.killed import (
     result_of,
     saved_in,
 )
+from tests.everyday.scripts import DAEMON, HERE, KINDS, LOOP, PLAIN
 
 
 @pytest.mark.parametrize("kind", KINDS)

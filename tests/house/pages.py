@@ -11,6 +11,7 @@ from pathlib import Path
 
 import msgspec
 
+from tests.everyday.page import everyday_page
 from tests.house.configuration_page import configuration_page
 from tests.house.events_page import events_page, record
 from tests.house.reactions_page import reactions_page
@@ -42,6 +43,7 @@ PAGES: dict[Path, Callable[[], str]] = {
     ROOT / "docs" / "configuration.md": configuration_page,
     ROOT / "docs" / "events.md": events_page,
     ROOT / "docs" / "reactions.md": reactions_page,
+    ROOT / "docs" / "everyday.md": everyday_page,
     EVENTS_RECORD: events_record,
 }
 
