@@ -20,6 +20,8 @@ from tolariad.trainer.errors import SetupRefused
 from tolariad.trainer.tasks.given import GivenTask
 
 if TYPE_CHECKING:
+    from types import CodeType
+
     from torch import nn
 
     from tolariad.core.settings.model import Settings
@@ -52,6 +54,8 @@ class LoopTask(GivenTask):
     def __init__(self, *given: Any, **more: Any) -> None:
         super().__init__(*given, **more)
         self.kept: dict[str, Any] = {}
+        # The code of the loop, which a message about it gives a line of.
+        self.loop_codes: tuple[CodeType, ...] = ()
 
     def keep(self, name: str, kept: Any) -> None:
         """Make the state of an object, or the items of a dict, a part of the run's. Raises LoopMisused."""

@@ -13,6 +13,7 @@ that is durable: its next start continues as after a crash.
 
 from __future__ import annotations
 
+import inspect
 import logging
 from collections.abc import Callable, Generator, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final, Self
@@ -103,6 +104,8 @@ class OwnLoop:
 
         Raises what `Tolaria.train` raises, and LoopMisused.
         """
+        caller = frame.f_back if (frame := inspect.currentframe()) is not None else None
+        self._task.loop_codes = (caller.f_code,) if caller is not None else ()
         loop = self._epochs(epochs)
         self._loop = loop if self._is_held else None
         return loop
@@ -119,7 +122,9 @@ class OwnLoop:
                 try:
                     yield self._running.epoch
                 except GeneratorExit:
-                    _log.warning(_LEFT, self._running.step)
+                    # If the run itself has ended with an exception, the program gets that.
+                    if inspect.getgeneratorstate(steps) != inspect.GEN_CLOSED:
+                        _log.warning(_LEFT, self._running.step)
                     raise
                 except Exception as error:  # noqa: BLE001 - of the user's loop, thrown in by __exit__
                     self._within("epochs").thrown = error

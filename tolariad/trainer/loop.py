@@ -44,7 +44,6 @@ from tolariad.trainer.step.several import StepperOfUpdates
 from tolariad.trainer.step.stepper import Stepper
 from tolariad.trainer.step.validate import Metrics, try_evaluate, validate
 from tolariad.trainer.tasks.callbacks import Callbacks
-from tolariad.trainer.tasks.given import program_of
 
 if TYPE_CHECKING:
     from collections.abc import Generator
@@ -93,7 +92,7 @@ class Trainer:
         )
         self._progress, self._reporter, self._inbox, self._gate = link.progress, link.reporter, link.inbox, link.gate
         self._orders = BoundaryOrders(setup.acted, link)
-        self._rates = RateHandler(setup.rates, link, self._orders, program_of(setup.task))
+        self._rates = RateHandler(setup.rates, link, self._orders, setup.task)
         self._callbacks = Callbacks(setup.task, setup.rates)
         audit = Audit(setup, self._rates.audit_differed)
         kind = stepper or (Stepper if setup.training_step is None else StepperOfUpdates)

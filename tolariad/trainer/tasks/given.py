@@ -13,9 +13,11 @@ import torch
 from torch.nn import functional
 
 from tolariad.trainer.errors import SetupRefused
-from tolariad.trainer.tasks.names import OPTIONAL
+from tolariad.trainer.tasks.names import OPTIONAL, functions_of
 
 if TYPE_CHECKING:
+    from types import CodeType
+
     from torch import Tensor, nn
 
     from tolariad.core.settings.model import Settings
@@ -91,6 +93,12 @@ class GivenTask:
 def program_of(task: Any) -> Any:
     """Return the object with the user's code: of a GivenTask the program's own task, which may be None."""
     return task.program if isinstance(task, GivenTask) else task
+
+
+def codes_of(task: Any) -> list[CodeType]:
+    """Return the user's code that trains: the functions of the task, and the loop that a program has itself."""
+    functions = functions_of(program_of(task)).values()
+    return [*(function.__code__ for function in functions), *getattr(task, "loop_codes", ())]
 
 
 def _pair(batch: Any) -> tuple[Tensor, Tensor]:

@@ -11,12 +11,12 @@ import time
 import pytest
 import torch
 from torch import nn
-from torch.nn.functional import cross_entropy, softplus
+from torch.nn.functional import cross_entropy
 from torch.utils.data import DataLoader
 
+from tests.library.loops.programs import Loop, adversaries, configured, loader
 from tests.library.test_detection import events_of, of
 from tests.library.test_library import CONFIG, EPOCHS, STEPS_PER_EPOCH, bits, data, network, train
-from tests.trainer.tasks.updating import NOISE, WIDTH, networks
 from tolariad import Tolaria
 from tolariad.core.checkpoints.words import CheckpointCommitted, RerunFinished
 from tolariad.core.health.budget_words import BudgetsMeasured
@@ -25,94 +25,8 @@ from tolariad.core.rollback.words import RolledBack
 from tolariad.core.run.words import RunStopped
 from tolariad.core.steps.words import EpochFinished, SkipReason, StepCompleted, StepSkipped, ValidationFinished
 from tolariad.core.trainer.words import ExceptionRaised
-from tolariad.library import LoopMisused
-from tolariad.trainer.errors import SetupRefused
 
 STEPS = EPOCHS * STEPS_PER_EPOCH
-
-
-@pytest.fixture(autouse=True)
-def one_thread():
-    """A plain loop computes with as many threads as the run."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
-class Counter:
-    """Something of the user's that changes: a count of batches, and an average of the weights."""
-
-    def __init__(self, model):
-        self.count, self.average = 0, {name: p.detach().clone() for name, p in model.named_parameters()}
-
-    def look(self, model):
-        self.count += 1
-        with torch.no_grad():
-            for name, parameter in model.named_parameters():
-                self.average[name].lerp_(parameter, 0.1)
-
-    def state_dict(self):
-        return {"count": self.count, "average": self.average}
-
-    def load_state_dict(self, state):
-        self.count = state["count"]
-        for name, value in state["average"].items():
-            self.average[name].copy_(value)
-
-    def bits(self):
-        return self.count, {name: value.numpy().tobytes() for name, value in self.average.items()}
-
-
-def configured(**options):
-    return {"tolaria": {**CONFIG["tolaria"], **options}}
-
-
-def loader(**options):
-    return DataLoader(options.pop("of", data()), batch_size=12, shuffle=True, **options)
-
-
-class Loop:
-    """One start of a program with a loop of its own. `after` is called after each step. `draws`: validations draw."""
-
-    def __init__(self, run_dir, after=lambda loop: None, *, counted=True, draws=True, **options):
-        self.model, self.after, self.draws = network(), after, draws
-        self.tolaria = Tolaria(configured(**options), run_dir=run_dir)
-        self.run = self.tolaria.run(self.model, None, loader())
-        self.counter = Counter(self.model)
-        if counted:
-            self.run.keep("counter", self.counter)
-        self.step, self.seen, self.counted, self.applied = 0, [], [], []
-
-    def go(self):
-        for epoch in self.run.epochs(EPOCHS):
-            self.seen.append(epoch)
-            for inputs, targets in self.run.batches():
-                self.applied.append(self.run.step(cross_entropy(self.model(inputs), targets)))
-                self.counter.look(self.model)
-                self.step += 1
-                self.after(self)
-            self.model.eval()
-            with torch.no_grad():
-                accuracy = (self.model(data().tensors[0]).argmax(1) == data().tensors[1]).float().mean()
-            self.model.train()
-            if self.draws:
-                torch.rand(3)
-                self.counter.count += 1
-            self.counted.append(self.run.validated(accuracy=accuracy))
-        return self
-
-    @property
-    def bits(self):
-        return bits(self.model), self.counter.bits()
-
-
-@pytest.fixture(scope="module")
-def calm(tmp_path_factory):
-    """The undisturbed loop."""
-    loop = Loop(tmp_path_factory.mktemp("calm") / "run").go()
-    assert (loop.run.result.phase, loop.seen, loop.counted) == ("completed", [1, 2, 3], [True] * EPOCHS)
-    return loop
 
 
 def test_a_loop_ends_with_the_bits_of_train_and_its_journal_is_as_whole(tmp_path):
@@ -289,30 +203,6 @@ def test_the_numbers_are_those_of_the_plain_loop(tmp_path, accumulate, several):
     assert of(events_of(tmp_path / "run"), LrViolationDetected) == []
 
 
-def adversaries(run_dir, after=lambda step: None):
-    """Two networks against each other, with two updates in each step. Return the model and the losses."""
-    torch.manual_seed(2)
-    model = networks()
-    parts = {
-        "judge": torch.optim.Adam(model["judge"].parameters(), lr=4e-3),
-        "maker": torch.optim.Adam(model["maker"].parameters(), lr=1e-3),
-    }
-    real = torch.randn(48, WIDTH)
-    tolaria = Tolaria(configured(learning_rate={}), run_dir=run_dir)
-    run = tolaria.run(model, parts, DataLoader(torch.utils.data.TensorDataset(real), 12, shuffle=True))
-    step = 0
-    for _ in run.epochs(EPOCHS):
-        for (batch,) in run.batches():
-            made = model["maker"](torch.randn(len(batch), NOISE))
-            told_apart = softplus(-model["judge"](batch)).mean() + softplus(model["judge"](made.detach())).mean()
-            run.update("judge", told_apart)
-            after((step := step + 1) - 0.5)
-            run.update("maker", softplus(-model["judge"](made)).mean())
-            run.stepped(loss=told_apart)
-            after(step)
-    return model, tolaria
-
-
 @pytest.mark.parametrize("at", [6, 6.5, 7])
 def test_several_updates_are_one_step_in_a_loop_too(tmp_path, at):
     """Interrupted between two updates, or after both: the same bits, and one report a step."""
@@ -382,132 +272,6 @@ def test_the_last_metrics_are_there_to_ask_for(tmp_path):
             run.log("epoch_seen", epoch)
     assert run.metrics == {"number": STEPS_PER_EPOCH - 1, "half": 0.5, "epoch_seen": 1}
     assert tolaria.get_metrics()["half"] == 0.5
-
-
-# -- misuse ------------------------------------------------------------------------------------------------------------
-
-
-def forgets(loop, run, batch, number):
-    pass
-
-
-def steps_twice(loop, run, batch, number):
-    run.step(cross_entropy(loop.model(batch[0]), batch[1]))
-    run.step(loop.model(batch[0]).mean())
-
-
-def never_steps(loop, run, batch, number):
-    run.update("host", loop.model(batch[0]).mean())
-
-
-def mixes(loop, run, batch, number):
-    run.update("host", loop.model(batch[0]).mean())
-    run.step(loop.model(batch[0]).mean())
-
-
-def validates_early(loop, run, batch, number):
-    run.step(cross_entropy(loop.model(batch[0]), batch[1]))
-    run.validated(loss=1.0)
-
-
-def keeps_late(loop, run, batch, number):
-    run.keep("late", loop.counter)
-
-
-def begins_again(loop, run, batch, number):
-    next(iter(run.epochs(3)))
-
-
-def gives_text(loop, run, batch, number):
-    run.step(loop.model(batch[0]).mean(), name="text")
-
-
-def gives_vector(loop, run, batch, number):
-    run.step(loop.model(batch[0]))
-
-
-def misnames(loop, run, batch, number):
-    run.update("hots", loop.model(batch[0]).mean())
-
-
-@pytest.mark.parametrize(
-    ("body", "error", "says"),
-    [
-        (forgets, LoopMisused, r"run.step\(loss\) was not called for the batch before"),
-        (never_steps, LoopMisused, r"run.stepped\(\) was not called for the batch before"),
-        (steps_twice, LoopMisused, r"run.step\(\) was called when it is done"),
-        (mixes, LoopMisused, r"run.step\(\) was called when update\(\) was called for it"),
-        (validates_early, LoopMisused, "before all batches of the epoch were taken"),
-        (keeps_late, LoopMisused, r"call it before run.epochs\(\)"),
-        (begins_again, LoopMisused, "a run has one loop"),
-        (gives_text, SetupRefused, "'name' is a str"),
-        (gives_vector, SetupRefused, r"step\(loss\): the loss must be a tensor with one element"),
-        (misnames, SetupRefused, "the optimizers are host; did you mean 'host'"),
-    ],
-    ids=lambda one: getattr(one, "__name__", None),
-)
-def test_a_call_that_is_missing_or_misplaced_is_an_error_that_says_which(tmp_path, calm, body, error, says):
-    """And the run goes on at the next start."""
-    loop = Loop(tmp_path / "run", counted=False)
-
-    def misused():
-        for _ in loop.run.epochs(EPOCHS):
-            for number, batch in enumerate(loop.run.batches()):
-                body(loop, loop.run, batch, number)
-
-    with pytest.raises(error, match=says):
-        misused()
-    assert bits(Loop(tmp_path / "run", counted=False).go().model) == bits(calm.model)
-
-
-def test_an_epoch_that_is_cut_short_is_refused(tmp_path):
-    """Only its batches make an epoch; a break out of the inner loop alone is a mistake."""
-    loop = Loop(tmp_path / "run")
-
-    def cut():
-        for _ in loop.run.epochs(EPOCHS):
-            inputs, targets = next(iter(loop.run.batches()))
-            loop.run.step(cross_entropy(loop.model(inputs), targets))
-
-    with pytest.raises(LoopMisused, match=r"left run.batches\(\) within epoch 1"):
-        cut()
-
-
-def test_calls_outside_of_the_loop_are_refused(tmp_path):
-    """With what to do."""
-    run = Tolaria(CONFIG, run_dir=tmp_path / "run").run(network(), None, loader())
-    with pytest.raises(LoopMisused, match=r"outside of `for epoch in run\.epochs"):
-        next(iter(run.batches()))
-    with pytest.raises(LoopMisused, match=r"outside of `for epoch in run\.epochs"):
-        run.validated(loss=1.0)
-    with pytest.raises(LoopMisused, match=r"outside of `for epoch in run\.epochs"):
-        run.step(torch.ones(()))
-    for name, kept, says in [("a", object(), "has no state_dict"), ("a b", Counter(network()), "a name has letters")]:
-        with pytest.raises(LoopMisused, match=says):
-            run.keep(name, kept)
-    run.keep("a", Counter(network()))
-    with pytest.raises(LoopMisused, match="kept already"):
-        run.keep("a", Counter(network()))
-    assert not (tmp_path / "run").exists()
-
-
-def test_a_checkpoint_with_a_kept_object_that_is_not_kept_any_more_is_refused(tmp_path):
-    """By its name, before training."""
-
-    def leave(loop):
-        if loop.step == 12:
-            loop.run.stop()
-
-    Loop(tmp_path / "run", leave).go()
-    with pytest.raises(SetupRefused, match=r"the checkpoint holds counter: call run.keep\('counter', ...\)"):
-        Loop(tmp_path / "run", counted=False).go()
-
-
-def test_what_a_loop_cannot_do_is_refused_by_name(tmp_path):
-    """Before anything is recorded: the forward pass is the loop's, and so is its precision."""
-    with pytest.raises(SetupRefused, match=r"put the forward pass into `with torch\.autocast"):
-        Loop(tmp_path / "run", precision="bf16").go()
-    assert not (tmp_path / "run").exists()
 
 
 def test_the_time_of_the_loop_is_the_tasks(tmp_path):
