@@ -19,7 +19,7 @@ import torch
 from journal import Reader, Verdict, verify
 from tests.campaign.campaign import living_line, living_metrics
 from tests.campaign.forks import Forked, Template
-from tolariad.core.checkpoints.words import RerunFinished
+from tolariad.core.checkpoints.words import CheckpointCommitted, RerunFinished
 from tolariad.core.replay import replay_records
 from tolariad.core.run.words import RunCompleted
 from tolariad.core.state import RunState
@@ -43,7 +43,7 @@ class Kill(NamedTuple):
     delay_us: int
 
 
-class Result(NamedTuple):
+class End(NamedTuple):
     """What two runs of the same program must have in common, bit for bit."""
 
     files: dict[str, bytes]
@@ -114,6 +114,13 @@ class Program:
         return f"{what}\n{(self.folder / 'log').read_text(errors='replace')[-6000:]}"
 
 
+class Result(NamedTuple):
+    """How a run ended, and how many checkpoints it committed."""
+
+    end: End
+    checkpoints: int
+
+
 def result_of(folder: Path, run: Path, kills: int) -> Result:
     """Read the journal and the last checkpoint of a run that was killed so many times, and the weights it saved."""
     journal = run / "journal"
@@ -124,7 +131,7 @@ def result_of(folder: Path, run: Path, kills: int) -> Result:
     assert all(event.first_difference is None for event in reruns)
     last = next(event for event in reversed(events) if isinstance(event, RunCompleted)).checkpoint
     assert state.trainer.incarnation >= kills + 1, "it was killed, and it went on"
-    return Result(
+    end = End(
         files={
             path.name: path.read_bytes()
             for path in sorted((run / "checkpoints" / last).iterdir())
@@ -134,6 +141,7 @@ def result_of(folder: Path, run: Path, kills: int) -> Result:
         metrics=living_metrics(events, state),
         weights=saved_in(folder),
     )
+    return Result(end, sum(isinstance(event, CheckpointCommitted) for event in events))
 
 
 def saved_in(folder: Path) -> dict[str, bytes]:

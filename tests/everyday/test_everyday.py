@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
-
 import pytest
 
 from tests.everyday.killed import (
@@ -14,7 +12,10 @@ from tests.everyday.killed import (
     result_of,
     saved_in,
 )
-from tests.everyday.scripts import DAEMON, HERE, KINDS, LOOP, PLAIN
+from tests.everyday.scripts import DAEMON, HERE, KINDS, LOOP, PLAIN, files_of
+
+EPOCHS = 4
+_EACH_EPOCH = '"checkpoint_interval_epochs": 1'
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -23,12 +24,20 @@ def test_a_task_of_the_daemon_killed_twice_ends_with_the_same_bits(tmp_path, tem
     found = {}
     for name, plan in (("calm", []), ("killed", plan_of(kind, "daemon", seed))):
         folder = tmp_path / name
-        arguments = ("run", str(DAEMON / f"{kind}.yaml"), "--dir", str(folder / "run"))
+        arguments = (
+            "run",
+            str(DAEMON / f"{kind}.yaml"),
+            "--dir",
+            str(folder / "run"),
+            "--set",
+            "checkpoint.min_gap_s=0",
+        )
         Program(folder, template, "tolariad", *arguments).carry_out(plan)
         found[name] = result_of(folder, folder / "run", len(plan))
-    assert len(found["calm"].steps) == STEPS.get(kind, STEPS_MOST)
-    assert {"model", "optimizer", "state"} <= {name[: name.find("-")] for name in found["calm"].files}
-    assert found["killed"] == found["calm"]
+    assert len(found["calm"].end.steps) == STEPS.get(kind, STEPS_MOST)
+    assert found["calm"].checkpoints >= EPOCHS
+    assert {"model", "optimizer", "state"} <= {name[: name.find("-")] for name in found["calm"].end.files}
+    assert found["killed"].end == found["calm"].end
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -38,12 +47,17 @@ def test_a_loop_killed_twice_ends_with_the_same_bits_as_the_plain_script(tmp_pat
     for name, plan in (("calm", []), ("killed", plan_of(kind, "loop", seed))):
         folder = tmp_path / name
         program = Program(folder, template, str(folder / f"{kind}.py"))
-        for script in (f"{kind}.py", "rates.py"):
-            shutil.copy(LOOP / script, folder)
+        for script in files_of(LOOP, kind):
+            # Epochs of milliseconds would have no checkpoints.
+            text = script.read_text(encoding="utf-8").replace(
+                _EACH_EPOCH, f'{_EACH_EPOCH}, "checkpoint": {{"min_gap_s": 0}}'
+            )
+            (folder / script.name).write_text(text, encoding="utf-8")
         program.carry_out(plan)
         found[name] = result_of(folder, folder / "runs" / kind, len(plan))
     plain = tmp_path / "plain"
     Program(plain, template, str(HERE / "in_order.py"), str(PLAIN / f"{kind}.py")).carry_out()
-    assert len(found["calm"].steps) == STEPS.get(kind, STEPS_MOST)
-    assert found["killed"] == found["calm"]
-    assert found["calm"].weights == saved_in(plain) != {}
+    assert len(found["calm"].end.steps) == STEPS.get(kind, STEPS_MOST)
+    assert found["calm"].checkpoints >= EPOCHS
+    assert found["killed"].end == found["calm"].end
+    assert found["calm"].end.weights == saved_in(plain) != {}

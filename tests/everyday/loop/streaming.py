@@ -15,7 +15,7 @@ train_loader = DataLoader(Stream(128, seed=1), batch_size=16)
 val_symbols, val_following = Text(1, seed=2, length=512)[0]
 model = nn.Sequential(nn.Embedding(SYMBOLS, 32), nn.GELU(), nn.Dropout(0.1), nn.Linear(32, SYMBOLS))
 optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
-config = {"rng_seed": 0, "checkpoint_interval_epochs": 1, "stop": {"steps": 32}}
+config = {"rng_seed": 0, "checkpoint_interval_epochs": 1, "stop": {"steps": 1000}}
 run = Tolaria({"tolaria": config}, run_dir="runs/streaming").run(model, optimizer, train_loader)
 
 for epoch in run.epochs(EPOCHS):
