@@ -74,8 +74,8 @@ _END = """\
 
 Lightning does not save the state of the random generators, so the order of the data and dropout differ after a resume.
 The checkpoints of the Trainer and of Accelerate are folders that are filled in place; one that is not complete is taken
-for the newest. Without a save the Trainer, Accelerate and Lightning lose the epoch; here the steps since the last
-checkpoint are made again, and each is compared with the journal.
+for the newest. After a kill the ports repeat the epoch from its start, and nothing says whether it was the same. A run
+of tolariad makes the steps since the last checkpoint again, and compares each with its journal.
 """
 
 

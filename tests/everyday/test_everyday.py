@@ -18,11 +18,15 @@ EPOCHS = 4
 _EACH_EPOCH = '"checkpoint_interval_epochs": 1'
 
 
+ROUNDS = [0, *(pytest.param(number, marks=pytest.mark.torture) for number in range(1, 10))]
+
+
+@pytest.mark.parametrize("turn", ROUNDS)
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_task_of_the_daemon_killed_twice_ends_with_the_same_bits(tmp_path, template, seed, kind):
+def test_a_task_of_the_daemon_killed_twice_ends_with_the_same_bits(tmp_path, template, seed, kind, turn):
     """Weights, optimizer, generators, the task's own state; the loss, norm and rate of every step."""
     found = {}
-    for name, plan in (("calm", []), ("killed", plan_of(kind, "daemon", seed))):
+    for name, plan in (("calm", []), ("killed", plan_of(kind, "daemon", seed + turn))):
         folder = tmp_path / name
         arguments = (
             "run",
@@ -40,11 +44,12 @@ def test_a_task_of_the_daemon_killed_twice_ends_with_the_same_bits(tmp_path, tem
     assert found["killed"].end == found["calm"].end
 
 
+@pytest.mark.parametrize("turn", ROUNDS)
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_loop_killed_twice_ends_with_the_same_bits_as_the_plain_script(tmp_path, template, seed, kind):
+def test_a_loop_killed_twice_ends_with_the_same_bits_as_the_plain_script(tmp_path, template, seed, kind, turn):
     """As above, and what the script keeps and saves. The plain script has the run's order of batches."""
     found = {}
-    for name, plan in (("calm", []), ("killed", plan_of(kind, "loop", seed))):
+    for name, plan in (("calm", []), ("killed", plan_of(kind, "loop", seed + turn))):
         folder = tmp_path / name
         program = Program(folder, template, str(folder / f"{kind}.py"))
         for script in files_of(LOOP, kind):
