@@ -278,7 +278,8 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     torch_threads: Annotated[
         units.Threads | None,
         Meta(
-            description="threads of torch; absent: `OMP_NUM_THREADS`, else all cores for a CPU run, all but one for a GPU run"
+            description="threads of torch; absent: `OMP_NUM_THREADS`, else all cores for a CPU run, all but one for a "
+            "GPU run"
         ),
     ] = None
     precision: Annotated[
