@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from tests.control.fakes import Recorder
-from tolariad.cli import checking
+from tolariad.cli import checking, trials
 from tolariad.cli.progress import closing_words
 from tolariad.cli.tolariad import default_folder, main
 from tolariad.core.run.words import RunFrozen
@@ -109,7 +109,7 @@ def test_check_says_what_sync_does_about_durable_bytes(tolariad, monkeypatch, sy
 
 def test_a_check_that_cannot_be_answered_is_78(tolariad, monkeypatch):
     """A trainer that dies is an error with its exit code, not a stack trace."""
-    monkeypatch.setattr(checking.sys, "executable", "/bin/false")
+    monkeypatch.setattr(trials.sys, "executable", "/bin/false")
     code, _, err = tolariad("check", "--task", "digits")
 
     assert code == 78

@@ -23,6 +23,7 @@ COMMANDS: Final = {
     "run": "tolariad.cli.tolariad:run",
     "check": "tolariad.cli.checking:check",
     "new-task": "tolariad.cli.checking:new_task",
+    "test": "tolariad.cli.testing:test",
 }
 
 
