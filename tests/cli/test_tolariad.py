@@ -12,20 +12,9 @@ import pytest
 from tests.control.fakes import Recorder
 from tolariad.cli import checking, trials
 from tolariad.cli.progress import closing_words
-from tolariad.cli.tolariad import default_folder, main
+from tolariad.cli.tolariad import default_folder
 from tolariad.core.run.words import RunFrozen
 from tolariad.daemon import FolderLost
-
-
-@pytest.fixture
-def tolariad(capsys):
-    def give(*arguments):
-        with pytest.raises(SystemExit) as ended:
-            main([str(one) for one in arguments])
-        captured = capsys.readouterr()
-        return ended.value.code, captured.out, captured.err
-
-    return give
 
 
 def test_nothing_to_run_is_a_usage_error_with_a_way_on(tolariad):

@@ -18,7 +18,6 @@ from tests.cli.stored import record
 from tests.trainer.tasks.tested import FILE
 from tolariad.cli import trials
 from tolariad.cli.runs import folded
-from tolariad.cli.tolariad import main
 from tolariad.storage.remove import InUse, remove
 from tolariad.trainer.trials.words import Evaluated
 
@@ -33,29 +32,8 @@ SAID = Evaluated(
 
 
 @pytest.fixture
-def tolariad(capsys):
-    """Run one command in this process. Return exit code, stdout and stderr."""
-
-    def give(*arguments):
-        with pytest.raises(SystemExit) as ended:
-            main([str(one) for one in arguments])
-        captured = capsys.readouterr()
-        return ended.value.code, captured.out, captured.err
-
-    return give
-
-
-@pytest.fixture
-def answered(monkeypatch):
-    """Answer without a process. `asked` holds the requests."""
-    asked = []
-
-    def ask(trial, kind):
-        asked.append(trial)
-        return SAID
-
-    monkeypatch.setattr(trials, "ask", ask)
-    return asked
+def answered(answer):
+    return answer(SAID)
 
 
 @pytest.fixture(scope="module")
@@ -222,6 +200,7 @@ def test_the_process_of_a_trial_ends_with_the_command(tmp_path):
 
 def test_the_commands_themselves_load_no_torch():
     """It takes seconds, which a refusal need not wait for."""
-    code = "import sys; import tolariad.cli.checking, tolariad.cli.testing; sys.exit('torch' in sys.modules)"
+    modules = ", ".join(f"tolariad.cli.{name}" for name in ("checking", "testing", "lr_finding"))
+    code = f"import sys; import {modules}; sys.exit('torch' in sys.modules)"
 
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0

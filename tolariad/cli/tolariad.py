@@ -24,6 +24,7 @@ COMMANDS: Final = {
     "check": "tolariad.cli.checking:check",
     "new-task": "tolariad.cli.checking:new_task",
     "test": "tolariad.cli.testing:test",
+    "lr-find": "tolariad.cli.lr_finding:lr_find",
 }
 
 

@@ -20,12 +20,17 @@ from tolariad.trainer.errors import SetupRefused, TaskRaised
 from tolariad.trainer.process import light_start
 from tolariad.trainer.trials.costs import estimate
 from tolariad.trainer.trials.evaluation import evaluate
-from tolariad.trainer.trials.words import AnyTrial, EstimateCosts, Evaluate, Refused
+from tolariad.trainer.trials.rate_sweep import sweep
+from tolariad.trainer.trials.words import AnyTrial, EstimateCosts, Evaluate, Refused, SweepRates
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-_WORK: Final[dict[type, Callable[..., msgspec.Struct]]] = {EstimateCosts: estimate, Evaluate: evaluate}
+_WORK: Final[dict[type, Callable[..., msgspec.Struct]]] = {
+    EstimateCosts: estimate,
+    Evaluate: evaluate,
+    SweepRates: sweep,
+}
 
 
 def answer() -> int:

@@ -5,8 +5,7 @@ from __future__ import annotations
 import resource
 import statistics
 import time
-from itertools import islice
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 import torch
@@ -15,11 +14,9 @@ from tolariad.trainer.checkpoints.capture import capture
 from tolariad.trainer.checkpoints.snapshot import Position
 from tolariad.trainer.errors import SetupRefused
 from tolariad.trainer.setup import Setup
-from tolariad.trainer.step.gradients import drop_gradients, forward_backward, update
-from tolariad.trainer.step.several import compute_updates
-from tolariad.trainer.step.updates import Updates
 from tolariad.trainer.step.validate import try_evaluate
 from tolariad.trainer.trials.copying import built_copy
+from tolariad.trainer.trials.steps import one_epoch, one_step
 from tolariad.trainer.trials.words import EstimateCosts
 
 _STEPS_MAX: Final = 6
@@ -93,12 +90,10 @@ def _steps(setup: Setup) -> tuple[float, list[float]]:
     losses: list[float] = []
     times: list[float] = []
     give_up = time.perf_counter() + _SECONDS_MAX
-    batches = setup.train.epoch(1, 0)
-    while group := tuple(islice(batches, setup.settings.accumulate)):
+    for step, group in enumerate(one_epoch(setup, 1), 1):
         begun = time.perf_counter()
-        losses.append(_step(setup, group, len(losses) + 1))
+        losses.append(one_step(setup, group, step).loss)
         setup.rates.advance(1)
-        drop_gradients(setup.owners)
         if setup.device.type == "cuda":
             torch.cuda.synchronize(setup.device)
         times.append(time.perf_counter() - begun)
@@ -109,17 +104,6 @@ def _steps(setup: Setup) -> tuple[float, list[float]]:
     if not losses:
         raise SetupRefused("the task's training data yields no batch")
     return losses[0], times
-
-
-def _step(setup: Setup, group: tuple[Any, ...], step: int) -> float:
-    """Make one step. Return its loss."""
-    if setup.training_step is not None:
-        updates = Updates(setup)
-        updates.begin(step)
-        return compute_updates(setup, group[0], updates).read().loss
-    measured = forward_backward(setup, group, step).read()
-    update(setup, skip=measured.overflow)
-    return measured.loss
 
 
 def _peak_bytes(device: torch.device) -> int:

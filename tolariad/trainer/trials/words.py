@@ -32,7 +32,21 @@ class Evaluate(Trial, frozen=True, kw_only=True):
     averaged: bool | None = None
 
 
-AnyTrial: TypeAlias = EstimateCosts | Evaluate
+class SweepRates(Trial, frozen=True, kw_only=True):
+    """Train with rates that rise from `start` to `end` by the same factor in each of `steps` steps.
+
+    `smoothing`: the weight of the past in the smoothed loss. The sweep stops if that is above `stop_factor` times its
+    best; 0: it does not stop for that.
+    """
+
+    start: float
+    end: float
+    steps: int
+    smoothing: float = 0.98
+    stop_factor: float = 4.0
+
+
+AnyTrial: TypeAlias = EstimateCosts | Evaluate | SweepRates
 
 
 class Refused(msgspec.Struct, frozen=True):
@@ -55,3 +69,35 @@ class Evaluated(msgspec.Struct, frozen=True, kw_only=True):
     seconds: float
     metrics: dict[str, float | None]
     metrics_state: dict[str, str]
+
+
+class SweptGroup(msgspec.Struct, frozen=True):
+    """A parameter group, its configured rate, and the factor between its rate and the swept one."""
+
+    name: str
+    base_lr: float
+    factor: float
+
+
+class SweepPoint(msgspec.Struct, frozen=True):
+    """A step: its swept rate, the loss before its update, and the smoothed loss."""
+
+    rate: float
+    loss: float
+    smoothed: float
+
+
+class Sweep(msgspec.Struct, frozen=True, kw_only=True):
+    """The curve. `points`: all with a finite loss. `swept`: the group whose rate is that of the points.
+
+    `stopped`: `diverged`, `not_finite`, or empty if the sweep came to its end. `steepest`: the rate at which the
+    smoothed loss falls fastest; `tenth`: a tenth of the rate at its minimum. Both are None if it never falls.
+    """
+
+    points: tuple[SweepPoint, ...]
+    swept: str
+    groups: tuple[SweptGroup, ...]
+    stopped: str
+    rng_seed: int
+    steepest: float | None
+    tenth: float | None
