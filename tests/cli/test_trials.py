@@ -135,7 +135,7 @@ def test_a_checkpoint_that_vanished_meanwhile_is_chosen_anew(tolariad, run_dir, 
     [
         ((), 2, "give a configuration, --task, or the --dir of a run"),
         (("--task", "digits"), 2, "there is no trained model: runs/digits has no run"),
-        (("--dir", "runs/none"), 2, "there is no journal in runs/none"),
+        (("--dir", "runs/none"), 2, "there is no run in runs/none"),
         (("--dir", "RUN", "--task", "digits", "--checkpoint", "c9"), 2, "the newest are c000001, c000002"),
         (("--dir", "RUN", "--task", "digits", "--checkpoint", "best"), 2, "set `keep_best: METRIC`"),
         (("--dir", "RUN", "--task", "digit"), 78, "did you mean digits?"),
@@ -200,7 +200,7 @@ def test_the_process_of_a_trial_ends_with_the_command(tmp_path):
 
 def test_the_commands_themselves_load_no_torch():
     """It takes seconds, which a refusal need not wait for."""
-    modules = ", ".join(f"tolariad.cli.{name}" for name in ("checking", "testing", "lr_finding"))
+    modules = ", ".join(f"tolariad.cli.{name}" for name in ("checking", "testing", "lr_finding", "profiling"))
     code = f"import sys; import {modules}; sys.exit('torch' in sys.modules)"
 
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0

@@ -25,6 +25,7 @@ COMMANDS: Final = {
     "new-task": "tolariad.cli.checking:new_task",
     "test": "tolariad.cli.testing:test",
     "lr-find": "tolariad.cli.lr_finding:lr_find",
+    "profile": "tolariad.cli.profiling:profile",
 }
 
 

@@ -6,6 +6,7 @@ run is changed.
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -115,10 +116,12 @@ def subject(
             raise click.UsageError("--checkpoint needs the --dir of a run")
         yield Subject(settings=settings_of(config, task, sets))
         return
-    run = runs.journal_folder(folder).parent
-    settings = _settings_for(_state(run), config, task, sets)
-    with _held(run, checkpoint) as entry:
-        yield Subject(settings=settings, run=run, entry=entry)
+    if not (folder / runs.JOURNAL).is_dir():
+        hint = "`tolaria list` shows the known runs"
+        raise CommandError(EXIT_USAGE, f"there is no run in {folder}", hint=hint, name="NoRun")
+    settings = _settings_for(_state(folder), config, task, sets)
+    with _held(folder, checkpoint) as entry:
+        yield Subject(settings=settings, run=folder, entry=entry)
 
 
 def _state(run: Path) -> RunState:
@@ -160,7 +163,10 @@ def _held(run: Path, checkpoint: str | None) -> Iterator[CatalogueEntry]:
 def ask(trial: AnyTrial, kind: type[T]) -> T:
     """Try it in a process of its own and return the answer. Raises CommandError."""
     command = [sys.executable, "-m", "tolariad.trainer", "--trial"]
-    done = subprocess.run(command, input=msgspec.json.encode(trial), stdout=subprocess.PIPE, check=False)
+    # The profiler's library writes lines of its own below this level.
+    environment = {"KINETO_LOG_LEVEL": "6", **os.environ}
+    request = msgspec.json.encode(trial)
+    done = subprocess.run(command, input=request, stdout=subprocess.PIPE, check=False, env=environment)
     try:
         found = msgspec.json.decode(done.stdout)
     except ValueError as error:

@@ -13,15 +13,16 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from tolariad.core.exits import EXIT_CONFIG, EXIT_DAMAGED, EXIT_FAILED
+from tolariad.core.exits import EXIT_CONFIG, EXIT_DAMAGED, EXIT_FAILED, EXIT_IO
 from tolariad.core.settings.reading import ConfigError
 from tolariad.storage import CheckpointUnfit, CheckpointUnusable
 from tolariad.trainer.errors import SetupRefused, TaskRaised
 from tolariad.trainer.process import light_start
 from tolariad.trainer.trials.costs import estimate
 from tolariad.trainer.trials.evaluation import evaluate
+from tolariad.trainer.trials.profiling import NotWritten, profiled
 from tolariad.trainer.trials.rate_sweep import sweep
-from tolariad.trainer.trials.words import AnyTrial, EstimateCosts, Evaluate, Refused, SweepRates
+from tolariad.trainer.trials.words import AnyTrial, EstimateCosts, Evaluate, ProfileSteps, Refused, SweepRates
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -30,6 +31,7 @@ _WORK: Final[dict[type, Callable[..., msgspec.Struct]]] = {
     EstimateCosts: estimate,
     Evaluate: evaluate,
     SweepRates: sweep,
+    ProfileSteps: profiled,
 }
 
 
@@ -57,6 +59,8 @@ def tried(trial: AnyTrial) -> tuple[msgspec.Struct, int]:
     except CheckpointUnusable as error:
         hint = "choose another one with --checkpoint; `tolaria checkpoints RUN --verify` checks all of them"
         return Refused(f"{held} does not verify: {error}", hint=hint), EXIT_DAMAGED
+    except NotWritten as error:
+        return Refused(str(error)), EXIT_IO
     except (SetupRefused, ConfigError) as refused:
         return Refused(str(refused)), EXIT_CONFIG
     except Exception as error:  # noqa: BLE001 - a task may raise anything; the exception is the answer

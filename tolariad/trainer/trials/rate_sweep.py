@@ -7,9 +7,8 @@ those of fastai and Lightning. Promise: the same seed and configuration give the
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
-from itertools import count
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
@@ -17,7 +16,7 @@ from tolariad.core.learning_rate.schedule import LRPolicy
 from tolariad.trainer.errors import SetupRefused
 from tolariad.trainer.trials.copying import built_copy
 from tolariad.trainer.trials.counter import Counter
-from tolariad.trainer.trials.steps import one_epoch, one_step
+from tolariad.trainer.trials.steps import endless, one_step
 from tolariad.trainer.trials.words import Sweep, SweepPoint, SweptGroup
 
 if TYPE_CHECKING:
@@ -106,7 +105,7 @@ def _trained(setup: Setup, trial: SweepRates, factors: list[list[float]]) -> tup
     """Make the steps. Return the points, and why the sweep stopped early, if it did."""
     points: list[SweepPoint] = []
     smoothed, best = 0.0, math.inf
-    counter, batches = Counter("step", trial.steps), _batches(setup)
+    counter, batches = Counter("step", trial.steps), endless(setup)
     try:
         for step, rate in enumerate(rates(trial.start, trial.end, trial.steps), 1):
             for (_, optimizer), own in zip(setup.owners, factors, strict=True):
@@ -126,13 +125,3 @@ def _trained(setup: Setup, trial: SweepRates, factors: list[list[float]]) -> tup
     finally:
         counter.end()
     return points, ""
-
-
-def _batches(setup: Setup) -> Iterator[tuple[Any, ...]]:
-    """Yield the batches of one epoch after the other."""
-    for epoch in count(1):
-        group: tuple[Any, ...] = ()
-        for group in one_epoch(setup, epoch):
-            yield group
-        if not group:
-            raise SetupRefused("the task's training data yields no batch")

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import islice
+from itertools import count, islice
 from typing import TYPE_CHECKING, Any
 
+from tolariad.trainer.errors import SetupRefused
 from tolariad.trainer.step.gradients import drop_gradients, forward_backward, update
 from tolariad.trainer.step.several import compute_updates
 from tolariad.trainer.step.updates import Updates
@@ -20,6 +21,16 @@ def one_epoch(setup: Setup, epoch: int) -> Iterator[tuple[Any, ...]]:
     batches = setup.train.epoch(epoch, 0)
     while group := tuple(islice(batches, setup.settings.accumulate)):
         yield group
+
+
+def endless(setup: Setup) -> Iterator[tuple[Any, ...]]:
+    """Yield the same of one epoch after the other. Raises SetupRefused if an epoch has no batch."""
+    for epoch in count(1):
+        group: tuple[Any, ...] = ()
+        for group in one_epoch(setup, epoch):
+            yield group
+        if not group:
+            raise SetupRefused("the task's training data yields no batch")
 
 
 def one_step(setup: Setup, group: tuple[Any, ...], step: int) -> Measured:

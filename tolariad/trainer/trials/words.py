@@ -46,7 +46,18 @@ class SweepRates(Trial, frozen=True, kw_only=True):
     stop_factor: float = 4.0
 
 
-AnyTrial: TypeAlias = EstimateCosts | Evaluate | SweepRates
+class ProfileSteps(Trial, frozen=True, kw_only=True):
+    """Make `warmup` steps, then `steps` with a clock, then `steps` under torch's profiler.
+
+    `output`: the file for the profiler's trace, compressed if its name ends in .gz.
+    """
+
+    warmup: int
+    steps: int
+    output: str
+
+
+AnyTrial: TypeAlias = EstimateCosts | Evaluate | SweepRates | ProfileSteps
 
 
 class Refused(msgspec.Struct, frozen=True):
@@ -101,3 +112,39 @@ class Sweep(msgspec.Struct, frozen=True, kw_only=True):
     rng_seed: int
     steepest: float | None
     tenth: float | None
+
+
+class PartOfStep(msgspec.Struct, frozen=True):
+    """A part of a step, and its mean milliseconds in the steps with a clock."""
+
+    name: str
+    ms: float
+
+
+class Operation(msgspec.Struct, frozen=True):
+    """An operation under the profiler: calls in a step, and milliseconds of its own in a step, without those it calls.
+
+    `device_ms` is that on the accelerator, 0 without one.
+    """
+
+    name: str
+    calls: float
+    cpu_ms: float
+    device_ms: float
+
+
+class Profile(msgspec.Struct, frozen=True, kw_only=True):
+    """Where the time of a step goes. `operations`: all, the dearest first. `trace_bytes`: the size of the trace.
+
+    `step_ms`: the mean of the steps with a clock, which is the sum of `parts`. `profiled_ms`: that under the profiler.
+    """
+
+    device: str
+    threads: int
+    steps: int
+    step_ms: float
+    profiled_ms: float
+    parts: tuple[PartOfStep, ...]
+    operations: tuple[Operation, ...]
+    trace: str
+    trace_bytes: int
