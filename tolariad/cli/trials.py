@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import click
 import msgspec
 
-from tolariad.cli import output, runs
+from tolariad.cli import runs
 from tolariad.cli.errors import CommandError
 from tolariad.cli.stored import wanted
 from tolariad.config import load
@@ -81,7 +81,7 @@ def takes_subject(function: F) -> F:
         click.option(
             "--dir", "folder", type=a_path, help="The folder of a run, whose configuration and weights to use."
         ),
-        click.option("--task", help="A built-in task, package.module:Name or ./file.py:Name."),
+        click.option("--task", help="A built-in task, package.module:Name, ./file.py:Name, lightning:file.py:Module."),
         click.argument("config", required=False, type=a_path),
     ):
         function = add(function)
@@ -176,5 +176,6 @@ def ask(trial: AnyTrial, kind: type[T]) -> T:
         return msgspec.convert(found, kind)
     refused = msgspec.convert(found, Refused)
     if refused.traceback:
-        output.note(safe_lines(refused.traceback))
+        # Not a note: a traceback is read by its indentation, so no line of it is broken.
+        print(safe_lines(refused.traceback), file=sys.stderr)
     raise CommandError(done.returncode, refused.error, hint=refused.hint, name="Config")

@@ -35,6 +35,7 @@ from tolariad.daemon.place import PlaceWatch, RunPlace
 from tolariad.daemon.port import now
 from tolariad.daemon.request import RunRequest, StartRefused
 from tolariad.kernel import Kernel, Published
+from tolariad.library.control import ControlThread
 from tolariad.library.saying import Saying
 from tolariad.storage import copy_checkpoint
 from tolariad.supervisor.notify import Notifier
@@ -44,9 +45,10 @@ from tolariad.trainer.build import build
 from tolariad.trainer.checkpoints.restore import load, restore
 from tolariad.trainer.loop import Trainer
 from tolariad.trainer.process.children import kept_from_children
-from tolariad.trainer.process.lifecycle import End, see_through
+from tolariad.trainer.process.lifecycle import End, Steps, steps_through
 from tolariad.trainer.process.lifelines import lock_run
 from tolariad.trainer.setup import Setup
+from tolariad.trainer.step.stepper import Stepper
 from tolariad.trainer.tasks.task import FoundTask
 
 _Ends: TypeAlias = "queue.SimpleQueue[CheckpointCommitted | CheckpointAborted]"
@@ -59,29 +61,33 @@ class RunFailed(Exception):
 class Live:
     """One call of `train`, with its kernel."""
 
-    def __init__(self, opened: OpenRun, setup: Setup) -> None:
+    def __init__(self, opened: OpenRun, setup: Setup, stepper: type[Stepper] | None) -> None:
         self._opened = opened
         self._setup = setup
+        self._stepper = stepper
         self._place = RunPlace(opened.run_dir, opened.journal)
         self._kernel = Kernel(opened.journal, opened.state, clock=now, publish=self._publish, lost=self._place.lost)
         self._effects: queue.SimpleQueue[SpawnTrainer | ExitDaemon | RunFailed] = queue.SimpleQueue()
         self._saved = SavedStates(opened.run_dir / "checkpoints", self._kernel.submit)
         self._thread = threading.get_ident()
         self._channel: socket.socket | None = None
+        self._page: Page | None = None
         # One queue for each call of `checkpoint` in progress. The kernel's thread puts the end of every checkpoint into
         # all.
         self._ends: tuple[_Ends, ...] = ()
         self._saying = Saying()
+        self._control = ControlThread(opened, self._kernel, lambda: self._page, self._saying.note)
         self._copying: list[threading.Thread] = []
 
     @classmethod
-    def open(cls, request: RunRequest, task: Any) -> Live:
+    def open(cls, request: RunRequest, task: Any, stepper: type[Stepper] | None = None) -> Live:
         """Lock and fold the journal, check the configuration, build the training. Call it in the training thread.
 
-        Raises StartRefused, SetupRefused. Nothing is recorded then.
+        `stepper`: None for the one that the task needs. Raises StartRefused, SetupRefused. Nothing is recorded then.
         """
         require_linux()
-        opened = open_run(request, StartMode.EXPLICIT, Notifier({}))
+        # A call of `train` is the wish to go on: a failed run needs no other word.
+        opened = open_run(request, StartMode.RETRY, Notifier({}))
         try:
             with kept_from_children(opened.journal.folder):  # fingerprints of data may be taken in a worker
                 setup = build(opened.resolved.text.encode(), earlier_threads(opened), FoundTask(task, ""))
@@ -89,7 +95,7 @@ class Live:
             if other and not request.accept_data:
                 why = f"{data_refusal(other)}. To go on with the new data: Tolaria(..., accept_data=True)"
                 raise StartRefused(EXIT_CONFIG, why)
-            return cls(opened, setup)
+            return cls(opened, setup, stepper)
         except BaseException:
             opened.journal.close()
             raise
@@ -101,8 +107,8 @@ class Live:
 
     # -- life cycle ----------------------------------------------------------------------------------------------------
 
-    def run(self, hear: Callable[[Callable[[], None]], None]) -> None:
-        """Run until the run ends. `hear` gets the function to call on ^C."""
+    def run(self, hear: Callable[[Callable[[], None]], None], drive: Callable[[Trainer], Steps]) -> Steps:
+        """Run until the run ends, and yield what `drive` yields of each trainer. `hear` gets what to call on ^C."""
         opened, kernel = self._opened, self._kernel
         watch = PlaceWatch(self._place, kernel.check_place)
         try:
@@ -110,15 +116,16 @@ class Live:
             for note in opened.resolved.notes:
                 self._saying.note(note)
             opened.journal.start_preparing()
-            mode = StartMode.RETRY if opened.state.run.phase is Phase.FAILED else StartMode.EXPLICIT
-            kernel.submit(Opened(mode=mode, facts=facts))
+            kernel.submit(Opened(mode=opened.mode, facts=facts))
             # Only now: no stop may be recorded before the start of the run.
             hear(self._stop)
+            self._control.start()
             if opened.state.run.phase in (Phase.PAUSED, Phase.FROZEN) or opened.state.run.pause is not None:
                 self._resume()
-            self._serve()
+            yield from self._serve(drive)
         finally:
             watch.close()
+            self._control.close()
             self._saved.close()
             kernel.stop()
             self._saying.close()
@@ -133,7 +140,7 @@ class Live:
         if not isinstance(answer, Accepted):
             raise RunFailed(answer.why)
 
-    def _serve(self) -> None:
+    def _serve(self, drive: Callable[[Trainer], Steps]) -> Steps:
         """Carry out the kernel's effects until the run is over."""
         trained = False
         while True:
@@ -141,11 +148,11 @@ class Live:
             if isinstance(effect, RunFailed):
                 raise effect
             if isinstance(effect, SpawnTrainer):
-                self._train(effect.incarnation)
+                yield from self._train(effect.incarnation, drive)
                 trained = True
                 run = self.state.run
                 if run.phase is Phase.FROZEN:
-                    # There is no control socket, so no operator could resume the run while `train` waits.
+                    # Do not wait for an operator: the program is to learn at once what happened.
                     raise RunFailed(f"{run.why}; the run is frozen. Call `train` again to resume it nevertheless")
                 continue
             if effect.code:
@@ -154,12 +161,12 @@ class Live:
                 self._take_over_weights()
             return
 
-    def _train(self, incarnation: int) -> None:
+    def _train(self, incarnation: int, drive: Callable[[Trainer], Steps]) -> Steps:
         """Run one trainer in this thread until it ends. Raises its exception, after that is recorded."""
         opened, kernel = self._opened, self._kernel
         lock = lock_run(opened.run_dir, _nothing)
         ours, theirs = channel_pair(incarnation)
-        page = Page.attach(os.dup(ours.page.descriptor))
+        page = self._page = Page.attach(os.dup(ours.page.descriptor))
         channel = TrainerEnd(theirs, page)
         self._channel = theirs
         reason, code = DeathReason.KILLED, 1
@@ -169,20 +176,26 @@ class Live:
                 ours, TrainerSpawned(incarnation=incarnation, pid=os.getpid(), start_ticks=0, boot_id=boot_id())
             )
             try:
-                ending = see_through(
-                    lambda: Trainer(self._setup, channel, opened.run_dir, opened.run_id.hex(), ring=self._saved.arena),
-                    channel,
-                )
+                ending = yield from steps_through(lambda: self._trainer(channel), channel, drive)
                 reason = DeathReason.EXIT if ending.end is End.TOLD else DeathReason.EXCEPTION
                 code = 0 if ending.end is End.TOLD else 1
+            except GeneratorExit:
+                reason = DeathReason.EXCEPTION
+                raise
             finally:
-                self._channel = None
+                self._channel = self._page = None
                 self._tell(TrainerGone(incarnation=incarnation, reason=reason, pid=os.getpid(), exit_code=code))
                 channel.close()
                 page.close()
                 os.close(lock)
         if ending.error is not None:
             raise ending.error
+
+    def _trainer(self, channel: TrainerEnd) -> Trainer:
+        run = self._opened
+        return Trainer(
+            self._setup, channel, run.run_dir, run.run_id.hex(), ring=self._saved.arena, stepper=self._stepper
+        )
 
     def _take_over_weights(self) -> None:
         """Copy the parameters of a run that is already complete into the program's model."""
@@ -195,6 +208,7 @@ class Live:
 
     def _publish(self, turn: Published) -> None:
         """Pass on the effects of a durable turn. Runs in the kernel's thread."""
+        self._control.publish(turn)
         for effect in turn.effects:
             if isinstance(effect, KillTrainer):
                 self._cut()
@@ -233,6 +247,10 @@ class Live:
 
     def _stop(self) -> None:
         self._kernel.submit(SignalReceived(count=1, name="SIGINT"))
+
+    def stop(self) -> bool:
+        """Order a stop with a checkpoint. Return whether it was accepted."""
+        return isinstance(self._order(cv.Stop(reason="Tolaria.stop")), Accepted)
 
     def rollback(self, epoch: int) -> bool:
         """Order a rollback. Return whether it was accepted."""

@@ -33,7 +33,11 @@ def forward_backward(setup: Setup, batches: Sequence[Any], step: int = 1) -> Mea
     The loss is the mean over the micro-batches with equal weights. Raises SetupRefused if a loss, or the norm returned
     by a task that clips, is not a single number.
     """
-    losses = [_backward(setup, batch, len(batches)) for batch in batches]
+    return numbers_of(setup, [_backward(setup, batch, len(batches)) for batch in batches], step)
+
+
+def numbers_of(setup: Setup, losses: list[torch.Tensor], step: int) -> Measured | InFlight:
+    """Return the mean loss and the norm of the gradients of update `step`. `losses`: of its micro-batches, detached."""
     setup.rates.drop_frozen_gradients()
     overflow = setup.scaling.unscale([one.optimizer for one in setup.owners]) if setup.scaling is not None else None
     device = losses[0].device
@@ -95,12 +99,33 @@ def _backward(setup: Setup, batch: Any, parts: int) -> torch.Tensor:
         batch = to_device(batch, setup.device)
     with setup.forward():
         loss = scalar(setup.task.loss(setup.model, batch))
+    return add_gradients(setup, loss, parts, "the loss that loss(model, batch) returns")
+
+
+def add_gradients(setup: Setup, loss: torch.Tensor, parts: int, what: str) -> torch.Tensor:
+    """Add the share of the loss of one micro-batch of `parts` to the gradients. Return it detached from the graph.
+
+    Raises SetupRefused, which begins with `what`, if the loss has no graph.
+    """
     share = loss if parts == 1 else loss / parts
-    if setup.scaling is not None:
-        setup.scaling.backward(share)
-    else:
-        share.backward()
+    try:
+        if setup.scaling is not None:
+            setup.scaling.backward(share)
+        else:
+            share.backward()
+    except RuntimeError as error:
+        refuse_without_graph(loss, what, error)
+        raise
     return loss.detach()
+
+
+def refuse_without_graph(loss: torch.Tensor, what: str, error: RuntimeError) -> None:
+    """Raise SetupRefused, which begins with `what`, if a backward pass raised because the loss has no graph."""
+    if not loss.requires_grad:
+        raise SetupRefused(
+            f"{what} has no gradient. Give it as it was computed: not `loss.detach()`, not a new tensor of its value, "
+            "not computed under `torch.no_grad()`, and not from frozen parameters alone"
+        ) from error
 
 
 def scalar(loss: Any, where: str = "loss(model, batch) must return") -> torch.Tensor:
