@@ -26,9 +26,9 @@ T = TypeVar("T")
 
 
 class Parts:
-    """The clock. What is in no part is tolariad's own. `seconds`: by part, since `begin`.
+    """The clock. What is in no part is tolariad's own. `seconds`: by part.
 
-    `marks`: the parts are ranges in the profiler's trace; then nothing is timed.
+    After `mark` the parts are ranges in the profiler's trace, and nothing is timed.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -37,11 +37,19 @@ class Parts:
         self._ranges: list[record_function] = []
         self._since = 0.0
         self.seconds = dict.fromkeys(NAMES, 0.0)
-        self.marks = False
+        self._marks = False
+
+    def mark(self) -> None:
+        """Make ranges of the parts from now on."""
+        self._marks = True
+
+    def restart(self) -> None:
+        """Forget the times so far."""
+        self.seconds = dict.fromkeys(NAMES, 0.0)
 
     def begin(self) -> None:
         """Begin a step."""
-        if self.marks:
+        if self._marks:
             self.enter(_STEP)
             return
         self._within = [OURS]
@@ -49,14 +57,14 @@ class Parts:
 
     def end(self) -> None:
         """End a step."""
-        if self.marks:
+        if self._marks:
             self.leave()
             return
         self._charge()
 
     def enter(self, name: str) -> None:
         """Begin a part, inside of the present one."""
-        if self.marks:
+        if self._marks:
             self._ranges.append(record_function(name).__enter__())
             return
         self._charge()
@@ -64,7 +72,7 @@ class Parts:
 
     def leave(self) -> None:
         """End the present part."""
-        if self.marks:
+        if self._marks:
             self._ranges.pop().__exit__(None, None, None)
             return
         self._charge()
@@ -89,22 +97,21 @@ class Parts:
         self._since = now
 
     def _now(self) -> float:
-        if self._device.type == "cuda" and not self.marks:
+        if self._device.type == "cuda" and not self._marks:
             torch.cuda.synchronize(self._device)
         return time.perf_counter()
 
 
-class PartsOfTask:
-    """The user's task, with its loss as the forward pass. Everything else is the task's."""
+class WithParts:
+    """An object whose methods with the given names are replaced. Everything else is the object's."""
 
-    def __init__(self, task: Any, parts: Parts) -> None:
-        self._task = task
-        if callable(getattr(task, "loss", None)):
-            self.loss = parts.around(FORWARD, task.loss)
+    def __init__(self, inner: Any, **replaced: Callable[..., Any]) -> None:
+        self._inner = inner
+        self.__dict__.update(replaced)
 
     def __getattr__(self, name: str) -> Any:
-        """Return what the task has under this name."""
-        return getattr(self._task, name)
+        """Return what the object has under this name."""
+        return getattr(self._inner, name)
 
 
 @contextmanager

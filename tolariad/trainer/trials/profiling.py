@@ -29,11 +29,10 @@ from tolariad.trainer.trials.counter import Counter
 from tolariad.trainer.trials.parts import (
     DATA,
     FORWARD,
-    NAMES,
     OURS,
     RANGES,
     Parts,
-    PartsOfTask,
+    WithParts,
     backward_passes,
     updates,
 )
@@ -62,6 +61,27 @@ class _OpenGate(Gate):
         """Go on: nobody could answer."""
 
 
+def _in_parts(setup: Setup, parts: Parts) -> Setup:
+    """Return the setup with the work of the task and of the moving average as parts."""
+    task, step, clip, average = setup.task, setup.training_step, setup.clip, setup.average
+    loss = getattr(task, "loss", None)
+
+    in_parts: dict[str, Any] = {}
+    if callable(loss):
+        in_parts["task"] = WithParts(task, loss=parts.around(FORWARD, loss))
+    if step is not None:
+        # What an update is beside its backward pass and the optimizer's step is tolariad's.
+        in_parts["training_step"] = parts.around(
+            FORWARD,
+            lambda model, batch, run: step(model, batch, WithParts(run, update=parts.around(OURS, run.update))),
+        )
+    if clip is not None:
+        in_parts["clip"] = parts.around("clipping", clip)
+    if average is not None:
+        in_parts["average"] = WithParts(average, update=parts.around("average", average.update))
+    return replace(setup, **in_parts)
+
+
 class _Loop:
     """The training loop without a daemon, epochs and hooks. `parts`: the clock of its steps."""
 
@@ -69,15 +89,7 @@ class _Loop:
         """`steps`: how many it will make, for those who wait."""
         self._counter, self._made = Counter("step", steps), 0
         parts = self.parts = Parts(setup.device)
-        step, clip = setup.training_step, setup.clip
-        self._setup = setup = replace(
-            setup,
-            task=PartsOfTask(setup.task, parts),
-            training_step=None if step is None else parts.around(FORWARD, step),
-            clip=None if clip is None else parts.around("clipping", clip),
-        )
-        if setup.average is not None:
-            setup.average.update = parts.around("average", setup.average.update)  # type: ignore[method-assign]
+        self._setup = setup = _in_parts(setup, parts)
         # Held for as long as the loop: without the other end the channel would be closed.
         self._daemon, ours = channel_pair(1)
         self._daemon.page.set_durable(_ALL_DURABLE)
@@ -85,11 +97,8 @@ class _Loop:
         link = Link.over(end := TrainerEnd(ours, self._daemon.page))
         link = link._replace(gate=_OpenGate(end, link.reporter, link.inbox))
         audit = Audit(setup, lambda *_: None)
-        kind = Stepper if step is None else StepperOfUpdates
+        kind = Stepper if setup.training_step is None else StepperOfUpdates
         self._stepper = kind(setup, link, Stopwatch(setup.settings, setup.device), audit, hook=lambda *_, **__: None)
-        if isinstance(self._stepper, StepperOfUpdates):
-            made = self._stepper.updates
-            made.update = parts.around(OURS, made.update)  # type: ignore[method-assign]
         self._boundary = Boundary(link, before_obeying=self._stepper.settle)
         self._batches = endless(setup)
         self._fetched = parts.around(DATA, self._next)
@@ -113,7 +122,7 @@ class _Loop:
 
     def timed(self, steps: int) -> tuple[PartOfStep, ...]:
         """Make steps, and return the mean time of their parts."""
-        self.parts.seconds = dict.fromkeys(NAMES, 0.0)
+        self.parts.restart()
         self.run(steps)
         return tuple(PartOfStep(name, 1e3 * spent / steps) for name, spent in self.parts.seconds.items() if spent)
 
@@ -131,7 +140,7 @@ def profiled(trial: ProfileSteps) -> Profile:
     with loop.watched():
         loop.run(trial.warmup)
         parts = loop.timed(trial.steps)
-        loop.parts.marks = True
+        loop.parts.mark()
         activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if on_device else [])]
         with profile(activities=activities):
             loop.run(_PROFILER_WARMUP)
