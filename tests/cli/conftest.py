@@ -7,7 +7,9 @@ import json
 import pytest
 
 from tests.control.fakes import Recorder, Served
+from tolariad.cli import trials
 from tolariad.cli.tolaria import main
+from tolariad.cli.tolariad import main as main_of_tolariad
 
 
 class Said:
@@ -44,6 +46,36 @@ def tolaria(capsys):
             main([str(one) for one in arguments])
         captured = capsys.readouterr()
         return Said(ended.value.code, captured.out, captured.err)
+
+    return give
+
+
+@pytest.fixture
+def tolariad(capsys):
+    """Run one command of `tolariad` in this process. Return exit code, stdout and stderr."""
+
+    def give(*arguments):
+        with pytest.raises(SystemExit) as ended:
+            main_of_tolariad([str(one) for one in arguments])
+        captured = capsys.readouterr()
+        return ended.value.code, captured.out, captured.err
+
+    return give
+
+
+@pytest.fixture
+def answer(monkeypatch):
+    """Give trials this answer, without a process. Return the list of their requests, which grows."""
+
+    def give(found):
+        asked = []
+
+        def ask(trial, _):
+            asked.append(trial)
+            return found
+
+        monkeypatch.setattr(trials, "ask", ask)
+        return asked
 
     return give
 

@@ -13,23 +13,12 @@ import pytest
 from journal import Files, verify
 from journal.packing import Packer
 from tests.control.fakes import Recorder
-from tolariad.cli import checking
+from tolariad.cli import checking, trials
 from tolariad.cli.output import size
 from tolariad.cli.progress import closing_words
-from tolariad.cli.tolariad import default_folder, main
+from tolariad.cli.tolariad import default_folder
 from tolariad.core.run.words import FailureKind, RunFailed, RunFrozen
 from tolariad.daemon import FolderLost
-
-
-@pytest.fixture
-def tolariad(capsys):
-    def give(*arguments):
-        with pytest.raises(SystemExit) as ended:
-            main([str(one) for one in arguments])
-        captured = capsys.readouterr()
-        return ended.value.code, captured.out, captured.err
-
-    return give
 
 
 def test_nothing_to_run_is_a_usage_error_with_a_way_on(tolariad):
@@ -120,7 +109,7 @@ def test_a_traceback_keeps_its_lines_on_a_terminal(tolariad, monkeypatch):
     """Its indentation says what belongs together; control characters are written out."""
     traceback = 'Traceback:\n  File "/a/folder", line 1\n    ' + "name = other and more " * 9 + "\n      ^^^^\x1b[2J\n"
     answer = json.dumps({"error": "the task raises KeyError", "traceback": traceback})
-    monkeypatch.setattr(checking.subprocess, "run", lambda *_, **__: SimpleNamespace(stdout=answer, returncode=78))
+    monkeypatch.setattr(trials.subprocess, "run", lambda *_, **__: SimpleNamespace(stdout=answer, returncode=78))
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
     monkeypatch.setenv("COLUMNS", "80")
     code, _, said = tolariad("check", "--task", "digits")
@@ -153,7 +142,7 @@ def test_check_says_what_sync_does_about_durable_bytes(tolariad, monkeypatch, sy
 
 def test_a_check_that_cannot_be_answered_is_78(tolariad, monkeypatch):
     """A trainer that dies is an error with its exit code, not a stack trace."""
-    monkeypatch.setattr(checking.sys, "executable", "/bin/false")
+    monkeypatch.setattr(trials.sys, "executable", "/bin/false")
     code, _, err = tolariad("check", "--task", "digits")
 
     assert code == 78

@@ -16,6 +16,7 @@ FOREIGN = {
     *("prefetch_factor", "_prefetch_factor", "_iterator", "dataset"),  # a DataLoader, a data set around another
     *("argtypes", "__spec__"),
     *("trainer",),  # a module of Lightning
+    *("backward",),  # torch.autograd's function, while steps are profiled
 }
 
 

@@ -31,7 +31,6 @@ ALLOWED: dict[str, str] = {
     "tolariad/rate_functions.py": _USERS,
     "tolariad/daemon/settings.py::given_text": _USERS,
     "tolariad/trainer/tasks/task.py": _USERS,
-    "tolariad/trainer/check.py": "the command's own temporary file",
     "tolariad/cli/checking.py": _USERS,
     "tolariad/cli/journals.py::_written": _USERS,
     "tolariad/cli/errors.py": "/dev/null",

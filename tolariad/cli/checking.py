@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import subprocess
-import sys
-import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -14,16 +11,15 @@ from typing import Any, Final
 import click
 import msgspec
 
-from tolariad.cli import output
+from tolariad.cli import output, trials
 from tolariad.cli.errors import CommandError
-from tolariad.config import load, schema
-from tolariad.core.exits import EXIT_CONFIG
+from tolariad.config import schema
 from tolariad.core.settings.model import Settings
-from tolariad.core.settings.reading import ConfigError
-from tolariad.core.settings.rules import rate_notes, require_task, resolved_json, without_effect
+from tolariad.core.settings.rules import rate_notes, resolved_json, without_effect
 from tolariad.core.steps.ask import SHORT_STEP_NS
-from tolariad.forensics.words import safe, safe_lines
+from tolariad.forensics.words import safe
 from tolariad.kernel.recorder import HOLD_NS
+from tolariad.trainer.trials.words import EstimateCosts
 
 # A frame of the journal is whole pages; a step's event is about that long.
 _PAGE_BYTES: Final = 4096
@@ -56,13 +52,7 @@ def check(
         return 0
     if config is None and task is None:
         raise click.UsageError("give a configuration, or --task")
-    try:
-        settings = load(config if config is not None else {"tolaria": {}}, [*([f"task={task}"] if task else []), *sets])
-        require_task(settings)
-    except ConfigError as error:
-        raise CommandError(
-            EXIT_CONFIG, str(error), hint="docs/configuration.md lists all keys", name="Config"
-        ) from error
+    settings = trials.settings_of(config, task, sets)
     resolved = resolved_json(settings)
     costs = _costs(resolved)
     journal = durable(settings.journal.sync, costs["step_ms"], costs["journal_gb_day"])
@@ -84,23 +74,8 @@ def check(
 
 
 def _costs(resolved: bytes) -> dict[str, Any]:
-    """Build and try the task in a separate process, so that this one does not load torch."""
-    with tempfile.TemporaryDirectory(prefix="tolariad-check-") as folder:
-        path = Path(folder) / "config.resolved.json"
-        path.write_bytes(resolved)
-        command = [sys.executable, "-m", "tolariad.trainer", "--check", "--config-json", str(path)]
-        done = subprocess.run(command, stdout=subprocess.PIPE, check=False)
-    try:
-        answer: dict[str, Any] = json.loads(done.stdout)
-    except ValueError as error:
-        what = f"the process that tried the task ended with exit code {done.returncode} and gave no result"
-        raise CommandError(EXIT_CONFIG, what, hint="its output is printed above", name="Config") from error
-    if "error" in answer:
-        if answer.get("traceback"):
-            # Not a note: a traceback is read by its indentation, so no line of it is broken.
-            print(safe_lines(answer["traceback"]), file=sys.stderr)
-        raise CommandError(EXIT_CONFIG, str(answer["error"]), hint="nothing was started", name="Config")
-    return answer
+    """Build and try the task."""
+    return trials.ask(EstimateCosts(config=resolved.decode()), dict[str, Any])
 
 
 class Durable(msgspec.Struct, frozen=True):

@@ -112,7 +112,7 @@ def _cells(row: Mapping[str, Any]) -> tuple[str, ...]:
 
 @click.command("export-weights")
 @click.argument("run", required=False)
-@click.option("--id", "id_", help="The checkpoint's id. Default: the newest one.")
+@click.option("--id", "id_", metavar="ID", help="The checkpoint's id, `best` or `last` (the default).")
 @click.option(
     "--ema",
     "weights",
@@ -135,7 +135,7 @@ def export_weights(run: str | None, id_: str | None, weights: Weights | None, fi
     The checkpoint is verified first.
     """
     journal = runs.journal_folder(run)
-    entry = _wanted(runs.folded(journal).checkpoints, id_)
+    entry = wanted(runs.folded(journal).checkpoints, id_)
     chosen = weights or Weights.TRAINED
     try:
         done = export(journal.parent / "checkpoints" / entry.id, entry.manifest, chosen, file)
@@ -156,15 +156,24 @@ def export_weights(run: str | None, id_: str | None, weights: Weights | None, fi
     return Exit.DONE
 
 
-def _wanted(checkpoints: Checkpoints, id_: str | None) -> CatalogueEntry:
-    """Return the committed checkpoint with this id; for None, the newest that is usable. Raises CommandError."""
-    if id_ is None:
+def wanted(checkpoints: Checkpoints, id_: str | None, code: int = Exit.NO) -> CatalogueEntry:
+    """Return the committed checkpoint with this id, `best` or `last`; None: `last`, the newest that is usable.
+
+    Raises CommandError with `code`.
+    """
+    if id_ in (None, "last"):
         found = checkpoints.newest
     else:
+        id_ = checkpoints.best if id_ == "best" else id_
         found = next((entry for entry in checkpoints.catalogue if entry.id == id_), None)
     if found is not None:
         return found
+    if id_ == "":
+        hint = "set `keep_best: METRIC` in the configuration; `last` is the newest checkpoint"
+        raise CommandError(code, "the run keeps no best checkpoint", hint=hint, name="NoCheckpoint")
     newest = ", ".join(entry.id for entry in checkpoints.catalogue[-5:])
     hint = f"the newest are {newest}" if newest else "the run has no checkpoint yet"
-    what = f"there is no committed checkpoint {id_!r}" if id_ else "the run has no usable checkpoint"
-    raise CommandError(Exit.NO, what, hint=hint, name="NoCheckpoint")
+    what = (
+        f"there is no committed checkpoint {id_!r}" if id_ not in (None, "last") else "the run has no usable checkpoint"
+    )
+    raise CommandError(code, what, hint=hint, name="NoCheckpoint")

@@ -23,6 +23,9 @@ COMMANDS: Final = {
     "run": "tolariad.cli.tolariad:run",
     "check": "tolariad.cli.checking:check",
     "new-task": "tolariad.cli.checking:new_task",
+    "test": "tolariad.cli.testing:test",
+    "lr-find": "tolariad.cli.lr_finding:lr_find",
+    "profile": "tolariad.cli.profiling:profile",
 }
 
 

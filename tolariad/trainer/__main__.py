@@ -1,4 +1,4 @@
-"""`python -m tolariad.trainer`: a trainer process of a daemon or, with --check, an estimate of what a run costs.
+"""`python -m tolariad.trainer`: a trainer process of a daemon or, with --trial, one that tries something on a copy.
 
 The order of the first steps matters: before torch is imported, which takes seconds, the process must be set to die with
 its daemon, and must hold the run's lock. Exit codes: 0 told to exit, 1 an exception (reported), 75 the lock is held, 78
@@ -8,6 +8,7 @@ refused.
 from __future__ import annotations
 
 import argparse
+import os
 import socket
 import sys
 import time
@@ -30,10 +31,8 @@ _CONFIG_BYTES_MAX: Final = 1 << 24  # the resolved configuration contains every 
 
 def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tolariad.trainer", description=__doc__)
-    parser.add_argument("--config-json", type=Path, required=True, help="the resolved configuration")
-    parser.add_argument(
-        "--check", action="store_true", help="build everything, run a few batches, print one JSON object"
-    )
+    parser.add_argument("--trial", action="store_true", help="answer a request on stdin (trials/words.py)")
+    parser.add_argument("--config-json", type=Path, help="the resolved configuration")
     parser.add_argument("--run", type=Path, help="the run's folder")
     parser.add_argument("--run-id", default="", help="the run's id, for the manifests of checkpoints")
     parser.add_argument("--incarnation", type=int, default=0)
@@ -45,20 +44,22 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
         "--torch-threads", type=int, help="threads of an earlier start of this run; the configuration takes precedence"
     )
     arguments = parser.parse_args(argv)
-    needed = ("run", "channel_fd", "page_fd", "parent_pid")
-    if not arguments.check and any(getattr(arguments, name) is None for name in needed):
-        parser.error("only tolariad starts a trainer; by hand use --check")
+    needed = ("config_json", "run", "channel_fd", "page_fd", "parent_pid")
+    if not arguments.trial and any(getattr(arguments, name) is None for name in needed):
+        parser.error("only tolariad starts a trainer; by hand use `tolariad check`")
     return arguments
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run as the arguments say, and return the exit code."""
     arguments = _arguments(argv)
-    if arguments.check:
-        from tolariad.trainer.check import check
-
-        return check(arguments.config_json)
     try:
+        if arguments.trial:
+            if sys.platform == "linux":
+                process.die_with_parent(os.getppid())
+            from tolariad.trainer.trials.answering import answer
+
+            return answer()
         return _serve(arguments)
     except process.ProcessError as error:
         print(f"tolariad.trainer: {error}", file=sys.stderr)  # noqa: T201 - the daemon logs the output

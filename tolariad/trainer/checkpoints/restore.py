@@ -108,6 +108,16 @@ def check_fits(setup: Setup, loaded: Loaded) -> Moved:
 
     Raises CheckpointUnfit. Changes nothing.
     """
+    moved = _check_model(setup, loaded)
+    check_owners(setup, loaded)
+    cuda = loaded.state["rng"]["cuda"]
+    if cuda and len(cuda) != torch.cuda.device_count():
+        why = f"it holds random states of {len(cuda)} CUDA devices, here are {torch.cuda.device_count()}"
+        raise CheckpointUnfit(names.STATE_FILE, why)
+    return moved
+
+
+def _check_model(setup: Setup, loaded: Loaded) -> Moved:
     live, moved = live_tensors(setup.model), moved_buffers(setup, loaded)
     otherwise = moved.names
     compared, held = ({n: t for n, t in tensors.items() if n not in otherwise} for tensors in (live, loaded.model))
@@ -115,11 +125,6 @@ def check_fits(setup: Setup, loaded: Loaded) -> Moved:
     _check_shared(compared, held)
     if setup.average is not None and loaded.average is not None:
         check_tensors(names.AVERAGE_FILE, setup.average.tensors, loaded.average)
-    check_owners(setup, loaded)
-    cuda = loaded.state["rng"]["cuda"]
-    if cuda and len(cuda) != torch.cuda.device_count():
-        why = f"it holds random states of {len(cuda)} CUDA devices, here are {torch.cuda.device_count()}"
-        raise CheckpointUnfit(names.STATE_FILE, why)
     return moved
 
 
@@ -210,15 +215,7 @@ def restore(
     setup.participants.restore(loaded.participants, device, limit_s, done)
     # Those of an interrupted step, or of the step before a change that is undone: the next step must not add to them.
     setup.model.zero_grad(set_to_none=True)
-    put_buffers(setup, loaded, moved)
-    live = live_tensors(setup.model)
-    copy([(tensor, loaded.model[name]) for name, tensor in live.items() if name not in moved.put])
-    if setup.average is not None and loaded.average is not None:
-        setup.average.load(loaded.average)
-    elif setup.average is not None:
-        # The checkpoint has no average: start at its weights.
-        setup.average.begin_anew()
-    _restore_model_tree(setup.model, made(loaded.state["model"], device))
+    _restore_model(setup, loaded, moved, copy)
     done("model")
     scaling = loaded.state.get("scaling")
     if setup.scaling is not None and scaling is not None:
@@ -230,14 +227,41 @@ def restore(
     setup.rates.restored(rates, loaded.position.step, loaded.position.epoch)
     setup.acted.restored(loaded.state["orders"], loaded.acted)
     setup.watch.load_state(loaded.state.get("detector"))
-    load_task = getattr(setup.task, "load_state_dict", None)
-    if callable(load_task) and loaded.state["task"] is not None:
-        load_task(made(loaded.state["task"], device))
+    _restore_task(setup, loaded)
     setup.train.load_state(made(loaded.state["data"], device))
     # Random states last: the calls above may have drawn.
     set_rng_states(made(loaded.state["rng"], device))
     done("rest")
     return loaded.position
+
+
+def restore_weights(setup: Setup, loaded: Loaded) -> None:
+    """Copy model, moving average and the task's own state into a built run, and nothing of its training.
+
+    Optimizers, rates, random states and the position in the data stay as they were built. Raises CheckpointUnfit, or
+    SetupRefused if the task cannot repeat a change of the model's shape.
+    """
+    setup.ledger.move_to(loaded.changes)
+    _restore_model(setup, loaded, _check_model(setup, loaded), lanes.copy)
+    _restore_task(setup, loaded)
+
+
+def _restore_model(setup: Setup, loaded: Loaded, moved: Moved, copy: Copy) -> None:
+    put_buffers(setup, loaded, moved)
+    live = live_tensors(setup.model)
+    copy([(tensor, loaded.model[name]) for name, tensor in live.items() if name not in moved.put])
+    if setup.average is not None and loaded.average is not None:
+        setup.average.load(loaded.average)
+    elif setup.average is not None:
+        # The checkpoint has no average: start at its weights.
+        setup.average.begin_anew()
+    _restore_model_tree(setup.model, made(loaded.state["model"], setup.device))
+
+
+def _restore_task(setup: Setup, loaded: Loaded) -> None:
+    load_task = getattr(setup.task, "load_state_dict", None)
+    if callable(load_task) and loaded.state["task"] is not None:
+        load_task(made(loaded.state["task"], setup.device))
 
 
 def _restore_model_tree(model: torch.nn.Module, tree: dict[str, Any]) -> None:

@@ -20,6 +20,7 @@ OPTIONAL: Final = (
     "training_step",
     "grow",
     "param_groups",
+    "test_data",
     "clip_gradients",
     "loss_unit",
     "participants",
@@ -42,6 +43,9 @@ _ELSEWHERE: Final = {
     "val_dataset": "val_data",
     "val_loader": "val_data",
     "validation_data": "val_data",
+    "test_dataloader": "test_data",
+    "test_dataset": "test_data",
+    "test_loader": "test_data",
     "compute_loss": "loss",
     "compute_metrics": "evaluate",
     "validate": "evaluate",
@@ -55,6 +59,7 @@ _ELSEWHERE: Final = {
 _SIMILARITY: Final = 0.8
 # The arguments of methods that are first called long after the start, where a wrong signature would cost the most.
 _LATE: Final = {
+    "test_data": ("cfg",),
     "grow": ("model", "change"),
     "on_step_end": ("model", "step"),
     "on_epoch_end": ("model", "epoch", "metrics"),

@@ -8,18 +8,24 @@ import sys
 from importlib.resources import files
 from pathlib import Path
 
+import msgspec
 import pytest
 
-from tolariad.trainer.check import check as check_here
+from tolariad.trainer.trials.answering import tried
+from tolariad.trainer.trials.words import EstimateCosts
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 
 
-def check(tmp_path, configuration):
-    path = tmp_path / "config.json"
-    path.write_bytes(configuration)
-    command = [sys.executable, "-m", "tolariad.trainer", "--check", "--config-json", str(path)]
-    return subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
+def check(configuration):
+    command = [sys.executable, "-m", "tolariad.trainer", "--trial"]
+    request = msgspec.json.encode(EstimateCosts(config=configuration.decode()))
+    return subprocess.run(command, input=request, capture_output=True, cwd=ROOT)
+
+
+def check_here(configuration):
+    """Return the refusal, and the exit code."""
+    return tried(EstimateCosts(config=configuration.decode()))
 
 
 def test_the_template_is_a_task_that_works(tmp_path, configured):
@@ -27,7 +33,7 @@ def test_the_template_is_a_task_that_works(tmp_path, configured):
     task = tmp_path / "task.py"
     template = files("tolariad.trainer.tasks").joinpath("template.py").read_text(encoding="utf-8")
     task.write_text(template + "\nprint('hello')\n")
-    done = check(tmp_path, configured(f"{task}:MyTask", epochs=2))
+    done = check(configured(f"{task}:MyTask", epochs=2))
     assert done.returncode == 0, done.stderr
     answer = json.loads(done.stdout)
     assert answer["parameters"] == 2 * 256 + 256 + 256 * 256 + 256 + 256 * 2 + 2
@@ -37,10 +43,10 @@ def test_the_template_is_a_task_that_works(tmp_path, configured):
     assert answer["journal_gb_day"] > 0
     assert answer["evaluate_ms"] > 0
     assert set(answer["metrics"]) == {"loss", "accuracy"}
-    assert "hello" in done.stderr
+    assert b"hello" in done.stderr
 
 
-def test_the_rates_and_the_trained_parameters_are_those_of_the_task(tmp_path, configured, capfdbinary):
+def test_the_rates_and_the_trained_parameters_are_those_of_the_task(tmp_path, configured):
     """Its groups keep their ratio to the first, a frozen parameter is not counted."""
     task = tmp_path / "task.py"
     template = files("tolariad.trainer.tasks").joinpath("template.py").read_text(encoding="utf-8")
@@ -54,37 +60,29 @@ def test_the_rates_and_the_trained_parameters_are_those_of_the_task(tmp_path, co
 
 """
     task.write_text(template.replace("    def loss(", f"{own}    def loss("))
-    configuration = tmp_path / "config.json"
-    configuration.write_bytes(configured(f"{task}:MyTask", epochs=2, learning_rate={"base_lr": 0.01}))
-    code = check_here(configuration)
-    out = capfdbinary.readouterr().out
-    assert code == 0, out
-    answer = json.loads(out)
-    assert answer["trainable"] == 256 * 256 + 256 + 256 * 2 < answer["parameters"]
-    rates = [(one["name"], one["base_lr"]) for one in answer["groups"]]
+    answer, code = check_here(configured(f"{task}:MyTask", epochs=2, learning_rate={"base_lr": 0.01}))
+    assert code == 0, answer
+    assert answer.trainable == 256 * 256 + 256 + 256 * 2 < answer.parameters
+    rates = [(one.name, one.base_lr) for one in answer.groups]
     assert rates == [("body", 0.01), ("group_1", pytest.approx(0.03))]
 
 
-def test_a_task_that_fails_gets_78_and_a_sentence(tmp_path, configured, capfdbinary):
+def test_a_task_that_fails_gets_78_and_a_sentence(tmp_path, configured):
     """The answer is still JSON, with the task's traceback."""
     task = tmp_path / "task.py"
     task.write_text("class Mine:\n    def __init__(self): raise KeyError('lost')\n")
-    configuration = tmp_path / "config.json"
-    configuration.write_bytes(configured(f"{task}:Mine", epochs=2))
-    assert check_here(configuration) == 78
-    answer = json.loads(capfdbinary.readouterr().out)
-    assert "KeyError: 'lost'" in answer["error"]
-    assert "task.py" in answer["traceback"]
+    refused, code = check_here(configured(f"{task}:Mine", epochs=2))
+    assert code == 78
+    assert "KeyError: 'lost'" in refused.error
+    assert "task.py" in refused.traceback
 
 
-def test_an_evaluation_that_fails_is_found_by_the_check(tmp_path, configured, capfdbinary):
+def test_an_evaluation_that_fails_is_found_by_the_check(tmp_path, configured):
     """In seconds, and not after the first epoch of a run."""
     task = tmp_path / "task.py"
     template = files("tolariad.trainer.tasks").joinpath("template.py").read_text(encoding="utf-8")
     task.write_text(template.replace("logits = model(points)\n", "logits = model(points)[99]\n"))
-    configuration = tmp_path / "config.json"
-    configuration.write_bytes(configured(f"{task}:MyTask", epochs=2))
-    assert check_here(configuration) == 78
-    answer = json.loads(capfdbinary.readouterr().out)
-    assert "evaluate(model, batch) raises IndexError on the first batch of the validation data" in answer["error"]
-    assert "logits = model(points)[99]" in answer["traceback"]
+    refused, code = check_here(configured(f"{task}:MyTask", epochs=2))
+    assert code == 78
+    assert "evaluate(model, batch) raises IndexError on the first batch of the validation data" in refused.error
+    assert "logits = model(points)[99]" in refused.traceback

@@ -1,36 +1,23 @@
-"""Estimate what a run costs: build all of it, run a few real batches, and keep nothing.
-
-Promises: prints one JSON object on stdout, also if the run is refused.
-"""
+"""Estimate what a run costs: build all of it, run a few real batches, and keep nothing."""
 
 from __future__ import annotations
 
-import contextlib
 import resource
 import statistics
-import sys
 import time
-import traceback
-from itertools import islice
-from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 import torch
 
-from tolariad.core.exits import EXIT_CONFIG
-from tolariad.core.settings.reading import ConfigError
-from tolariad.core.settings.rules import read_resolved, resolved_json
-from tolariad.trainer.build import build
 from tolariad.trainer.checkpoints.capture import capture
 from tolariad.trainer.checkpoints.snapshot import Position
-from tolariad.trainer.errors import SetupRefused, TaskRaised
-from tolariad.trainer.process import light_start
+from tolariad.trainer.errors import SetupRefused
 from tolariad.trainer.setup import Setup
-from tolariad.trainer.step.gradients import drop_gradients, forward_backward, update
-from tolariad.trainer.step.several import compute_updates
-from tolariad.trainer.step.updates import Updates
 from tolariad.trainer.step.validate import samples_of, try_evaluate
+from tolariad.trainer.trials.copying import built_copy
+from tolariad.trainer.trials.steps import one_epoch, one_step
+from tolariad.trainer.trials.words import EstimateCosts
 
 _STEPS_MAX: Final = 6
 _SECONDS_MAX: Final = 3.0
@@ -76,34 +63,9 @@ class Costs(msgspec.Struct, frozen=True, kw_only=True):
     metrics: dict[str, float] = {}
 
 
-class Refused(msgspec.Struct, frozen=True):
-    """Why there is no estimate."""
-
-    error: str
-    traceback: str = ""
-
-
-def check(config_json: Path) -> int:
-    """Print the costs of the run that `config_json` describes. Return 0, or 78 if it cannot be trained."""
-    light_start.install()
-    try:
-        # Send the task's output to stderr: stdout holds the estimate only.
-        with contextlib.redirect_stdout(sys.stderr):
-            answer: Costs | Refused = costs(build(_seeded(config_json.read_bytes())))
-    except TaskRaised as refused:
-        answer = Refused(str(refused), "".join(traceback.format_exception(refused.__cause__)))
-    except (SetupRefused, ConfigError, OSError) as refused:
-        answer = Refused(str(refused))
-    except Exception as error:  # noqa: BLE001 - a task may raise anything; the exception is the answer
-        answer = Refused(f"the task raises {type(error).__name__}: {error}", traceback.format_exc())
-    sys.stdout.buffer.write(msgspec.json.encode(answer) + b"\n")
-    return EXIT_CONFIG if isinstance(answer, Refused) else 0
-
-
-def _seeded(config: bytes) -> bytes:
-    """Return the configuration with a seed. The seed of a run is drawn only when the run begins."""
-    settings = read_resolved(config)
-    return resolved_json(msgspec.structs.replace(settings, rng_seed=settings.rng_seed or 0))
+def estimate(trial: EstimateCosts) -> Costs:
+    """Return the costs of the run that the trial describes. Raises SetupRefused, or what the task raises."""
+    return costs(built_copy(trial).setup)
 
 
 def costs(setup: Setup) -> Costs:
@@ -148,13 +110,11 @@ def _steps(setup: Setup) -> tuple[float, list[float], int]:
     times: list[float] = []
     samples = 0
     give_up = time.perf_counter() + _SECONDS_MAX
-    batches = setup.train.epoch(1, 0)
-    while group := tuple(islice(batches, setup.settings.accumulate)):
+    for step, group in enumerate(one_epoch(setup, 1), 1):
         samples = samples or samples_of(group[0])
         begun = time.perf_counter()
-        losses.append(_step(setup, group, len(losses) + 1))
+        losses.append(one_step(setup, group, step).loss)
         setup.rates.advance(1)
-        drop_gradients(setup.owners)
         if setup.device.type == "cuda":
             torch.cuda.synchronize(setup.device)
         times.append(time.perf_counter() - begun)
@@ -165,17 +125,6 @@ def _steps(setup: Setup) -> tuple[float, list[float], int]:
     if not losses:
         raise SetupRefused("the task's training data yields no batch")
     return losses[0], times, samples
-
-
-def _step(setup: Setup, group: tuple[Any, ...], step: int) -> float:
-    """Make one step. Return its loss."""
-    if setup.training_step is not None:
-        updates = Updates(setup)
-        updates.begin(step)
-        return compute_updates(setup, group[0], updates).read().loss
-    measured = forward_backward(setup, group, step).read()
-    update(setup, skip=measured.overflow)
-    return measured.loss
 
 
 def _peak_bytes(device: torch.device) -> int:
