@@ -10,20 +10,22 @@ durable: the writer stays within `SLOTS` of the durable number.
 
 from __future__ import annotations
 
+from array import array
 from typing import Final
 
 from tolariad.channel.packets import ChannelError
 from tolariad.core.bounds import COUNT_MAX, EPOCH_MAX
-from tolariad.core.steps.words import StepReport, StepValues, report_of
+from tolariad.core.steps.words import METRICS_MAX, StepReport, StepValues, report_of
 
 # At 5 ms a step, 1024 slots hold the records of five seconds. If the ring is full, further steps go by the socket.
 SLOTS: Final = 1024
 SLOT_BYTES: Final = 96
 _SLOT_WORDS: Final = SLOT_BYTES // 8
-RING_BYTES: Final = SLOTS * SLOT_BYTES
+# The metrics of the records lie after all slots. A run without metrics never touches this memory, so it takes none.
+RING_BYTES: Final = SLOTS * (SLOT_BYTES + 8 * METRICS_MAX)
 
 # The words of a record: its number; step, epoch, batch; loss, gradient norm and first rate, as doubles; the digest of
-# the rates; the check.
+# the rates; the check; how many metrics it has.
 _MASK: Final = (1 << 64) - 1
 # Replaces NaN in the check: hash(nan) depends on the object's address, so it differs between processes.
 _NAN: Final = 0x7FF8
@@ -43,6 +45,11 @@ def _check(number: int, values: StepValues) -> int:
     return hash((number, plain)) & _MASK
 
 
+def _check_all(number: int, values: StepValues, metrics: bytes) -> int:
+    """Return the check of a record with metrics. They are hashed as one integer, so NaN needs no replacement."""
+    return hash((_check(number, values), int.from_bytes(metrics, "little"))) & _MASK
+
+
 class _Side:
     """One side of the ring, and how many records it has passed."""
 
@@ -52,17 +59,27 @@ class _Side:
         self._doubles = doubles
         self._count = 0
 
+    def _metrics_at(self) -> int:
+        """Return where the metrics of the next record lie among the doubles."""
+        return SLOTS * _SLOT_WORDS + self._count % SLOTS * METRICS_MAX
+
 
 class RingWriter(_Side):
     """The trainer's side of the ring."""
 
-    def write(self, number: int, values: StepValues) -> None:
+    def write(self, number: int, values: StepValues, metrics: tuple[float, ...] = ()) -> None:
         """Write the report of a step, under its number, into the next slot. The caller has checked that it is free."""
         at, words, doubles = self._count % SLOTS * _SLOT_WORDS, self._words, self._doubles
         step, epoch, batch, loss, norm, rate, digest = values
         words[at + 1], words[at + 2], words[at + 3], words[at + 7] = step, epoch, batch, digest
         doubles[at + 4], doubles[at + 5], doubles[at + 6] = loss, norm, rate
-        words[at + 8] = _check(number, values)
+        words[at + 9] = count = len(metrics)
+        if count:
+            packed, begin = array("d", metrics), self._metrics_at()
+            doubles[begin : begin + count] = packed
+            words[at + 8] = _check_all(number, values, packed.tobytes())
+        else:
+            words[at + 8] = _check(number, values)
         # Invariant: the number last. It is what makes the record visible to the reader.
         words[at] = number
         self._count += 1
@@ -99,9 +116,13 @@ class RingReader(_Side):
         # Read each word once: the values that were checked must be the values that are returned.
         counted = words[at + 1], words[at + 2], words[at + 3]
         values = (*counted, doubles[at + 4], doubles[at + 5], doubles[at + 6], words[at + 7])
+        metrics = None
+        if count := words[at + 9]:
+            begin = self._metrics_at()
+            metrics = array("d", doubles[begin : begin + min(count, METRICS_MAX)])
         # The number is there but not all of the values: the writer's stores became visible in another order, or it
         # died in the middle. The next attempt may find the record complete.
-        if words[at + 8] != _check(number, values):
+        if words[at + 8] != (_check_all(number, values, metrics.tobytes()) if metrics else _check(number, values)):
             self.damaged_number = number
             return None
         step, epoch, batch = counted
@@ -110,4 +131,4 @@ class RingReader(_Side):
         if step > COUNT_MAX or epoch > EPOCH_MAX or batch > COUNT_MAX:
             raise ChannelError(f"step {step}, epoch {epoch}, batch {batch} of a step's report are out of their bounds")
         self._count += 1
-        return report_of(values)
+        return report_of(values, tuple(metrics)) if metrics else report_of(values)

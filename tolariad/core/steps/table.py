@@ -1,7 +1,8 @@
 """The step table: the values of each step for plots and searches, as columns of numbers.
 
 Promises: the columns are derived from `StepCompleted` alone. Columns are only ever added, at the end. The journal gets
-`STEP_COLUMNS` and `step_row` as arguments.
+`STEP_COLUMNS`, `step_row` and `METRIC` as arguments. A step's metrics follow its other values, in the columns `metric1`
+and so on: their names are in MetricsNamed.
 """
 
 from __future__ import annotations
@@ -18,7 +19,9 @@ STEP_COLUMNS: Final = (
     ("loss", "d"),
     ("grad_norm", "d"),
     ("lr", "d"),
+    ("epoch", "q"),
 )
+METRIC: Final = "metric"
 # An event is one map whose first key is its type. It follows the map's head, one byte for up to 15 fields.
 _HEAD: Final = b"\xa4type\xadStepCompleted"
 
@@ -30,14 +33,16 @@ class _Step(msgspec.Struct, frozen=True, gc=False):
     lr: float
     wall: int = 0
     branch: int = 0
+    epoch: int = 0
+    metrics: tuple[float, ...] = ()
 
 
 _decode: Final = msgspec.msgpack.Decoder(_Step).decode
 
 
 def step_row(event: bytes) -> tuple[float, ...] | None:
-    """Return the row of one journaled event, in the order of STEP_COLUMNS; None unless it is a completed step."""
+    """Return the row of one journaled event: STEP_COLUMNS, then its metrics. None unless it is a completed step."""
     if not event.startswith(_HEAD, 1):
         return None
     step = _decode(event)
-    return step.step, step.branch, step.wall, step.loss, step.grad_norm, step.lr
+    return step.step, step.branch, step.wall, step.loss, step.grad_norm, step.lr, step.epoch, *step.metrics
