@@ -132,9 +132,9 @@ def test_an_unknown_or_skippable_event_changes_nothing_but_the_number():
     """A newer version's event passes by; a skippable one of ours never touches the state."""
     world = World(1)
     world.run(60)
-    note = EVENT_TYPES["NoteAdded"](text="x", id="i", actor=Actor(uid=1), skippable=True)
+    ours = EVENT_TYPES["SchedulingRecorded"](skippable=True, incarnation=9, threads=1, cores=(0,))
 
-    for event in (Unknown("Newer", skippable=True), note):
+    for event in (Unknown("Newer", skippable=True), ours):
         after = apply(world.state, event)
         assert after == msgspec.structs.replace(world.state, seq=world.state.seq + 1)
 

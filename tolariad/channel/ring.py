@@ -45,9 +45,9 @@ def _check(number: int, values: StepValues) -> int:
     return hash((number, plain)) & _MASK
 
 
-def _check_all(number: int, values: StepValues, metrics: bytes) -> int:
-    """Return the check of a record with metrics. They are hashed as one integer, so NaN needs no replacement."""
-    return hash((_check(number, values), int.from_bytes(metrics, "little"))) & _MASK
+def _check_all(number: int, values: StepValues, count: int, metrics: array[float]) -> int:
+    """Return the check of a record with metrics. Their bits are hashed as one integer, so NaN needs no replacement."""
+    return hash((_check(number, values), count, int.from_bytes(metrics.tobytes(), "little"))) & _MASK
 
 
 class _Side:
@@ -77,7 +77,7 @@ class RingWriter(_Side):
         if count:
             packed, begin = array("d", metrics), self._metrics_at()
             doubles[begin : begin + count] = packed
-            words[at + 8] = _check_all(number, values, packed.tobytes())
+            words[at + 8] = _check_all(number, values, count, packed)
         else:
             words[at + 8] = _check(number, values)
         # Invariant: the number last. It is what makes the record visible to the reader.
@@ -122,7 +122,7 @@ class RingReader(_Side):
             metrics = array("d", doubles[begin : begin + min(count, METRICS_MAX)])
         # The number is there but not all of the values: the writer's stores became visible in another order, or it
         # died in the middle. The next attempt may find the record complete.
-        if words[at + 8] != (_check_all(number, values, metrics.tobytes()) if metrics else _check(number, values)):
+        if words[at + 8] != (_check_all(number, values, count, metrics) if metrics else _check(number, values)):
             self.damaged_number = number
             return None
         step, epoch, batch = counted

@@ -73,8 +73,8 @@ class Progress(msgspec.Struct, frozen=True):
     """Slice of RunState: the place of training. Each epoch field is the highest epoch with that event.
 
     `data`: fingerprints of the data that the run is trained on and validated with; empty if none was recorded yet.
-    `metric_names`: the names of the steps' metrics, at most METRICS_MAX. `measured`: None before the first step that has
-    any.
+    `metric_names`: the names of the steps' metrics, at most METRICS_MAX. `measured`: None before the first step with
+    one.
     """
 
     step: int = 0

@@ -8,6 +8,8 @@ from __future__ import annotations
 import enum
 from typing import Final, TypeAlias
 
+import msgspec
+
 from tolariad.core.base import (
     Batch,
     Digest64,
@@ -205,7 +207,7 @@ class EpochFinished(Event, frozen=True, kw_only=True):
     seconds: Seconds
     metric: Loss | None = None
     metric_name: str = ""
-    metrics: dict[str, float] = {}
+    metrics: dict[str, float] = msgspec.field(default_factory=dict)
 
 
 class ValidationBegun(Event, frozen=True, kw_only=True):

@@ -6,8 +6,6 @@ are read. The gradients are those of the mean over all micro-batches.
 
 from __future__ import annotations
 
-import functools
-import logging
 import math
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final
@@ -23,7 +21,6 @@ if TYPE_CHECKING:
     from tolariad.trainer.optim.owners import Owner
     from tolariad.trainer.setup import Setup
 
-_log: Final = logging.getLogger(__name__)
 _ZERO_GRAD: Final = torch.optim.Optimizer.zero_grad
 
 
@@ -94,7 +91,8 @@ def _backward(setup: Setup, batch: Any, parts: int) -> torch.Tensor:
     if setup.moves:
         batch = to_device(batch, setup.device)
     with setup.forward():
-        loss = scalar(setup.task.loss(setup.model, batch))
+        returned = setup.task.loss(setup.model, batch)
+    loss = scalar(setup.metrics.beside_loss(returned, parts) if isinstance(returned, dict) else returned)
     share = loss if parts == 1 else loss / parts
     if setup.scaling is not None:
         setup.scaling.backward(share)
@@ -105,31 +103,10 @@ def _backward(setup: Setup, batch: Any, parts: int) -> torch.Tensor:
 
 def scalar(loss: Any, where: str = "loss(model, batch) must return") -> torch.Tensor:
     """Return a loss as a 0-dim tensor. Raises SetupRefused, which begins with `where`, if it is no single number."""
-    if isinstance(loss, dict):
-        loss = _named(loss)
     if not isinstance(loss, torch.Tensor) or loss.numel() != 1:
         found = f"shape {tuple(loss.shape)}" if isinstance(loss, torch.Tensor) else f"a {type(loss).__name__}"
-        raise SetupRefused(f"{where} a tensor with one element (or a dict with `loss`), not {found}")
+        raise SetupRefused(f"{where} a tensor with one element, not {found}")
     return loss if loss.dim() == 0 else loss.reshape(())
-
-
-def _named(losses: dict[Any, Any]) -> Any:
-    """Return the loss among what the task returned by name. Raises SetupRefused if there is none."""
-    if "loss" not in losses:
-        raise SetupRefused(
-            f"loss(model, batch) returns a dict without `loss`; it has {', '.join(map(str, losses)) or 'no key'}. Give "
-            "the value to minimise the name `loss`"
-        )
-    if len(losses) > 1:
-        _say_unused(tuple(losses))
-    return losses["loss"]
-
-
-@functools.cache
-def _say_unused(names: tuple[Any, ...]) -> None:
-    """Say it once in a process: what is recorded of a step is its loss."""
-    others = ", ".join(str(name) for name in names if name != "loss")
-    _log.warning("loss(model, batch) returns %s beside `loss`: they are not used and not recorded.", others)
 
 
 def _told(norm: Any) -> torch.Tensor:

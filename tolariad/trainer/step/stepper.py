@@ -29,7 +29,7 @@ from tolariad.failpoints import reached
 from tolariad.trainer.checkpoints.snapshot import Position
 from tolariad.trainer.health.watch import NOT_COMPUTED, OF_THE_DETECTOR, CheckResult, instability, overlaps
 from tolariad.trainer.step.gradients import drop_gradients, forward_backward, update
-from tolariad.trainer.step.measured import InFlight, Measured, PendingStep
+from tolariad.trainer.step.measured import Given, InFlight, Measured, PendingStep
 from tolariad.trainer.step.rerun import Rerun
 
 if TYPE_CHECKING:
@@ -53,17 +53,23 @@ class Stepper:
         self._stopwatch = stopwatch
         self._audit = audit
         self._hook = hook
+        self._metrics = setup.metrics
         self.position = Position(step=0, epoch=1, batch=0)
         self.rerun = Rerun(None)
         self._unsettled: PendingStep | None = None
         # Batches to skip.
         self._quarantined: tuple[quarantine.Batches, ...] = ()
         link.inbox.register(quarantine.SetQuarantine, self._set_quarantine)
-        link.inbox.register(checkpoints.TrainFrom, self._set_quarantine)
+        link.inbox.register(checkpoints.TrainFrom, self._begin_as)
 
-    def _set_quarantine(self, order: quarantine.SetQuarantine | checkpoints.TrainFrom) -> None:
+    def _begin_as(self, order: checkpoints.TrainFrom) -> None:
+        """Take over what the run has already: batches in quarantine, names of metrics."""
+        self._quarantined = order.quarantined
+        self._metrics.begin(order.metrics)
+
+    def _set_quarantine(self, order: quarantine.SetQuarantine) -> None:
         """Skip these batches, from the next one on."""
-        self._quarantined = order.quarantined if isinstance(order, checkpoints.TrainFrom) else order.batches
+        self._quarantined = order.batches
 
     # -- where training stands -----------------------------------------------------------------------------------------
 
@@ -83,6 +89,7 @@ class Stepper:
     def drop(self) -> None:
         """Drop a step that is not reported yet, because a rollback commits."""
         self._unsettled = None
+        self._metrics.drop()
 
     def fence(self) -> None:
         """Wait until the last step is reported and durable."""
@@ -118,6 +125,8 @@ class Stepper:
         measured = None if setup.reads_late and not progress.rerunning else found.read()
         if measured is not None and self._skipped(measured, batches):
             return
+        if not self._metrics.is_empty:
+            self._metrics.send()
         # First report the step before, if its loss has not been read yet: this update waits for that report.
         if self._unsettled is not None:
             self.settle()
@@ -146,10 +155,11 @@ class Stepper:
             watch.of_task(self._clear)
         else:
             self._clear()
+        given = None if self._metrics.is_empty else self._metrics.taken()
         if measured is None:
-            self._unsettled = PendingStep(found, self.position, used)
+            self._unsettled = PendingStep(found, self.position, used, given)
         else:
-            self._report(measured, self.position, used)
+            self._report(measured, self.position, used, given)
         if not self._progress.rerunning:
             watch.stepped()
 
@@ -159,16 +169,28 @@ class Stepper:
             self._setup.average.update()
         drop_gradients(self._setup.owners)
 
-    def _report(self, measured: Measured, at: Position, used: tuple[float, ...]) -> None:
-        """Report the step that ended `at`, or compare it if the journal already has it. `used`: its rates."""
+    def _report(self, measured: Measured, at: Position, used: tuple[float, ...], given: Given | None) -> None:
+        """Report the step that ended `at`, or compare it if the journal already has it. `used`: its rates.
+
+        `given`: the task's metrics, if there are any. The journal's own count in a re-run.
+        """
         rates, rerunning = self._setup.rates, self._progress.rerunning
         # In a re-run use the journal's loss: the kernel detects plateaus by it.
         rates.saw_loss(self.rerun.loss if rerunning else measured.loss)
         values = (at.step, at.epoch, at.batch, measured.loss, measured.grad_norm, used[0], rates.digest(at.step, used))
         if rerunning:
             self._compared(self.rerun.compare(steps.report_of(values)))
-        else:
+        elif given is None:
             self._gate.report_step(values)
+        else:
+            self._gate.report_step(values, self._row(given))
+
+    def _row(self, given: Given) -> tuple[float, ...]:
+        """Return the metrics in the order of the run's names. First report names that are new."""
+        numbers = given.read()
+        if new := self._metrics.unnamed(numbers):
+            self._reporter.report(steps.MetricsNamedReport(names=new))
+        return self._metrics.row(numbers)
 
     def settle(self) -> None:
         """Report a step whose numbers were in flight, and judge it."""
@@ -177,7 +199,7 @@ class Stepper:
             return
         self._unsettled = None
         measured = made.found.read()
-        self._report(measured, made.position, made.rates)
+        self._report(measured, made.position, made.rates, made.metrics)
         verdict = self._setup.watch.judge(measured.loss, measured.grad_norm, made.rates[0])
         if verdict is not None:
             found = instability(verdict, made.position, self._setup.settings.accumulate)
@@ -215,6 +237,7 @@ class Stepper:
         if reason is not steps.SkipReason.QUARANTINED:
             update(self._setup, skip=True)
         drop_gradients(self._setup.owners)
+        self._metrics.drop()
         at = self.position
         self.position = Position(at.step, at.epoch, at.batch + batches)
         report = steps.StepSkippedReport(

@@ -79,6 +79,10 @@ class Updates:
         if not self.is_dropped:
             self._make(name, loss, retain_graph=retain_graph)
 
+    def log(self, name: str, value: float | Tensor) -> None:
+        """Record a number of this step under a name, as those that `training_step` returns."""
+        self._setup.metrics.log({name: value})
+
     def _make(self, name: str, loss: Tensor, *, retain_graph: bool) -> None:
         setup = self._setup
         owner, others = self._owned[name]
@@ -127,6 +131,7 @@ class Updates:
         """
         self._step = 0
         self.metrics = checked_metrics(returned)
+        self._setup.metrics.log({name: value for name, value in self.metrics.items() if name != "loss"})
         if not self._losses:
             raise SetupRefused("training_step(model, batch, run) made no update; call run.update(name, loss) in it")
         given = self.metrics.get("loss")
