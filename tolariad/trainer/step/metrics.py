@@ -119,7 +119,7 @@ class StepMetrics:
         if len(known | {name}) > METRICS_MAX:
             raise SetupRefused(
                 f"the metric {name!r} is one too many: a run has at most {METRICS_MAX} names of step metrics. Give "
-                f"values that belong together one name, without a number in it. It has {', '.join(sorted(known)[:5])}, ..."
+                f"values of one kind one name, without a number in it. It has {', '.join(sorted(known)[:5])}, ..."
             )
 
 
