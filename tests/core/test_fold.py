@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from msgspec import inspect
 
 from tests.core.simulate import World
-from tolariad.core.base import Actor, Event
+from tolariad.core.base import Event
 from tolariad.core.checkpoints import words as ck
 from tolariad.core.replay import ReplayError, newest_usable, replay_records
 from tolariad.core.rollback import words as rb

@@ -172,10 +172,14 @@ class Tolaria:
         return self._live.extend(epochs, steps) if self._live is not None else False
 
     def get_metrics(self) -> dict[str, float]:
-        """Return the figures of the last durable step, and those of the last validation with the prefix `val_`."""
+        """Return the figures of the last durable step, and those of the last validation with the prefix `val_`.
+
+        The step's metrics are among them, unless they have the name of another figure.
+        """
         state = self._live.state if self._live is not None else self._state
         progress = state.progress
         found: dict[str, float | None] = {
+            **progress.step_metrics,
             "step": float(progress.step),
             "epoch": float(progress.epoch),
             "loss": progress.loss,

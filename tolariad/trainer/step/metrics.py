@@ -6,6 +6,7 @@ Numbers of a step that is skipped, or made again in a re-run, are reported to no
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Mapping, Sequence
 from numbers import Real
@@ -130,11 +131,11 @@ def _read(name: str, value: Any) -> float | torch.Tensor:
             return float(value.item()) if value.is_cpu else value.detach().reshape(())
         what = f"a tensor of shape {tuple(value.shape)}"
     else:
-        if isinstance(value, Real) or getattr(value, "size", None) == 1:
-            try:
+        if getattr(value, "size", None) == 1 and callable(getattr(value, "item", None)):
+            value = value.item()
+        if isinstance(value, Real):
+            with contextlib.suppress(OverflowError):
                 return float(value)
-            except (TypeError, ValueError, OverflowError):
-                pass
         what = f"a {type(value).__name__}"
     raise SetupRefused(f"the metric {name!r} is {what}; a metric is a number, or a tensor with one element")
 
