@@ -39,7 +39,9 @@ def train(run_dir, others, *, on_step_end=None, **settings):
     tolaria = Tolaria({"tolaria": {**CONFIG["tolaria"], **settings}}, run_dir=run_dir)
     if on_step_end is not None:
         task.on_step_end = lambda model, step: on_step_end(tolaria, step)
-    tolaria.train(network(), DataLoader(data(), batch_size=12, shuffle=True), DataLoader(data(48), 24), EPOCHS, task=task)
+    tolaria.train(
+        network(), DataLoader(data(), batch_size=12, shuffle=True), DataLoader(data(48), 24), EPOCHS, task=task
+    )
     return steps_of(run_dir / "journal").by_name, events_of(run_dir), tolaria
 
 

@@ -11,6 +11,8 @@ from typing import Final
 
 import msgspec
 
+from tolariad.core.steps.words import METRICS_MAX
+
 # Name and type: q is a signed 64-bit integer, d a 64-bit float.
 STEP_COLUMNS: Final = (
     ("step", "q"),
@@ -45,4 +47,6 @@ def step_row(event: bytes) -> tuple[float, ...] | None:
     if not event.startswith(_HEAD, 1):
         return None
     step = _decode(event)
-    return step.step, step.branch, step.wall, step.loss, step.grad_norm, step.lr, step.epoch, *step.metrics
+    # A run has no more names, whatever an event holds.
+    metrics = step.metrics[:METRICS_MAX]
+    return step.step, step.branch, step.wall, step.loss, step.grad_norm, step.lr, step.epoch, *metrics
