@@ -5,6 +5,8 @@ from __future__ import annotations
 import csv
 from pathlib import Path
 
+import pytest
+
 from tests.daemon.harness import SETS, DaemonProcess, of_type
 from tolariad.cli.tolaria import main
 from tolariad.core.checkpoints.words import RerunFinished
@@ -32,10 +34,9 @@ def started(run_dir: Path, environ: dict[str, str] | None = None) -> DaemonProce
 
 def printed(run_dir: Path, capsys) -> list[dict[str, str]]:
     """What `tolaria metrics --csv` prints, without the times."""
-    try:
+    with pytest.raises(SystemExit) as ended:
         main(["metrics", str(run_dir), "--csv"])
-    except SystemExit as ended:
-        assert ended.code == 0
+    assert ended.value.code == 0
     rows = list(csv.DictReader(capsys.readouterr().out.splitlines()))
     return [{name: value for name, value in row.items() if name != "time"} for row in rows]
 

@@ -28,7 +28,7 @@ def collected(*logged, names=(), parts=1):
     [
         (torch.tensor(2.5, requires_grad=True), 2.5),
         (torch.tensor([3]), 3.0),
-        (torch.tensor(True), 1.0),  # noqa: FBT003
+        (torch.tensor(True), 1.0),
         (torch.tensor(0.5, dtype=torch.bfloat16), 0.5),
         (np.float32(1.5), 1.5),
         (np.array([4]), 4.0),
