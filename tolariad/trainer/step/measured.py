@@ -68,17 +68,17 @@ class InFlight:
 
 
 class Given(NamedTuple):
-    """The metrics of a step. `late`: the names of those that are in flight from a device."""
+    """The metrics of a step, in the order of the run's names. `late`: places of those that are in flight."""
 
-    numbers: dict[str, float]
-    late: tuple[str, ...] = ()
-    transfer: Transfer | None = None
+    row: list[float]
+    late: list[tuple[tuple[int, ...], Transfer]]
 
-    def read(self) -> dict[str, float]:
-        """Return the numbers by name. Waits for the transfer."""
-        if self.transfer is None:
-            return self.numbers
-        return {**self.numbers, **dict(zip(self.late, map(float, self.transfer.read()), strict=True))}
+    def read(self) -> tuple[float, ...]:
+        """Return the values, NaN for those that the step does not have. Waits for those in flight."""
+        for slots, transfer in self.late:
+            for slot, value in zip(slots, transfer.read(), strict=True):
+                self.row[slot] = float(value)
+        return tuple(self.row)
 
 
 class PendingStep(NamedTuple):

@@ -23,105 +23,119 @@ _NAN: Final = math.nan
 
 
 class StepMetrics:
-    """The metrics of the current step, and the names that the run has."""
+    """The metrics of the current step, and the names that the run has.
+
+    `is_empty`: the step has none so far. `is_pending`: some are on a device, or of micro-batches.
+    """
 
     def __init__(self) -> None:
+        # The place of each name in the row of a step, and the names that the run does not have yet.
         self._slots: dict[str, int] = {}
-        self._numbers: dict[str, float] = {}
-        self._on_device: dict[str, torch.Tensor] = {}
-        self._sent: list[Given] = []
-        # The values of several micro-batches, whose mean is the metric of the step.
-        self._parts: dict[str, list[float | torch.Tensor]] = {}
+        self._new: list[str] = []
+        self._row: list[float] = []
+        self._on_device: dict[int, torch.Tensor] = {}
+        self._parts: dict[int, list[float | torch.Tensor]] = {}
+        self._sent: list[tuple[tuple[int, ...], Transfer]] = []
         self.is_empty = True
+        self.is_pending = False
 
     def begin(self, names: Sequence[str]) -> None:
         """Take over the names that the run has, in its order."""
-        self._slots = {name: index for index, name in enumerate(names)}
+        self._slots, self._new = {name: index for index, name in enumerate(names)}, []
+        self.drop()
 
-    def log(self, values: Mapping[str, Any], parts: int = 1) -> None:
+    def log(self, values: Mapping[Any, Any], parts: int = 1, *, but: str | None = None) -> None:
         """Take numbers, or tensors with one element, of the current step. The last one of a name counts.
 
-        `parts`: they are of one of so many micro-batches, and the mean over these counts. Raises SetupRefused.
+        `parts`: they are of one of so many micro-batches, and the mean over these counts. `but`: leave out this name.
+        Raises SetupRefused.
         """
-        self.is_empty = self.is_empty and not values
+        slots, row = self._slots, self._row
         for name, value in values.items():
-            if name not in self._slots:
-                self._check_name(name)
-            number = _read(name, value)
-            if parts > 1:
-                self._parts.setdefault(name, []).append(number)
-            elif isinstance(number, float):
-                self._numbers[name] = number
+            if name == but:
+                continue
+            slot = slots.get(name)
+            if slot is None:
+                slot = self._slot_of(name)
+            # Most are one of these two: a call for each would take most of the time.
+            kind = type(value)
+            if kind is float:
+                number: float | torch.Tensor = value
+            elif kind is torch.Tensor and value.is_cpu and value.numel() == 1:
+                number = value.item()
+                if type(number) is not float:
+                    number = _read(name, number)
             else:
-                self._on_device[name] = number
+                number = _read(name, value)
+            self.is_empty = False
+            if parts > 1:
+                self._parts.setdefault(slot, []).append(number)
+                self.is_pending = True
+            elif isinstance(number, float):
+                row[slot] = number
+            else:
+                self._on_device[slot] = number
+                self.is_pending = True
 
     def beside_loss(self, returned: Mapping[Any, Any], parts: int = 1) -> Any:
         """Take what a task's `loss` returned by name, but for the loss; return that. Raises SetupRefused."""
-        others = dict(returned)
-        try:
-            loss = others.pop("loss")
-        except KeyError:
+        if "loss" not in returned:
             raise SetupRefused(
                 "loss(model, batch) returns a dict without `loss`; it has "
                 f"{', '.join(map(str, returned)) or 'no key'}. Give the value to minimise the name `loss`"
-            ) from None
-        self.log(others, parts)
-        return loss
+            )
+        self.log(returned, parts, but="loss")
+        return returned["loss"]
 
     def send(self) -> None:
         """Start the transfer of the numbers on a device, before the update can change a tensor in place."""
-        if self._parts:
-            self._join()
+        parts, self._parts = self._parts, {}
+        for slot, values in parts.items():
+            mean = sum(values) / len(values)
+            if isinstance(mean, torch.Tensor):
+                self._on_device[slot] = mean
+            else:
+                self._row[slot] = mean
         if self._on_device:
-            names, tensors = tuple(self._on_device), list(self._on_device.values())
-            self._sent.append(Given({}, names, Transfer(_stacked(tensors))))
+            slots, tensors = zip(*self._on_device.items(), strict=True)
+            self._sent.append((slots, Transfer(_stacked(tensors))))
             self._on_device = {}
+        self.is_pending = False
 
     def taken(self) -> Given:
         """Return the metrics of the step, and begin with the next one."""
-        self.send()
-        given = Given(self._numbers)
-        for sent in self._sent:
-            # Two transfers in one step are rare: the second is of a hook. Read the first.
-            given = Given(given.read() | self._numbers, sent.late, sent.transfer)
+        if self.is_pending:
+            self.send()
+        given = Given(self._row, self._sent)
         self.drop()
         return given
 
     def drop(self) -> None:
         """Forget the numbers of the current step."""
-        self._numbers, self._on_device, self._sent, self._parts, self.is_empty = {}, {}, [], {}, True
+        self._row, self._sent, self.is_empty = [_NAN] * len(self._slots), [], True
+        if self.is_pending:
+            self._on_device, self._parts, self.is_pending = {}, {}, False
 
-    def unnamed(self, numbers: Mapping[str, float]) -> tuple[str, ...]:
-        """Return the names that the run does not have yet, and take them over."""
-        new = tuple([name for name in numbers if name not in self._slots])
-        for name in new:
-            self._slots[name] = len(self._slots)
+    def unreported(self) -> tuple[str, ...]:
+        """Return the names that the run does not have yet, each once."""
+        new, self._new = tuple(self._new), []
         return new
 
-    def row(self, numbers: Mapping[str, float]) -> tuple[float, ...]:
-        """Return a value for each name of the run, in its order; NaN for those that the step does not have."""
-        row, slots = [_NAN] * len(self._slots), self._slots
-        for name, number in numbers.items():
-            # One NaN: its bits depend on the processor. Only NaN differs from itself.
-            row[slots[name]] = number if number == number else _NAN  # noqa: PLR0124
-        return tuple(row)
-
-    def _join(self) -> None:
-        """Make one number of those of the micro-batches."""
-        parts, self._parts = self._parts, {}
-        self.log({name: sum(values) / len(values) for name, values in parts.items()})
-
-    def _check_name(self, name: Any) -> None:
+    def _slot_of(self, name: Any) -> int:
+        """Give a new name its place. Raises SetupRefused."""
         if not isinstance(name, str) or not 0 < len(name) <= NAME_CHARACTERS_MAX or not name.isprintable():
             raise SetupRefused(
                 f"{name!r} is no name of a metric: that is a text of 1 to {NAME_CHARACTERS_MAX} printable characters"
             )
-        known = self._slots.keys() | self._numbers.keys() | self._on_device.keys() | self._parts.keys()
-        if len(known | {name}) > METRICS_MAX:
+        if len(self._slots) >= METRICS_MAX:
             raise SetupRefused(
                 f"the metric {name!r} is one too many: a run has at most {METRICS_MAX} names of step metrics. Give "
-                f"values of one kind one name, without a number in it. It has {', '.join(sorted(known)[:5])}, ..."
+                f"values of one kind one name, without a number in it. It has {', '.join(list(self._slots)[:5])}, ..."
             )
+        slot = self._slots[name] = len(self._slots)
+        self._new.append(name)
+        self._row.append(_NAN)
+        return slot
 
 
 def _read(name: str, value: Any) -> float | torch.Tensor:
@@ -140,9 +154,9 @@ def _read(name: str, value: Any) -> float | torch.Tensor:
     raise SetupRefused(f"the metric {name!r} is {what}; a metric is a number, or a tensor with one element")
 
 
-def _stacked(tensors: list[torch.Tensor]) -> torch.Tensor:
+def _stacked(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
     """Return the values as one tensor, in as few calls as possible: each is a launch on the device."""
     first = tensors[0]
     if all(one.dtype is first.dtype and one.device == first.device for one in tensors):
-        return torch.stack(tensors)
+        return torch.stack(list(tensors))
     return torch.stack([one.to(first.device, torch.float64) for one in tensors])

@@ -59,7 +59,7 @@ class StepperOfUpdates(Stepper):
         """Judge and report the step whose updates were made, or undo them."""
         measured = None if self._setup.reads_late and not self._progress.rerunning else found.read()
         if measured is None or not self._skipped(measured, batches):
-            if not self._metrics.is_empty:
+            if self._metrics.is_pending:
                 self._metrics.send()
             self._complete(found, measured, batches)
 

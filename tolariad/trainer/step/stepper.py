@@ -125,7 +125,7 @@ class Stepper:
         measured = None if setup.reads_late and not progress.rerunning else found.read()
         if measured is not None and self._skipped(measured, batches):
             return
-        if not self._metrics.is_empty:
+        if self._metrics.is_pending:
             self._metrics.send()
         # First report the step before, if its loss has not been read yet: this update waits for that report.
         if self._unsettled is not None:
@@ -183,14 +183,9 @@ class Stepper:
         elif given is None:
             self._gate.report_step(values)
         else:
-            self._gate.report_step(values, self._row(given))
-
-    def _row(self, given: Given) -> tuple[float, ...]:
-        """Return the metrics in the order of the run's names. First report names that are new."""
-        numbers = given.read()
-        if new := self._metrics.unnamed(numbers):
-            self._reporter.report(steps.MetricsNamedReport(names=new))
-        return self._metrics.row(numbers)
+            if new := self._metrics.unreported():
+                self._reporter.report(steps.MetricsNamedReport(names=new))
+            self._gate.report_step(values, given.read())
 
     def settle(self) -> None:
         """Report a step whose numbers were in flight, and judge it."""

@@ -131,7 +131,7 @@ class Updates:
         """
         self._step = 0
         self.metrics = checked_metrics(returned)
-        self._setup.metrics.log({name: value for name, value in self.metrics.items() if name != "loss"})
+        self._setup.metrics.log(self.metrics, but="loss")
         if not self._losses:
             raise SetupRefused("training_step(model, batch, run) made no update; call run.update(name, loss) in it")
         given = self.metrics.get("loss")
