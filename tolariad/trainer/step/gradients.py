@@ -92,7 +92,10 @@ def _backward(setup: Setup, batch: Any, parts: int) -> torch.Tensor:
         batch = to_device(batch, setup.device)
     with setup.forward():
         returned = setup.task.loss(setup.model, batch)
-    loss = scalar(setup.metrics.beside_loss(returned, parts) if isinstance(returned, dict) else returned)
+    if isinstance(returned, dict):
+        setup.metrics.log(returned, parts, but="loss")
+        returned = _named(returned)
+    loss = scalar(returned)
     share = loss if parts == 1 else loss / parts
     if setup.scaling is not None:
         setup.scaling.backward(share)
@@ -107,6 +110,16 @@ def scalar(loss: Any, where: str = "loss(model, batch) must return") -> torch.Te
         found = f"shape {tuple(loss.shape)}" if isinstance(loss, torch.Tensor) else f"a {type(loss).__name__}"
         raise SetupRefused(f"{where} a tensor with one element, not {found}")
     return loss if loss.dim() == 0 else loss.reshape(())
+
+
+def _named(returned: dict[Any, Any]) -> Any:
+    """Return the loss among what the task returned by name. Raises SetupRefused if there is none."""
+    if "loss" in returned:
+        return returned["loss"]
+    raise SetupRefused(
+        f"loss(model, batch) returns a dict without `loss`; it has {', '.join(map(str, returned)) or 'no key'}. Give "
+        "the value to minimise the name `loss`"
+    )
 
 
 def _told(norm: Any) -> torch.Tensor:

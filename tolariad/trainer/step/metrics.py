@@ -25,13 +25,14 @@ _NAN: Final = math.nan
 class StepMetrics:
     """The metrics of the current step, and the names that the run has.
 
-    `is_empty`: the step has none so far. `is_pending`: some are on a device, or of micro-batches.
+    `is_empty`: the step has none so far. `is_pending`: some are on a device, or of micro-batches. `new`: names that the
+    run does not have yet.
     """
 
     def __init__(self) -> None:
-        # The place of each name in the row of a step, and the names that the run does not have yet.
+        # The place of each name in the row of a step.
         self._slots: dict[str, int] = {}
-        self._new: list[str] = []
+        self.new: list[str] = []
         self._row: list[float] = []
         self._on_device: dict[int, torch.Tensor] = {}
         self._parts: dict[int, list[float | torch.Tensor]] = {}
@@ -41,7 +42,7 @@ class StepMetrics:
 
     def begin(self, names: Sequence[str]) -> None:
         """Take over the names that the run has, in its order."""
-        self._slots, self._new = {name: index for index, name in enumerate(names)}, []
+        self._slots, self.new = {name: index for index, name in enumerate(names)}, []
         self.drop()
 
     def log(self, values: Mapping[Any, Any], parts: int = 1, *, but: str | None = None) -> None:
@@ -57,35 +58,24 @@ class StepMetrics:
             slot = slots.get(name)
             if slot is None:
                 slot = self._slot_of(name)
-            # Most are one of these two: a call for each would take most of the time.
-            kind = type(value)
-            if kind is float:
-                number: float | torch.Tensor = value
-            elif kind is torch.Tensor and value.is_cpu and value.numel() == 1:
-                number = value.item()
-                if type(number) is not float:
-                    number = _read(name, number)
+            # In every step, after arithmetic that has emptied the caches: a call for each value would cost the most.
+            number: float | torch.Tensor
+            if type(value) is float:
+                number = value
+            elif type(value) is torch.Tensor and value.is_cpu and value.numel() == 1:
+                read = value.item()
+                number = read if type(read) is float else _read(name, read)
             else:
                 number = _read(name, value)
             self.is_empty = False
             if parts > 1:
                 self._parts.setdefault(slot, []).append(number)
                 self.is_pending = True
-            elif isinstance(number, float):
+            elif type(number) is float:
                 row[slot] = number
             else:
                 self._on_device[slot] = number
                 self.is_pending = True
-
-    def beside_loss(self, returned: Mapping[Any, Any], parts: int = 1) -> Any:
-        """Take what a task's `loss` returned by name, but for the loss; return that. Raises SetupRefused."""
-        if "loss" not in returned:
-            raise SetupRefused(
-                "loss(model, batch) returns a dict without `loss`; it has "
-                f"{', '.join(map(str, returned)) or 'no key'}. Give the value to minimise the name `loss`"
-            )
-        self.log(returned, parts, but="loss")
-        return returned["loss"]
 
     def send(self) -> None:
         """Start the transfer of the numbers on a device, before the update can change a tensor in place."""
@@ -102,8 +92,19 @@ class StepMetrics:
             self._on_device = {}
         self.is_pending = False
 
+    def row(self) -> tuple[float, ...]:
+        """Return the metrics of the step in the order of the run's names, and begin with the next step.
+
+        NaN: the step does not have it. Waits for those on a device.
+        """
+        if self.is_pending or self._sent:
+            return self.taken().read()
+        found = tuple(self._row)
+        self._row, self.is_empty = [_NAN] * len(found), True
+        return found
+
     def taken(self) -> Given:
-        """Return the metrics of the step, and begin with the next one."""
+        """Return the metrics of the step, of which some may be in flight, and begin with the next step."""
         if self.is_pending:
             self.send()
         given = Given(self._row, self._sent)
@@ -118,7 +119,7 @@ class StepMetrics:
 
     def unreported(self) -> tuple[str, ...]:
         """Return the names that the run does not have yet, each once."""
-        new, self._new = tuple(self._new), []
+        new, self.new = tuple(self.new), []
         return new
 
     def _slot_of(self, name: Any) -> int:
@@ -133,7 +134,7 @@ class StepMetrics:
                 f"values of one kind one name, without a number in it. It has {', '.join(list(self._slots)[:5])}, ..."
             )
         slot = self._slots[name] = len(self._slots)
-        self._new.append(name)
+        self.new.append(name)
         self._row.append(_NAN)
         return slot
 

@@ -29,7 +29,7 @@ from tolariad.failpoints import reached
 from tolariad.trainer.checkpoints.snapshot import Position
 from tolariad.trainer.health.watch import NOT_COMPUTED, OF_THE_DETECTOR, CheckResult, instability, overlaps
 from tolariad.trainer.step.gradients import drop_gradients, forward_backward, update
-from tolariad.trainer.step.measured import Given, InFlight, Measured, PendingStep
+from tolariad.trainer.step.measured import InFlight, Measured, PendingStep
 from tolariad.trainer.step.rerun import Rerun
 
 if TYPE_CHECKING:
@@ -155,11 +155,12 @@ class Stepper:
             watch.of_task(self._clear)
         else:
             self._clear()
-        given = None if self._metrics.is_empty else self._metrics.taken()
+        metrics = self._metrics
         if measured is None:
+            given = None if metrics.is_empty else metrics.taken()
             self._unsettled = PendingStep(found, self.position, used, given)
         else:
-            self._report(measured, self.position, used, given)
+            self._report(measured, self.position, used, () if metrics.is_empty else metrics.row())
         if not self._progress.rerunning:
             watch.stepped()
 
@@ -169,10 +170,10 @@ class Stepper:
             self._setup.average.update()
         drop_gradients(self._setup.owners)
 
-    def _report(self, measured: Measured, at: Position, used: tuple[float, ...], given: Given | None) -> None:
+    def _report(self, measured: Measured, at: Position, used: tuple[float, ...], metrics: tuple[float, ...]) -> None:
         """Report the step that ended `at`, or compare it if the journal already has it. `used`: its rates.
 
-        `given`: the task's metrics, if there are any. The journal's own count in a re-run.
+        `metrics`: the task's. In a re-run those of the journal count, and these are not compared.
         """
         rates, rerunning = self._setup.rates, self._progress.rerunning
         # In a re-run use the journal's loss: the kernel detects plateaus by it.
@@ -180,12 +181,12 @@ class Stepper:
         values = (at.step, at.epoch, at.batch, measured.loss, measured.grad_norm, used[0], rates.digest(at.step, used))
         if rerunning:
             self._compared(self.rerun.compare(steps.report_of(values)))
-        elif given is None:
-            self._gate.report_step(values)
+        elif metrics:
+            if self._metrics.new:
+                self._reporter.report(steps.MetricsNamedReport(names=self._metrics.unreported()))
+            self._gate.report_step(values, metrics)
         else:
-            if new := self._metrics.unreported():
-                self._reporter.report(steps.MetricsNamedReport(names=new))
-            self._gate.report_step(values, given.read())
+            self._gate.report_step(values)
 
     def settle(self) -> None:
         """Report a step whose numbers were in flight, and judge it."""
@@ -194,7 +195,7 @@ class Stepper:
             return
         self._unsettled = None
         measured = made.found.read()
-        self._report(measured, made.position, made.rates, made.metrics)
+        self._report(measured, made.position, made.rates, made.metrics.read() if made.metrics is not None else ())
         verdict = self._setup.watch.judge(measured.loss, measured.grad_norm, made.rates[0])
         if verdict is not None:
             found = instability(verdict, made.position, self._setup.settings.accumulate)
