@@ -81,7 +81,7 @@ class StepMetrics:
         """Start the transfer of the numbers on a device, before the update can change a tensor in place."""
         parts, self._parts = self._parts, {}
         for slot, values in parts.items():
-            mean = sum(values) / len(values)
+            mean: float | torch.Tensor = sum(values) / len(values)
             if isinstance(mean, torch.Tensor):
                 self._on_device[slot] = mean
             else:
