@@ -48,7 +48,7 @@ def recorded(folder: Path) -> tuple[Any, Callable[[], None], Callable[[], None]]
     batches = endless(lambda: setup.train.epoch(1, 0))
 
     def step() -> None:
-        trainer._stepper.make((next(batches),))
+        trainer.stepper.make((next(batches),))
         trainer._stop()
 
     def close() -> None:

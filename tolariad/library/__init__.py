@@ -4,6 +4,8 @@ Promises: it uses the daemon's kernel, journal and trainer, without the event lo
 """
 
 from tolariad.library.live import RunFailed
-from tolariad.library.tolaria import Tolaria, TrainingResult
+from tolariad.library.loop_task import LoopMisused
+from tolariad.library.result import TrainingResult
+from tolariad.library.tolaria import Tolaria
 
-__all__ = ["RunFailed", "Tolaria", "TrainingResult"]
+__all__ = ["LoopMisused", "RunFailed", "Tolaria", "TrainingResult"]

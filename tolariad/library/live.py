@@ -44,9 +44,10 @@ from tolariad.trainer.build import build
 from tolariad.trainer.checkpoints.restore import load, restore
 from tolariad.trainer.loop import Trainer
 from tolariad.trainer.process.children import kept_from_children
-from tolariad.trainer.process.lifecycle import End, see_through
+from tolariad.trainer.process.lifecycle import End, Steps, steps_through
 from tolariad.trainer.process.lifelines import lock_run
 from tolariad.trainer.setup import Setup
+from tolariad.trainer.step.stepper import Stepper
 from tolariad.trainer.tasks.task import FoundTask
 
 _Ends: TypeAlias = "queue.SimpleQueue[CheckpointCommitted | CheckpointAborted]"
@@ -59,9 +60,10 @@ class RunFailed(Exception):
 class Live:
     """One call of `train`, with its kernel."""
 
-    def __init__(self, opened: OpenRun, setup: Setup) -> None:
+    def __init__(self, opened: OpenRun, setup: Setup, stepper: type[Stepper] | None) -> None:
         self._opened = opened
         self._setup = setup
+        self._stepper = stepper
         self._place = RunPlace(opened.run_dir, opened.journal)
         self._kernel = Kernel(opened.journal, opened.state, clock=now, publish=self._publish, lost=self._place.lost)
         self._effects: queue.SimpleQueue[SpawnTrainer | ExitDaemon | RunFailed] = queue.SimpleQueue()
@@ -75,10 +77,10 @@ class Live:
         self._copying: list[threading.Thread] = []
 
     @classmethod
-    def open(cls, request: RunRequest, task: Any) -> Live:
+    def open(cls, request: RunRequest, task: Any, stepper: type[Stepper] | None = None) -> Live:
         """Lock and fold the journal, check the configuration, build the training. Call it in the training thread.
 
-        Raises StartRefused, SetupRefused. Nothing is recorded then.
+        `stepper`: None for the one that the task needs. Raises StartRefused, SetupRefused. Nothing is recorded then.
         """
         require_linux()
         opened = open_run(request, StartMode.EXPLICIT, Notifier({}))
@@ -89,7 +91,7 @@ class Live:
             if other and not request.accept_data:
                 why = f"{data_refusal(other)}. To go on with the new data: Tolaria(..., accept_data=True)"
                 raise StartRefused(EXIT_CONFIG, why)
-            return cls(opened, setup)
+            return cls(opened, setup, stepper)
         except BaseException:
             opened.journal.close()
             raise
@@ -101,8 +103,8 @@ class Live:
 
     # -- life cycle ----------------------------------------------------------------------------------------------------
 
-    def run(self, hear: Callable[[Callable[[], None]], None]) -> None:
-        """Run until the run ends. `hear` gets the function to call on ^C."""
+    def run(self, hear: Callable[[Callable[[], None]], None], drive: Callable[[Trainer], Steps]) -> Steps:
+        """Run until the run ends, and yield what `drive` yields of each trainer. `hear` gets what to call on ^C."""
         opened, kernel = self._opened, self._kernel
         watch = PlaceWatch(self._place, kernel.check_place)
         try:
@@ -116,7 +118,7 @@ class Live:
             hear(self._stop)
             if opened.state.run.phase in (Phase.PAUSED, Phase.FROZEN) or opened.state.run.pause is not None:
                 self._resume()
-            self._serve()
+            yield from self._serve(drive)
         finally:
             watch.close()
             self._saved.close()
@@ -133,7 +135,7 @@ class Live:
         if not isinstance(answer, Accepted):
             raise RunFailed(answer.why)
 
-    def _serve(self) -> None:
+    def _serve(self, drive: Callable[[Trainer], Steps]) -> Steps:
         """Carry out the kernel's effects until the run is over."""
         trained = False
         while True:
@@ -141,7 +143,7 @@ class Live:
             if isinstance(effect, RunFailed):
                 raise effect
             if isinstance(effect, SpawnTrainer):
-                self._train(effect.incarnation)
+                yield from self._train(effect.incarnation, drive)
                 trained = True
                 run = self.state.run
                 if run.phase is Phase.FROZEN:
@@ -154,7 +156,7 @@ class Live:
                 self._take_over_weights()
             return
 
-    def _train(self, incarnation: int) -> None:
+    def _train(self, incarnation: int, drive: Callable[[Trainer], Steps]) -> Steps:
         """Run one trainer in this thread until it ends. Raises its exception, after that is recorded."""
         opened, kernel = self._opened, self._kernel
         lock = lock_run(opened.run_dir, _nothing)
@@ -169,12 +171,12 @@ class Live:
                 ours, TrainerSpawned(incarnation=incarnation, pid=os.getpid(), start_ticks=0, boot_id=boot_id())
             )
             try:
-                ending = see_through(
-                    lambda: Trainer(self._setup, channel, opened.run_dir, opened.run_id.hex(), ring=self._saved.arena),
-                    channel,
-                )
+                ending = yield from steps_through(lambda: self._trainer(channel), channel, drive)
                 reason = DeathReason.EXIT if ending.end is End.TOLD else DeathReason.EXCEPTION
                 code = 0 if ending.end is End.TOLD else 1
+            except GeneratorExit:
+                reason = DeathReason.EXCEPTION
+                raise
             finally:
                 self._channel = None
                 self._tell(TrainerGone(incarnation=incarnation, reason=reason, pid=os.getpid(), exit_code=code))
@@ -183,6 +185,12 @@ class Live:
                 os.close(lock)
         if ending.error is not None:
             raise ending.error
+
+    def _trainer(self, channel: TrainerEnd) -> Trainer:
+        run = self._opened
+        return Trainer(
+            self._setup, channel, run.run_dir, run.run_id.hex(), ring=self._saved.arena, stepper=self._stepper
+        )
 
     def _take_over_weights(self) -> None:
         """Copy the parameters of a run that is already complete into the program's model."""
@@ -233,6 +241,10 @@ class Live:
 
     def _stop(self) -> None:
         self._kernel.submit(SignalReceived(count=1, name="SIGINT"))
+
+    def stop(self) -> bool:
+        """Order a stop with a checkpoint. Return whether it was accepted."""
+        return isinstance(self._order(cv.Stop(reason="Tolaria.stop")), Accepted)
 
     def rollback(self, epoch: int) -> bool:
         """Order a rollback. Return whether it was accepted."""

@@ -15,6 +15,7 @@ from typing import Final
 from tolariad.core.base import Event
 from tolariad.core.said import is_said
 from tolariad.core.sentences import sentence
+from tolariad.core.trainer.words import TrainerDied
 
 QUEUE_MAX: Final = 1000
 _CLOSE_S: Final = 1.0
@@ -32,7 +33,8 @@ class Saying:
     def look(self, events: Iterable[tuple[int, Event]]) -> None:
         """Queue the events that are to be logged. Never blocks. Runs in the kernel's thread."""
         for _, event in events:
-            if is_said(event):
+            # The caller gets the exception of a trainer that died, and only its next start is a restart.
+            if is_said(event) and not isinstance(event, TrainerDied):
                 self._put(sentence(event))
 
     def note(self, text: str) -> None:

@@ -21,7 +21,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
-import msgspec
 import torch
 from msgspec.structs import replace
 from torch import nn
@@ -31,24 +30,20 @@ from tolariad.core.settings.model import Settings
 from tolariad.core.state import RunState
 from tolariad.daemon.request import RunRequest
 from tolariad.library.live import Live
+from tolariad.library.loop_task import LoopTask, for_own_loop
+from tolariad.library.own_loop import OwnLoop
+from tolariad.library.result import TrainingResult
 from tolariad.storage import copy_checkpoint
 from tolariad.trainer.data.randomness import preserved_rng
+from tolariad.trainer.loop import Trainer
 from tolariad.trainer.process.determinism import lent
+from tolariad.trainer.process.lifecycle import Steps, train_task
+from tolariad.trainer.step.several import StepperOfUpdates
+from tolariad.trainer.step.stepper import Stepper
 from tolariad.trainer.tasks.given import GivenTask
 from tolariad.trainer.tasks.task import GIVEN
 
 _busy: Final = threading.Lock()
-
-
-class TrainingResult(msgspec.Struct, frozen=True):
-    """The run at the end of `train`: the phase is `completed` or `stopped`; `metrics` are of the last validation."""
-
-    run_dir: Path
-    phase: str
-    epochs: int
-    steps: int
-    metrics: dict[str, float]
-    last_checkpoint: str | None
 
 
 class Tolaria:
@@ -76,6 +71,7 @@ class Tolaria:
         self.run_dir = Path(run_dir) if run_dir is not None else Path("runs") / name
         self._accept_config, self._accept_data = accept_config, accept_data
         self._live: Live | None = None
+        self._loop: OwnLoop | None = None
         self._state = RunState()
 
     def train(
@@ -98,7 +94,49 @@ class Tolaria:
         is raised too; when `train` is called again, the run continues from its last durable step.
         """
         given = GivenTask(model, train_loader, val_loader, task=task, optimizer=optimizer)
-        settings = self._settings(epochs)
+        for _ in self._steps(self._settings(epochs), given, train_task):
+            pass
+        return self._result()
+
+    def run(
+        self,
+        model: nn.Module,
+        optimizers: torch.optim.Optimizer | Mapping[str, torch.optim.Optimizer] | None,
+        train_loader: Any,
+        val_loader: Any = None,
+        *,
+        task: Any = None,
+    ) -> OwnLoop:
+        """Return the run for a loop of your own: `for epoch in run.epochs(10): for batch in run.batches(): ...`.
+
+        `optimizers`: one, several by name, or None for those of the configuration. `val_loader`: evaluated as `train`
+        does after an epoch for which the loop gives no metrics; None: not. `task` may have the optional methods of
+        `tolariad.Task`. Nothing begins before `epochs` is iterated over (docs/library.md).
+        """
+        given = LoopTask(model, train_loader, val_loader, task=task, optimizer=optimizers)
+
+        def begin(epochs: int, drive: Callable[[Trainer], Steps]) -> Steps:
+            settings = for_own_loop(self._settings(epochs), model, optimizers)
+            return self._steps(settings, given, drive, StepperOfUpdates)
+
+        self._loop = OwnLoop(begin, given, self._result, self.stop)
+        return self._loop
+
+    def stop(self) -> bool:
+        """End the run at the next boundary, with a checkpoint. Return False if it was refused or no run is active.
+
+        From a hook, a loop of your own, or another thread.
+        """
+        return self._live.stop() if self._live is not None else False
+
+    def _steps(
+        self,
+        settings: Settings,
+        given: GivenTask,
+        drive: Callable[[Trainer], Steps],
+        stepper: type[Stepper] | None = None,
+    ) -> Steps:
+        """Open the run, and yield what `drive` yields until it ends."""
         settings = replace(settings, task=settings.task or GIVEN)
         request = RunRequest(
             run_dir=self.run_dir,
@@ -113,14 +151,13 @@ class Tolaria:
             )
         try:
             with _signals_given_back() as hear, preserved_rng(), lent():
-                self._live = live = Live.open(request, given)
+                self._live = live = Live.open(request, given, stepper)
                 try:
-                    live.run(hear)
+                    yield from live.run(hear, drive)
                 finally:
                     self._state, self._live = live.state, None
         finally:
             _busy.release()
-        return self._result()
 
     def _settings(self, epochs: int | None) -> Settings:
         """Return the configuration for a run of `epochs` epochs. Raises ConfigError."""
@@ -129,16 +166,7 @@ class Tolaria:
         return self._config if epochs is None else replace(self._config, epochs=epochs)
 
     def _result(self) -> TrainingResult:
-        state = self._state
-        newest = state.checkpoints.newest
-        return TrainingResult(
-            run_dir=self.run_dir,
-            phase=state.run.phase.value,
-            epochs=state.progress.epoch_finished,
-            steps=state.progress.step,
-            metrics=dict(state.progress.metrics),
-            last_checkpoint=newest.id if newest else None,
-        )
+        return TrainingResult.of(self._state, self.run_dir)
 
     def checkpoint(self, path: str | Path) -> bool:
         """Copy a committed checkpoint to the new folder `path`. Return False if there is none or it was refused.
@@ -174,7 +202,8 @@ class Tolaria:
     def get_metrics(self) -> dict[str, float]:
         """Return the figures of the last durable step, and those of the last validation with the prefix `val_`.
 
-        The step's metrics are among them, unless they have the name of another figure.
+        The step's metrics are among them, unless they have the name of another figure; for a loop of your own, the last
+        values that it gave to `step` and `log`.
         """
         state = self._live.state if self._live is not None else self._state
         progress = state.progress
@@ -187,6 +216,7 @@ class Tolaria:
             "lr": progress.lr,
             "train_loss": progress.train_loss,
             **{f"val_{name}": value for name, value in progress.metrics.items()},
+            **(self._loop.metrics if self._loop is not None else {}),
         }
         return {name: value for name, value in found.items() if value is not None}
 

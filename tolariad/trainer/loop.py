@@ -3,6 +3,9 @@
 An epoch: boundary -> step -> boundary -> ... -> validation -> hook -> the epoch's report -> the daemon's order to
 continue. At a boundary orders are obeyed and checkpoints are taken.
 
+The loop is a generator. It yields when a step or a validation is due, and `run` makes it with the task. A user's own
+loop does that itself (`tolariad/library/own_loop.py`).
+
 Promises: nothing is captured between two boundaries.
 """
 
@@ -10,9 +13,9 @@ from __future__ import annotations
 
 import math
 import time
-from contextlib import nullcontext
+from contextlib import closing, nullcontext
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from msgspec.structs import replace
 
@@ -39,11 +42,11 @@ from tolariad.trainer.rollback import RollbackCommitted, RollbackHandler, Snapsh
 from tolariad.trainer.step.compiled import compiler_watched
 from tolariad.trainer.step.several import StepperOfUpdates
 from tolariad.trainer.step.stepper import Stepper
-from tolariad.trainer.step.validate import try_evaluate, validate
+from tolariad.trainer.step.validate import Metrics, try_evaluate, validate
 from tolariad.trainer.tasks.callbacks import Callbacks
-from tolariad.trainer.tasks.given import program_of
 
 if TYPE_CHECKING:
+    from collections.abc import Generator
     from pathlib import Path
 
     from tolariad.channel import TrainerEnd
@@ -53,14 +56,24 @@ if TYPE_CHECKING:
 _SEGMENTS_KEPT_FREE: Final = 3
 
 
+Flow: TypeAlias = "Generator[tuple[Any, ...] | None, None, None]"
+
+
 class Trainer:
     """One built run, trained as the daemon orders."""
 
     def __init__(
-        self, setup: Setup, end: TrainerEnd, run_dir: Path, run_id: str = "", *, ring: int | None = None
+        self,
+        setup: Setup,
+        end: TrainerEnd,
+        run_dir: Path,
+        run_id: str = "",
+        *,
+        ring: int | None = None,
+        stepper: type[Stepper] | None = None,
     ) -> None:
-        """`ring`: the descriptor of the snapshot arena, or None."""
-        self._setup = setup
+        """`ring`: the descriptor of the snapshot arena, or None. `stepper`: None for the one that the task needs."""
+        self.setup = setup
         self._checkpoints, settings = run_dir / "checkpoints", setup.settings
         self._saver = Saver(
             setup,
@@ -71,7 +84,7 @@ class Trainer:
         )
         link = Link.over(end)
         self._snapshots = SnapshotHandler(setup, ring)
-        self._stopwatch = Stopwatch(
+        self.stopwatch = Stopwatch(
             settings,
             setup.device,
             lambda: self._saver.held_bytes,
@@ -79,43 +92,67 @@ class Trainer:
         )
         self._progress, self._reporter, self._inbox, self._gate = link.progress, link.reporter, link.inbox, link.gate
         self._orders = BoundaryOrders(setup.acted, link)
-        self._rates = RateHandler(setup.rates, link, self._orders, program_of(setup.task))
+        self._rates = RateHandler(setup.rates, link, self._orders, setup.task)
         self._callbacks = Callbacks(setup.task, setup.rates)
         audit = Audit(setup, self._rates.audit_differed)
-        kind = Stepper if setup.training_step is None else StepperOfUpdates
-        self._stepper = kind(setup, link, self._stopwatch, audit, hook=self._hook)
-        self._architecture = ArchitectureHandler(setup, link, lambda: self._stepper.rerun)
+        kind = stepper or (Stepper if setup.training_step is None else StepperOfUpdates)
+        self.stepper = kind(setup, link, self.stopwatch, audit, hook=self._hook)
+        self._architecture = ArchitectureHandler(setup, link, lambda: self.stepper.rerun)
         setup.ledger.notify(audit.begin_anew)
-        self._boundary = Boundary(link, before_obeying=self._stepper.settle, standing=self._stopwatch.standing)
+        self._boundary = Boundary(link, before_obeying=self.stepper.settle, standing=self.stopwatch.standing)
         CheckpointHandler(
             self._saver,
             self._snapshots,
-            self._stopwatch,
+            self.stopwatch,
             link,
-            fence=self._stepper.fence,
-            position=lambda: self._stepper.position,
+            fence=self.stepper.fence,
+            position=lambda: self.stepper.position,
         )
         self._rollbacks = RollbackHandler(setup, link, self._checkpoints, lambda: self._snapshots.slots)
         self._order = checkpoints.TrainFrom(checkpoint=None, epochs=0, durable_step=0)
+        self._metrics: dict[str, float] = {}
         self._inbox.register(control.SetEnd, self._set_end)
 
     @property
     def step(self) -> int:
         """The number of the last applied step."""
-        return self._stepper.position.step
+        return self.stepper.position.step
+
+    @property
+    def epoch(self) -> int:
+        """The epoch in progress."""
+        return self.stepper.position.epoch
 
     def run(self) -> None:
-        """Report ready, train as ordered, and serve until ToldToExit is raised."""
+        """Report ready, train the task as ordered, and serve until ToldToExit is raised."""
+        with closing(self.flow()) as flow:
+            due = next(flow)
+            while True:
+                try:
+                    if due:
+                        self.stepper.make(due)
+                    elif due is not None:
+                        self.validate()
+                except RollbackCommitted as committed:
+                    due = flow.throw(committed)
+                else:
+                    due = next(flow)
+
+    def flow(self) -> Flow:
+        """Yield the micro-batches of each step that is due, () when a validation is due, None before a rollback.
+
+        Raises ToldToExit at the end. Throw RollbackCommitted in if a step or a validation raises it.
+        """
         try:
-            self._run()
+            yield from self._flow()
         finally:
-            if tallies := self._stopwatch.taken():
+            if tallies := self.stopwatch.taken():
                 self._reporter.report(BudgetsReport(tallies=tallies))
             self._saver.close()
             self._snapshots.close()
 
-    def _run(self) -> None:
-        setup = self._setup
+    def _flow(self) -> Flow:
+        setup = self.setup
         self._reporter.report(
             trainer.ReadyReport(
                 environment=setup.environment,
@@ -130,24 +167,26 @@ class Trainer:
             self._start()
             while True:
                 try:
-                    self._train()
+                    yield from self._train()
                 except RollbackCommitted:
+                    # A user's loop still runs to the end of its epoch's code. What that changes is then restored too.
+                    yield None
                     self._go_back()
 
-    def _train(self) -> None:
+    def _train(self) -> Flow:
         """Train from the position to the end, then serve orders. Raises ToldToExit or RollbackCommitted."""
         while True:
             while not self._is_at_end:
-                self._epoch()
-            self._reporter.report(steps.TrainingEndedReport(step=self.step, tallies=self._stopwatch.taken()))
+                yield from self._epoch()
+            self._reporter.report(steps.TrainingEndedReport(step=self.step, tallies=self.stopwatch.taken()))
             # The daemon ignores this report during a rollback, so send it again if the rollback is given up. If a later
             # end was ordered meanwhile, training continues.
             self._boundary.serve_until_exit(lambda: (self._rollbacks.given_up, self._is_at_end))
 
     def _go_back(self) -> None:
         """Continue at the target, on a new branch. Epochs after the target are reported again."""
-        self._stepper.drop()
-        self._stopwatch.begin()
+        self.stepper.drop()
+        self.stopwatch.begin()
         position, target, report, parent = self._rollbacks.commit()
         self._saver.descend_from(parent)
         # Give up the checkpoints of the abandoned branch here. The kernel's order to do so waits for a boundary, and
@@ -157,8 +196,8 @@ class Trainer:
             self._saver.order(order)
         self._saver.abort(position.step, f"rollback {target.rollback}")
         self._snapshots.abort(position.step, f"rollback {target.rollback}")
-        self._stepper.stand_at(position)
-        self._stepper.follow(None)
+        self.stepper.stand_at(position)
+        self.stepper.follow(None)
         self._architecture.begin()
         self._order = standing_at(self._order, target.checkpoint, position)
         # Gated: no update may begin before this position is durable.
@@ -183,12 +222,12 @@ class Trainer:
                 )
                 self._reporter.report(report)
         if self._order.checkpoint is None and not self._order.durable_step:
-            try_evaluate(self._setup, lambda: self._reporter.beat(Activity.VALIDATE))
-        self._stepper.follow(script)
+            try_evaluate(self.setup, lambda: self._reporter.beat(Activity.VALIDATE))
+        self.stepper.follow(script)
         self._architecture.begin()
         id_ = self._order.checkpoint.id if self._order.checkpoint else ""
         self._reporter.report(
-            checkpoints.TrainingStartedReport(step=self.step, checkpoint=id_, rates=self._setup.standing)
+            checkpoints.TrainingStartedReport(step=self.step, checkpoint=id_, rates=self.setup.standing)
         )
 
     def _restore(self, order: checkpoints.TrainFrom) -> None:
@@ -198,54 +237,55 @@ class Trainer:
 
         # Announce it before reading: a large file takes longer than the previous activity's timeout.
         self._reporter.beat(Activity.RESTORE)
-        begun = begin(self._setup, order, self._checkpoints, self._snapshots.slots, each)
+        begun = begin(self.setup, order, self._checkpoints, self._snapshots.slots, each)
         if begun is not None:
             position, parent = begun
-            self._stepper.stand_at(position)
+            self.stepper.stand_at(position)
             self._saver.descend_from(parent)
 
     # -- an epoch ------------------------------------------------------------------------------------------------------
 
-    def _epoch(self) -> None:
+    def _epoch(self) -> Flow:
         """Train from the position to the epoch's end, validate, and wait for the order to continue."""
-        epoch = self._stepper.position.epoch
+        epoch = self.epoch
         self._reporter.beat(Activity.DATA)
-        batches = self._stopwatch.fed(self._setup.train.epoch(epoch, self._stepper.position.batch))
-        self._stopwatch.begin()
+        batches = self.stopwatch.fed(self.setup.train.epoch(epoch, self.stepper.position.batch))
+        self.stopwatch.begin()
         self._stop()
         if epoch > self._order.epoch_started:
             self._reporter.report(steps.EpochStartedReport(epoch=epoch))
             # A later end may be ordered when training has ended within this epoch, which then continues.
             self._order = replace(self._order, epoch_started=epoch)
-        while not self._is_over and (group := tuple(islice(batches, self._setup.settings.accumulate))):
-            self._stepper.make(group)
+        while not self._is_over and (group := tuple(islice(batches, self.setup.settings.accumulate))):
+            yield group
             self._stop()
-        self._stepper.settle()
-        if self._is_over and self._stepper.position.batch < (self._setup.train.batches or math.inf):
+        self.stepper.settle()
+        if self._is_over and self.stepper.position.batch < (self.setup.train.batches or math.inf):
             return
-        self._stopwatch.trained()
-        with self._stopwatch.apart():
-            metrics = self._validated(epoch)
+        self.stopwatch.trained()
+        with self.stopwatch.apart():
+            yield ()
+            metrics = self._metrics
             self._hook("on_epoch_end", epoch, metrics, epoch_ended=epoch)
-        self._setup.rates.tell_schedulers()
+        self.setup.rates.tell_schedulers()
         if self._architecture.has_news:
             self._architecture.tell()
         # A hook may leave gradients; a checkpoint taken now would not contain them.
-        self._setup.model.zero_grad(set_to_none=True)
+        self.setup.model.zero_grad(set_to_none=True)
         # Before the report: a checkpoint taken while the trainer waits for the order must include the plateaus.
-        rates = self._setup.rates
+        rates = self.setup.rates
         rates.end_epoch(epoch, {"val_loss": metrics["loss"]} if "loss" in metrics else rates.host_metrics)
-        self._stepper.stand_at(Position(step=self.step, epoch=epoch + 1, batch=0))
+        self.stepper.stand_at(Position(step=self.step, epoch=epoch + 1, batch=0))
         self._repeat_orders()
         if epoch > self._order.epoch_finished or epoch == self._order.epoch_to_keep:
-            self._reporter.report(steps.EpochReport(epoch=epoch, step=self.step, tallies=self._stopwatch.taken()))
+            self._reporter.report(steps.EpochReport(epoch=epoch, step=self.step, tallies=self.stopwatch.taken()))
             self._boundary.wait_for_continue(epoch)
-            self._stopwatch.went_on()
+            self.stopwatch.went_on()
 
     @property
     def _is_at_end(self) -> bool:
         """Nothing is left to train."""
-        return self._stepper.position.epoch > self._order.epochs or self._is_over
+        return self.stepper.position.epoch > self._order.epochs or self._is_over
 
     def _set_end(self, order: control.SetEnd) -> None:
         """Train up to there instead."""
@@ -261,44 +301,49 @@ class Trainer:
         """Obey orders: first repeat those of the re-run that acted at this boundary, then the pending ones."""
         self._repeat_orders()
         if self._architecture.has_news:
-            self._stepper.settle()
+            self.stepper.settle()
             self._architecture.tell()
         if self._rates.regrouped:
             # First report the step that was made with the old rates.
-            self._stepper.settle()
+            self.stepper.settle()
             self._rates.tell_groups(self.step + 1)
         self._boundary.stop()
 
     def _repeat_orders(self) -> None:
         """Apply again the boundary orders that the journal has at this boundary, before any pending order."""
-        epoch, progress = self._stepper.position.epoch, self._progress
-        if self._stepper.rerun.orders:
-            self._orders.repeat(self._stepper.rerun.orders_before(self.step + 1, epoch))
+        epoch, progress = self.stepper.position.epoch, self._progress
+        if self.stepper.rerun.orders:
+            self._orders.repeat(self.stepper.rerun.orders_before(self.step + 1, epoch))
         progress.compare_epochs(epoch, self._order.epoch_finished)
         if self._order.tell_rates and not progress.rerunning and not progress.is_behind:
             self._order = replace(self._order, tell_rates=False)
-            self._reporter.report(learning_rate.RatesStandingReport(rates=self._setup.standing))
+            self._reporter.report(learning_rate.RatesStandingReport(rates=self.setup.standing))
 
-    def _validated(self, epoch: int) -> dict[str, float]:
-        """Return the metrics after `epoch`: from a pass over the validation data, or from the journal in a re-run."""
+    def validate(self, given: Metrics | None = None) -> None:
+        """Validate the epoch in progress, or take the metrics that a user's loop has `given`.
+
+        The metrics of an epoch that the journal has are taken from there.
+        """
+        epoch = self.epoch
         if epoch <= self._order.epoch_validated:
-            return self._stepper.rerun.metrics(epoch)
+            self._metrics = self.stepper.rerun.metrics(epoch)
+            return
         self._reporter.report(steps.ValidationBegunReport(epoch=epoch, step=self.step))
         begun = time.perf_counter()
-        found = validate(self._setup, lambda: self._reporter.beat(Activity.VALIDATE))
+        found = given or validate(self.setup, lambda: self._reporter.beat(Activity.VALIDATE))
         report = steps.ValidationReport(
             epoch=epoch, step=self.step, metrics=found.means, samples=found.samples, seconds=time.perf_counter() - begun
         )
         self._reporter.report(report)
-        return found.means
+        self._metrics = found.means
 
     def _hook(self, name: str, *arguments: Any, epoch_ended: int = 0) -> None:
         """Call one of the task's optional methods. `epoch_ended`: it is called after the validation of this epoch."""
-        has, grows, before_step = self._callbacks.has(name), self._architecture.is_on, self._stepper.position.step + 1
+        has, grows, before_step = self._callbacks.has(name), self._architecture.is_on, self.stepper.position.step + 1
         if grows:
             self._architecture.before_hook(before_step, epoch_ended)
         if has:
             self._reporter.beat(Activity.HOOK)
-            self._stopwatch.of_task(self._callbacks.call, name, self._setup.model, *arguments)
+            self.stopwatch.of_task(self._callbacks.call, name, self.setup.model, *arguments)
         if grows:
             self._architecture.after_hook(before_step, epoch_ended)

@@ -92,6 +92,7 @@ class Stopwatch:
         self.times_task = False
         # The timed step: its start, the task's own time in it, and how long the run stood on purpose.
         self._since = self._own = self._standing = 0.0
+        self._lent: float | None = None
         self._is_checkpointing = False
         # Of the timed steps that are in no measurement yet.
         self._steps = 0
@@ -128,6 +129,16 @@ class Stopwatch:
         found = function(*args, **kwargs)
         self._own -= self._clock() - begun
         return found
+
+    def lend(self) -> None:
+        """The user's own loop runs from here to `take_back`: its time counts as the task's."""
+        self._lent = self._clock() if self.times_task else None
+
+    def take_back(self) -> None:
+        """The user's loop has called."""
+        if self._lent is not None and self.times_task:
+            self._own += self._done() - self._lent
+        self._lent = None
 
     def _done(self) -> float:
         """Return the time when everything that was started is done, on the device too."""

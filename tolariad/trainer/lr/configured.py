@@ -101,8 +101,10 @@ def _configs(groups: Groups, settings: Settings, first: float, owner: str) -> li
     configs = []
     for index, (origin, group) in enumerate(zip(groups.origins, groups.optimizer.param_groups, strict=True)):
         name = _name(origin, group.get("name"), index, owner, alone=alone)
-        ratio = float(group["lr"]) / first if first and groups.rates is None else 1.0
-        scaled = replace(general, base_lr=general.base_lr * ratio)
+        base, own = general.base_lr, float(group["lr"])
+        if first and groups.rates is None:
+            base = own if base == first else base * (own / first)
+        scaled = replace(general, base_lr=base)
         configs.append(_config(name, scaled, origin))
     return configs
 

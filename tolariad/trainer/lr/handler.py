@@ -18,7 +18,7 @@ from tolariad.core.rates.words import (
 from tolariad.trainer.lr import source_lines
 from tolariad.trainer.lr.guard import UNKNOWN_GROUP
 from tolariad.trainer.orders.numbered import OrderRefused
-from tolariad.trainer.tasks.names import functions_of
+from tolariad.trainer.tasks.given import codes_of
 
 if TYPE_CHECKING:
     from tolariad.trainer.lr.controller import UnifiedLRController
@@ -71,7 +71,7 @@ class RateHandler:
             # It steps in every step or epoch, for every group: one report is enough.
             if self._told[UNKNOWN_GROUP, violation.what]:
                 return
-            found = source_lines.of_call("step", functions_of(self._task).values(), near="sched")
+            found = source_lines.of_call("step", codes_of(self._task), near="sched")
             violation = violation._replace(group=UNKNOWN_GROUP, where=found or violation.where)
         kind = (violation.group, violation.what)
         self._told[kind] += 1

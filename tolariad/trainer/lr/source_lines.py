@@ -12,7 +12,7 @@ import sysconfig
 import traceback
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from types import CodeType, FrameType, FunctionType
+from types import CodeType, FrameType
 from typing import Any, Final, TypeVar
 
 import torch
@@ -38,10 +38,10 @@ def of_function(function: Any) -> str:
     return _place(code.co_filename, code.co_firstlineno, code.co_name) if isinstance(code, CodeType) else ""
 
 
-def of_call(method: str, functions: Iterable[FunctionType], *, near: str) -> str:
-    """Return the line of the first call of `method` in one of `functions`, if its object's name contains `near`."""
-    for function in functions:
-        code, line, before = function.__code__, 0, ""
+def of_call(method: str, codes: Iterable[CodeType], *, near: str) -> str:
+    """Return the line of the first call of `method` in one of `codes`, if its object's name contains `near`."""
+    for code in codes:
+        line, before = 0, ""
         for one in dis.get_instructions(code):
             line = one.starts_line or line
             if one.argval == method and near in before.lower():

@@ -10,10 +10,10 @@ from __future__ import annotations
 import sysconfig
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from enum import Enum
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 from tolariad.channel import Activity
 from tolariad.core.settings.reading import ConfigError
@@ -26,6 +26,10 @@ if TYPE_CHECKING:
     from tolariad.channel import TrainerEnd
     from tolariad.trainer.loop import Trainer
 
+# What a trainer does, as a generator: it yields when something else has to make a step.
+Steps: TypeAlias = Generator[Any, None, None]
+
+_LEFT: Final = "The program left its loop before the end of the run: by break, return or an exception."
 _TEXT_CHARS: Final = 16_000
 _SHORT_CHARS: Final = 1_000
 _FLUSH_S: Final = 5.0
@@ -82,15 +86,41 @@ def built(
 
 def see_through(make: Callable[[], Trainer], channel: TrainerEnd) -> Ending:
     """Create the trainer and train until it is told to exit, refuses, or raises. Report the end."""
+    steps = steps_through(make, channel, train_task)
+    try:
+        while True:
+            next(steps)
+    except StopIteration as ended:
+        ending: Ending = ended.value
+        return ending
+
+
+def train_task(trainer: Trainer) -> Steps:
+    """Train the task. There is no step for anybody else."""
+    trainer.run()
+    yield from ()
+
+
+def steps_through(
+    make: Callable[[], Trainer], channel: TrainerEnd, drive: Callable[[Trainer], Steps]
+) -> Generator[Any, None, Ending]:
+    """Create the trainer and yield what `drive` yields, until it is told to exit, refuses, or raises. Report the end.
+
+    If this generator is closed before, the user's program has left its loop: that is reported as an exception is.
+    """
     trainer: Trainer | None = None
     report: ExceptionReport | SetupRefusedReport
     try:
         trainer = make()
-        trainer.run()
+        yield from drive(trainer)
         raise RuntimeError("the trainer ended without an order; this is a defect, please report it")
     except ToldToExit:
         flush(channel)
         return Ending(End.TOLD)
+    except GeneratorExit:
+        channel.report(ExceptionReport(step=trainer.step if trainer else 0, traceback=_LEFT))
+        flush(channel)
+        raise
     except TaskRaised as refused:
         text = told("".join(traceback.format_exception(refused.__cause__))[-_TEXT_CHARS:])
         report = SetupRefusedReport(why=told(str(refused)), traceback=text)

@@ -30,7 +30,11 @@ def forward_backward(setup: Setup, batches: Sequence[Any], step: int = 1) -> Mea
     The loss is the mean over the micro-batches with equal weights. Raises SetupRefused if a loss, or the norm returned
     by a task that clips, is not a single number.
     """
-    losses = [_backward(setup, batch, len(batches)) for batch in batches]
+    return numbers_of(setup, [_backward(setup, batch, len(batches)) for batch in batches], step)
+
+
+def numbers_of(setup: Setup, losses: list[torch.Tensor], step: int) -> Measured | InFlight:
+    """Return the mean loss and the norm of the gradients of update `step`. `losses`: of its micro-batches, detached."""
     setup.rates.drop_frozen_gradients()
     overflow = setup.scaling.unscale([one.optimizer for one in setup.owners]) if setup.scaling is not None else None
     device = losses[0].device
@@ -95,7 +99,11 @@ def _backward(setup: Setup, batch: Any, parts: int) -> torch.Tensor:
     if isinstance(returned, dict):
         setup.metrics.log(returned, parts, but="loss")
         returned = _named(returned)
-    loss = scalar(returned)
+    return add_gradients(setup, scalar(returned), parts)
+
+
+def add_gradients(setup: Setup, loss: torch.Tensor, parts: int) -> torch.Tensor:
+    """Add the share of the loss of one micro-batch of `parts` to the gradients. Return it detached from the graph."""
     share = loss if parts == 1 else loss / parts
     if setup.scaling is not None:
         setup.scaling.backward(share)

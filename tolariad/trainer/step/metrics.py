@@ -71,11 +71,11 @@ class StepMetrics:
             if parts > 1:
                 self._parts.setdefault(slot, []).append(number)
                 self.is_pending = True
-            elif type(number) is float:
-                row[slot] = number
-            else:
+            elif isinstance(number, torch.Tensor):
                 self._on_device[slot] = number
                 self.is_pending = True
+            else:
+                row[slot] = number
 
     def send(self) -> None:
         """Start the transfer of the numbers on a device, before the update can change a tensor in place."""

@@ -6,15 +6,18 @@ entropy, accuracy) and other targets are values (mean squared error). Anything e
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.nn import functional
 
 from tolariad.trainer.errors import SetupRefused
-from tolariad.trainer.tasks.names import OPTIONAL
+from tolariad.trainer.tasks.names import OPTIONAL, functions_of
 
 if TYPE_CHECKING:
+    from types import CodeType
+
     from torch import Tensor, nn
 
     from tolariad.core.settings.model import Settings
@@ -30,7 +33,7 @@ class GivenTask:
         val_data: Any,
         *,
         task: Any = None,
-        optimizer: torch.optim.Optimizer | None = None,
+        optimizer: torch.optim.Optimizer | Mapping[str, torch.optim.Optimizer] | None = None,
     ) -> None:
         self._model, self._train_data, self._val_data = model, train_data, val_data
         self._task, self._optimizer = task, optimizer
@@ -40,8 +43,11 @@ class GivenTask:
 
         A method that it does not have does not exist here either.
         """
-        if name == "optimizer" and (given := self.__dict__.get("_optimizer")) is not None:
+        given = self.__dict__.get("_optimizer")
+        if name == "optimizer" and isinstance(given, torch.optim.Optimizer):
             return lambda _model, _cfg: given
+        if name == "optimizers" and isinstance(given, Mapping):
+            return lambda _model: given
         if name in OPTIONAL:
             return getattr(self.__dict__.get("_task"), name)
         raise AttributeError(f"{type(self).__name__} has no {name!r}")
@@ -87,6 +93,12 @@ class GivenTask:
 def program_of(task: Any) -> Any:
     """Return the object with the user's code: of a GivenTask the program's own task, which may be None."""
     return task.program if isinstance(task, GivenTask) else task
+
+
+def codes_of(task: Any) -> list[CodeType]:
+    """Return the user's code that trains: the functions of the task, and the loop that a program has itself."""
+    functions = functions_of(program_of(task)).values()
+    return [*(function.__code__ for function in functions), *getattr(task, "loop_codes", ())]
 
 
 def _pair(batch: Any) -> tuple[Tensor, Tensor]:

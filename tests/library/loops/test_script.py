@@ -1,0 +1,91 @@
+"""The script in docs/library.md: as it was and as it became, both run; killed and started again it ends the same."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from journal import Reader
+from tests.house.tree import ROOT
+from tolariad.core.checkpoints.words import RerunFinished
+from tolariad.core.steps.words import StepCompleted
+from tolariad.core.vocabulary import decode_event
+
+# Prints every bit of the parameters.
+BITS = """
+import hashlib
+print(hashlib.sha256(b"".join(p.numpy().tobytes() for p in model.state_dict().values())).hexdigest())"""
+# The plain loop takes the samples in their order, and computes with one thread.
+OPTIONS = '"rng_seed": 1, "torch_threads": 1, "checkpoint_interval_epochs": 1, "checkpoint": {"min_gap_s": 0}'
+
+
+def scripts() -> tuple[str, str]:
+    """The two sides of the page's diff."""
+    page = (ROOT / "docs" / "library.md").read_text(encoding="utf-8")
+    lines = re.search(r"```diff\n(.*?)```", page, re.DOTALL)[1].splitlines()
+    sides = ("\n".join(line[1:] for line in lines if line[:1] != sign) for sign in "+-")
+    plain, recorded = sides
+    return plain, recorded
+
+
+def start(folder, script, failpoint="", *, code=0):
+    """Run a script in a folder. Return what it printed."""
+    folder.mkdir(exist_ok=True)
+    (folder / "script.py").write_text(script + BITS)
+    environment = {**os.environ, "TOLARIA_FAILPOINT": failpoint, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    ended = subprocess.run(
+        [sys.executable, "script.py"], cwd=folder, env=environment, capture_output=True, text=True, check=False
+    )
+    assert ended.returncode == code, ended.stderr
+    return ended.stdout.splitlines()
+
+
+def test_five_lines_change():
+    """One more gives the metrics."""
+    page = (ROOT / "docs" / "library.md").read_text(encoding="utf-8")
+    lines = re.search(r"```diff\n(.*?)```", page, re.DOTALL)[1].splitlines()
+    added = [line for line in lines if line.startswith("+")]
+    assert len([line for line in added if "validated" not in line]) == 5
+
+
+@pytest.fixture(scope="module")
+def sides():
+    """Both scripts, for the same order of the data."""
+    plain, recorded = (script.replace(", shuffle=True", "") for script in scripts())
+    assert '"rng_seed": 1' in recorded
+    return plain, recorded.replace('"rng_seed": 1', OPTIONS)
+
+
+@pytest.fixture(scope="module")
+def expected(sides, tmp_path_factory):
+    """What the plain script prints."""
+    return start(tmp_path_factory.mktemp("plain"), sides[0])
+
+
+def test_the_recorded_script_prints_what_the_plain_one_prints(tmp_path, sides, expected):
+    """Every accuracy and every bit."""
+    assert start(tmp_path, sides[1]) == expected
+    assert len(expected) == 11
+
+
+@pytest.mark.parametrize(
+    "points", [("step:41",), pytest.param(("gate:97", "boundary:33", "step:3"), marks=pytest.mark.torture)], ids=str
+)
+def test_the_script_killed_and_started_again_ends_with_the_same_bits(tmp_path, sides, expected, points):
+    """kill -9, as often as there are points; the steps that are made again come out the same."""
+    for point in points:
+        start(tmp_path, sides[1], point, code=-signal.SIGKILL)
+    again = start(tmp_path, sides[1])
+    events = [decode_event(entry.event) for entry in Reader(tmp_path / "runs" / "mine" / "journal")]
+    reruns = [event for event in events if isinstance(event, RerunFinished)]
+
+    assert again == expected[-len(again) :]
+    assert len(again) > 1
+    assert reruns
+    assert all(rerun.first_difference is None for rerun in reruns)
+    assert [e.step for e in events if isinstance(e, StepCompleted)] == list(range(1, 161))

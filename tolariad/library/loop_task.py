@@ -1,0 +1,97 @@
+"""The task and the settings of a run with a loop of the user's own: its model, its data, its optimizers, kept objects.
+
+Promises: what is kept is a part of every checkpoint, under its name. A checkpoint whose kept objects are not those of
+the program is refused by name.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+import torch
+from msgspec.structs import replace
+
+from tolariad.core.settings.optimization import LearningRate
+from tolariad.core.settings.rules import with_implied_warmup
+from tolariad.trainer.errors import SetupRefused
+from tolariad.trainer.tasks.given import GivenTask
+
+if TYPE_CHECKING:
+    from types import CodeType
+
+    from torch import nn
+
+    from tolariad.core.settings.model import Settings
+
+_log: Final = logging.getLogger(__name__)
+_NAME: Final = re.compile(r"[A-Za-z0-9_.-]{1,64}")
+
+
+class LoopMisused(RuntimeError):
+    """A call of the loop is missing, or comes at the wrong place. The text says which, and what to do."""
+
+
+class LoopTask(GivenTask):
+    """The task of a loop of the user's own: its state is that of the kept objects."""
+
+    def __init__(self, *given: Any, **more: Any) -> None:
+        super().__init__(*given, **more)
+        self.kept: dict[str, Any] = {}
+        # The code of the loop, which a message about it gives a line of.
+        self.loop_codes: tuple[CodeType, ...] = ()
+
+    def keep(self, name: str, kept: Any) -> None:
+        """Make the state of an object a part of the run's. Raises LoopMisused."""
+        if _NAME.fullmatch(name) is None:
+            raise LoopMisused(f"keep({name!r}): a name has letters, digits and _ . -, at most 64")
+        if name in self.kept:
+            raise LoopMisused(f"keep({name!r}): an object of this name is kept already")
+        if not all(callable(getattr(kept, method, None)) for method in ("state_dict", "load_state_dict")):
+            raise LoopMisused(f"keep({name!r}): a {type(kept).__name__} has no state_dict() and load_state_dict(state)")
+        self.kept[name] = kept
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the state of each kept object, and of the program's own task."""
+        own = getattr(self._task, "state_dict", None)
+        kept = {name: one.state_dict() for name, one in self.kept.items()}
+        return {"kept": kept, "task": own() if callable(own) else None}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore what `state_dict` returned. Raises SetupRefused if an object is missing."""
+        if state.keys() != {"kept", "task"}:
+            raise SetupRefused("the checkpoint was written by Tolaria.train with a task; continue the run by train")
+        if added := [name for name in self.kept if name not in state["kept"]]:
+            _log.warning("the checkpoint holds no %s: what is kept under this name stays as it is", ", ".join(added))
+        if missing := [name for name in state["kept"] if name not in self.kept]:
+            raise SetupRefused(
+                f"the checkpoint holds {', '.join(missing)}: call run.keep({missing[0]!r}, ...) before run.epochs(), "
+                "as the program did that wrote it"
+            )
+        for name, held in state["kept"].items():
+            self.kept[name].load_state_dict(held)
+        if state["task"] is not None:
+            self._task.load_state_dict(state["task"])
+
+
+def for_own_loop(settings: Settings, model: nn.Module, optimizers: Any) -> Settings:
+    """Return the settings for a user's loop: on the model's device, at the optimizers' own rates if none are set.
+
+    Raises SetupRefused if the loop cannot do what the settings say.
+    """
+    if settings.precision == "bf16":
+        raise SetupRefused(
+            "precision is bf16, but your loop makes the forward pass: remove precision, and put the forward pass into "
+            "`with torch.autocast(device, torch.bfloat16):`"
+        )
+    first = next(iter(optimizers.values()), None) if isinstance(optimizers, Mapping) else optimizers
+    plain = replace(settings, learning_rate=LearningRate())
+    if isinstance(first, torch.optim.Optimizer) and settings in (plain, with_implied_warmup(plain)):
+        rate = float(first.param_groups[0]["lr"])
+        least = min(settings.learning_rate.min_lr, rate)
+        rates = replace(settings.learning_rate, base_lr=rate, policy="constant", warmup_epochs=0, min_lr=least)
+        settings = replace(settings, learning_rate=rates)
+    at = next(model.parameters(), torch.empty(0)).device
+    return replace(settings, device=str(at)) if settings.device == "auto" else settings
