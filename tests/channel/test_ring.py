@@ -12,7 +12,8 @@ import pytest
 from hypothesis import strategies
 
 from tolariad.channel.ring import RING_BYTES, SLOT_BYTES, SLOTS, RingReader, RingWriter
-from tolariad.core.steps.words import METRICS_MAX, StepReport, StepValues, report_of
+from tolariad.core.bounds import METRICS_MAX
+from tolariad.core.steps.words import StepReport, StepValues, report_of
 
 
 def values(step: int) -> StepValues:

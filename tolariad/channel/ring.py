@@ -14,8 +14,8 @@ from array import array
 from typing import Final
 
 from tolariad.channel.packets import ChannelError
-from tolariad.core.bounds import COUNT_MAX, EPOCH_MAX
-from tolariad.core.steps.words import METRICS_MAX, StepReport, StepValues, report_of
+from tolariad.core.bounds import COUNT_MAX, EPOCH_MAX, METRICS_MAX
+from tolariad.core.steps.words import StepReport, StepValues, report_of
 
 # At 5 ms a step, 1024 slots hold the records of five seconds. If the ring is full, further steps go by the socket.
 SLOTS: Final = 1024

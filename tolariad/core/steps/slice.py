@@ -17,6 +17,7 @@ from msgspec.structs import replace
 
 from tolariad.core.architecture import words as architecture
 from tolariad.core.base import ApplyTable, Cause, setting, storable
+from tolariad.core.bounds import METRICS_MAX
 from tolariad.core.checkpoints import words as ck
 from tolariad.core.rates import words as learning_rate
 from tolariad.core.rollback import words as rollback
@@ -196,7 +197,7 @@ def _epoch_over(measured: Measured | None) -> Measured | None:
 
 def _metrics_named(s: Progress, e: steps.MetricsNamed, _: Cause) -> Progress:
     new = [name for name in dict.fromkeys(e.names) if name not in s.metric_names]
-    return replace(s, metric_names=(*s.metric_names, *new)[: steps.METRICS_MAX])
+    return replace(s, metric_names=(*s.metric_names, *new)[:METRICS_MAX])
 
 
 def _step_skipped(s: Progress, e: steps.StepSkipped, _: Cause) -> Progress:

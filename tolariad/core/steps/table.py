@@ -11,7 +11,7 @@ from typing import Final
 
 import msgspec
 
-from tolariad.core.steps.words import METRICS_MAX
+from tolariad.core.bounds import METRICS_MAX
 
 # Name and type: q is a signed 64-bit integer, d a 64-bit float.
 STEP_COLUMNS: Final = (

@@ -29,8 +29,6 @@ from tolariad.core.health.budget_words import Tally
 # The gradient norm of a step that did not measure it (`grad_norm.every`). No norm is negative; a NaN would be a
 # measured one.
 NOT_MEASURED: Final = -1.0
-# The task's metrics of a step: the most names that a run may have.
-METRICS_MAX: Final = 64
 
 
 class SkipReason(enum.Enum):
