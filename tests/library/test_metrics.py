@@ -34,8 +34,8 @@ class Measures:
         return {"loss": functional.cross_entropy(out, targets), **others}
 
 
-def train(run_dir, others, *, on_step_end=None, **settings):
-    task = Measures(others)
+def train(run_dir, others, *, on_step_end=None, kind=Measures, **settings):
+    task = kind(others)
     tolaria = Tolaria({"tolaria": {**CONFIG["tolaria"], **settings}}, run_dir=run_dir)
     if on_step_end is not None:
         task.on_step_end = lambda model, step: on_step_end(tolaria, step)
@@ -147,3 +147,27 @@ def test_a_skipped_step_has_no_metrics_and_the_next_one_has_its_own(run_dir):
 
     found, _, _ = train(run_dir, others)
     assert list(found["calls"]) == [*map(float, range(1, 12)), *map(float, range(13, 25))]
+
+
+def test_a_hook_that_asks_for_it_gets_the_step_and_can_log(run_dir):
+    """Place, loss, metrics and rates are those in the journal; what it logs is a metric of the step."""
+    seen, ended = [], []
+
+    class Hooks(Measures):
+        def on_step_end(self, model, step, context):
+            assert (context.step, context.losses) == (step, {"loss": context.loss})
+            context.log("logged", context.metrics["calls"] * 10)
+            seen.append((step, context.epoch, context.batch, context.loss, context.rate, context.metrics))
+
+        def on_epoch_end(self, model, epoch, metrics, context):
+            assert context.metrics == metrics
+            ended.append((context.epoch, context.step, context.loss, next(iter(context.rates))))
+
+    found, events, _ = train(run_dir, lambda out, call: {"calls": call}, kind=Hooks)
+    recorded = of(events, StepCompleted)
+    assert [row[:5] for row in seen] == [(one.step, one.epoch, one.batch, one.loss, one.lr) for one in recorded]
+    assert [row[5] for row in seen] == [{"calls": float(n), "logged": 10.0 * n} for n in range(1, 25)]
+    assert list(found["logged"]) == [10.0 * step for step in range(1, 25)]
+    finished = of(events, EpochFinished)
+    assert [row[:3] for row in ended] == [(one.epoch, one.step, pytest.approx(one.train_loss)) for one in finished]
+    assert {row[3] for row in ended} == {"default"}

@@ -102,6 +102,13 @@ class StepMetrics:
         self._row, self.is_empty = [_NAN] * len(found), True
         return found
 
+    def so_far(self) -> dict[str, float]:
+        """Return the metrics of the step by name, as they are now. Waits for those on a device."""
+        if self.is_pending:
+            self.send()
+        row = Given(list(self._row), self._sent).read()
+        return {name: value for name, value in zip(self._slots, row, strict=True) if not math.isnan(value)}
+
     def taken(self) -> Given:
         """Return the metrics of the step, of which some may be in flight, and begin with the next step."""
         if self.is_pending:

@@ -63,6 +63,9 @@ class StepperOfUpdates(Stepper):
                 self._metrics.send()
             self._complete(found, measured, batches)
 
+    def _losses(self, loss: float) -> dict[str, float]:
+        return {**self.updates.losses, "loss": loss}
+
     def _before_update(self, optimizer: Optimizer) -> None:
         self._stopwatch.of_ours(self._open, optimizer)
 

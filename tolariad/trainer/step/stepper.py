@@ -31,6 +31,7 @@ from tolariad.trainer.health.watch import NOT_COMPUTED, OF_THE_DETECTOR, CheckRe
 from tolariad.trainer.step.gradients import drop_gradients, forward_backward, update
 from tolariad.trainer.step.measured import InFlight, Measured, PendingStep
 from tolariad.trainer.step.rerun import Rerun
+from tolariad.trainer.tasks.context import HookContext
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -54,6 +55,8 @@ class Stepper:
         self._audit = audit
         self._hook = hook
         self._metrics = setup.metrics
+        # Whether the task's on_step_end asks for a context.
+        self.gives_context = False
         self.position = Position(step=0, epoch=1, batch=0)
         self.rerun = Rerun(None)
         self._unsettled: PendingStep | None = None
@@ -150,7 +153,10 @@ class Stepper:
         reached("step")
         self.position = Position(step, at.epoch, at.batch + batches)
         self._progress.reached(step)
-        self._hook("on_step_end", step)
+        if self.gives_context:
+            self._hook("on_step_end", step, context=self._context(found, used))
+        else:
+            self._hook("on_step_end", step)
         if watch.times_task:
             watch.of_task(self._clear)
         else:
@@ -163,6 +169,23 @@ class Stepper:
             self._report(measured, self.position, used, () if metrics.is_empty else metrics.row())
         if not self._progress.rerunning:
             watch.stepped()
+
+    def _context(self, found: Measured | InFlight, used: tuple[float, ...]) -> HookContext:
+        """Return what a hook may ask about the step that was just made."""
+        at = self.position
+        return HookContext(
+            step=at.step,
+            epoch=at.epoch,
+            batch=at.batch,
+            rates=dict(zip(self._setup.rates.names, used, strict=False)),
+            _losses=lambda: self._losses(found.read().loss),
+            _metrics=self._metrics.so_far,
+            _to=self._metrics,
+        )
+
+    def _losses(self, loss: float) -> dict[str, float]:
+        """Return the losses of the step by name."""
+        return {"loss": loss}
 
     def _clear(self) -> None:
         """After an update: the moving average follows, and the gradients go."""

@@ -52,7 +52,8 @@ class Task(Protocol):
       (docs/detection.md).
     * `participants(model)` returns the participants of a rollback by name, in the order in which they are asked
       (docs/rollback.md#participants).
-    * `on_step_end(model, step)` is called after an update, `on_epoch_end(model, epoch, metrics)` after a validation.
+    * `on_step_end(model, step)` is called after an update, `on_epoch_end(model, epoch, metrics)` after a validation. If
+      they have a parameter `context`, they get a HookContext: losses, metrics, rates, and `log(name, value)`.
     * `state_dict()` and `load_state_dict(state)` save and restore the task's own state.
     """
 
