@@ -58,7 +58,8 @@ class VerifyReport(msgspec.Struct, frozen=True, kw_only=True):
     segments: int
     frames: int
     events: int
-    bytes: int  # of whole frames and headers, with their padding
+    bytes: int  # of whole frames and headers, with their padding, as if no segment was packed
+    file_bytes: int  # of the files that were read, as they are on disk
     last_seq: int
     chain: str  # hex; the chain value after the last verified frame, to compare with an anchor
     problem: Problem | None = None
@@ -81,7 +82,7 @@ class Verifier:
         self.folder = folder
         self._files = files
         # Also the fields of the report, by name.
-        self._counts = {"segments": 0, "frames": 0, "events": 0, "bytes": 0, "last_seq": 0}
+        self._counts = {"segments": 0, "frames": 0, "events": 0, "bytes": 0, "file_bytes": 0, "last_seq": 0}
         self._run_id = b""
         self._chain = b""
         self._last: EntryHeader | None = None  # the last frame of the segments verified so far
@@ -178,16 +179,17 @@ class Verifier:
                     stop = self._settle(walk, view)
         finally:
             # Also if an error ends the walk: the report says how far the journal verified.
-            self._count(walk.tail)
+            self._count(walk.tail, view)
         self.stop, self._last = stop, before
         if stop.decision not in (Decision.END, Decision.TORN):  # safety: verify-judges-end
             raise refusal(view, stop)
 
-    def _count(self, tail: Tail) -> None:
+    def _count(self, tail: Tail, view: SegmentView) -> None:
         self._counts["segments"] += 1
         self._counts["frames"] += tail.frames
         self._counts["events"] += tail.events
         self._counts["bytes"] += tail.offset
+        self._counts["file_bytes"] += view.file_bytes()
         self._counts["last_seq"] = tail.last_seq
         # After a problem too: it is the last chain value that can be compared with an anchor.
         self._chain = tail.chain

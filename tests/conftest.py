@@ -33,7 +33,7 @@ os.environ.setdefault("TOLARIA_ALLOW_FILESYSTEM", "1")
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
-# What a rule of core.reactions makes must be declared, whatever test asks it.
+# A rule of core.reactions may make declared events only, in every test.
 check_declarations()
 record_decisions()
 
@@ -49,8 +49,8 @@ def pytest_report_header() -> str:
     return f"TOLARIA_SEED={_SEED} (set it to repeat the randomised tests)"
 
 
-# The collector is off while four thousand tests are imported. What they hold is then frozen: a collection that walked
-# it would take a third of a second each time, and none of it is ever freed.
+# The collector is off while four thousand tests are imported. Their objects are then frozen: a collection that
+# walked them would take a third of a second each time, and none of them is ever freed.
 gc.disable()
 
 

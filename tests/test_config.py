@@ -1,4 +1,4 @@
-"""Configuration files: what YAML may say, where a complaint points, what `--set` does."""
+"""Configuration files: the YAML that is allowed, the places that errors name, and `--set`."""
 
 from __future__ import annotations
 

@@ -5,7 +5,7 @@ rounds' medians and their range. Nothing is judged here: the table is for whoeve
 
     python -m tests.bench.journal_commit [--folder DIR] [--rounds 9] [--writes 200]
 
-SQLite is always there; LMDB and RocksDB where `lmdb` and `rocksdict` are installed (the extra `bench`).
+SQLite is always there; LMDB and RocksDB if `lmdb` and `rocksdict` are installed (the extra `bench`).
 """
 
 from __future__ import annotations
@@ -126,7 +126,7 @@ def rocksdb(folder: Path) -> Write:
 
 
 PEERS = (("SQLite", sqlite, "sqlite3"), ("LMDB", lmdb, "lmdb"), ("RocksDB", rocksdb, "rocksdict"))
-# What the journal is to beat its peers by, in commits a second of so many events.
+# The factor by which the journal must beat its peers, in commits a second of so many events.
 WANTED = {("SQLite", 1): 1.6, ("LMDB", 1): 1.8, ("RocksDB", 1): 1.4} | {
     ("SQLite", 512): 5.0,
     ("LMDB", 512): 2.5,

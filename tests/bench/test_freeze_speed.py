@@ -4,7 +4,7 @@ Seen from a third process that maps the page. An order's clock begins before its
 the other one with the first write that fails. The trainer is spared the kill that follows an order, so only the page
 stops it. The last columns show that no order was sent, and how many updates in progress ended after the flag. With
 steps of 50 ms the trainer stops up to 50 ms after the flag: it computes on to its gate. It beats every 50 ms while it
-stands, and only a beat behind the flag is believed: some rows show that much too much. Printed; asserted is only that
+stands, and only a beat after the flag is believed: some rows show that much too much. Printed; asserted is only that
 nothing but the page was needed.
 
     python -m tests.bench.test_freeze_speed [--rounds 30] [--kinds bare torch]

@@ -32,7 +32,7 @@ from tolariad.core.steps.words import StepCompleted
 from tolariad.core.trainer.words import ExecutionContextRecorded, TrainerDied, TrainerStarted
 
 PATIENCE_S = 300.0
-# What a trainer goes back to, and the settings under which there is nothing else.
+# The place that a trainer goes back to, and the settings under which there is no other.
 MEMORY = ("memory", SnapshotTaken, ("snapshots.every=4", "snapshots.watch_steps=1", "checkpoint.interval_s=1000000"))
 DISK = (
     "disk",

@@ -42,7 +42,7 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True):
     threads: int = 1
     burners: int = 0
     loops: tuple[str, ...] = ("bare",)
-    # Two loops that are the same differ by up to a tenth for as long as a process lives, by where its memory happens to
+    # Two identical loops differ by up to 10 % within one process, because of where its memory happens to
     # lie: what is to be told to 40 us is measured in several, against several.
     processes: int = 1
 

@@ -360,7 +360,7 @@ def parent_of(pid: int) -> int:
 def living_line(events: Iterable[Event], state: RunState, *, branches: bool = True) -> list[bytes]:
     """Return the lineage's steps, applied and skipped, without times and sequence numbers.
 
-    Without `branches` where it depends on the moment how far was gone back, and so what was done again.
+    Without `branches` if it depends on the moment how far was gone back, and so what was done again.
     """
     lines, found = state.rollbacks.branches, []
     for event in events:

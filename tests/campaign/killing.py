@@ -21,7 +21,7 @@ from torch.nn import functional
 from torch.utils.data import DataLoader, TensorDataset
 
 BATCH, BATCHES, DEADLY_EPOCH = 12, 8, 2
-# Counted from 1, and one behind the other.
+# Counted from 1, and one after the other.
 DEADLY = (4, 5)
 SICK = 2
 

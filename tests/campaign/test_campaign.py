@@ -41,7 +41,7 @@ def test_killed_runs_end_with_the_bits_of_the_run_that_was_never_killed(tmp_path
 
     show(plans, outcomes)
     undisturbed = dict(zip((one.name for one in variants), calm, strict=True))
-    # What is compared holds all of it.
+    # The values that are compared hold all of it.
     assert all({"model", "optimizer", "state"} <= {name[: name.find("-")] for name in one.pieces} for one in calm), (
         calm[0]
     )

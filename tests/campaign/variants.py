@@ -19,7 +19,7 @@ MANY_RUNS = 100
 class Order:
     """An order given while the run waits at the end of `epoch`, so that it always acts between the same two steps.
 
-    Not before `kills` have happened, where so many are planned, and the next one can: it may be at what the order does.
+    Not before `kills` have happened, if so many are planned, and the next one can: it may be at what the order does.
     """
 
     epoch: int
@@ -116,7 +116,7 @@ VARIANTS = {
         # Wider in the first epoch, deeper at the end of the second, two optimizers; and back over these changes.
         Variant("grown", "ema: {decay: 0.9}", task="Growing", orders=tuple(map(_back, (1, 2, 3)))),
         Variant("removed", keep=", keep_last: 1, keep_days: 0", orders=(*_copies(1), *_copies(2), *_copies(3))),
-        # What was ordered before is undone by going back, what is ordered after it counts.
+        # Going back undoes the orders before it; those after it count.
         Variant(
             "rates gone back",
             orders=(

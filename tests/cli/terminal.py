@@ -14,7 +14,7 @@ def main() -> int:
     answer, *command = sys.argv[1:]
     pid, terminal = pty.fork()
     if pid == 0:
-        # Whoever runs tests in the background ignores ^C for all of them.
+        # A shell that runs tests in the background ignores ^C for all of them.
         signal.signal(signal.SIGINT, signal.SIG_DFL)
         os.execv(command[0], command)
     said = b""

@@ -137,7 +137,7 @@ def test_a_rollback_names_its_target_and_its_price_before_and_after(tolaria, liv
     asked = []
 
     def answer(question, **_):
-        asked.append(question)
+        asked.append(question.removesuffix(" [y/N]:"))
         return len(asked) > 1
 
     monkeypatch.setattr(sys.stdin, "isatty", lambda: True)
@@ -310,7 +310,7 @@ def test_extend_of_a_complete_run_says_how_it_goes_on(tolaria, recorder, run_dir
     complete = tolaria("extend", run_dir, "--epochs", "9")
 
     assert (ongoing.code, complete.code) == (3, 4)
-    assert "the run is complete: 1 epochs, 12 steps" in complete.err
+    assert "the run is complete: 1 epoch, 12 steps" in complete.err
     assert f"`tolariad run --dir {run_dir} --epochs N` with more epochs goes on" in complete.err
 
 

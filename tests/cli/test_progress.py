@@ -75,13 +75,31 @@ def test_progress_is_plain_lines_where_there_is_no_terminal(recorder):
 
 
 def test_progress_says_it_is_alive_while_nothing_changes(recorder):
-    """A paused run still prints a line every five seconds."""
+    """A paused run still prints a line every five seconds, and says for how long nothing has changed."""
     stream, clock = io.StringIO(), Clock()
     progress = Progress(stream, rewrite=False, clock=clock)
     for clock.now in (0.0, 1.0, 4.0, 5.5, 6.0, 11.0):
         progress(recorder.status())
+    first, *further = stream.getvalue().splitlines()
 
-    assert len(stream.getvalue().splitlines()) == 3
+    assert further == [f"{first}  (for 5 s)", f"{first}  (for 11 s)"]
+
+
+def test_a_stage_is_printed_once_although_the_phase_changes_in_it(recorder):
+    """A trainer builds its model while a run starts and while it recovers: that is one stage."""
+    stream, clock = io.StringIO(), Clock()
+    progress = Progress(stream, rewrite=False, clock=clock)
+    status = msgspec.to_builtins(recorder.status())
+    building = {"epoch": 0, "trainer": {**status["trainer"], "alive": True, "activity": "build"}}
+    again = {"epoch": 2, "rerunning_to": 7}
+    for fields in (building, again):
+        for phase in ("starting", "recovering"):
+            clock.now += 0.1
+            progress.show({**status, **fields, "phase": phase, "said": []})
+
+    assert [line.partition("  ")[0] for line in stream.getvalue().splitlines()] == [
+        "building the model", "re-running up to step 7",
+    ]  # fmt: skip
 
 
 def test_progress_rewrites_one_line_on_a_terminal(recorder, monkeypatch):

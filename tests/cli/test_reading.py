@@ -296,6 +296,17 @@ def test_export_is_whole_or_not_there(tolaria, dead_run, tmp_path):
     assert "raw" in raw.lines[0]
 
 
+def test_a_log_without_a_line_says_so(tolaria, dead_run):
+    """On stderr: the output is empty, as the log is, unless no line was asked for."""
+    (dead_run / "logs").mkdir()
+    (dead_run / "logs" / "trainer.log").touch()
+    said = tolaria("logs", "--dir", dead_run)
+
+    assert (said.code, said.out) == (0, "")
+    assert said.err == "the trainer has printed nothing yet; `tolaria events RUN` shows what happened\n"
+    assert tolaria("logs", "--dir", dead_run, "-n", "0").err == ""
+
+
 def test_logs_shows_the_end_of_what_was_printed(tolaria, dead_run):
     """The last lines are shown; escape sequences of the trainer do not reach the terminal."""
     assert tolaria("logs", "--dir", dead_run).code == 1

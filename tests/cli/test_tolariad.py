@@ -5,15 +5,19 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import msgspec
 import pytest
 
+from journal import Files, verify
+from journal.packing import Packer
 from tests.control.fakes import Recorder
 from tolariad.cli import checking
+from tolariad.cli.output import size
 from tolariad.cli.progress import closing_words
 from tolariad.cli.tolariad import default_folder, main
-from tolariad.core.run.words import RunFrozen
+from tolariad.core.run.words import FailureKind, RunFailed, RunFrozen
 from tolariad.daemon import FolderLost
 
 
@@ -60,7 +64,9 @@ def test_the_schema_is_json(tolariad):
 
 
 COSTS = {
-    "parameters": 1234567, "state_bytes": 10_000_000, "checkpoint_bytes": 5_000_000,
+    "parameters": 1234567, "trainable": 1234567, "batch_samples": 32,
+    "groups": [{"name": "default", "policy": "cosine", "base_lr": 0.003, "warmup_steps": 1}],
+    "state_bytes": 10_000_000, "checkpoint_bytes": 5_000_000,
     "peak_memory_bytes": 2_000_000_000, "steps_per_epoch": 23,
     "step_ms": 1.5, "evaluate_ms": 0.5, "metrics": {"accuracy": 0.5},
     "journal_gb_day": 235.93, "device": "cpu", "threads": 1,
@@ -76,13 +82,51 @@ def test_check_says_what_the_run_will_be_and_cost(tolariad, monkeypatch):
     _, as_json, _ = tolariad("check", "--task", "digits", "--json")
 
     assert code == 0
-    for word in ("digits, 2 epochs", "1,234,567", "10.0 MB", "2.0 GB", "235.93 GB a day", "careful"):
+    for word in (
+        "digits, 2 epochs, batches of 32\n",
+        "1,234,567",
+        "10.0 MB",
+        "2.0 GB",
+        "235.93 GB a day",
+        "careful",
+        "cosine, base_lr 0.003, warm-up 1 step\n",
+    ):
         assert word in words
     assert len(words.splitlines()) == 10 + len(COSTS["notes"])
     assert max(map(len, words.splitlines())) <= 80
     assert more.endswith(words)
     assert json.loads(more.removesuffix(words))["tolaria"]["epochs"] == 2
     assert json.loads(as_json)["costs"] == COSTS
+
+
+def test_check_shows_each_groups_own_rates_and_what_is_frozen(tolariad, monkeypatch):
+    """As the run would have them, not as the configuration says in general; one of anything has no plural."""
+    names = [f"part_{n}" for n in range(9)]
+    groups = [{"name": name, "policy": "wsd", "base_lr": 0.1, "warmup_steps": 0} for name in names]
+    costs = {**COSTS, "trainable": 567, "groups": groups, "steps_per_epoch": 1}
+    monkeypatch.setattr(checking, "_costs", lambda _: costs)
+    _, words, _ = tolariad("check", "--task", "digits")
+
+    assert "rates          part_0: wsd, base_lr 0.1\n               part_1: wsd, base_lr 0.1\n" in words
+    assert "part_5" in words
+    assert "part_6" not in words
+    assert "               and 3 more; --json has them all\n" in words
+    assert "parameters     1,234,567, 567 of them trained\n" in words
+    assert ", 1 step an epoch, " in words
+    assert "1 thread, " in words
+
+
+def test_a_traceback_keeps_its_lines_on_a_terminal(tolariad, monkeypatch):
+    """Its indentation says what belongs together; control characters are written out."""
+    traceback = 'Traceback:\n  File "/a/folder", line 1\n    ' + "name = other and more " * 9 + "\n      ^^^^\x1b[2J\n"
+    answer = json.dumps({"error": "the task raises KeyError", "traceback": traceback})
+    monkeypatch.setattr(checking.subprocess, "run", lambda *_, **__: SimpleNamespace(stdout=answer, returncode=78))
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    monkeypatch.setenv("COLUMNS", "80")
+    code, _, said = tolariad("check", "--task", "digits")
+
+    assert code == 78
+    assert traceback.replace("\x1b", "\\x1b") in said
 
 
 @pytest.mark.parametrize(
@@ -162,6 +206,37 @@ def test_closing_words_say_where_the_journal_is_and_that_it_verifies(recorder, r
     assert "verifies" in lines[1]
     assert sum(line.startswith("  tolaria ") for line in lines) == 3
     assert lines[-1].startswith(f"  tolariad run --dir {run_dir} --epochs 6 ")
+
+
+def test_closing_words_and_verify_give_the_size_on_disk(run_dir, tolaria):
+    """Packed segments take a part of their bytes; both figures are printed, the one on disk first."""
+    recorder = Recorder(run_dir / "journal", segment_bytes=64 * 1024)
+    recorder.begin_run()
+    for _ in range(30):
+        recorder.step()
+    status = recorder.status()
+    recorder.journal.close()
+    folder = run_dir / "journal"
+    whole = size(verify(folder).bytes)
+    Packer(Files(), folder, pause_s=0).pack_all()
+    files = size(sum(path.stat().st_size for path in folder.glob("*.wal*")))
+    lines, clean = closing_words(status, run_dir)
+
+    assert clean
+    assert list(folder.glob("*.zst"))
+    assert f", {files} on disk, {whole} unpacked, verifies" in lines[1]
+    assert f", {files} on disk, {whole} unpacked, {folder}" in tolaria("journal", "verify", run_dir).out
+
+
+def test_a_run_that_failed_on_other_data_is_told_both_ways_on(recorder, run_dir):
+    """The former data with --retry, or the new ones with --accept-data; any other failure has the first only."""
+    recorder.step()
+    for kind, ways in ((FailureKind.DATA, ["--retry", "--accept-data"]), (FailureKind.TRAINER, ["--retry"])):
+        recorder.record(RunFailed(kind=kind, why="no"))
+        lines, _ = closing_words(recorder.status(), run_dir)
+        starts = [line.split() for line in lines if line.startswith("  tolariad run")]
+        assert [words[4] for words in starts] == ways
+    recorder.journal.close()
 
 
 def test_closing_words_of_a_frozen_run_say_why_and_that_it_waits_for_a_word(recorder, run_dir):

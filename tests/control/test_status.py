@@ -18,7 +18,7 @@ from tolariad.core.health.quarantine_words import QuarantineAdded
 from tolariad.core.health.words import ConservativeModeEntered, ConservativeModeLeft
 from tolariad.core.inputs import CommandReceived
 from tolariad.core.plain import rfc3339
-from tolariad.core.run.words import DiskLow, DiskRecovered, FailureKind, RunFailed
+from tolariad.core.run.words import DiskLow, DiskRecovered, FailureKind, RunFailed, RunResumed
 from tolariad.core.state import RunState
 from tolariad.core.trainer.words import DeathReason, ExceptionRaised, TrainerDied
 
@@ -46,6 +46,21 @@ def test_speed_and_time_left_follow_the_steps(recorder):
     assert shown.steps_total == 30
     assert 10 < shown.steps_per_s <= 100
     assert shown.eta_s == pytest.approx(20 / shown.steps_per_s)
+
+
+@pytest.mark.parametrize(
+    "ended", [RunResumed(), ck.RerunFinished(first=1, last=9, compared=9)], ids=["pause", "re-run"]
+)
+def test_time_in_which_no_step_counts_does_not_slow_the_speed(recorder, ended):
+    """After a pause or a re-run of 1000 s the time left is that of the steps, not of the interruption."""
+    recorder.step()
+    recorder.mono += 1000 * 10**9
+    recorder.record(ended)
+    for _ in range(5):
+        recorder.step()
+
+    shown = run_status(recorder.state, "/r", facts(recorder))
+    assert 10 < shown.steps_per_s <= 101
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,7 @@ from tolariad.core.trainer import words as tv
 from tolariad.core.vocabulary import Report
 
 STEPS_PER_EPOCH = 4
-# What comes of the batches of each epoch: an applied step, or one that is skipped, also at an epoch's end.
+# The outcome of the batches of each epoch: an applied step, or one that is skipped, also at an epoch's end.
 # Epochs after the third are trained only if a later end is ordered.
 BATCHES = {1: "ss-ss", 2: "ssss-", 3: "--ssss", 4: "ssss", 5: "s-sss"}
 ACCURACY = {1: 0.1, 2: 0.3, 3: 0.2, 4: 0.25, 5: 0.15}
@@ -158,7 +158,7 @@ class Trainer:
         return rb.RollbackPreparedReport(rollback=order.rollback, participants=("training",), seconds=0.1)
 
     def _roll_back(self, to: ck.CheckpointRef) -> None:
-        """Stand where the target stands; what was done and is told of epochs is done again."""
+        """Go to the target's place. Epochs after it are trained and reported again."""
         self.step, self.batch, self.done_epoch, self.wait_epoch = to.step, to.batch, to.epoch - 1, 0
         self.over = False
         self.order = replace(

@@ -196,8 +196,12 @@ def test_what_matters_is_said_and_troubles_are_counted(event, is_counted):
 
 @pytest.mark.parametrize("reason", [tv.DeathReason.WITH_DAEMON, tv.DeathReason.KILLED])
 def test_a_trainer_that_was_told_to_end_is_no_trouble(reason):
-    """Its daemon ended, or ended it; and the rates that the run orders itself have a sentence of their own."""
+    """Its daemon ended, or ended it; and the rates that the run orders itself have a sentence of their own.
+
+    So a checkpoint that was begun then is no trouble either.
+    """
     assert not is_said(tv.TrainerDied(reason=reason, **DIED))
+    assert not is_said(ck.CheckpointAborted(id="c000001", why="the trainer was ended"))
     assert not is_said(lr.RateOrdered(group="default", value=0.001))
 
 

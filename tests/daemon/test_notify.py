@@ -84,7 +84,7 @@ def test_the_manager_hears_everything_it_needs(start, run_dir, manager):
     assert daemon.wait() == 0, daemon.stderr
     assert of_type(run_dir, RunStopped)
 
-    # What the first daemon said last may not be read yet.
+    # The last words of the first daemon may not be read yet.
     manager.drain()
     again = start(environ=environ)
     assert again.until(lambda status: status["phase"] == "running")

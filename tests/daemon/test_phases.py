@@ -65,7 +65,7 @@ def test_a_run_that_never_trained_begins_anew(start, run_dir):
 
 @pytest.mark.parametrize("moved", [(), ("checkpoints",), ("checkpoints", "journal")])
 def test_a_kill_while_it_is_set_aside_is_in_nobodys_way(start, run_dir, moved):
-    """Whatever was moved before the kill, the next start begins the run anew."""
+    """The next start begins the run anew, however much was moved before the kill."""
     assert start(environ={"FAKE_REFUSAL": "no"}).wait() == 78
     (run_dir / "checkpoints" / "c000001").mkdir(parents=True)
     (run_dir / "checkpoints" / "c000001" / "manifest.json").write_text("{}")
@@ -95,6 +95,32 @@ def test_a_failed_run_that_trained_needs_a_word(start, run_dir):
     assert of_type(run_dir, RunCompleted)
 
 
+@pytest.mark.parametrize("change", ["learning_rate.base_lr=0.5", "checkpoint.keep_last=2"])
+def test_a_failed_run_is_not_changed_by_a_start_without_retry(start, run_dir, change):
+    """The refusal comes before anything else, and its command has every word that is needed."""
+    daemon = start(environ=CRAWL)
+    daemon.until(lambda status: status["step"] >= 4)
+    daemon.kill()
+    assert start(environ={"FAKE_REFUSAL": "the disk is gone"}).wait() == 78
+    before, configuration = events(run_dir), (run_dir / "config.resolved.json").read_bytes()
+
+    refused = start(sets=[*SETS, change], accept_config=True)
+    assert refused.wait() == 70
+    assert "the run has failed: the disk is gone" in refused.stderr
+    assert f"to go on: tolariad run --set {SETS[0]} --set {change} --dir {run_dir} --retry --accept-config\n" in (
+        refused.stderr
+    )
+    assert "goes on" not in refused.stderr
+    assert events(run_dir) == before
+    assert (run_dir / "config.resolved.json").read_bytes() == configuration
+
+    if "base_lr" in change:
+        both = start(sets=[*SETS, change])
+        assert both.wait() == 78
+        assert f"--dir {run_dir} --retry --accept-config\n" in both.stderr
+    assert start(sets=[*SETS, change], accept_config=True, retry=True).wait() == 0
+
+
 def test_a_pause_outlives_its_daemon(start, run_dir):
     """Paused, killed, started again: the run stays paused without a trainer until it is resumed."""
     daemon = start(environ=CRAWL)
@@ -121,7 +147,7 @@ def test_a_second_daemon_takes_nothing_from_the_first(start, run_dir):
     configuration = (run_dir / "config.resolved.json").read_bytes()
     second = start(task="digits", epochs=9)
     assert second.wait() == 75
-    assert "another daemon runs" in second.stderr
+    assert "another process runs" in second.stderr
     assert first.status()["pid"] == first.pid
     assert (run_dir / "config.resolved.json").read_bytes() == configuration
     first.send(signal.SIGTERM)

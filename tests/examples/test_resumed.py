@@ -1,4 +1,4 @@
-"""What the documentation shows can be killed and started again: its data are the same at every start."""
+"""The examples of the documentation can be killed and started again: its data are the same at every start."""
 
 from __future__ import annotations
 

@@ -102,6 +102,17 @@ def test_a_pause_reaches_the_resume_and_who_ordered_it(recorder, reader):
     assert why(reader, "pause", until_seq=until).ended == ()
 
 
+def test_a_run_that_was_killed_was_resumed_by_its_next_trainer(recorder, reader):
+    """It went on from a checkpoint, and the steps after that were run again; a first start is no resume."""
+    answer = why(reader, "resume")
+    first = why(reader, "TrainingStarted", until_seq=answer.event.seq - 1).event
+    with pytest.raises(NoAnswer, match="was never resumed"):
+        why(reader, "resume", until_seq=first.seq)
+
+    assert (answer.event.fields["type"], answer.event.fields["checkpoint"]) == ("TrainingStarted", "c000002")
+    assert types(answer.consequences)[:2] == ["RerunBegun", "RerunFinished"]
+
+
 def test_a_step_says_which_batches_were_skipped_before_it(recorder, reader):
     """Those of this step only; a step that was not made yet is answered by its last skip."""
     at = {"epoch": 3, "loss": float("nan"), "grad_norm": -1.0}

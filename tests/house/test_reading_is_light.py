@@ -23,7 +23,7 @@ print("loaded:" + json.dumps([code or 0, loaded]), file=sys.stderr)
 """
 
 
-# What Linux has and other systems with a POSIX Python have not.
+# Names that Linux has and other systems with a POSIX Python have not.
 ONLY_LINUX = """
 import os, resource, select, signal, socket, sys
 names = "memfd_create eventfd eventfd_read eventfd_write pidfd_open posix_fallocate posix_fadvise O_DIRECT O_NOATIME"

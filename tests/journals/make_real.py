@@ -8,8 +8,8 @@ what it folds to. It takes eight minutes and root, for a small file system. `--f
 of pytest that kept their folders (`drive` says how).
 
 Run it again if a type of event is added: give `drive_real.py` a few lines that make a run record it. If no run can make
-it, say why in `NOT_MADE`. A journal holds the paths of the files in its stack traces: run this where they may be
-published, such as a bind mount of the checkout at /mnt (`PYTHONPATH=/mnt /mnt/.venv/bin/python -m
+it, say why in `NOT_MADE`. A journal holds the paths of the files in its stack traces: run this in a folder
+whose path may be published, such as a bind mount of the checkout at /mnt (`PYTHONPATH=/mnt /mnt/.venv/bin/python -m
 tests.journals.make_real`).
 """
 
@@ -48,7 +48,7 @@ SOURCES = (
     "tests/daemon/test_fast_rollback.py",
     "tests/campaign/test_campaign.py",
 )
-# What no run of this version records, and why.
+# The events that no run of this version records, and why.
 NOT_MADE = {
     "RateOrderAborted": "an order fails at its boundary only if a hook removed the group after the order was accepted",
     "TrainerUnkillable": "a process that SIGKILL does not end hangs inside the system's kernel",

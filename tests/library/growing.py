@@ -34,7 +34,7 @@ def network():
 class Grows:
     """It widens a layer after a step, appends one at an epoch's end, and adds a parameter after another step.
 
-    `also` is called after each step. What a change draws comes from the run's generators.
+    `also` is called after each step. A change draws its numbers from the run's generators.
     """
 
     def __init__(self, also=lambda step: None, optimizer=None):

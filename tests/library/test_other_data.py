@@ -23,7 +23,7 @@ class Stopped(Exception):
 
 
 def unseeded():
-    """What `torch.randn` in a script gives: other data at each call."""
+    """Other data at each call, as `torch.randn` in a script gives."""
     inputs = torch.randn(96, 16, generator=torch.Generator().manual_seed(int(torch.seed() & 0xFFFF)))
     return TensorDataset(inputs, inputs[:, :4].argmax(1))
 
@@ -66,7 +66,7 @@ def test_other_data_are_refused_and_nothing_is_recorded(tmp_path, caplog):
 
 
 def test_the_same_data_go_on_without_a_word(tmp_path):
-    """Whatever loader they come in."""
+    """In every kind of loader."""
     begun(tmp_path / "run", data())
     assert again(tmp_path / "run", data()).phase == "completed"
     contexts = of(events_of(tmp_path / "run"), ExecutionContextRecorded)

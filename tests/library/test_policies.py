@@ -88,7 +88,7 @@ def test_another_source_is_refused_on_resume_with_key_and_hashes(run, tmp_path):
     before = events_of(tmp_path / "run")
     (tmp_path / "sched.py").write_text(SOURCE.replace("sqrt", "cos"))
     with pytest.raises(
-        StartRefused, match=r"learning_rate\.policy: .*its hash was \w{16} and is \w{16}.*accept-config"
+        StartRefused, match=r"learning_rate\.policy: .*its hash was \w{16} and is \w{16}\n.*accept_config=True"
     ):
         run("run", "sched.py:f")
     assert events_of(tmp_path / "run") == before

@@ -6,7 +6,10 @@ import logging
 import threading
 import time
 
+import pytest
+
 from tests.library.test_detection import EPOCHS, events_of, of, poisoned, train
+from tests.library.test_library import data
 from tolariad.core.sentences import sentence
 from tolariad.core.steps.words import StepSkipped
 from tolariad.library import saying
@@ -21,6 +24,25 @@ def test_a_skipped_batch_is_a_warning_of_the_run(tmp_path, caplog):
     assert len(skips) == EPOCHS
     assert [record.getMessage() for record in said] == [sentence(one) for one in skips]
     assert {record.levelno for record in said} == {logging.WARNING}
+
+
+def test_a_start_says_its_notes_and_a_re_run_when_it_begins_and_ends(tmp_path, caplog):
+    """A key that cannot do what it says, the steps that are run again, and whether they are the same."""
+    rates = {"warmup_epochs": EPOCHS + 2}
+
+    def die(step):
+        if step == 5:
+            raise InterruptedError
+
+    with pytest.raises(InterruptedError):
+        train(tmp_path / "run", data(), die, learning_rate=rates)
+    caplog.clear()
+    train(tmp_path / "run", data(), learning_rate=rates)
+    warmup, begun, ended, *_ = [one.getMessage() for one in caplog.records if one.name == "tolariad.run"]
+
+    assert warmup.startswith(f"a warm-up of {EPOCHS + 2} epochs does not fit into a run of {EPOCHS} epochs")
+    assert begun == "Steps 1 to 4 are being run again from c000001."
+    assert ended == "Re-run finished: 4 of 4 re-run steps equal the journal, bit for bit."
 
 
 def test_a_log_that_hangs_holds_up_neither_training_nor_its_end(tmp_path, monkeypatch):

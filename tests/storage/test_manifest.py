@@ -30,7 +30,7 @@ MANIFEST = complete(
         Piece(name="state-00000.msgpack", size=5, blake3="01"),
     ),
 )
-# What Leyline's CheckpointMetadata has to have, under its names; `schema` is called `format`.
+# The fields of Leyline's CheckpointMetadata, under its names; `schema` is called `format`.
 LEYLINE = [
     "checkpoint_id",
     "format",

@@ -18,9 +18,9 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from journal import Reader
+from tests.library.inside import ordered, state_of
 from tolariad import Tolaria
 from tolariad.core.base import Event
-from tolariad.core.decision import Accepted
 from tolariad.core.health.quarantine_words import Batches, QuarantineAdd
 from tolariad.core.rates.words import LrSet
 from tolariad.core.vocabulary import decode_event
@@ -151,16 +151,15 @@ def train(
         struck = False
 
         def on_step_end(self, model, step):
-            live = tolaria._live
             while waiting:
-                assert isinstance(live._order(QuarantineAdd(batches=waiting.pop())), Accepted)
+                assert ordered(tolaria, QuarantineAdd(batches=waiting.pop()))
             if fault.rate is not None and step == STRUCK_AT and not Hooks.struck:
                 Hooks.struck = True
-                group = live.state.rates.groups[0].name
-                assert isinstance(live._order(LrSet(group=group, value=fault.rate)), Accepted)
+                group = state_of(tolaria).rates.groups[0].name
+                assert ordered(tolaria, LrSet(group=group, value=fault.rate))
             if die_behind is not None and step > die_behind:
                 time.sleep(0.02)  # a moment for the writer
-                if any(one.step == die_behind for one in live.state.checkpoints.catalogue):
+                if any(one.step == die_behind for one in state_of(tolaria).checkpoints.catalogue):
                     raise Died
 
     data = Sick(images, labels, fault.batches, fault.wrong)

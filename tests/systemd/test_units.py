@@ -113,10 +113,15 @@ def test_the_daemon_gives_up_before_the_manager_does():
 
 
 def test_exits_that_would_repeat_themselves_are_not_repeated():
-    """Usage, damage, a failed run and a wrong configuration are not restarted; a lock or an I/O error is."""
+    """Every exit code is final but that of a run which another daemon holds; a crash has no exit code."""
     assert value_of(SERVICE, "Restart") == "on-failure"
-    ends = [2, exits.EXIT_DAMAGED, exits.EXIT_FAILED, exits.EXIT_CONFIG]
-    assert [int(code) for code in value_of(SERVICE, "RestartPreventExitStatus").split()] == ends == [2, 65, 70, 78]
+    codes = {code for name, code in vars(exits).items() if name.startswith("EXIT_")}
+    final = {int(code) for code in value_of(SERVICE, "RestartPreventExitStatus").split()}
+    assert final == codes - {exits.EXIT_TRY_AGAIN} == {2, 65, 70, 74, 78}
+    page = (ROOT / "docs" / "operations.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| (\d+) \| .* \| (yes|no) \|$", page, re.MULTILINE)
+    assert {int(code) for code, again in rows if again == "no"} == final | {0}
+    assert [int(code) for code, again in rows if again == "yes"] == [exits.EXIT_TRY_AGAIN]
 
 
 def test_the_socket_is_where_the_daemon_would_bind():

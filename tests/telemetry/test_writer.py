@@ -57,7 +57,7 @@ def test_a_piece_larger_than_a_file_is_written_whole(tmp_path):
 
 
 def test_a_log_that_somebody_took_away_is_begun_again(tmp_path):
-    """As after any logrotate: the lines go where the name is."""
+    """As after any logrotate: the lines go to the file that has the name."""
     path = tmp_path / "trainer.log"
     log = LogFile(path, "test", file_bytes=50)
     log.write(b"x" * 50)

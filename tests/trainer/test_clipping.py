@@ -45,7 +45,7 @@ def clipped(clip):
 def test_the_norm_before_clipping_is_judged(clip, is_found, seed):
     """After a hundred steps with a norm near 2, all clipped, one of 2000 is found by the norm; the loss is constant.
 
-    A task that tells the norm behind its clipping hides that from the detector: what it is told, it believes.
+    A task that returns the norm after its clipping hides a spike: the detector takes the norm as it is given.
     """
     draw, setup = random.Random(seed), clipped(clip)
     watch = Monitor(setup.model, CPU, Detect(), reads_late=False)

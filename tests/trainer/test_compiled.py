@@ -34,7 +34,7 @@ def why_not(backend: str) -> str:
 # The default one makes C++ of each of six graphs, half a minute of work; what is added here is the same for both.
 @pytest.mark.parametrize("backend", ["eager", pytest.param("inductor", marks=pytest.mark.torture)])
 def test_a_compiled_run_resumes_to_the_same_bits(daemon_in, configured, monkeypatch, backend):
-    """Also from within an epoch, where another shape comes first; files have the names of the model."""
+    """Also from within an epoch, if another shape comes first; files have the names of the model."""
     if why_not(backend):
         pytest.skip(why_not(backend))
     monkeypatch.setattr(build, "compile_forward", functools.partial(compile_forward, backend=backend))

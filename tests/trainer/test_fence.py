@@ -6,7 +6,7 @@ import time
 
 from tolariad.trainer.checkpoints.save import Saver
 
-# What a capture without a fence would take, many times over.
+# Captures without a fence, many times over.
 HELD_S = 0.3
 
 
@@ -16,7 +16,7 @@ def test_a_checkpoint_is_captured_only_when_its_step_is_durable(daemon_in, confi
     capture, captured, ordered = Saver.capture, [], []
 
     def watched(saver, position):
-        # What is durable then, and what is held back.
+        # The steps that are durable then, and those held back.
         captured.append((position.step, daemon.hold_durable_after))
         return capture(saver, position)
 

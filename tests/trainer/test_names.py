@@ -134,6 +134,30 @@ def test_a_scheduler_that_is_stepped_gets_one_warning_with_its_line(daemon_in, c
     assert [one.loss for one in daemon.steps.values()] == [one.loss for one in plain.steps.values()]
 
 
+@pytest.mark.parametrize("kept", [False, True])
+def test_a_scheduler_that_a_hook_makes_anew_is_named_as_one(daemon_in, configured, tmp_path, kept):
+    """It may be gone before its rate is found. One that is kept until the next takes its place has its class named."""
+    source = SCHEDULED.replace(
+        'self.scheduler = KINDS[kind](optimizer) if kind != "none" else None', "self.own = optimizer"
+    )
+    source = (
+        source.partition("    def on_step_end")[0]
+        + f"""
+    def on_step_end(self, model, step):
+        scheduler = lr_scheduler.ExponentialLR(self.own, 0.5)
+        scheduler.step()
+        self.kept = scheduler if {kept} else None
+"""
+    )
+    (tmp_path / "anew.py").write_text(source)
+    daemon = daemon_in("run", epochs=2)
+    daemon.train_here(configured(f"{tmp_path / 'anew.py'}:Mine", epochs=2, task_options={"kind": "", "steps_in": ""}))
+    (told,) = [one for one in daemon.reports if type(one).__name__ == "RateViolationReport"]
+    named = "ExponentialLR" if kept else "made in a call, and gone after it"
+    assert told.what == f"a torch LR scheduler was stepped ({named})"
+    assert "in on_step_end" in told.where
+
+
 SCHEDULED = """
 import warnings
 import torch

@@ -114,7 +114,7 @@ def test_a_trainer_whose_daemon_is_gone_exits_without_another_update(daemon_in, 
     page = Page.attach(os.dup(daemon.end.page.descriptor))
     daemon.end.close()
     assert process.wait(timeout=30) == 0
-    # What it may still make is what the page allowed when the channel was closed.
+    # It may still make the updates that the page allowed when the channel was closed.
     assert page.heartbeat.step - step <= 3
     page.close()
 

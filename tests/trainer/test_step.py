@@ -53,12 +53,22 @@ def test_a_loss_that_is_not_finite_is_reported_as_it_is():
         (torch.ones(2), "tensor with one element"),
         (1.0, "tensor with one element"),
         ({"other": 1}, "a dict without `loss`; it has other"),
+        (torch.tensor(1.0), r"loss\(model, batch\) returns has no gradient. Give it .* not `loss.detach\(\)`"),
     ],
 )
-def test_a_loss_that_is_no_single_number_is_refused(loss, says):
+def test_a_loss_that_is_no_single_number_with_a_gradient_is_refused(loss, says):
     """The message has the expected and the actual result."""
     with pytest.raises(SetupRefused, match=says):
         forward_backward(setup_of(nn.Linear(1, 1), lambda model, batch: loss), [None])
+
+
+def test_any_other_exception_of_a_backward_pass_is_the_tasks_own():
+    """A graph that was used already is torch's to explain."""
+    model = nn.Linear(1, 1)
+    loss = model(torch.ones(1, 1)).square().sum()
+    loss.backward()
+    with pytest.raises(RuntimeError, match="backward through the graph a second time"):
+        forward_backward(setup_of(model, lambda *_: loss), [None])
 
 
 def test_micro_batches_give_the_gradients_of_their_mean():

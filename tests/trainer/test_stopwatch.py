@@ -64,7 +64,7 @@ def test_a_machine_that_grows_slow_is_no_loss(seed):
 
 @pytest.mark.parametrize("period", [2, 3, 7, 10, 23, 24, 64, 100])
 def test_the_timed_steps_are_like_the_others(period):
-    """Whatever comes once in so many steps has its share of the timed ones. 1 ms of 10.1 comes each period."""
+    """Work that comes once in so many steps has its share of the timed ones. 1 ms of 10.1 comes each period."""
     run = Run()
     run.steps(60, 0.010, 0.0)
     run.stopwatch.trained()

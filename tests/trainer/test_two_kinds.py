@@ -42,7 +42,7 @@ class _Script(msgspec.Struct, frozen=True, kw_only=True):
 
 @pytest.fixture
 def turned(monkeypatch):
-    """The kind is one more member of two unions, and one more handler. What was turned, and before which step."""
+    """The kind is one more member of two unions, and one more handler. The orders that acted, each with its step."""
     done: list[tuple[str, int, int]] = []
     monkeypatch.setattr(pair, "_decode_order", msgspec.msgpack.Decoder(_Order))
     monkeypatch.setattr(rerun, "_decoder", msgspec.msgpack.Decoder(_Script))

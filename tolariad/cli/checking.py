@@ -7,7 +7,7 @@ import math
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -29,12 +29,13 @@ from tolariad.kernel.recorder import HOLD_NS
 _PAGE_BYTES: Final = 4096
 _EVENT_BYTES: Final = 150
 _DAY_S: Final = 86_400
+_GROUPS_MAX: Final = 6
 _TEMPLATE: Final = Path(__file__).resolve().parents[1] / "trainer" / "tasks" / "template.py"
 
 
 @click.command()
 @click.argument("config", required=False, type=click.Path(path_type=Path))
-@click.option("--task", help="A built-in task, package.module:Name or ./file.py:Name.")
+@click.option("--task", help="A built-in task, package.module:Name, ./file.py:Name, lightning:file.py:Module.")
 @click.option(
     "--set", "sets", multiple=True, metavar="KEY=VALUE", help="Override a key of the configuration. Repeatable."
 )
@@ -70,7 +71,7 @@ def check(
         return 0
     if verbose:
         output.put(json.dumps(json.loads(resolved), indent=2))
-    for line in [*_plan_lines(settings), *_cost_lines(costs, journal)]:
+    for line in [*_plan_lines(settings, costs), *_cost_lines(costs, journal)]:
         output.put(line)
     for note in rate_notes(settings):
         output.note(note)
@@ -96,7 +97,8 @@ def _costs(resolved: bytes) -> dict[str, Any]:
         raise CommandError(EXIT_CONFIG, what, hint="its output is printed above", name="Config") from error
     if "error" in answer:
         if answer.get("traceback"):
-            output.note(safe_lines(answer["traceback"]))
+            # Not a note: a traceback is read by its indentation, so no line of it is broken.
+            print(safe_lines(answer["traceback"]), file=sys.stderr)
         raise CommandError(EXIT_CONFIG, str(answer["error"]), hint="nothing was started", name="Config")
     return answer
 
@@ -118,15 +120,26 @@ def durable(sync: str, step_ms: float, by_step: float) -> Durable:
     return Durable(sync, by_step, min(by_step, joined) if joins else by_step)
 
 
-def _plan_lines(settings: Settings) -> list[str]:
-    """Return what is trained, and how."""
-    rates = settings.learning_rate
-    batches = f"batches of {settings.batch_size}" if settings.batch_size else "batches of its own"
-    warm_up = f", warm-up {rates.warmup_epochs} of {settings.epochs} epochs" if rates.warmup_epochs else ""
+def _plan_lines(settings: Settings, costs: dict[str, Any]) -> list[str]:
+    """Return what is trained, and the rates of each group: those that a run would have."""
+    batches = f"batches of {costs['batch_samples']}"
+    if settings.accumulate > 1:
+        batches += f", {settings.accumulate} of them a step"
+    groups = costs["groups"]
+    rates = [f"{safe(one['name'])}: {_rates(one)}" for one in groups] if len(groups) > 1 else [_rates(groups[0])]
+    if len(rates) > _GROUPS_MAX:
+        rates[_GROUPS_MAX:] = [f"and {len(rates) - _GROUPS_MAX} more; --json has them all"]
     return [
         f"task           {safe(str(settings.task))}, {output.counted(settings.epochs, 'epoch')}, {batches}",
-        f"rates          {rates.policy}, base_lr {rates.base_lr:g}{warm_up}",
+        f"rates          {rates[0]}",
+        *(f"               {one}" for one in rates[1:]),
     ]
+
+
+def _rates(group: Mapping[str, Any]) -> str:
+    steps = group["warmup_steps"]
+    warm_up = f", warm-up {output.counted(steps, 'step')}" if steps else ""
+    return f"{safe(group['policy'])}, base_lr {group['base_lr']:g}{warm_up}"
 
 
 def _journal_lines(journal: Durable) -> list[str]:
@@ -145,17 +158,27 @@ def _journal_lines(journal: Durable) -> list[str]:
 
 
 def _cost_lines(costs: dict[str, Any], journal: Durable) -> list[str]:
-    an_epoch = f"{costs['steps_per_epoch']} steps an epoch" if costs["steps_per_epoch"] else "epochs of unknown length"
+    an_epoch = (
+        f"{output.counted(costs['steps_per_epoch'], 'step')} an epoch"
+        if costs["steps_per_epoch"]
+        else "epochs of unknown length"
+    )
+    threads = output.counted(costs["threads"], "thread")
     lines = [
-        f"parameters     {costs['parameters']:,}",
+        f"parameters     {costs['parameters']:,}{_trainable(costs)}",
         f"memory         tensors {output.size(costs['state_bytes'])}, peak {output.size(costs['peak_memory_bytes'])}",
         f"checkpoint     {output.size(costs['checkpoint_bytes'])}, and as much host memory while it is written",
         f"step           {costs['step_ms']:.2f} ms, {an_epoch}, loss {output.number(costs['loss'])}",
         *_evaluate_line(costs),
         *_journal_lines(journal),
-        f"runs on        {costs['device']}, {costs['threads']} threads, determinism {costs['determinism']}",
+        f"runs on        {costs['device']}, {threads}, determinism {costs['determinism']}",
     ]
     return [*lines, *(f"note           {safe(note)}" for note in costs["notes"])]
+
+
+def _trainable(costs: dict[str, Any]) -> str:
+    """Return how many parameters are trained, if others are frozen or in no optimizer."""
+    return f", {costs['trainable']:,} of them trained" if costs["trainable"] != costs["parameters"] else ""
 
 
 def _evaluate_line(costs: dict[str, Any]) -> Iterator[str]:

@@ -40,7 +40,7 @@ def verify(run: str | None, as_json: bool) -> int:
         return Exit.DONE if clean else Exit.NO
     verdict = output.painted(report.verdict.value, "green" if clean else "red")
     held = f"{output.counted(report.events, 'event')} in {output.counted(report.segments, 'segment')}"
-    output.put(f"{verdict}: {held}, {output.size(report.bytes)}, {path}")
+    output.put(f"{verdict}: {held}, {output.on_disk(report.file_bytes, report.bytes)}, {path}")
     output.put(f"last event {report.last_seq}, chain {report.chain}")
     if report.problem is not None:
         output.put(f"{report.problem.damage}: {safe(report.problem.sentence)}")

@@ -198,7 +198,7 @@ def _run_cells(one: Mapping[str, Any]) -> tuple[str, ...]:
         output.number(one["step"]),
         output.number(one.get("loss"), one.get("loss_state")),
         f"{100 * accuracy:.2f} %" if accuracy is not None else "-",
-        output.duration(one.get("age_s")),
+        output.age(one.get("age_s")),
         output.size(one["size"]) if one["size"] is not None else "-",
         safe(str(one["dir"] or "-")),
     )

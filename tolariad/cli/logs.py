@@ -12,7 +12,7 @@ from typing import BinaryIO, Final
 import click
 
 from tolariad import run_files
-from tolariad.cli import runs
+from tolariad.cli import output, runs
 from tolariad.cli.errors import CommandError, Exit
 from tolariad.forensics.words import safe_lines
 from tolariad.telemetry.writer import previous
@@ -89,10 +89,16 @@ def logs(target: runs.Target, *, follow: bool, lines: int) -> int:
     try:
         file = _opened(path)
     except OSError as error:
-        hint = "perhaps the trainer has printed nothing yet; `tolaria events RUN` shows what happened"
+        hint = (
+            "perhaps the trainer has printed nothing yet, or it is a run of the library, which keeps no log; "
+            "`tolaria events RUN` shows what happened"
+        )
         raise CommandError(Exit.NO, f"{path}: {error.strerror}", hint=hint, name="NoLog") from error
     with file:
-        _put(last_printed(path, file, lines))
+        printed = last_printed(path, file, lines)
+        _put(printed)
+        if lines and not printed:
+            output.note("the trainer has printed nothing yet; `tolaria events RUN` shows what happened")
         if follow:
             for chunk in followed(path, file):
                 _put(chunk)

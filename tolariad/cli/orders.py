@@ -162,7 +162,10 @@ def _refuse_complete(method: str, target: runs.Target) -> None:
         return
     state = runs.folded(journal)
     if state.run.phase.value == "completed":
-        what = f"the run is complete: {state.progress.epoch_finished} epochs, {state.progress.step} steps"
+        done = (
+            f"{output.counted(state.progress.epoch_finished, 'epoch')}, {output.counted(state.progress.step, 'step')}"
+        )
+        what = f"the run is complete: {done}"
         hint = f"`tolariad run --dir {target.folder} --epochs N` with more epochs goes on"
         raise CommandError(Exit.REFUSED, what, hint=hint, name="WrongPhase")
 
@@ -183,7 +186,8 @@ def checkpoint() -> Parameters:
 def stop(*, now: bool, yes: bool) -> Parameters:
     """Take a checkpoint at the next step boundary and stop.
 
-    The daemon and the trainer end. `tolariad run --dir RUN` continues the run.
+    The daemon and the trainer end; `tolariad run --dir RUN` continues the run. In a program, `Tolaria.train`
+    returns or the loop ends; the next start of the program continues the run.
     """
     if now and not yes:
         output.confirm("Stop without a checkpoint? The next start must run the steps since the last checkpoint again.")

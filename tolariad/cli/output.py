@@ -11,13 +11,16 @@ from typing import Any, Final, TextIO
 import click
 
 from tolariad.cli.errors import CommandError, Exit
-from tolariad.cli.wrapping import fitted_to
+from tolariad.cli.wrapping import columns_of, fitted_to
 from tolariad.core.phrases import counted as counted  # noqa: PLC0414 - for commands
 from tolariad.core.phrases import size as size  # noqa: PLC0414 - for commands
 
 _COLOURS: Final = {"bold": "1", "dim": "2", "red": "31", "green": "32", "yellow": "33", "cyan": "36"}
 _OWN: Final = frozenset(f"\x1b[{code}m" for code in ("0", *_COLOURS.values()))
 COLUMNS: Final = 80
+# The last column of a table is broken within itself if it has so much room, else its rest is indented.
+_LAST_COLUMN_MIN: Final = 20
+_FURTHER: Final = 4
 OWN_MARKS: Final = re.compile("(\x1b\\[[0-9]{1,2}m)")
 
 
@@ -34,6 +37,12 @@ def painted(text: str, colour: str, stream: TextIO | None = None) -> str:
     """Return `text` in a colour, or unchanged if the stream wants none."""
     wanted = colours_wanted(stream if stream is not None else sys.stdout)
     return f"\x1b[{_COLOURS[colour]}m{text}\x1b[0m" if wanted and colour else text
+
+
+def on_disk(files: int, unpacked: int) -> str:
+    """Return how many bytes the files of a journal take, and how many they hold if they are packed."""
+    packed = f", {size(unpacked)} unpacked" if unpacked > files else ""
+    return f"{size(files)} on disk{packed}"
 
 
 def shown(text: str) -> str:
@@ -72,8 +81,18 @@ def put_rows(
         for row in rows:
             put_json(row)
     elif rows:
-        for line in table([head, *map(cells, rows)]):
-            put(line)
+        put_table([head, *map(cells, rows)])
+
+
+def put_table(rows: Sequence[tuple[str, ...]]) -> None:
+    """Print rows as a table. If it is too wide for the terminal: closer columns, and the last one is broken."""
+    columns, gap = columns_of(sys.stdout), "  "
+    if columns is not None and max(map(len, table(rows))) > columns:
+        gap = " "
+    before = sum(max(map(len, column)) + len(gap) for column in list(zip(*rows, strict=True))[:-1])
+    room = (columns or COLUMNS) - before
+    for line in table(rows, gap=gap):
+        put(line, indent=before if room >= _LAST_COLUMN_MIN else _FURTHER)
 
 
 def json_line(value: Mapping[str, Any]) -> str:
@@ -106,8 +125,16 @@ def confirm(
     """Ask on a terminal. Raises CommandError: `nobody` if there is no terminal, `declined` if the answer is no."""
     if not sys.stdin.isatty():
         raise CommandError(Exit.USAGE, nobody, hint=hint)
-    if not click.confirm(question, err=True):
+    *lines, last = fitted_to(sys.stderr, f"{question} [y/N]:")
+    for line in lines:
+        print(shown(line), file=sys.stderr)
+    if not click.confirm(shown(last), err=True, prompt_suffix=" ", show_default=False):
         raise CommandError(Exit.NO, declined, name="NotConfirmed")
+
+
+def age(seconds: float | None) -> str:
+    """Return the greater unit of `duration`: tables have no room for the smaller one."""
+    return " ".join(duration(seconds).split()[:2])
 
 
 def duration(seconds: float | None) -> str:

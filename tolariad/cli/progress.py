@@ -20,10 +20,11 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TextIO
 import msgspec
 
 from journal.verification import Verdict, verify
-from tolariad.cli.output import OWN_MARKS, colours_wanted, counted, number, size
+from tolariad.cli.output import OWN_MARKS, colours_wanted, counted, duration, number, on_disk
 from tolariad.cli.status_words import figures, fitted, place, said_lines, stage, status_row
 from tolariad.cli.wrapping import width
 from tolariad.control.status import RunStatus
+from tolariad.core.run.words import FailureKind
 from tolariad.forensics.words import safe
 
 if TYPE_CHECKING:
@@ -55,7 +56,8 @@ class Progress:
         self._rewrite = self._stream.isatty() if rewrite is None else rewrite
         self._silent_s = silent_s
         self._clock = clock
-        self._shown: tuple[str, str, int] | None = None
+        self._shown: tuple[str, int] | None = None
+        self._row_shown, self._row_since = "", 0.0
         self._shown_at = float("-inf")
         self._open = False
         self._said = 0
@@ -74,12 +76,19 @@ class Progress:
             self._put(self._bar(status, shutil.get_terminal_size().columns - 1), stays=False)
             return
         now = self._clock()
-        state = (str(status["phase"]), stage(status), int(status["epoch"]))
+        state = (stage(status), int(status["epoch"]))
         elapsed_s = now - self._shown_at
         is_new = self._shown is None or self._shown[0] != state[0]
         if is_new or elapsed_s >= self._silent_s or (state != self._shown and elapsed_s >= _PLAIN_S):
             self._shown, self._shown_at = state, now
-            self._put(status_row(status), stays=True)
+            self._put(self._row(status_row(status), now), stays=True)
+
+    def _row(self, row: str, now: float) -> str:
+        """Return the row; if it was the last one too, with the time since it was first shown."""
+        if row != self._row_shown:
+            self._row_shown, self._row_since = row, now
+            return row
+        return f"{row}  (for {duration(now - self._row_since)})"
 
     def _say(self, status: Mapping[str, Any]) -> None:
         """Print the new events of this start. Those that the status no longer holds are only counted."""
@@ -146,7 +155,7 @@ def closing_words(status: RunStatus, run_dir: Path) -> tuple[list[str], bool]:
     found = "verifies" if clean else f"does NOT verify ({report.verdict.value})"
     lines = [
         _ended(status),
-        f"journal    {path}: {counted(report.events, 'event')}, {size(report.bytes)}, {found}",
+        f"journal    {path}: {counted(report.events, 'event')}, {on_disk(report.file_bytes, report.bytes)}, {found}",
     ]
     if report.problem is not None:
         lines.append(f"           {report.problem.sentence}")
@@ -154,7 +163,8 @@ def closing_words(status: RunStatus, run_dir: Path) -> tuple[list[str], bool]:
 
 
 def _ended(status: RunStatus) -> str:
-    words = f"{status.phase}: {safe(status.name)}, {status.step} steps in {status.epoch} of {status.epochs} epochs"
+    done = f"{counted(status.step, 'step')} in {status.epoch} of {counted(status.epochs, 'epoch')}"
+    words = f"{status.phase}: {safe(status.name)}, {done}"
     if status.accuracy is not None:
         words += f", validation accuracy {100 * status.accuracy:.2f} %"
     elif status.metrics:
@@ -190,7 +200,10 @@ def _next(status: RunStatus, run_dir: Path) -> Iterator[str]:
         yield "  correct it, then give the same command again: the run begins anew"
     elif status.phase == "failed":
         yield f"  {tolaria} why {run_dir} failure"
-        yield f"  {tolariad} run --dir {run_dir} --retry"
+        is_data = status.failure == FailureKind.DATA.value
+        yield f"  {tolariad} run --dir {run_dir} --retry{'         (with the former data)' if is_data else ''}"
+        if is_data:
+            yield f"  {tolariad} run --dir {run_dir} --accept-data   (with the new data)"
     elif status.phase == "frozen":
         # A start does not end a freeze; an operator must resume the run.
         yield f"  {tolaria} why {run_dir} freeze"

@@ -38,8 +38,7 @@ def show(target: runs.Target, *, as_json: bool) -> int:
     if as_json:
         output.put_json(table)
         return Exit.DONE
-    for line in output.table([_COLUMNS, *map(_row, table["groups"])]):
-        output.put(line)
+    output.put_table([_COLUMNS, *map(_row, table["groups"])])
     if not table["groups"]:
         output.note("no parameter group is known yet: the trainer is still starting")
     if table["violations"]:

@@ -105,7 +105,7 @@ def _cells(row: Mapping[str, Any]) -> tuple[str, ...]:
         str(row["step"]),
         f"epoch {row['epoch']} batch {row['batch'] + 1}",
         output.size(row["size"]),
-        output.duration(row["age_s"]),
+        output.age(row["age_s"]),
         ", ".join(words),
     )
 

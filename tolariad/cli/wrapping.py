@@ -20,11 +20,17 @@ def fitted_to(stream: TextIO, text: str, indent: int = 0) -> list[str]:
 
     A line is broken at spaces, never within a word. Further lines are indented. A command at the end stays whole.
     """
+    columns = columns_of(stream)
+    return [text] if columns is None else wrapped(text, max(indent + 20, columns), indent)
+
+
+def columns_of(stream: TextIO) -> int | None:
+    """Return the width of the terminal; None if `stream` is none."""
     if not stream.isatty():
-        return [text]
+        return None
     from shutil import get_terminal_size
 
-    return wrapped(text, max(indent + 20, get_terminal_size().columns), indent)
+    return get_terminal_size().columns
 
 
 def wrapped(text: str, columns: int, indent: int) -> list[str]:

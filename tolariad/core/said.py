@@ -113,6 +113,9 @@ def is_said(event: Event) -> bool:
             return actor is None
         case lr.RateOrdered(actor=actor):
             return actor is not None
+        case ck.CheckpointAborted(why=why):
+            # The event that ended the trainer is reported.
+            return why != ck.TRAINER_ENDED
         case tv.TrainerDied(reason=reason):
             return reason not in _TOLD_TO_END
         case tv.ExecutionContextRecorded(other_data=other):

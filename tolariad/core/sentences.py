@@ -86,8 +86,13 @@ def _stopped(e: run.RunStopped) -> str:
     return f"The run stopped at step {e.step}{newest}{because(e.why)}"
 
 
+def _completed(e: run.RunCompleted) -> str:
+    done = f"{counted(e.step, 'step')}, {counted(e.epochs, 'epoch')}"
+    return f"The run is complete: {done}; its last checkpoint is {e.checkpoint}."
+
+
 def _built(e: tv.ExecutionContextRecorded) -> str:
-    a_epoch = f", {e.steps_per_epoch} steps an epoch" if e.steps_per_epoch else ""
+    a_epoch = f", {counted(e.steps_per_epoch, 'step')} an epoch" if e.steps_per_epoch else ""
     where = f"{e.environment.device}, torch {e.environment.torch}"
     other = f" Other data were accepted: {e.other_data.rstrip('.')}." if e.other_data else ""
     return f"Trainer {e.incarnation} built the model: {e.parameters} parameters{a_epoch}, on {where}.{other}"
@@ -202,7 +207,7 @@ SENTENCES: Final[dict[type[Event], str | Callable[[Any], str]]] = {
     run.RunResumed: _resumed,
     run.RunStopped: _stopped,
     run.StopAborted: "A stop was cut short{why} The next start goes on.",
-    run.RunCompleted: "The run is complete: {e.step} steps, {e.epochs} epochs; its last checkpoint is {e.checkpoint}.",
+    run.RunCompleted: _completed,
     run.RunFailed: "The run failed{why}",
     run.RunRetried: "The failed run was started again{by}",
     run.RunFrozen: "The run halted{why} Use `tolaria resume`, `rollback` or `stop`.",

@@ -14,10 +14,11 @@ from typing import Any, Final
 import msgspec
 from msgspec.structs import replace
 
-from tolariad.core.exits import EXIT_CONFIG
+from tolariad.core.exits import EXIT_CONFIG, EXIT_FAILED
+from tolariad.core.inputs import StartMode
 from tolariad.core.run import limit_ask
 from tolariad.core.run.slice import Phase
-from tolariad.core.run.words import ConfigChanged, Policy
+from tolariad.core.run.words import ConfigChanged, FailureKind, Policy
 from tolariad.core.settings import rules
 from tolariad.core.settings.changes import Change, change_of, is_of_end, is_reloadable, why_never
 from tolariad.core.settings.model import Settings
@@ -25,22 +26,39 @@ from tolariad.core.settings.reading import ConfigError
 from tolariad.core.state import RunState
 from tolariad.daemon.request import RunRequest, StartRefused
 from tolariad.daemon.settings import RESOLVED_NAME, Resolved
+from tolariad.rate_functions import Source
 
 _VALUE_CHARACTERS: Final = 48
 
 
-def at_start(state: RunState, resolved: Resolved, request: RunRequest) -> ConfigChanged | None:
+def at_start(
+    state: RunState, resolved: Resolved, request: RunRequest, mode: StartMode = StartMode.EXPLICIT
+) -> ConfigChanged | None:
     """Return what differs from the run's configuration. Raises StartRefused unless it may differ.
 
-    An end that has passed already is not free to choose.
+    An end that has passed already is not free to choose. A failed run goes on with --retry only: without it nothing is
+    changed, and each command that is named has it.
     """
+    needs_retry = mode is StartMode.EXPLICIT and _has_failed(state, request)
+    if needs_retry:
+        request = replace(request, retry=True)
     passed = limit_ask.is_end_reached(_with_end(state, resolved.policy))
 
     def refusal(former: Settings, keys: list[str]) -> StartRefused | None:
         fixed = [key for key in keys if not _may_change(key, request, end_passed=passed)]
         return _refused_start(state, former, resolved.settings, fixed, request) if fixed else None
 
-    return _change(state.run.config, resolved, request, refusal)
+    change = _change(state.run.config, resolved, request, refusal)
+    if change is not None and needs_retry:
+        why = f"the run has failed: {state.run.why}"
+        raise StartRefused(EXIT_FAILED, why, f"to go on: {_command(request, accept=request.accept_config)}")
+    return change
+
+
+def _has_failed(state: RunState, request: RunRequest) -> bool:
+    """Return whether the run has failed, and this start accepts nothing that answers the failure."""
+    is_answered = state.run.failure is FailureKind.DATA and request.accept_data
+    return state.run.phase is Phase.FAILED and not is_answered
 
 
 def at_reload(former: str, resolved: Resolved, request: RunRequest) -> ConfigChanged | None:
@@ -127,8 +145,20 @@ def _place(state: RunState) -> str:
 
 def _difference(former: Settings, new: Settings, key: str, note: str) -> str:
     """Return one line: the key, its value in the run, its value now."""
-    was, now = (_shown(rules.values_of(settings).get(key)) for settings in (former, new))
-    return f"  {key}: {was} in the run, {now} now" + (f" ({note})" if note else "")
+    was, now = (rules.values_of(settings).get(key) for settings in (former, new))
+    return f"  {key}: {_changed_file(was, now) or f'{_shown(was)} in the run, {_shown(now)} now'}" + (
+        f" ({note})" if note else ""
+    )
+
+
+def _changed_file(was: Any, now: Any) -> str:
+    """Return what happened if both values are a rate function of one name, with another source; else ""."""
+    if not (isinstance(was, str) and isinstance(now, str) and ":" in was and ":" in now):
+        return ""
+    before, after = Source.of(was), Source.of(now)
+    if (before.path, before.name) != (after.path, after.name):
+        return ""
+    return f"{after.path} has changed since the run read it: its hash was {before.pin} and is {after.pin}"
 
 
 def _shown(value: Any) -> str:
@@ -164,6 +194,7 @@ def _command(
         ["tolariad", "run", *_given(request, epochs), *more, "--dir", str(request.run_dir)]
         + (["--retry"] if request.retry else [])
         + (["--accept-config"] if accept else [])
+        + (["--accept-data"] if request.accept_data else [])
     )
 
 

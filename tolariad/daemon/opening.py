@@ -160,7 +160,7 @@ def _open_journal(folder: Path, asked: JournalSettings) -> Journal:
         refusing(EXIT_CONFIG, "", FileSystemRefused),
         refusing(
             EXIT_TRY_AGAIN,
-            f"another daemon runs {folder} (`tolaria --dir {folder} status` shows the run)",
+            f"another process runs {folder} (`tolaria --dir {folder} status` shows the run)",
             JournalLocked,
         ),
     ):
@@ -229,7 +229,6 @@ def _agree(
     if not is_new and not request.accept_config:
         asked = settings_of.load(request, state.run.config)
     resolved = settings_of.resolve(asked, None if is_new else state.run.rng_seed, state.run.config)
-    settings_of.refuse_changed_functions(state.run.config, resolved.settings, request)
     run_id = journal.run_id or secrets.token_bytes(16)
     boot = boot_id()
     facts: list[Event] = []
@@ -239,7 +238,7 @@ def _agree(
     elif request.begin_from:
         parent.require_same(request.begin_from, state)
     facts.append(_daemon_started(boot, activated=mode is StartMode.ACTIVATED, accept_data=request.accept_data))
-    changed = None if is_new else changes.at_start(state, resolved, request)
+    changed = None if is_new else changes.at_start(state, resolved, request, mode)
     if changed is not None:
         facts.append(changed)
         notes = (changes.note(changed), changes.about_end(state, resolved, changed))

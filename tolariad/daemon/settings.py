@@ -23,7 +23,7 @@ from tolariad.core.settings.reading import ConfigError, read_settings
 from tolariad.core.settings.values import DEFAULT_METRIC, Better, read_metric
 from tolariad.core.stability import breaker_rule
 from tolariad.daemon.request import RunRequest, StartRefused, refusing
-from tolariad.rate_functions import FunctionRefused, Source, pinned
+from tolariad.rate_functions import FunctionRefused, pinned
 
 GIVEN_NAME: Final = "config.yaml"
 RESOLVED_NAME: Final = "config.resolved.json"
@@ -112,22 +112,6 @@ def _settings_of(former: str) -> Settings | None:
         return rules.read_resolved(former.encode()) if former else None
     except ConfigError:
         return None
-
-
-def refuse_changed_functions(former: str, settings: Settings, request: RunRequest) -> None:
-    """Raise StartRefused if the source of a rate function is another than when the run read it."""
-    own = _settings_of(former)
-    if own is None or request.accept_config:
-        return
-    before = dict(rules.functions_of(own))
-    for key, policy in rules.functions_of(settings):
-        was, now = Source.of(before.get(key, "")), Source.of(policy)
-        if (was.path, was.name) == (now.path, now.name) and was.pin != now.pin:
-            raise StartRefused(
-                EXIT_CONFIG,
-                f"{key}: {now.path} has changed since the run read it: its hash was {was.pin} and is {now.pin}. "
-                "Put the former file back, or continue with the new one by --accept-config",
-            )
 
 
 def policy_of(settings: Settings) -> Policy:

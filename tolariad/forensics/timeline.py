@@ -34,11 +34,16 @@ class Brief(msgspec.Struct, frozen=True, gc=False):
     id: str | None = None
     reason: str | None = None
     finding: str | None = None
+    checkpoint: Any = None
 
     def is_of(self, kind: str) -> bool:
-        """Return whether it is of this type; `Type:word`: of this type, with that reason or finding."""
+        """Return whether it is of this type.
+
+        `Type:word`: of this type, with that reason or finding. `Type:resumed`: with a checkpoint that it went on from.
+        """
         name, _, word = kind.partition(":")
-        return self.type == name and (not word or word in (self.reason, self.finding))
+        fits = word in ("", self.reason, self.finding) or (word == "resumed" and bool(self.checkpoint))
+        return self.type == name and fits
 
 
 brief = msgspec.msgpack.Decoder(Brief, strict=False).decode

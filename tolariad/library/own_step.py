@@ -74,7 +74,8 @@ class LoopStep:
         if self._is_void("step", _At.TAKEN):
             return False
         self._setup.metrics.log(metrics, self._parts)
-        self._losses.append(add_gradients(self._setup, scalar(loss, "step(loss): the loss must be"), self._parts))
+        loss = scalar(loss, "step(loss): the loss must be")
+        self._losses.append(add_gradients(self._setup, loss, self._parts, "step(loss): the loss"))
         self._at = _At.DONE
         if len(self._losses) < self._parts:
             return True

@@ -13,6 +13,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from tolariad.core.base import Event
+from tolariad.core.checkpoints.words import RerunBegun
 from tolariad.core.said import is_said
 from tolariad.core.sentences import sentence
 from tolariad.core.trainer.words import TrainerDied
@@ -33,8 +34,7 @@ class Saying:
     def look(self, events: Iterable[tuple[int, Event]]) -> None:
         """Queue the events that are to be logged. Never blocks. Runs in the kernel's thread."""
         for _, event in events:
-            # The caller gets the exception of a trainer that died, and only its next start is a restart.
-            if is_said(event) and not isinstance(event, TrainerDied):
+            if _is_said(event):
                 self._put(sentence(event))
 
     def note(self, text: str) -> None:
@@ -56,3 +56,12 @@ class Saying:
         """Log the pending lines. If the log hangs, give up after a while."""
         self._put(None)
         self._thread.join(_CLOSE_S)
+
+
+def _is_said(event: Event) -> bool:
+    """Say in a program what the daemon's console says, with two differences.
+
+    The caller gets the exception of a trainer that died, and nothing starts it again. A re-run, which the console shows
+    as a stage of the run, is said when it begins.
+    """
+    return isinstance(event, RerunBegun) or (is_said(event) and not isinstance(event, TrainerDied))

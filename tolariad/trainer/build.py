@@ -72,7 +72,7 @@ def build(config: bytes, threads: int | None = None, given: FoundTask | None = N
     steps_per_epoch = _steps_per_epoch(train, settings.accumulate)
     drawn_for = horizon(steps_per_epoch, settings)
     late = reads_late(settings, device)
-    rates = controller_for(owned, settings, drawn_for)
+    rates = controller_for(owned, settings, drawn_for, found.schedules)
     average = Average(model, settings.ema.decay) if settings.ema.decay is not None else None
     watch = Monitor(model, device, settings.detect, reads_late=late, loss_unit=_loss_unit(found.task))
     ledger = Ledger(found.task, model, owners, rates, average, device=device)

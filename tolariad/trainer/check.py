@@ -30,7 +30,7 @@ from tolariad.trainer.setup import Setup
 from tolariad.trainer.step.gradients import drop_gradients, forward_backward, update
 from tolariad.trainer.step.several import compute_updates
 from tolariad.trainer.step.updates import Updates
-from tolariad.trainer.step.validate import try_evaluate
+from tolariad.trainer.step.validate import samples_of, try_evaluate
 
 _STEPS_MAX: Final = 6
 _SECONDS_MAX: Final = 3.0
@@ -39,18 +39,31 @@ _FRAME_BYTES: Final = 4096
 _DAY_S: Final = 86_400
 
 
+class GroupRate(msgspec.Struct, frozen=True):
+    """The learning rates of a group: its policy, its base rate, the steps of its warm-up."""
+
+    name: str
+    policy: str
+    base_lr: float
+    warmup_steps: int
+
+
 class Costs(msgspec.Struct, frozen=True, kw_only=True):
     """The estimate. Memory is that of parameters, buffers, gradients and optimizer, without activations.
 
-    `checkpoint_memory_bytes` is the host memory for the copy of the state while a checkpoint is written. `evaluate_ms`
-    and `metrics`: the time of one batch of the validation data, and what it gave; empty without such data.
+    `trainable`: how many parameters are not frozen. `groups`: in the order of the optimizers. `batch_samples`: in the
+    first batch. `checkpoint_memory_bytes` is the host memory for the copy of the state while a checkpoint is written.
+    `evaluate_ms` and `metrics`: the time of one batch of the validation data, and what it gave; empty without any.
     """
 
     parameters: int
+    trainable: int
+    groups: tuple[GroupRate, ...]
     state_bytes: int
     checkpoint_bytes: int
     checkpoint_memory_bytes: int
     peak_memory_bytes: int
+    batch_samples: int
     steps_per_epoch: int | None
     step_ms: float
     journal_gb_day: float
@@ -95,7 +108,7 @@ def _seeded(config: bytes) -> bytes:
 
 def costs(setup: Setup) -> Costs:
     """Take a few real steps on `setup`, which must not be used afterwards."""
-    first, times = _steps(setup)
+    first, times, samples = _steps(setup)
     begun = time.perf_counter()
     metrics = try_evaluate(setup).means
     evaluate_s = time.perf_counter() - begun
@@ -106,10 +119,16 @@ def costs(setup: Setup) -> Costs:
     step_s = statistics.median(times[1:] or times)
     return Costs(
         parameters=setup.parameters,
+        trainable=sum(p.numel() for p in setup.model.parameters() if p.requires_grad),
+        groups=tuple(
+            GroupRate(one.name, one.policy_name, one.schedule.base_lr, one.schedule.warmup_steps)
+            for one in setup.rates.groups
+        ),
         state_bytes=size + gradients,
         checkpoint_bytes=size,
         checkpoint_memory_bytes=captured.room,
         peak_memory_bytes=_peak_bytes(setup.device),
+        batch_samples=samples,
         steps_per_epoch=setup.steps_per_epoch or None,
         step_ms=step_s * 1e3,
         journal_gb_day=_DAY_S / step_s * _FRAME_BYTES / 1e9,
@@ -123,13 +142,15 @@ def costs(setup: Setup) -> Costs:
     )
 
 
-def _steps(setup: Setup) -> tuple[float, list[float]]:
-    """Return the first loss, and the seconds of a few steps."""
+def _steps(setup: Setup) -> tuple[float, list[float], int]:
+    """Return the first loss, the seconds of a few steps, and the number of samples in the first batch."""
     losses: list[float] = []
     times: list[float] = []
+    samples = 0
     give_up = time.perf_counter() + _SECONDS_MAX
     batches = setup.train.epoch(1, 0)
     while group := tuple(islice(batches, setup.settings.accumulate)):
+        samples = samples or samples_of(group[0])
         begun = time.perf_counter()
         losses.append(_step(setup, group, len(losses) + 1))
         setup.rates.advance(1)
@@ -143,7 +164,7 @@ def _steps(setup: Setup) -> tuple[float, list[float]]:
             break
     if not losses:
         raise SetupRefused("the task's training data yields no batch")
-    return losses[0], times
+    return losses[0], times, samples
 
 
 def _step(setup: Setup, group: tuple[Any, ...], step: int) -> float:

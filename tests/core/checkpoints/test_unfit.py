@@ -98,7 +98,7 @@ def test_a_start_passes_over_what_is_of_another_shape_once_for_its_context():
 
     assert (unfit.id, unfit.context) == (newest.id, world.state.progress.environment)
     assert older < newest.id
-    # What a start can begin from is kept beside what it cannot.
+    # Checkpoints that a start can begin from are kept beside those that it cannot.
     assert {older, newest.id} <= pinned(world.state.checkpoints, keep_last=1).keys()
 
     world.restart_daemon()

@@ -118,7 +118,7 @@ def test_an_exception_at_every_batch_still_ends_the_run():
 
 
 def raise_next(world: Deadly) -> None:
-    """As `raise_in`, behind all batches that are skipped."""
+    """As `raise_in`, after all batches that are skipped."""
 
     def trains() -> bool:
         one = world.trainer
@@ -142,7 +142,7 @@ def test_in_a_validation_the_second_time_is_the_end_even_if_batches_may_be_skipp
 
 
 def test_a_retry_tries_twice_again():
-    """Whoever retries may have corrected the task."""
+    """The task may have been corrected before the retry."""
     world = until(World(0), 6)
     raise_in(world)
     raise_in(world)

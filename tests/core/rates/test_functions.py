@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from tests.core.rated import RatedWorld
-from tests.core.simulate import find, until
+from tests.core import rated
+from tests.core.rated import GROUPS, RatedWorld
+from tests.core.simulate import find, tick_until, until
 from tolariad.core.decision import Accepted, Refusal
-from tolariad.core.learning_rate.schedule import LRPolicy
+from tolariad.core.learning_rate.group import Group
+from tolariad.core.learning_rate.schedule import LRPolicy, Schedule
 from tolariad.core.learning_rate.tabulated import Tabulated, packed
 from tolariad.core.rates import rules
 from tolariad.core.rates import words as lv
@@ -45,6 +47,27 @@ def test_a_rerun_repeats_the_table_of_the_journal(seed):
     assert world.state.rates.group("head").function == table()
     assert find(world, lv.LrViolationDetected) == []
     assert world.state.run.phase is Phase.COMPLETED
+
+
+@pytest.mark.parametrize(
+    ("other", "is_refused"), [({}, True), ({"hash": "cd"}, False), ({"factors": (1.0, 0.5) * 8}, False)]
+)
+def test_other_values_of_an_unchanged_file_are_refused_at_a_resume(monkeypatch, other, is_refused):
+    """Something that it imports has changed. Another file is accepted by its hash; another horizon is another table."""
+
+    def built_with(table):
+        schedule = Schedule(policy=LRPolicy.FUNCTION, base_lr=0.1, total_steps=12, function=table)
+        monkeypatch.setattr(rated, "GROUPS", (Group("body", schedule), *GROUPS[1:]))
+
+    built_with(table())
+    world = until(RatedWorld(0), 4)
+    built_with(table(**{"factors": (1.0, 0.5) * 6, **other}))
+    world.restart_daemon()
+    tick_until(world, lambda: world.exit or len(find(world, lv.LrGroupsRegistered)) > 1, "the end of the start")
+
+    assert (world.exit == 78) is is_refused
+    assert ("the rate function b.py:f gives other values" in world.state.run.why) is is_refused
+    assert world.state.progress.step == 4
 
 
 def test_a_capture_of_the_state_holds_the_table():

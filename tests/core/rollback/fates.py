@@ -1,4 +1,4 @@
-"""What a rollback does with every field of the state: the tables of docs/rollback-state.md."""
+"""The effect of a rollback on every field of the state: the tables of docs/rollback-state.md."""
 
 from __future__ import annotations
 

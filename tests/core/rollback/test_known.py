@@ -55,7 +55,7 @@ class Observer:
         self.left: dict[tuple[int, int, int], RunState] = {}
         self.expected: dict[str, RunState] = {}
         self.rollbacks = self.from_memory = self.to_the_start = self.again = self.forgotten = 0
-        # Those that were copied where the fold had been before.
+        # Those that were copied at a place where the fold had been before.
         self.passed: set[str] = set()
 
     def look(self, event: object, where: str) -> None:

@@ -1,4 +1,4 @@
-"""What follows from the votes in a rollback: a refused target stays usable, and the rollback goes to an older one."""
+"""The consequences of the votes in a rollback: a refused target stays usable, and the rollback goes to an older one."""
 
 from __future__ import annotations
 

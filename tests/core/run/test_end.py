@@ -70,7 +70,7 @@ def test_at_every_moment_it_counts_or_is_refused(order, then):
         world = World(0)
         for _ in range(place):
             world.tick()
-        # What the trainer has sent already arrives after the order.
+        # Reports that the trainer has sent already arrive after the order.
         crossing = world.trainer.act(world.state) if world.trainer is not None and not world.due else None
         answer = world.command(order)
         if crossing is not None and then != "the daemon dies":

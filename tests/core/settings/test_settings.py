@@ -317,7 +317,7 @@ def test_keys_without_effect_are_listed_where_they_were_set():
 
 
 def test_tables_of_keys_name_keys_that_exist():
-    """A renamed setting cannot leave its old name behind in a table."""
+    """A renamed setting cannot leave its old name in a table."""
     known = set(known_keys())
 
     assert {*RELOADABLE, *WITHOUT_EFFECT} <= known

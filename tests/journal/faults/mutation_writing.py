@@ -15,7 +15,7 @@ from tests.journal.faults.mutation_rows import (
 )
 
 WRITING: tuple[Mutation, ...] = (
-    # What is durable, and when.
+    # Which bytes are durable, and when.
     row("each write is durable when it returns", "write-is-durable", line("_SYNCED = os.O_CLOEXEC"),
         f"{CRASH}[new]"),
     row("a new folder's name is made durable", "new-folder-name-is-durable", GONE,

@@ -20,7 +20,7 @@ from tests.journal.faults.mutation_rows import Mutation
 from tests.journal.faults.mutation_table import MUTATIONS
 
 ROOT = Path(__file__).parents[3]
-# What the named tests need of the tree; the rest of it stays where it is.
+# The part of the tree that the named tests need; the rest is not copied.
 COPIED = (
     "journal",
     "tolariad",

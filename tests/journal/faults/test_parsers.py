@@ -52,7 +52,7 @@ def newest(images: Images) -> Path:
     return max(images)
 
 
-# What a newer version would write.
+# Records as a newer version would write them.
 
 
 @pytest.mark.parametrize(
@@ -132,7 +132,7 @@ def test_a_link_to_no_place_at_all_is_damage(offset):
     assert said.verdict is Verdict.DAMAGED
 
 
-# What no version writes, with every checksum and the chain made good.
+# Records that no version writes, with every checksum and the chain made good.
 
 
 def forged_in_chain(images: Images, act: Callable[[Piece], Piece]) -> Images:

@@ -57,7 +57,7 @@ def live(folder: Path, acks: Acks, plan: Plan) -> None:
     """Run a writer once in order: start, append, rotate, close."""
     with open_journal(folder, plan) as journal:
         begin_journal(journal)
-        # Whatever was found is relied on from here on, acknowledged by the dead writer or not.
+        # From here on everything that was found is relied on, acknowledged by the dead writer or not.
         acks.trying(journal.last_seq)
         acks.acknowledged(journal.last_seq)
         write(journal, plan, acks)

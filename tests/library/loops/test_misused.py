@@ -52,6 +52,10 @@ def gives_vector(loop, run, batch, number):
     run.step(loop.model(batch[0]))
 
 
+def detaches(loop, run, batch, number):
+    run.step(loop.model(batch[0]).mean().detach())
+
+
 def misnames(loop, run, batch, number):
     run.update("hots", loop.model(batch[0]).mean())
 
@@ -68,6 +72,7 @@ def misnames(loop, run, batch, number):
         (begins_again, LoopMisused, "a run has one loop"),
         (gives_text, SetupRefused, "'name' is a str"),
         (gives_vector, SetupRefused, r"step\(loss\): the loss must be a tensor with one element"),
+        (detaches, SetupRefused, r"step\(loss\): the loss has no gradient. Give it as it was computed"),
         (misnames, SetupRefused, "the optimizers are host; did you mean 'host'"),
     ],
     ids=lambda one: getattr(one, "__name__", None),

@@ -101,7 +101,7 @@ HARD: tuple[Training, ...] = (
     *_of("longer by a half", supervised.longer, {"by": 2, "first": 2}),
 )
 
-# What a rate far too high is put into, in the middle.
+# The runs into which a rate far too high is put, in the middle.
 STRUCK: tuple[Training, ...] = (
     *_of("fault", supervised.classify, {"optimizer": "adam"}, {"optimizer": "sgd", "rate": 0.1, "batch": 16}),
     *_of("fault", supervised.two_heads, {"steps": 1500}),

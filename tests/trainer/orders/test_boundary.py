@@ -1,4 +1,4 @@
-"""Boundary, gate and fence: where the trainer listens, and what it waits for."""
+"""Boundary, gate and fence: the trainer takes orders at the first and waits at the others."""
 
 from __future__ import annotations
 

@@ -72,7 +72,7 @@ class Spaced(Owned):
 
 
 class Writes(Owned):
-    """After step 2 it writes the head's rate, and the head's weight behind torch's back."""
+    """After step 2 it writes the head's rate, and the head's weight without torch's knowledge."""
 
     def on_step_end(self, model, step):
         if step == 2:

@@ -119,6 +119,11 @@ class Misspells(Adversaries):
         run.update("juge", model["judge"](batch[0]).mean())
 
 
+class Detaches(Adversaries):
+    def training_step(self, model, batch, run):
+        run.update("judge", model["judge"](batch[0]).mean().detach())
+
+
 class GivesText(Adversaries):
     def training_step(self, model, batch, run):
         super().training_step(model, batch, run)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+from typing import Final
 
 import msgspec
 
@@ -10,6 +11,9 @@ from tolariad.core.base import Batch, Bytes, DaemonEffect, Epoch, Event, Hex, Re
 from tolariad.core.health.quarantine_words import Batches
 from tolariad.core.rates.words import Standing
 from tolariad.core.run.words import Parent
+
+# `CheckpointAborted.why` if the trainer was ended while it made the checkpoint.
+TRAINER_ENDED: Final = "the trainer was ended"
 
 
 class CheckpointReason(enum.Enum):

@@ -122,11 +122,15 @@ def _onecycle(schedule: Schedule, steps: range) -> list[float]:
 
 
 def _function(schedule: Schedule, steps: range) -> list[float]:
-    """base_lr times the value of the user's function, from its table. Steps after the last one get its value."""
-    factors = factors_of(schedule.function)
-    if not factors:
+    """base_lr times the value of the user's function, from its table. Steps after the last one get its value.
+
+    A table of rates, and not of factors, is used as it is.
+    """
+    table = schedule.function
+    factors = factors_of(table)
+    if table is None or not factors:
         return [0.0] * len(steps)
-    base, last = schedule.base_lr, len(factors) - 1
+    base, last = 1.0 if table.absolute else schedule.base_lr, len(factors) - 1
     return [base * factors[min(step - 1, last)] for step in steps]
 
 

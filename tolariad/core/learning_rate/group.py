@@ -73,6 +73,16 @@ def packed_length(group: Group) -> int:
     return sum(len(one.packed) for one in (group.schedule.function, group.function) if one is not None)
 
 
+def other_values(known: Sequence[Group], found: Sequence[Group]) -> str:
+    """Return the name of a function that gives other values from the same file for the same horizon; "" without one."""
+    tables = {group.name: group.schedule.function for group in known}
+    for group in found:
+        before, now = tables.get(group.name), group.schedule.function
+        if before is not None and now is not None and before != now == replace(before, packed=now.packed):
+            return now.name
+    return ""
+
+
 def curve_of(group: Group, step: int) -> float:
     """Return the rate at `step` before an order's scale is applied."""
     schedule = in_force(group)

@@ -14,6 +14,7 @@ from tolariad.core.checkpoints.slice import HasCheckpoints
 from tolariad.core.control import words as cv
 from tolariad.core.decision import Decision, Refusal
 from tolariad.core.engine import At
+from tolariad.core.phrases import counted
 from tolariad.core.rates.slice import HasRates
 from tolariad.core.rollback.slice import HasRollbacks
 from tolariad.core.run import words as rv
@@ -121,7 +122,8 @@ def _refusal(state: Reads, command: cv.Extend) -> Refusal | None:
     phase, progress = state.run.phase, state.progress
     here = f"the run is in epoch {max(1, progress.epoch)}, at step {progress.step}"
     if phase is Phase.COMPLETED:
-        why = f"the run is complete: {progress.epoch_finished} epochs, {progress.step} steps; {_MORE}"
+        done = f"{counted(progress.epoch_finished, 'epoch')}, {counted(progress.step, 'step')}"
+        why = f"the run is complete: {done}; {_MORE}"
         return Refusal("WrongPhase", why)
     if phase is Phase.FAILED:
         return Refusal("WrongPhase", f"the run has failed: {state.run.why}")

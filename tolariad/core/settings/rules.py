@@ -15,6 +15,7 @@ import msgspec
 from tolariad.core.bounds import shown
 from tolariad.core.health.budgets import BUDGETS, FED_BREAKERS
 from tolariad.core.learning_rate.schedule import WHOLE_RUN, policy_named
+from tolariad.core.phrases import counted
 from tolariad.core.settings.changes import Change, change_of, is_under
 from tolariad.core.settings.model import Settings
 from tolariad.core.settings.optimization import LearningRate, Optimizer, PartOptimizer
@@ -51,7 +52,7 @@ OPTIMIZER_ARGUMENTS: Final[Mapping[str, frozenset[str]]] = {
 }
 # The fields of a group that are not arguments of the optimizer: pattern, name and rates.
 _GROUP_OWN: Final = frozenset({"match", "name", "base_lr", "policy", "warmup_epochs", "min_lr", "max_lr"})
-_OWN_TASK: Final = re.compile(r"^([A-Za-z_][\w.]*|[^:]+\.py):[A-Za-z_][\w.]*$")
+_OWN_TASK: Final = re.compile(r"^(lightning:)?([A-Za-z_][\w.]*|[^:]+\.py):[A-Za-z_][\w.]*$")
 
 
 def check(settings: Settings) -> list[Problem]:
@@ -116,15 +117,6 @@ def rates_of(settings: Settings, part: PartOptimizer) -> LearningRate:
     return msgspec.structs.replace(settings.learning_rate, **given)
 
 
-def functions_of(settings: Settings) -> Iterator[tuple[str, str]]:
-    """Yield the keys of policies that are functions, with their values."""
-    policies: list[tuple[str, str | None]] = [("learning_rate.policy", settings.learning_rate.policy)]
-    for name, optimizer in (("optimizer", settings.optimizer), *_parts(settings)):
-        policies += [(f"{name}.policy", optimizer.policy)] if isinstance(optimizer, PartOptimizer) else []
-        policies += [(f"{name}.groups[{n}].policy", group.policy) for n, group in enumerate(optimizer.groups)]
-    return ((key, policy) for key, policy in policies if policy is not None and ":" in policy)
-
-
 def with_functions(settings: Settings, pinned: Callable[[str], str]) -> Settings:
     """Return the settings with `pinned(policy)` for each policy that is a function."""
 
@@ -143,10 +135,6 @@ def with_functions(settings: Settings, pinned: Callable[[str], str]) -> Settings
     )
 
 
-def _parts(settings: Settings) -> Iterator[tuple[str, PartOptimizer]]:
-    return ((f"optimizers.{name}", part) for name, part in settings.optimizers.items())
-
-
 def _with_warmup(settings: Settings, epochs: int) -> Settings:
     return msgspec.structs.replace(
         settings, learning_rate=msgspec.structs.replace(settings.learning_rate, warmup_epochs=epochs)
@@ -162,7 +150,8 @@ def rate_notes(settings: Settings) -> Iterator[str]:
     warmups += [group.warmup_epochs or 0 for group in groups]
     if max(warmups) >= settings.epochs:
         yield (
-            f"a warm-up of {max(warmups)} epochs does not fit into a run of {settings.epochs} epochs: "
+            f"a warm-up of {counted(max(warmups), 'epoch')} does not fit into a run of "
+            f"{counted(settings.epochs, 'epoch')}: "
             "it is shortened to half the run"
         )
     owners = [(one.policy, one.warmup_epochs) for one in rates]
@@ -170,7 +159,10 @@ def rate_notes(settings: Settings) -> Iterator[str]:
     for policy in dict.fromkeys(policy for policy, epochs in owners if policy_named(policy) in WHOLE_RUN and epochs):
         yield f"warmup_epochs has no effect on the policy {policy}, whose curve begins at the first step"
     if general.num_cycles == 1 and any(policy == "cosine_restarts" for policy, _ in owners):
-        yield "the policy cosine_restarts has no restart with learning_rate.num_cycles 1"
+        yield (
+            "the policy cosine_restarts has no restart with learning_rate.num_cycles 1, the default of transformers: "
+            "set it to the number of cosines in the run"
+        )
 
 
 def resolved_json(settings: Settings) -> bytes:
@@ -233,7 +225,8 @@ def _task_problems(task: str | None) -> list[Problem]:
     if task is None or task in TASK_DEFAULTS or _OWN_TASK.match(task):
         return []
     close = difflib.get_close_matches(task, list(TASK_DEFAULTS), 1, 0.5)
-    what = f"must be {', '.join(TASK_DEFAULTS)}, package.module:Name or ./file.py:Name, got {shown(task)}"
+    names = "package.module:Name, ./file.py:Name or lightning:./file.py:Module"
+    what = f"must be {', '.join(TASK_DEFAULTS)}, {names}, got {shown(task)}"
     return [Problem(path="task", what=what, nearest=close[0] if close else None)]
 
 

@@ -16,11 +16,12 @@ import msgspec
 from msgspec.structs import replace
 
 from tolariad.core.architecture import words as architecture
-from tolariad.core.base import ApplyTable, Cause, setting, storable
+from tolariad.core.base import ApplyTable, Cause, Event, setting, storable
 from tolariad.core.bounds import METRICS_MAX
 from tolariad.core.checkpoints import words as ck
 from tolariad.core.rates import words as learning_rate
 from tolariad.core.rollback import words as rollback
+from tolariad.core.run import words as run
 from tolariad.core.steps import words as steps
 from tolariad.core.trainer import words as trainer
 
@@ -218,8 +219,13 @@ def _rerun_begun(s: Progress, e: ck.RerunBegun, at: Cause) -> Progress:
     return replace(s, rerun=OpenRerun(e.first, e.last, at))
 
 
-def _training_started(s: Progress, e: ck.TrainingStarted, _: Cause) -> Progress:
+def _speed_anew(s: Progress, e: Event, _: Cause) -> Progress:
+    # No step counted while the trainer started, ran steps again or was paused: that time says nothing of the speed.
     return replace(s, speed=Speed(s.step, e.mono, s.step, e.mono))
+
+
+def _rerun_ended(s: Progress, e: Event, at: Cause) -> Progress:
+    return _speed_anew(replace(s, rerun=None), e, at)
 
 
 def _epoch_started(s: Progress, e: steps.EpochStarted, _: Cause) -> Progress:
@@ -328,10 +334,11 @@ APPLY: Final[ApplyTable] = {
     steps.ValidationBegun: _validation_begun,
     steps.ValidationFinished: _validation_finished,
     steps.ValidationAborted: setting(validating=None),
-    ck.TrainingStarted: _training_started,
+    ck.TrainingStarted: _speed_anew,
     ck.RerunBegun: _rerun_begun,
-    ck.RerunFinished: setting(rerun=None),
-    ck.RerunAborted: setting(rerun=None),
+    ck.RerunFinished: _rerun_ended,
+    ck.RerunAborted: _rerun_ended,
+    run.RunResumed: _speed_anew,
     trainer.ExecutionContextRecorded: _context,
 }
 

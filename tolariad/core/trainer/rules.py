@@ -22,6 +22,7 @@ from tolariad.core.inputs import (
     TrainerSpawned,
     TrainerStuck,
 )
+from tolariad.core.learning_rate.group import other_values
 from tolariad.core.rates import words as ov
 from tolariad.core.rates.slice import HasRates
 from tolariad.core.run import words as rv
@@ -59,11 +60,21 @@ def unwanted(state: Reads, event: tv.TrainerStarted, _: At[Reads]) -> Decision |
 
 
 def ready(state: Reads, report: tv.ReadyReport, _: At[Reads]) -> Decision:
-    """Record the execution context: the trainer has built its model. Fail the run if it has other data than before."""
+    """Record the execution context: the trainer has built its model.
+
+    Fail the run if it has other data than before, or if a rate function gives other values and its file is the same.
+    """
     other = other_data(state.progress, report.environment)
     if other and not state.trainer.accepts_data:
         why = f"{data_refusal(other)}. Start the run with its former data and --retry, or go on with --accept-data"
         return Decision((rv.RunFailed(kind=rv.FailureKind.DATA, why=why),))
+    if state.progress.step and (name := other_values(state.rates.groups, report.groups)):
+        why = (
+            f"the rate function {name} gives other values than those in the journal, although its file is the same: "
+            "something that it imports has changed. Put that back and start with --retry; or change the file as well, "
+            "and start with --retry --accept-config"
+        )
+        return Decision((rv.RunFailed(kind=rv.FailureKind.CONFIGURATION, why=why),))
     incarnation, hash_ = state.trainer.incarnation, environment_hash(report.environment)
     return Decision((tv.ExecutionContextRecorded.of(report, incarnation=incarnation, hash=hash_, other_data=other),))
 
@@ -191,7 +202,7 @@ def _reason(state: Reads, given: TrainerGone) -> tv.DeathReason:
 def _why_ended(what: TrainerIsGone) -> str:
     """Return the reason as a clause."""
     if isinstance(what, tv.TrainerEnded):
-        return "the trainer was ended"
+        return ck.TRAINER_ENDED
     is_daemons = isinstance(what, Opened) or what.reason is tv.DeathReason.WITH_DAEMON
     return "the daemon ended" if is_daemons else "the trainer died"
 

@@ -17,6 +17,7 @@ from tolariad.core.rates.words import SCHEDULER_STEPPED
 if TYPE_CHECKING:
     from torch.optim import Optimizer
 
+_GONE: Final = "made in a call, and gone after it"
 # The schedulers of an optimizer, as of the last search.
 _found: Final[WeakKeyDictionary[Optimizer, list[ReferenceType[LRScheduler]]]] = WeakKeyDictionary()
 
@@ -27,16 +28,23 @@ def what_wrote(optimizer: Optimizer, index: int, found: float | None) -> str:
         rates = getattr(scheduler, "_last_lr", ())
         if index < len(rates) and found is not None and float(rates[index]) == found:
             return _words(scheduler)
+    if _is_scheduled(optimizer) and not _schedulers(optimizer):
+        return f"{SCHEDULER_STEPPED} ({_GONE})"
     return ""
 
 
 def what_stepped(optimizer: Optimizer) -> str:
     """Return the violation's words if a scheduler of this optimizer was stepped, whether it changed a rate or not."""
-    if not getattr(optimizer.step, "_wrapped_by_lr_sched", False):
+    if not _is_scheduled(optimizer):
         return ""
     if not _schedulers(optimizer):
         _found.pop(optimizer)  # it was created after the last search
     return next((_words(one) for one in _schedulers(optimizer) if one.last_epoch > 0), "")
+
+
+def _is_scheduled(optimizer: Optimizer) -> bool:
+    """Return whether a scheduler was ever made for this optimizer; it leaves a mark."""
+    return bool(getattr(optimizer.step, "_wrapped_by_lr_sched", False))
 
 
 def _words(scheduler: Any) -> str:
@@ -44,11 +52,15 @@ def _words(scheduler: Any) -> str:
 
 
 def _schedulers(optimizer: Optimizer) -> list[LRScheduler]:
-    if optimizer not in _found:
+    held = _found.get(optimizer)
+    alive = [one for each in held or () if (one := each()) is not None]
+    # If all of them are gone, others may have taken their place. If there was none, the next search finds none either.
+    if held is None or (held and not alive):
         # type(): the __class__ of a proxy may run code.
         _found[optimizer] = [
             ref(one)
             for one in gc.get_objects()
             if issubclass(type(one), LRScheduler) and one.__dict__.get("optimizer") is optimizer
         ]
-    return [one for held in _found[optimizer] if (one := held()) is not None]
+        alive = [one for each in _found[optimizer] if (one := each()) is not None]
+    return alive

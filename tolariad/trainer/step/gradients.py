@@ -99,17 +99,33 @@ def _backward(setup: Setup, batch: Any, parts: int) -> torch.Tensor:
     if isinstance(returned, dict):
         setup.metrics.log(returned, parts, but="loss")
         returned = _named(returned)
-    return add_gradients(setup, scalar(returned), parts)
+    return add_gradients(setup, scalar(returned), parts, "the loss that loss(model, batch) returns")
 
 
-def add_gradients(setup: Setup, loss: torch.Tensor, parts: int) -> torch.Tensor:
-    """Add the share of the loss of one micro-batch of `parts` to the gradients. Return it detached from the graph."""
+def add_gradients(setup: Setup, loss: torch.Tensor, parts: int, what: str) -> torch.Tensor:
+    """Add the share of the loss of one micro-batch of `parts` to the gradients. Return it detached from the graph.
+
+    Raises SetupRefused, which begins with `what`, if the loss has no graph.
+    """
     share = loss if parts == 1 else loss / parts
-    if setup.scaling is not None:
-        setup.scaling.backward(share)
-    else:
-        share.backward()
+    try:
+        if setup.scaling is not None:
+            setup.scaling.backward(share)
+        else:
+            share.backward()
+    except RuntimeError as error:
+        refuse_without_graph(loss, what, error)
+        raise
     return loss.detach()
+
+
+def refuse_without_graph(loss: torch.Tensor, what: str, error: RuntimeError) -> None:
+    """Raise SetupRefused, which begins with `what`, if a backward pass raised because the loss has no graph."""
+    if not loss.requires_grad:
+        raise SetupRefused(
+            f"{what} has no gradient. Give it as it was computed: not `loss.detach()`, not a new tensor of its value, "
+            "not computed under `torch.no_grad()`, and not from frozen parameters alone"
+        ) from error
 
 
 def scalar(loss: Any, where: str = "loss(model, batch) must return") -> torch.Tensor:

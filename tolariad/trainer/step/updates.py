@@ -17,7 +17,7 @@ import torch
 
 from tolariad.core.steps.words import NOT_MEASURED
 from tolariad.trainer.errors import SetupRefused
-from tolariad.trainer.step.gradients import drop_gradients, norm_of, scalar
+from tolariad.trainer.step.gradients import drop_gradients, norm_of, refuse_without_graph, scalar
 from tolariad.trainer.step.measured import InFlight, Measured, measured
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ class Updates:
         """Run the backward pass of `loss`, then a step of the optimizer `name`. Drop all gradients.
 
         `loss` is a tensor with one element. `retain_graph` is that of `Tensor.backward`. Raises SetupRefused for an
-        unknown name, or another kind of loss.
+        unknown name, another kind of loss, or one without a gradient.
         """
         if name not in self._owned:
             close = difflib.get_close_matches(str(name), self._owned, 1, 0.5)
@@ -96,10 +96,14 @@ class Updates:
         setup = self._setup
         owner, others = self._owned[name]
         with self._without_autocast():
-            if setup.scaling is not None:
-                setup.scaling.backward(loss, retain_graph=retain_graph)
-            else:
-                loss.backward(retain_graph=retain_graph)
+            try:
+                if setup.scaling is not None:
+                    setup.scaling.backward(loss, retain_graph=retain_graph)
+                else:
+                    loss.backward(retain_graph=retain_graph)
+            except RuntimeError as error:
+                refuse_without_graph(loss, f"update({name!r}, loss): the loss", error)
+                raise
         drop_gradients(others)
         setup.rates.drop_frozen_gradients()
         overflow = setup.scaling.unscale([owner.optimizer]) if setup.scaling is not None else None

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from itertools import islice
 from numbers import Real
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -20,6 +20,7 @@ from tolariad.failpoints import reached
 from tolariad.trainer.data.feed import to_device
 from tolariad.trainer.data.randomness import derived_seed, preserved_rng, seed_everything
 from tolariad.trainer.errors import SetupRefused, TaskRaised
+from tolariad.trainer.step.updates import checked_metrics
 
 if TYPE_CHECKING:
     from tolariad.trainer.setup import Setup
@@ -36,11 +37,11 @@ class Metrics(NamedTuple):
     samples: int
 
 
-def validate(setup: Setup, beat: Callable[[], None], *, batches: int | None = None) -> Metrics:
+def validate(setup: Setup, beat: Callable[[], None], *, only: tuple[Any, ...] | None = None) -> Metrics:
     """Evaluate a run on its validation data, with the averaged weights if it keeps them. No metrics without data.
 
     Sums are added up in double precision, in the order of the batches. `beat` is called at first and before each batch.
-    `batches`: only so many.
+    `only`: evaluate these batches, and read no data.
     """
     if setup.validation is None:
         return Metrics({}, 0)
@@ -54,21 +55,31 @@ def validate(setup: Setup, beat: Callable[[], None], *, batches: int | None = No
             with preserved_rng(), torch.no_grad():
                 # A validation that draws must give the same result in every epoch and after every restart.
                 seed_everything(derived_seed(setup.rng_seed, "validation"))
-                for batch in islice(setup.validation.epoch(0, 0), batches):
+                for batch in setup.validation.epoch(0, 0) if only is None else only:
                     beat()
-                    if batches is None:
+                    if only is None:
                         reached("validation")
                     with setup.forward():
                         found = setup.task.evaluate(setup.model, to_device(batch, setup.device))
                     for name, total, count in _sums(found, batch):
                         sums.setdefault(name, []).append(total)
                         counts[name] = counts.get(name, 0) + count
+                whole = _of_the_whole(setup)
         finally:
             # Restore each module's own mode: a task may keep some of them in eval mode all the time.
             for module, training in modes:
                 module.training = training
     means = {name: _total(values) / counts[name] if counts[name] else math.nan for name, values in sums.items()}
-    return Metrics(means, max(counts.values(), default=0))
+    return Metrics(means | whole, max(counts.values(), default=0))
+
+
+def _of_the_whole(setup: Setup) -> dict[str, float]:
+    """Return the results of the task's `on_validation_end`, such as a metric that is no mean over batches."""
+    ended = getattr(setup.task, "on_validation_end", None)
+    found = ended(setup.model) if callable(ended) else None
+    return {
+        name: float(value) for name, value in checked_metrics(found, "on_validation_end(model) must return").items()
+    }
 
 
 def try_evaluate(setup: Setup, beat: Callable[[], None] = lambda: None) -> Metrics:
@@ -82,12 +93,10 @@ def try_evaluate(setup: Setup, beat: Callable[[], None] = lambda: None) -> Metri
     ]
     before = [(buffer, buffer.detach().clone()) for buffer in setup.model.buffers()]
     try:
-        return validate(setup, beat, batches=1)
-    except (SetupRefused, *_TRANSIENT):
-        raise
-    except Exception as error:
-        why = f"evaluate(model, batch) raises {type(error).__name__} on the first batch of the validation data: {error}"
-        raise TaskRaised(why) from error
+        with _blamed("the validation data raise {} when their first batch is read: {}"):
+            first = _first_batch(setup, beat)
+        with _blamed("evaluate(model, batch) raises {} on the first batch of the validation data: {}"):
+            return validate(setup, beat, only=first)
     finally:
         if setup.validation is not None:
             # They have read items: what they remember must not reach a real validation.
@@ -97,6 +106,27 @@ def try_evaluate(setup: Setup, beat: Callable[[], None] = lambda: None) -> Metri
         with torch.no_grad():
             for buffer, value in before:
                 buffer.copy_(value)
+
+
+def _first_batch(setup: Setup, beat: Callable[[], None]) -> tuple[Any, ...]:
+    """Return the first batch of the validation data, or none."""
+    beat()
+    if setup.validation is None:
+        return ()
+    with preserved_rng():
+        seed_everything(derived_seed(setup.rng_seed, "validation"))
+        return tuple(islice(setup.validation.epoch(0, 0), 1))
+
+
+@contextmanager
+def _blamed(sentence: str) -> Iterator[None]:
+    """Turn what the user's code raises into TaskRaised; `sentence` has places for its type and its text."""
+    try:
+        yield
+    except (SetupRefused, *_TRANSIENT):
+        raise
+    except Exception as error:
+        raise TaskRaised(sentence.format(type(error).__name__, error)) from error
 
 
 def _total(values: list[Any]) -> float:

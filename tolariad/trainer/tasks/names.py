@@ -24,6 +24,7 @@ OPTIONAL: Final = (
     "participants",
     "on_step_end",
     "on_epoch_end",
+    "on_validation_end",
     "state_dict",
     "load_state_dict",
 )
@@ -48,7 +49,7 @@ _ELSEWHERE: Final = {
     "on_batch_end": "on_step_end",
     "on_train_batch_end": "on_step_end",
     "on_train_epoch_end": "on_epoch_end",
-    "on_validation_epoch_end": "on_epoch_end",
+    "on_validation_epoch_end": "on_validation_end",
 }
 _SIMILARITY: Final = 0.8
 # The arguments of methods that are first called long after the start, where a wrong signature would cost the most.
@@ -56,6 +57,7 @@ _LATE: Final = {
     "grow": ("model", "change"),
     "on_step_end": ("model", "step"),
     "on_epoch_end": ("model", "epoch", "metrics"),
+    "on_validation_end": ("model",),
     "clip_gradients": ("model",),
     "state_dict": (),
     "load_state_dict": ("state",),
