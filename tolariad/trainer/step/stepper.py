@@ -46,17 +46,23 @@ class Stepper:
     """Makes new steps, or repeats those of a script. `position`: the current position; `rerun`: the script, or None."""
 
     def __init__(
-        self, setup: Setup, link: Link, stopwatch: Stopwatch, audit: Audit, *, hook: Callable[..., None]
+        self,
+        setup: Setup,
+        link: Link,
+        stopwatch: Stopwatch,
+        audit: Audit,
+        *,
+        hook: Callable[..., None],
+        gives_context: bool = False,
     ) -> None:
-        """`hook` calls one of the task's optional methods, by name."""
+        """`hook` calls one of the task's optional methods, by name. `gives_context`: on_step_end asks for a context."""
         self._setup = setup
         self._reporter, self._gate, self._progress = link.reporter, link.gate, link.progress
         self._stopwatch = stopwatch
         self._audit = audit
         self._hook = hook
         self._metrics = setup.metrics
-        # Whether the task's on_step_end asks for a context.
-        self.gives_context = False
+        self._gives_context = gives_context
         self.position = Position(step=0, epoch=1, batch=0)
         self.rerun = Rerun(None)
         self._unsettled: PendingStep | None = None
@@ -153,7 +159,7 @@ class Stepper:
         reached("step")
         self.position = Position(step, at.epoch, at.batch + batches)
         self._progress.reached(step)
-        if self.gives_context:
+        if self._gives_context:
             self._hook("on_step_end", step, context=self._context(found, used))
         else:
             self._hook("on_step_end", step)
