@@ -93,7 +93,7 @@ def recorded(folder: Any) -> tuple[Callable[[], None], Metered, Callable[[], Non
     batches = endless(lambda: setup.train.epoch(1, 0))
 
     def step() -> None:
-        trainer._stepper.make((next(batches),))
+        trainer.stepper.make((next(batches),))
         trainer._stop()
 
     def close() -> None:

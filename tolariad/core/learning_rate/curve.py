@@ -246,7 +246,8 @@ def top_step(schedule: Schedule, step: int) -> int:
     elif schedule.policy is LRPolicy.FUNCTION:
         factors = factors_of(schedule.function)
         top = max(range(max(0, done), len(factors)), key=factors.__getitem__, default=done)
-    return max(step, schedule.start + 1 + top)
+    # A warm-up that is level does not rise, and the step after it may be lower.
+    return max((step, max(step, schedule.start + 1 + top)), key=lambda one: rate(schedule, one))
 
 
 def rates_digest(rates: Sequence[float]) -> int:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import torch
 
@@ -98,7 +98,7 @@ def _backward(setup: Setup, batch: Any, parts: int) -> torch.Tensor:
         returned = setup.task.loss(setup.model, batch)
     if isinstance(returned, dict):
         setup.metrics.log(returned, parts, but="loss")
-        returned = _named(returned)
+        returned = returned["loss"] if "loss" in returned else _refuse_without_loss(returned)
     return add_gradients(setup, scalar(returned), parts, "the loss that loss(model, batch) returns")
 
 
@@ -136,10 +136,8 @@ def scalar(loss: Any, where: str = "loss(model, batch) must return") -> torch.Te
     return loss if loss.dim() == 0 else loss.reshape(())
 
 
-def _named(returned: dict[Any, Any]) -> Any:
-    """Return the loss among what the task returned by name. Raises SetupRefused if there is none."""
-    if "loss" in returned:
-        return returned["loss"]
+def _refuse_without_loss(returned: dict[Any, Any]) -> NoReturn:
+    """Raise SetupRefused, with the names that the task returned."""
     raise SetupRefused(
         f"loss(model, batch) returns a dict without `loss`; it has {', '.join(map(str, returned)) or 'no key'}. Give "
         "the value to minimise the name `loss`"
