@@ -9,6 +9,7 @@ compares it with the rows that the same function returns for the events. Only th
 from __future__ import annotations
 
 import logging
+import math
 import sys
 from array import array
 from collections.abc import Callable, Iterable, Sequence
@@ -29,6 +30,8 @@ _log = logging.getLogger(__name__)
 TYPES: Final = {"q": "signed integers", "Q": "unsigned integers", "d": "floats"}
 _VALUE_BYTES: Final = 8
 _HEAD_BYTES_MAX: Final = 4096  # of a table without its data: names, types, lengths
+# Columns after those that the caller names, which rows may have or not.
+FURTHER_MAX: Final = 64
 # A segment with half a million rows is closed. The rows of one segment then take about 25 MB of memory.
 ROWS_MAX: Final = 1 << 19
 
@@ -38,11 +41,18 @@ TableRow = Sequence[float]  # one number for each column; integers are allowed
 class Tabulation(msgspec.Struct, frozen=True):
     """The columns of a table as `(name, type)`, with a type of `TYPES`, and the function from an event to its row.
 
-    The function returns None if the event has no row.
+    The function returns None if the event has no row. A row may have up to FURTHER_MAX values more than there are
+    columns: these are floats, in columns named `further` and a number from 1. NaN: the row has no such value.
     """
 
     columns: tuple[tuple[str, str], ...]
     row: Callable[[bytes], TableRow | None]
+    further: str = ""
+
+    def column(self, index: int) -> tuple[str, str]:
+        """Return name and type of a column, by its index in the longest row."""
+        named = len(self.columns)
+        return self.columns[index] if index < named else (f"{self.further}{index - named + 1}", "d")
 
 
 class Columns(msgspec.Struct, frozen=True):
@@ -69,8 +79,8 @@ class Gathering:
     """The rows of one segment so far. If the row function raises, the segment gets no table; nothing else changes."""
 
     def __init__(self, tabulation: Tabulation) -> None:
+        self._tabulation = tabulation
         self._row = tabulation.row
-        self._names = tabulation.columns
         self._columns = [_array(kind) for _, kind in tabulation.columns]
         self._lost = False
 
@@ -84,14 +94,26 @@ class Gathering:
         try:
             for event in events:
                 row = self._row(event)
-                if row is not None:
-                    for column, value in zip(self._columns, row, strict=True):
-                        column.append(value)
+                if row is None:
+                    continue
+                if len(row) != len(self._columns):
+                    row = self._fitted(row)
+                for column, value in zip(self._columns, row, strict=True):
+                    column.append(value)
         except Exception:  # noqa: BLE001 -- the caller's function may raise anything
             # The events are already durable and the table is derived, so the commit succeeds. A table with a missing
             # row would be wrong, so this segment gets none.
             self._lost = True
             _log.exception("The row function failed on an event. The segment will be closed without its step table.")
+
+    def _fitted(self, row: TableRow) -> TableRow:
+        """Return the row with NaN for the further values that it lacks. Add the columns that are missing for it."""
+        named, width = len(self._tabulation.columns), len(row)
+        if not named <= width <= named + (FURTHER_MAX if self._tabulation.further else 0):
+            raise ValueError(f"a row of {width} values does not fit into {named} columns")
+        for _ in range(len(self._columns), width):
+            self._columns.append(_missing(len(self)))
+        return (*row, *[math.nan] * (len(self._columns) - width))
 
     def add_frame(self, view: SegmentView, frame: Frame) -> None:
         """Add the rows of a frame that was read from disk."""
@@ -111,20 +133,24 @@ class Gathering:
         if self._lost or not len(self):
             return None
         # Names and types are in the body, so a reader does not need to know the writer's version.
-        columns = [(name, kind, _to_bytes(data)) for (name, kind), data in zip(self._names, self._columns, strict=True)]
+        columns = [(*self._tabulation.column(index), _to_bytes(data)) for index, data in enumerate(self._columns)]
         body = _encode(_Body(len(self), columns))
         # A table is optional. One that is too long for a frame is left out instead of failing the rotation.
         return body if len(body) <= BODY_BYTES_MAX else None
 
     def columns(self) -> Columns:
         """Return the rows so far, as columns."""
-        return Columns({name: data for (name, _), data in zip(self._names, self._columns, strict=True)})
+        return Columns({self._tabulation.column(index)[0]: data for index, data in enumerate(self._columns)})
 
 
 def _array(kind: str) -> array[float]:
     # The type checker accepts an integer as a float. An array of floats does not, and raises if it is given one.
     empty: array[float] = array(kind)
     return empty
+
+
+def _missing(rows: int) -> array[float]:
+    return array("d", [math.nan]) * rows
 
 
 def _to_bytes(data: array[float]) -> bytes:
@@ -171,7 +197,10 @@ def check_table(view: SegmentView, frame: Frame, gathered: Gathering | None, tab
 
 
 def _same_columns(found: Columns, tabulation: Tabulation) -> bool:
-    return tuple((name, data.typecode) for name, data in found.by_name.items()) == tabulation.columns
+    """Return whether the table has the named columns, and further ones of the tabulation."""
+    there, named = [(name, data.typecode) for name, data in found.by_name.items()], len(tabulation.columns)
+    most = named + (FURTHER_MAX if tabulation.further else 0)
+    return named <= len(there) <= most and there == [tabulation.column(index) for index in range(len(there))]
 
 
 def _damaged(view: SegmentView, frame: Frame, what: str) -> JournalDamaged:
@@ -202,8 +231,12 @@ def read_columns(folder: Path, tabulation: Tabulation, *, files: Files = OS_FILE
         successor = view
     # Back in the order of the journal.
     for part in reversed(views):
-        for column, data in part.by_name.items():
-            whole.by_name[column].extend(data)
+        for column in part.by_name:
+            if column not in whole.by_name:
+                whole.by_name[column] = _missing(len(whole))
+        rows = len(part)
+        for column, data in whole.by_name.items():
+            data.extend(part.by_name[column] if column in part.by_name else _missing(rows))
     return whole
 
 

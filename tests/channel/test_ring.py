@@ -5,10 +5,14 @@ from __future__ import annotations
 import mmap
 import os
 import random
+import struct
 
+import hypothesis
 import pytest
+from hypothesis import strategies
 
 from tolariad.channel.ring import RING_BYTES, SLOT_BYTES, SLOTS, RingReader, RingWriter
+from tolariad.core.bounds import METRICS_MAX
 from tolariad.core.steps.words import StepReport, StepValues, report_of
 
 
@@ -56,6 +60,35 @@ def test_a_record_with_any_byte_wrong_is_not_taken(memory):
         assert RingReader(memory.cast("Q"), memory.cast("d")).take(7) is None, at
         memory[at] = whole[at]
     assert RingReader(memory.cast("Q"), memory.cast("d")).take(7) == report(7)
+
+
+@hypothesis.given(strategies.lists(strategies.lists(strategies.floats(width=64), max_size=METRICS_MAX), max_size=9))
+def test_metrics_of_any_number_and_kind_pass_bit_for_bit(rows):
+    """Also none after some, and NaN with any bits; a slot is used again after a whole round."""
+    memory = memoryview(mmap.mmap(-1, RING_BYTES))
+    writer, reader = RingWriter(memory.cast("Q"), memory.cast("d")), RingReader(memory.cast("Q"), memory.cast("d"))
+    writer._count = reader._count = SLOTS - 2
+    for number, row in enumerate(rows, 1):
+        writer.write(number, values(number), tuple(row))
+        taken = reader.take(number)
+        assert taken is not None
+        assert struct.pack(f"{len(row)}d", *taken.metrics) == struct.pack(f"{len(row)}d", *row)
+        assert report_of(values(number), taken.metrics) == taken
+
+
+@pytest.mark.parametrize("count", [1, 4, METRICS_MAX])
+def test_a_record_with_any_byte_of_its_metrics_wrong_is_not_taken(memory, count):
+    """Their number is checked too, and a number beyond the bound reads nothing from another record."""
+    row = tuple(float(n % 3) for n in range(count))
+    RingWriter(memory.cast("Q"), memory.cast("d")).write(7, values(7), row)
+    first = SLOTS * SLOT_BYTES
+    for at in (*range(80), *range(first, first + 8 * count)):
+        memory[at] ^= 0x40
+        assert RingReader(memory.cast("Q"), memory.cast("d")).take(7) is None, at
+        memory[at] ^= 0x40
+    taken = RingReader(memory.cast("Q"), memory.cast("d")).take(7)
+    assert taken is not None
+    assert taken.metrics == row
 
 
 def test_a_record_of_the_round_before_is_not_taken_for_this_one(memory):

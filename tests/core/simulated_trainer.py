@@ -26,6 +26,8 @@ STEPS_PER_EPOCH = 4
 BATCHES = {1: "ss-ss", 2: "ssss-", 3: "--ssss", 4: "ssss", 5: "s-sss"}
 ACCURACY = {1: 0.1, 2: 0.3, 3: 0.2, 4: 0.25, 5: 0.15}
 SKIPPED = sum(BATCHES[epoch].count("-") for epoch in range(1, EPOCHS + 1))
+# The second one comes in the second epoch.
+METRICS = ("twice", "later")
 DAMAGED = {"file": "model.safetensors", "why": "it is damaged"}
 OF_ANOTHER_SHAPE = {
     "file": "model.safetensors",
@@ -227,13 +229,17 @@ class Trainer:
             return sv.EpochStartedReport(epoch=epoch)
         if not gate_open(durable):
             return None
+        if len(order.metrics) < min(epoch, len(METRICS)):
+            self.order = replace(order, metrics=METRICS[: len(order.metrics) + 1])
+            return sv.MetricsNamedReport(names=METRICS[len(order.metrics) : len(order.metrics) + 1])
         self.batch += 1
         at = {"epoch": epoch, "batch": self.batch, "grad_norm": 2.0}
         if BATCHES[epoch][self.batch - 1] == "-":
             reason = sv.SkipReason.OVERFLOW
             return sv.StepSkippedReport(step=self.step + 1, loss=float("nan"), reason=reason, **at)
         self.step += 1
-        return sv.StepReport(step=self.step, loss=1.0 / self.step, lr=0.1, rates=5, **at)
+        metrics = (2.0 * self.step, 0.5 * (self.step % 3))[: len(order.metrics)]
+        return sv.StepReport(step=self.step, loss=1.0 / self.step, lr=0.1, rates=5, metrics=metrics, **at)
 
     def _end_epoch(self, order: ck.TrainFrom) -> Report | None:
         epoch = self.done_epoch + 1

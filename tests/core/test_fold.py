@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from msgspec import inspect
 
 from tests.core.simulate import World
-from tolariad.core.base import Actor, Event
+from tolariad.core.base import Event
 from tolariad.core.checkpoints import words as ck
 from tolariad.core.replay import ReplayError, newest_usable, replay_records
 from tolariad.core.rollback import words as rb
@@ -132,9 +132,9 @@ def test_an_unknown_or_skippable_event_changes_nothing_but_the_number():
     """A newer version's event passes by; a skippable one of ours never touches the state."""
     world = World(1)
     world.run(60)
-    note = EVENT_TYPES["NoteAdded"](text="x", id="i", actor=Actor(uid=1), skippable=True)
+    ours = EVENT_TYPES["SchedulingRecorded"](skippable=True, incarnation=9, threads=1, cores=(0,))
 
-    for event in (Unknown("Newer", skippable=True), note):
+    for event in (Unknown("Newer", skippable=True), ours):
         after = apply(world.state, event)
         assert after == msgspec.structs.replace(world.state, seq=world.state.seq + 1)
 

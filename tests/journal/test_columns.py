@@ -16,12 +16,12 @@ from journal.packing import Packer
 from tests.journal.faults.lab import forged, pieces_of, put_pieces
 from tests.journal.make import FaultyFiles, begin, commit, numbered, read_all
 from tolariad.core.run.words import RunResumed
-from tolariad.core.steps.table import STEP_COLUMNS, step_row
+from tolariad.core.steps.table import METRIC, STEP_COLUMNS, step_row
 from tolariad.core.steps.words import StepCompleted
 from tolariad.core.vocabulary import encode_event
 
 SEGMENT = 24 * 4096
-TABLE = Tabulation(STEP_COLUMNS, step_row)
+TABLE = Tabulation(STEP_COLUMNS, step_row, METRIC)
 
 
 def step(n: int, **changed: object) -> StepCompleted:
@@ -39,7 +39,10 @@ def step(n: int, **changed: object) -> StepCompleted:
 
 
 def rows(steps: list[StepCompleted]) -> dict[str, array]:
-    return {name: array(kind, [getattr(one, name) for one in steps]) for name, kind in STEP_COLUMNS}
+    found = {name: array(kind, [getattr(one, name) for one in steps]) for name, kind in STEP_COLUMNS}
+    for n in range(max((len(one.metrics) for one in steps), default=0)):
+        found[f"metric{n + 1}"] = array("d", [one.metrics[n] if n < len(one.metrics) else math.nan for one in steps])
+    return found
 
 
 def fill(folder, steps: list[StepCompleted], files: Files | None = None, batch: int = 2) -> list[bytes]:
@@ -85,6 +88,45 @@ def test_numbers_that_are_not_finite_keep_their_bits(quick_path):
     steps.append(step(1, step=(1 << 63) - 1))
     fill(quick_path, steps)
 
+    assert same(read_columns(quick_path, TABLE), steps)
+    assert verify(quick_path, tabulation=TABLE).verdict is Verdict.CLEAN
+
+
+def test_metrics_are_columns_of_their_own_in_the_segments_that_have_some(quick_path):
+    """None at first, then more and more, and none again: NaN stands for a missing one; verify compares them."""
+    many = tuple(float(n) for n in range(64))
+    steps = [step(n, metrics=many[: max(0, n - 40)] if n < 130 else ()) for n in range(1, 181)]
+    fill(quick_path, steps)
+
+    assert len(tables(quick_path)) >= 3
+    found = read_columns(quick_path, TABLE)
+    assert same(found, steps)
+    assert len(found.by_name) == len(STEP_COLUMNS) + 64
+    assert verify(quick_path, tabulation=TABLE).verdict is Verdict.CLEAN
+    lying = Tabulation(
+        STEP_COLUMNS, lambda event: (row := step_row(event)) and (*row[:7], *(-one for one in row[7:])), METRIC
+    )
+    assert verify(quick_path, tabulation=lying).verdict is Verdict.DAMAGED
+
+
+def test_a_row_has_no_more_metrics_than_a_run_may_have(quick_path):
+    """Whatever the event holds; a row that is too long for another reason costs the table."""
+    event = encode_event(step(1, metrics=(0.0,) * 65))
+    assert len(step_row(event)) == len(STEP_COLUMNS) + 64
+    gathering = Gathering(Tabulation(STEP_COLUMNS, step_row))
+    gathering.add([event])
+    assert gathering.body() is None
+
+
+def test_tables_of_an_older_version_are_read_from_the_events(quick_path):
+    """It had no column `epoch` and no metrics."""
+    steps = [step(n) for n in range(1, 61)]
+    older = Tabulation(STEP_COLUMNS[:6], lambda event: (row := step_row(event)) and row[:6])
+    with begin(Journal.open(quick_path, segment_bytes=SEGMENT, tabulation=older)) as journal:
+        for one in steps:
+            commit(journal, [encode_event(one)], step=one.step)
+
+    assert tables(quick_path)
     assert same(read_columns(quick_path, TABLE), steps)
     assert verify(quick_path, tabulation=TABLE).verdict is Verdict.CLEAN
 
@@ -223,7 +265,8 @@ def test_the_row_function_takes_completed_steps_and_nothing_else():
     """Only a completed step has a row, with one number for each column."""
     assert step_row(encode_event(RunResumed(origin="start"))) is None
     assert step_row(b"\xc0") is None
-    assert step_row(encode_event(step(3))) == (3, 1, 30, 1 / 3, 3 / 7, 1e-3 / 3)
+    assert step_row(encode_event(step(3))) == (3, 1, 30, 1 / 3, 3 / 7, 1e-3 / 3, 1)
+    assert step_row(encode_event(step(3, metrics=(0.5, math.inf))))[7:] == (0.5, math.inf)
     gathering = Gathering(TABLE)
     gathering.add([encode_event(step(n, actor=None, cause=n)) for n in range(1, 4)])
     assert len(gathering.columns()) == 3

@@ -261,6 +261,18 @@ def test_a_task_that_changes_rates_behind_the_runs_back(tmp_path, route):
     holds(run_dir, "AuditDiffered" if route == "wrapped_step" else "LrViolationDetected")
 
 
+def test_a_run_with_metrics(tmp_path):
+    """It dies once, and has each step's metrics once."""
+    run_dir = made(tmp_path / "run")
+    environ = {"TOLARIA_FAILPOINT": f"step:5@{tmp_path / 'token'}"}
+    (tmp_path / "token").touch()
+    sets = [SEGMENT, "torch_threads=1", "batch_size=32"]
+    asked = {"task": f"{ODD}:Measured", "epochs": 2, "sets": sets, "trainer_command": None}
+    daemon = DaemonProcess(run_dir, environ=environ, **asked)
+    assert daemon.wait() == 0, daemon.stderr
+    holds(run_dir, "MetricsNamed", "TrainerDied", "RerunFinished", "RunCompleted")
+
+
 def test_a_careful_run(tmp_path):
     """Boundaries over a limit of 0 cause conservative mode. Without the limit the run leaves it after five healthy
     minutes.

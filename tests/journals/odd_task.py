@@ -37,6 +37,22 @@ class Slow:
         return {"loss": (self.loss(model, batch), 1)}
 
 
+class Measured(Slow):
+    """It has metrics, one of them from the third step on."""
+
+    step_s = 0.01
+    steps = 0
+
+    def loss(self, model, batch):
+        loss = super().loss(model, batch)
+        self.steps += 1
+        late = {"late": self.steps} if self.steps > 2 else {}
+        return {"loss": loss, "double": 2 * loss, **late}
+
+    def evaluate(self, model, batch):
+        return {}
+
+
 class Slower(Slow):
     """For minutes of training in few steps."""
 

@@ -84,7 +84,7 @@ def test_a_record_that_is_not_whole_is_waited_for_asleep(rig_with, monkeypatch, 
         last = rig.step(number)
         rig.wait(lambda last=last: trainer.page.durable >= last)
 
-    def write_without_its_body(number, _report):
+    def write_without_its_body(number, *_report):
         ring = trainer._ring
         ring._words[ring._count % SLOTS * SLOT_BYTES // 8] = number
 

@@ -9,6 +9,7 @@ import torch
 
 from tolariad.core.settings.model import Settings
 from tolariad.trainer.optim.owners import Owner
+from tolariad.trainer.step.metrics import StepMetrics
 
 CPU = torch.device("cpu")
 
@@ -26,4 +27,5 @@ def setup_of(model, loss, clip=None):
         settings=Settings(),
         task=SimpleNamespace(loss=loss),
         clip=clip,
+        metrics=StepMetrics(),
     )

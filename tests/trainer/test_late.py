@@ -113,3 +113,46 @@ def test_what_is_found_late_is_durable_before_the_next_update(daemon_in, configu
         *("wait", "update", "report_step", "InstabilityReport"),
         *("wait", "update", "report_step"),
     ]  # fmt: skip
+
+
+def test_metrics_and_the_context_of_a_hook_are_those_of_their_step(daemon_in, configured, monkeypatch, late, tmp_path):
+    """The row of a step waits with its loss, while the next step collects its own; a hook may ask before."""
+    (tmp_path / "task.py").write_text(METRIC_TASK)
+    daemon = daemon_in("run", 1)
+    daemon.train_here(
+        configured(f"{tmp_path}/task.py:Counts", epochs=1, batch_size=8, learning_rate={"warmup_epochs": 0})
+    )
+
+    rows = [report.metrics for report in daemon.steps.values()]
+    assert rows == [(float(step), 10.0 * step) for step in range(1, len(rows) + 1)]
+    assert len(rows) == 4
+
+
+METRIC_TASK = """
+import torch
+from torch import nn
+
+
+class Counts:
+    calls = 0
+
+    def model(self, cfg):
+        return nn.Linear(4, 2)
+
+    def train_data(self, cfg):
+        return (torch.ones(32, 4),)
+
+    def val_data(self, cfg):
+        return None
+
+    def loss(self, model, batch):
+        self.calls += 1
+        return {"loss": model(batch[0]).square().mean(), "calls": torch.tensor(self.calls)}
+
+    def evaluate(self, model, batch):
+        return {}
+
+    def on_step_end(self, model, step, context):
+        context.log("tens", context.metrics["calls"] * 10)
+        assert context.loss > 0
+"""

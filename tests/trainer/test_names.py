@@ -99,13 +99,13 @@ def test_a_run_says_the_name_once_in_its_log(small_task, caplog):
     ]
 
 
-def test_keys_beside_the_loss_are_said_once(small_task, caplog):
-    """They are neither used nor recorded."""
-    setup = small_task({"loss": lambda model, batch: {"loss": model(batch[0]).mean(), "once_a": 1.0, "once_b": 2.0}})
+def test_keys_beside_the_loss_are_metrics_of_the_step(small_task, caplog):
+    """They are collected, and nothing is said about them."""
+    setup = small_task({"loss": lambda model, batch: {"loss": model(batch[0]).mean(), "one": 1.0, "two": 2.0}})
     for _ in range(3):
         forward_backward(setup, [(torch.ones(4, 2),)])
-    said = [one.message for one in caplog.records]
-    assert said == ["loss(model, batch) returns once_a, once_b beside `loss`: they are not used and not recorded."]
+    assert setup.metrics.so_far() == {"one": 1.0, "two": 2.0}
+    assert caplog.records == []
 
 
 def test_a_dict_without_the_loss_is_refused_with_its_keys(small_task):
@@ -216,3 +216,9 @@ def test_a_hook_with_other_arguments_is_refused_before_it_is_called(small_task):
     fine.load_state_dict = {}.update
     fine.on_step_end = lambda model, step, often=3: None
     assert list(uncallable(fine)) == []
+    # As are the hooks that ask for the context.
+    fine.on_step_end = lambda model, step, context: None
+    fine.on_epoch_end = lambda model, epoch, metrics, *, context: None
+    assert list(uncallable(fine)) == []
+    fine.load_state_dict = lambda state, context: None
+    assert [has for has, _ in uncallable(fine)] == ["load_state_dict(state, context)"]

@@ -206,6 +206,10 @@ def test_the_loss_of_the_step_is_the_one_that_the_task_returns(configured):
     batch = next(setup.train.epoch(1, 0))
     assert compute_updates(setup, batch, updates).read().loss == 2.5
     assert updates.metrics == {"loss": torch.tensor(2.5), "other": 1}
+    updates.log("more", 3)
+    assert setup.metrics.so_far() == {"other": 1.0, "more": 3.0}
+    assert set(updates.losses) <= {"judge", "maker"}
+    assert sum(updates.losses.values()) == pytest.approx(sum(updates._losses))
     updates.begin(2)
     updates.update("judge", setup.model["judge"](batch[0]).mean() * math.inf)
     assert not math.isfinite(updates.end({"loss": 1.0}).read().loss)

@@ -269,18 +269,19 @@ class TrainerEnd(_End):
         A step goes into the ring, every other report by the socket. `flush` sends what did not fit into the socket.
         """
         if isinstance(report, StepReport):
-            return self.report_step(msgspec.structs.astuple(report))
+            *values, metrics = msgspec.structs.astuple(report)
+            return self.report_step(tuple(values), metrics)
         return self._post(report)
 
-    def report_step(self, values: StepValues) -> int:
+    def report_step(self, values: StepValues, metrics: tuple[float, ...] = ()) -> int:
         """Report a step: as `report`, without making an object. Wakes the daemon if it sleeps."""
         number = self._number + 1
         # Without room the step goes by the socket. Overwriting a record that is not durable yet would lose a step.
         if number > self._room_to and not self._has_room(number):
-            return self._post(report_of(values))
+            return self._post(report_of(values, metrics))
         self._number = number
         # Write, then read `asleep`. The daemon sets `asleep`, then reads the ring. So at least one of the two notices.
-        self._ring.write(number, values)
+        self._ring.write(number, values, metrics)
         if self.page.asleep:
             self._packets.nudge()
         return number

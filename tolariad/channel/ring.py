@@ -10,37 +10,41 @@ durable: the writer stays within `SLOTS` of the durable number.
 
 from __future__ import annotations
 
+from array import array
 from typing import Final
 
 from tolariad.channel.packets import ChannelError
-from tolariad.core.bounds import COUNT_MAX, EPOCH_MAX
+from tolariad.core.bounds import COUNT_MAX, EPOCH_MAX, METRICS_MAX
 from tolariad.core.steps.words import StepReport, StepValues, report_of
 
 # At 5 ms a step, 1024 slots hold the records of five seconds. If the ring is full, further steps go by the socket.
 SLOTS: Final = 1024
 SLOT_BYTES: Final = 96
 _SLOT_WORDS: Final = SLOT_BYTES // 8
-RING_BYTES: Final = SLOTS * SLOT_BYTES
+# The metrics of the records lie after all slots. A run without metrics never touches this memory, so it takes none.
+RING_BYTES: Final = SLOTS * (SLOT_BYTES + 8 * METRICS_MAX)
 
 # The words of a record: its number; step, epoch, batch; loss, gradient norm and first rate, as doubles; the digest of
-# the rates; the check.
+# the rates; the check; how many metrics it has.
 _MASK: Final = (1 << 64) - 1
 # Replaces NaN in the check: hash(nan) depends on the object's address, so it differs between processes.
 _NAN: Final = 0x7FF8
 
 
-def _check(number: int, values: StepValues) -> int:
+def _check(number: int, values: StepValues, metrics: array[float] | None = None) -> int:
     """Return the check of a record: Python's hash of its numbers, which is the same in every process of one build.
 
     The hash is one call. Packing the numbers and computing a CRC takes three calls, each 2.5 us when training has
     emptied the CPU caches.
     """
+    # The bits of metrics count, as one integer: a NaN is usual among them.
+    bits = (len(metrics), int.from_bytes(metrics, "little")) if metrics else 0
     # NaN is the only value that differs from itself, and a sum that contains NaN is NaN.
     total = values[3] + values[4] + values[5]
     if total == total:  # noqa: PLR0124
-        return hash((number, values)) & _MASK
+        return hash((number, values, bits)) & _MASK
     plain = tuple((one == one, one if one == one else _NAN) for one in values)  # noqa: PLR0124
-    return hash((number, plain)) & _MASK
+    return hash((number, plain, bits)) & _MASK
 
 
 class _Side:
@@ -56,13 +60,19 @@ class _Side:
 class RingWriter(_Side):
     """The trainer's side of the ring."""
 
-    def write(self, number: int, values: StepValues) -> None:
+    def write(self, number: int, values: StepValues, metrics: tuple[float, ...] = ()) -> None:
         """Write the report of a step, under its number, into the next slot. The caller has checked that it is free."""
         at, words, doubles = self._count % SLOTS * _SLOT_WORDS, self._words, self._doubles
         step, epoch, batch, loss, norm, rate, digest = values
         words[at + 1], words[at + 2], words[at + 3], words[at + 7] = step, epoch, batch, digest
         doubles[at + 4], doubles[at + 5], doubles[at + 6] = loss, norm, rate
-        words[at + 8] = _check(number, values)
+        words[at + 9] = count = len(metrics)
+        if count:
+            begin = SLOTS * _SLOT_WORDS + self._count % SLOTS * METRICS_MAX
+            packed = doubles[begin : begin + count] = array("d", metrics)
+            words[at + 8] = _check(number, values, packed)
+        else:
+            words[at + 8] = _check(number, values)
         # Invariant: the number last. It is what makes the record visible to the reader.
         words[at] = number
         self._count += 1
@@ -99,9 +109,14 @@ class RingReader(_Side):
         # Read each word once: the values that were checked must be the values that are returned.
         counted = words[at + 1], words[at + 2], words[at + 3]
         values = (*counted, doubles[at + 4], doubles[at + 5], doubles[at + 6], words[at + 7])
+        metrics = None
+        if count := words[at + 9]:
+            begin = SLOTS * _SLOT_WORDS + self._count % SLOTS * METRICS_MAX
+            # More than there can be are the words of a record that is not complete.
+            metrics = array("d", doubles[begin : begin + min(count, METRICS_MAX)])
         # The number is there but not all of the values: the writer's stores became visible in another order, or it
         # died in the middle. The next attempt may find the record complete.
-        if words[at + 8] != _check(number, values):
+        if words[at + 8] != _check(number, values, metrics) or count > METRICS_MAX:
             self.damaged_number = number
             return None
         step, epoch, batch = counted
@@ -110,4 +125,4 @@ class RingReader(_Side):
         if step > COUNT_MAX or epoch > EPOCH_MAX or batch > COUNT_MAX:
             raise ChannelError(f"step {step}, epoch {epoch}, batch {batch} of a step's report are out of their bounds")
         self._count += 1
-        return report_of(values)
+        return report_of(values, tuple(metrics)) if metrics else report_of(values)

@@ -30,10 +30,10 @@ def verify(run: str | None, as_json: bool) -> int:
     from journal.columns import Tabulation
     from journal.verification import Verdict
     from journal.verification import verify as check
-    from tolariad.core.steps.table import STEP_COLUMNS, step_row
+    from tolariad.core.steps.table import METRIC, STEP_COLUMNS, step_row
 
     path = runs.journal_folder(run)
-    report = check(path, tabulation=Tabulation(STEP_COLUMNS, step_row))
+    report = check(path, tabulation=Tabulation(STEP_COLUMNS, step_row, METRIC))
     clean = report.verdict is Verdict.CLEAN
     if as_json:
         output.put_json(_plain(report))

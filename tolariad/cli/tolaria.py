@@ -24,6 +24,8 @@ COMMANDS: Final = {
     "events": "tolariad.cli.events:events",
     "state": "tolariad.cli.asking:state",
     "why": "tolariad.cli.asking:why",
+    "metrics": "tolariad.cli.metrics:metrics",
+    "plot": "tolariad.cli.plot:plot",
     "checkpoints": "tolariad.cli.stored:checkpoints",
     "export-weights": "tolariad.cli.stored:export_weights",
     "journal": "tolariad.cli.journals:journal",

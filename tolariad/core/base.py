@@ -68,13 +68,15 @@ class Event(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_f
     """
 
     ORDER: ClassVar[str] = ""
+    # A type whose events may be skipped has a field of this name. It is no field of every event: msgpack writes the
+    # head of a map of more than 15 possible fields in another way, and a step has its metrics as the 15th.
+    skippable: ClassVar[bool] = False
 
     wall: Nanoseconds = 0
     mono: Nanoseconds = 0
     cause: Seq = 0
     root: Seq = 0
     actor: Actor | None = None
-    skippable: bool = False
 
     @classmethod
     def of(cls, source: msgspec.Struct, **more: Any) -> Self:

@@ -21,6 +21,8 @@ COUNT_MAX: Final = 2**53 - 1
 EPOCH_MAX: Final = 2**31 - 1
 SECONDS_MAX: Final = 1e9
 NAME_CHARACTERS_MAX: Final = 1024
+# The names of step metrics that a run may have.
+METRICS_MAX: Final = 64
 NOTE_CHARACTERS_MAX: Final = 4096
 ID_CHARACTERS_MAX: Final = 128
 # For a text without a unit, such as a traceback.

@@ -115,6 +115,7 @@ TABLE: Final[tuple[Row[RunState], ...]] = (
     on(tv.SetupRefusedReport, trainer_rules.setup_refused, makes=(rv.RunFailed,)),
     on(tv.ExceptionReport, trainer_rules.raised, makes=(tv.ExceptionRaised,)),
     on(sv.StepReport, step_rules.stepped, makes=(sv.StepCompleted, cv.ReportRefused)),
+    on(sv.MetricsNamedReport, step_rules.metrics_named, makes=(sv.MetricsNamed, cv.ReportRefused)),
     on(sv.StepSkippedReport, step_rules.skipped, makes=(hv.InstabilityDetected, sv.StepSkipped, cv.ReportRefused)),
     on(sv.EpochStartedReport, step_rules.epoch_started, makes=(sv.EpochStarted,)),
     on(sv.ValidationBegunReport, step_rules.validation_begun, makes=(sv.ValidationBegun,)),

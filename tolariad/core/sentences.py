@@ -222,6 +222,7 @@ SENTENCES: Final[dict[type[Event], str | Callable[[Any], str]]] = {
     tv.TrainerEnded: "Trainer {e.incarnation} ended after step {e.step}, as it was told.",
     tv.TrainerUnkillable: "Trainer {e.incarnation} (pid {e.pid}) does not end, even by SIGKILL. No other is started.",
     st.StepCompleted: _stepped,
+    st.MetricsNamed: lambda e: f"The steps have metrics: {listed(e.names)}.",
     st.StepSkipped: _skipped,
     st.EpochStarted: "Epoch {e.epoch} began.",
     st.EpochFinished: "Epoch {e.epoch} ended at step {e.step}: mean loss {e.train_loss:.6g}, {e.seconds:.3g} s.",

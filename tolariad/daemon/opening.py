@@ -41,7 +41,7 @@ from tolariad.core.run.slice import Phase
 from tolariad.core.run.words import DaemonStarted, JournalRecovered, Parent, RunStarted
 from tolariad.core.settings.model import JournalSettings, Settings
 from tolariad.core.state import RunState
-from tolariad.core.steps.table import STEP_COLUMNS, step_row
+from tolariad.core.steps.table import METRIC, STEP_COLUMNS, step_row
 from tolariad.core.trainer.slice import Trainer
 from tolariad.daemon import anew, changes, parent
 from tolariad.daemon import settings as settings_of
@@ -172,7 +172,7 @@ def _open_journal(folder: Path, asked: JournalSettings) -> Journal:
             segment_bytes=asked.segment_bytes,
             allow_filesystem=asked.allow_filesystem or os.environ.get(ALLOW_FILESYSTEM) == "1",
             reached=reached,
-            tabulation=Tabulation(STEP_COLUMNS, step_row),
+            tabulation=Tabulation(STEP_COLUMNS, step_row, METRIC),
         )
 
 

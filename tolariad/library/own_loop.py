@@ -151,10 +151,10 @@ class OwnLoop:
         """Run the backward pass, the gate and the update of a batch, and report the step.
 
         With `accumulate: N` the update comes with the last of N batches. `loss` has one element. Return False if the
-        update was skipped, or if the loop is sent back. The gradients are dropped.
+        update was skipped, or if the loop is sent back. The gradients are dropped. The step is recorded with `metrics`.
         """
         self._take(metrics, "step")
-        return self._within("step").step(loss)
+        return self._within("step").step(loss, metrics)
 
     def update(self, name: str, loss: Tensor, *, retain_graph: bool = False) -> None:
         """Run the backward pass of `loss`, then a step of the optimizer `name`; then call `stepped` once for the batch.
@@ -209,8 +209,10 @@ class OwnLoop:
     # -- for the user --------------------------------------------------------------------------------------------------
 
     def log(self, name: str, value: float | Tensor) -> None:
-        """Keep a number under a name. `metrics` and `Tolaria.get_metrics` have the last one."""
+        """Record a number under a name with the step in progress; after `step` or `stepped`, with the next one."""
         self._take({name: value}, "log")
+        if self._step is not None:
+            self._step.log({name: value})
 
     @property
     def metrics(self) -> dict[str, float]:

@@ -69,10 +69,11 @@ class LoopStep:
                 raise LoopMisused(f"{missing} was not called for the batch before; call it once for each batch")
         self._at = _At.NONE
 
-    def step(self, loss: Tensor) -> bool:
-        """Take the loss of a micro-batch; after the last one make the update. Return False if it was skipped."""
+    def step(self, loss: Tensor, metrics: Mapping[str, float | Tensor]) -> bool:
+        """Take the numbers of a micro-batch; after the last one make the update. Return False if it was skipped."""
         if self._is_void("step", _At.TAKEN):
             return False
+        self._setup.metrics.log(metrics, self._parts)
         loss = scalar(loss, "step(loss): the loss must be")
         self._losses.append(add_gradients(self._setup, loss, self._parts, "step(loss): the loss"))
         self._at = _At.DONE
@@ -97,6 +98,11 @@ class LoopStep:
         found = self._stepper.updates.end(metrics)
         self._at = _At.DONE
         return self._finish(self._stepper.finish_updates, found)
+
+    def log(self, values: Mapping[str, float | Tensor]) -> None:
+        """Record numbers with the step that is reported next."""
+        if self.thrown is None:
+            self._setup.metrics.log(values)
 
     def _finish(self, finish: Callable[[Any, int], None], found: Any) -> bool:
         before = self._stepper.position.step

@@ -202,11 +202,13 @@ class Tolaria:
     def get_metrics(self) -> dict[str, float]:
         """Return the figures of the last durable step, and those of the last validation with the prefix `val_`.
 
-        Also the last values that a loop of your own gave to `step` and `log`, by their names.
+        The step's metrics are among them, unless they have the name of another figure; for a loop of your own, the last
+        values that it gave to `step` and `log`.
         """
         state = self._live.state if self._live is not None else self._state
         progress = state.progress
         found: dict[str, float | None] = {
+            **progress.step_metrics,
             "step": float(progress.step),
             "epoch": float(progress.epoch),
             "loss": progress.loss,

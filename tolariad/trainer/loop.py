@@ -14,6 +14,7 @@ from __future__ import annotations
 import math
 import time
 from contextlib import closing, nullcontext
+from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
@@ -44,6 +45,7 @@ from tolariad.trainer.step.several import StepperOfUpdates
 from tolariad.trainer.step.stepper import Stepper
 from tolariad.trainer.step.validate import Metrics, try_evaluate, validate
 from tolariad.trainer.tasks.callbacks import Callbacks
+from tolariad.trainer.tasks.context import HookContext
 
 if TYPE_CHECKING:
     from collections.abc import Generator
@@ -96,7 +98,8 @@ class Trainer:
         self._callbacks = Callbacks(setup.task, setup.rates)
         audit = Audit(setup, self._rates.audit_differed)
         kind = stepper or (Stepper if setup.training_step is None else StepperOfUpdates)
-        self.stepper = kind(setup, link, self.stopwatch, audit, hook=self._hook)
+        takes = self._callbacks.takes_context("on_step_end")
+        self.stepper = kind(setup, link, self.stopwatch, audit, hook=self._hook, gives_context=takes)
         self._architecture = ArchitectureHandler(setup, link, lambda: self.stepper.rerun)
         setup.ledger.notify(audit.begin_anew)
         self._boundary = Boundary(link, before_obeying=self.stepper.settle, standing=self.stopwatch.standing)
@@ -266,7 +269,7 @@ class Trainer:
         with self.stopwatch.apart():
             yield ()
             metrics = self._metrics
-            self._hook("on_epoch_end", epoch, metrics, epoch_ended=epoch)
+            self._hook("on_epoch_end", epoch, metrics, epoch_ended=epoch, context=self._epoch_context(epoch, metrics))
         self.setup.rates.tell_schedulers()
         if self._architecture.has_news:
             self._architecture.tell()
@@ -337,13 +340,33 @@ class Trainer:
         self._reporter.report(report)
         self._metrics = found.means
 
-    def _hook(self, name: str, *arguments: Any, epoch_ended: int = 0) -> None:
-        """Call one of the task's optional methods. `epoch_ended`: it is called after the validation of this epoch."""
+    def _epoch_context(self, epoch: int, metrics: dict[str, float]) -> HookContext | None:
+        """Return what on_epoch_end may ask about the epoch, if it asks for something."""
+        if not self._callbacks.takes_context("on_epoch_end"):
+            return None
+        rates, at = self.setup.rates, self.stepper.position
+        loss = rates.host_metrics.get("host_loss", math.nan)
+        return HookContext(
+            step=at.step,
+            epoch=epoch,
+            batch=at.batch,
+            rates=rates.rates(),
+            _losses=lambda: {"loss": loss},
+            _metrics=lambda: dict(metrics),
+            _to=self.setup.metrics,
+        )
+
+    def _hook(self, name: str, *arguments: Any, epoch_ended: int = 0, context: HookContext | None = None) -> None:
+        """Call one of the task's optional methods. `epoch_ended`: it is called after the validation of this epoch.
+
+        `context`: for a method that asks for it.
+        """
         has, grows, before_step = self._callbacks.has(name), self._architecture.is_on, self.stepper.position.step + 1
         if grows:
             self._architecture.before_hook(before_step, epoch_ended)
         if has:
             self._reporter.beat(Activity.HOOK)
-            self.stopwatch.of_task(self._callbacks.call, name, self.setup.model, *arguments)
+            call = self._callbacks.call if context is None else partial(self._callbacks.call, context=context)
+            self.stopwatch.of_task(call, name, self.setup.model, *arguments)
         if grows:
             self._architecture.after_hook(before_step, epoch_ended)

@@ -9,6 +9,7 @@ from msgspec.structs import replace
 
 from tolariad.trainer.orders.numbered import ActedOrders
 from tolariad.trainer.rollback.participants import Participants
+from tolariad.trainer.step.metrics import StepMetrics
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -59,6 +60,7 @@ class Setup:
     training_step: Callable[..., Any] | None = None
     acted: ActedOrders = field(default_factory=ActedOrders)
     participants: Participants = field(default_factory=Participants)
+    metrics: StepMetrics = field(default_factory=StepMetrics)
 
     @property
     def standing(self) -> Standing:

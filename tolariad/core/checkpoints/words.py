@@ -296,8 +296,8 @@ class TrainFrom(TrainerEffect, frozen=True, kw_only=True):
     the journal. `epoch_started`, `epoch_validated`, `epoch_finished`: the highest epochs of which the journal holds
     that event, so that nothing is reported twice. The end of `epoch_to_keep` is reported again: it still needs a
     checkpoint. `last_step`: the step at which training ends, within an epoch or not; None: at the last epoch.
-    `tell_rates`: send a RatesStandingReport after everything in the journal is repeated. The script comes beside this
-    message, as a memory file.
+    `tell_rates`: send a RatesStandingReport after everything in the journal is repeated. `metrics`: the names of the
+    steps' metrics so far. The script comes beside this message, as a memory file.
     """
 
     checkpoint: CheckpointRef | None
@@ -311,6 +311,7 @@ class TrainFrom(TrainerEffect, frozen=True, kw_only=True):
     parent: Parent | None = None
     quarantined: tuple[Batches, ...] = ()
     tell_rates: bool = False
+    metrics: tuple[str, ...] = ()
 
 
 class TrainingStartedReport(Report, frozen=True, kw_only=True):

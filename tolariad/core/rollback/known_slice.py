@@ -12,6 +12,7 @@ import msgspec
 
 from tolariad.core.rates.slice import Change
 from tolariad.core.steps import words as steps
+from tolariad.core.steps.slice import Measured
 
 
 class KnownProgress(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -27,6 +28,7 @@ class KnownProgress(msgspec.Struct, frozen=True, omit_defaults=True):
     train_loss: float | None = None
     skip_epoch: int = 0
     skip_batch: int = 0
+    measured: Measured | None = None
 
 
 class KnownLimits(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -133,6 +133,7 @@ def train_from(state: Reads, checkpoint: ck.CheckpointRef | None) -> ck.TrainFro
         parent=state.run.parent if checkpoint is None else None,
         quarantined=state.quarantine.batches,
         tell_rates=state.rates.stale,
+        metrics=progress.metric_names,
     )
 
 

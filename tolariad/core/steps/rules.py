@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final, Protocol
 
 from tolariad.core.base import Event
+from tolariad.core.bounds import METRICS_MAX
 from tolariad.core.checkpoints import words as ck
 from tolariad.core.decision import Decision
 from tolariad.core.engine import At, Numbered
@@ -52,7 +53,17 @@ def next_step(state: Reads, report: sv.StepReport, now: Now) -> sv.StepCompleted
         lr=report.lr,
         rates=report.rates,
         branch=state.progress.branch,
+        metrics=report.metrics,
     )
+
+
+def metrics_named(state: Reads, report: sv.MetricsNamedReport, _: At[Reads]) -> Decision:
+    """Record names of metrics. Refuse them if they are too many, or if the run has one of them already."""
+    known, more = state.progress.metric_names, report.names
+    if len(known) + len(more) > METRICS_MAX or len({*known, *more}) < len(known) + len(more):
+        why = f"{len(more)} names of metrics were reported that cannot follow the {len(known)} known ones"
+        return Decision((state.trainer.refused(why),))
+    return Decision((sv.MetricsNamed.of(report),))
 
 
 def stepped(state: Reads, report: sv.StepReport, at: At[Reads]) -> Decision:
@@ -113,6 +124,7 @@ def epoch_finished(state: Reads, report: sv.EpochReport, at: At[Reads]) -> Decis
         seconds=max(0, at.now.mono - progress.epoch_mono) / 1e9,
         metric=metric,
         metric_name=name,
+        metrics=progress.epoch_metrics,
     )
     return Decision((finished, *_measured(report.epoch, report)))
 

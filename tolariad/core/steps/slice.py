@@ -17,6 +17,7 @@ from msgspec.structs import replace
 
 from tolariad.core.architecture import words as architecture
 from tolariad.core.base import ApplyTable, Cause, Event, setting, storable
+from tolariad.core.bounds import METRICS_MAX
 from tolariad.core.checkpoints import words as ck
 from tolariad.core.rates import words as learning_rate
 from tolariad.core.rollback import words as rollback
@@ -40,6 +41,28 @@ class Speed(msgspec.Struct, frozen=True):
     mid_mono: int = 0
 
 
+class Measured(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The task's metrics, in the order of the run's names: the last step's, and the epoch's sums over `counts` steps.
+
+    A NaN is in no sum.
+    """
+
+    last: tuple[float, ...] = ()
+    sums: tuple[float, ...] = ()
+    counts: tuple[int, ...] = ()
+
+    def with_step(self, metrics: tuple[float, ...]) -> Measured:
+        """Return them after one more step. Names that came later have longer tuples."""
+        more = len(metrics) - len(self.sums)
+        sums, counts = self.sums + (0.0,) * more, self.counts + (0,) * more
+        # NaN is the only value that differs from itself.
+        return Measured(
+            metrics,
+            tuple([_one_nan(a + b) if b == b else a for a, b in zip(sums, metrics, strict=False)]),  # noqa: PLR0124
+            tuple([a + (b == b) for a, b in zip(counts, metrics, strict=False)]),  # noqa: PLR0124
+        )
+
+
 class OpenRerun(msgspec.Struct, frozen=True):
     """A re-run that has not ended."""
 
@@ -52,6 +75,8 @@ class Progress(msgspec.Struct, frozen=True):
     """Slice of RunState: the place of training. Each epoch field is the highest epoch with that event.
 
     `data`: fingerprints of the data that the run is trained on and validated with; empty if none was recorded yet.
+    `metric_names`: the names of the steps' metrics, at most METRICS_MAX. `measured`: None before the first step with
+    one.
     """
 
     step: int = 0
@@ -85,6 +110,22 @@ class Progress(msgspec.Struct, frozen=True):
     skip_batch: int = 0
     skipped: int = 0
     rerun: OpenRerun | None = None
+    metric_names: tuple[str, ...] = ()
+    measured: Measured | None = None
+
+    @property
+    def step_metrics(self) -> dict[str, float]:
+        """Return the last step's metrics by name."""
+        last = self.measured.last if self.measured is not None else ()
+        return dict(zip(self.metric_names, last, strict=False))
+
+    @property
+    def epoch_metrics(self) -> dict[str, float]:
+        """Return the means over the epoch's steps so far. A NaN counts in none."""
+        if self.measured is None:
+            return {}
+        found = zip(self.metric_names, self.measured.sums, self.measured.counts, strict=False)
+        return {name: total / count for name, total, count in found if count}
 
     @property
     def place(self) -> tuple[int, int]:
@@ -142,7 +183,22 @@ def _step_completed(s: Progress, e: steps.StepCompleted, _: Cause) -> Progress:
         epoch_loss_sum=_one_nan(s.epoch_loss_sum + e.loss),
         speed=speed,
         digest=_digest(s.digest, b"step", packed),
+        measured=(s.measured or Measured()).with_step(e.metrics) if e.metrics else _not_measured(s.measured),
     )
+
+
+def _not_measured(measured: Measured | None) -> Measured | None:
+    """Return the metrics after a step that has none."""
+    return replace(measured, last=()) if measured is not None and measured.last else measured
+
+
+def _epoch_over(measured: Measured | None) -> Measured | None:
+    return measured and Measured(last=measured.last)
+
+
+def _metrics_named(s: Progress, e: steps.MetricsNamed, _: Cause) -> Progress:
+    new = [name for name in dict.fromkeys(e.names) if name not in s.metric_names]
+    return replace(s, metric_names=(*s.metric_names, *new)[:METRICS_MAX])
 
 
 def _step_skipped(s: Progress, e: steps.StepSkipped, _: Cause) -> Progress:
@@ -181,6 +237,7 @@ def _epoch_started(s: Progress, e: steps.EpochStarted, _: Cause) -> Progress:
         epoch_first_step=storable(s.step + 1),
         epoch_loss_sum=0.0,
         epoch_mono=e.mono,
+        measured=_epoch_over(s.measured),
     )
 
 
@@ -194,6 +251,7 @@ def _epoch_finished(s: Progress, e: steps.EpochFinished, _: Cause) -> Progress:
         epoch_loss_sum=0.0,
         train_loss=e.train_loss,
         digest=digest,
+        measured=_epoch_over(s.measured),
     )
 
 
@@ -269,6 +327,7 @@ APPLY: Final[ApplyTable] = {
     rollback.RolledBack: _rolled_back,
     architecture.ArchitectureChanged: _architecture_changed,
     steps.StepCompleted: _step_completed,
+    steps.MetricsNamed: _metrics_named,
     steps.StepSkipped: _step_skipped,
     steps.EpochStarted: _epoch_started,
     steps.EpochFinished: _epoch_finished,

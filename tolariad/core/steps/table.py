@@ -1,7 +1,8 @@
 """The step table: the values of each step for plots and searches, as columns of numbers.
 
 Promises: the columns are derived from `StepCompleted` alone. Columns are only ever added, at the end. The journal gets
-`STEP_COLUMNS` and `step_row` as arguments.
+`STEP_COLUMNS`, `step_row` and `METRIC` as arguments. A step's metrics follow its other values, in the columns `metric1`
+and so on: their names are in MetricsNamed.
 """
 
 from __future__ import annotations
@@ -9,6 +10,8 @@ from __future__ import annotations
 from typing import Final
 
 import msgspec
+
+from tolariad.core.bounds import METRICS_MAX
 
 # Name and type: q is a signed 64-bit integer, d a 64-bit float.
 STEP_COLUMNS: Final = (
@@ -18,7 +21,9 @@ STEP_COLUMNS: Final = (
     ("loss", "d"),
     ("grad_norm", "d"),
     ("lr", "d"),
+    ("epoch", "q"),
 )
+METRIC: Final = "metric"
 # An event is one map whose first key is its type. It follows the map's head, one byte for up to 15 fields.
 _HEAD: Final = b"\xa4type\xadStepCompleted"
 
@@ -30,14 +35,18 @@ class _Step(msgspec.Struct, frozen=True, gc=False):
     lr: float
     wall: int = 0
     branch: int = 0
+    epoch: int = 0
+    metrics: tuple[float, ...] = ()
 
 
 _decode: Final = msgspec.msgpack.Decoder(_Step).decode
 
 
 def step_row(event: bytes) -> tuple[float, ...] | None:
-    """Return the row of one journaled event, in the order of STEP_COLUMNS; None unless it is a completed step."""
+    """Return the row of one journaled event: STEP_COLUMNS, then its metrics. None unless it is a completed step."""
     if not event.startswith(_HEAD, 1):
         return None
     step = _decode(event)
-    return step.step, step.branch, step.wall, step.loss, step.grad_norm, step.lr
+    # A run has no more names, whatever an event holds.
+    metrics = step.metrics[:METRICS_MAX]
+    return step.step, step.branch, step.wall, step.loss, step.grad_norm, step.lr, step.epoch, *metrics

@@ -8,7 +8,21 @@ from __future__ import annotations
 import enum
 from typing import Final, TypeAlias
 
-from tolariad.core.base import Batch, Digest64, Epoch, Event, Loss, Rate, Report, Seconds, Step, TrainerEffect
+import msgspec
+
+from tolariad.core.base import (
+    Batch,
+    Digest64,
+    Epoch,
+    Event,
+    Loss,
+    Name,
+    Rate,
+    Report,
+    Seconds,
+    Step,
+    TrainerEffect,
+)
 from tolariad.core.detection.rules import Verdict
 from tolariad.core.health.budget_words import Tally
 
@@ -41,7 +55,10 @@ class Limit(enum.Enum):
 
 
 class StepReport(Report, frozen=True, kw_only=True):
-    """Step `step` was applied. `rates` is a 64-bit digest over the rates of all groups, `lr` the first group's rate."""
+    """Step `step` was applied. `rates` is a 64-bit digest over the rates of all groups, `lr` the first group's rate.
+
+    `metrics`: the task's, in the order of the run's names (MetricsNamed); NaN for one that the step does not have.
+    """
 
     step: Step
     epoch: Epoch
@@ -50,16 +67,25 @@ class StepReport(Report, frozen=True, kw_only=True):
     grad_norm: float
     lr: Rate
     rates: Digest64
+    metrics: tuple[float, ...] = ()
 
 
-# The fields of a StepReport, in their order. Every step uses this tuple, because a Struct costs more.
+class MetricsNamedReport(Report, frozen=True, kw_only=True):
+    """Later steps have metrics with these names, after those that the run has already."""
+
+    names: tuple[Name, ...]
+
+
+# The fields of a StepReport, in their order, without metrics. Every step uses this tuple: a Struct costs more.
 StepValues: TypeAlias = "tuple[int, int, int, float, float, float, int]"
 
 
-def report_of(values: StepValues) -> StepReport:
+def report_of(values: StepValues, metrics: tuple[float, ...] = ()) -> StepReport:
     """Return the values as a report."""
     step, epoch, batch, loss, grad_norm, lr, rates = values
-    return StepReport(step=step, epoch=epoch, batch=batch, loss=loss, grad_norm=grad_norm, lr=lr, rates=rates)
+    return StepReport(
+        step=step, epoch=epoch, batch=batch, loss=loss, grad_norm=grad_norm, lr=lr, rates=rates, metrics=metrics
+    )
 
 
 class StepSkippedReport(Report, frozen=True, kw_only=True):
@@ -122,7 +148,10 @@ class TrainingEndedReport(Report, frozen=True, kw_only=True):
 
 
 class StepCompleted(Event, frozen=True, kw_only=True):
-    """An optimizer update was applied. Recorded once, even if it was run again. `grad_norm` -1: not measured."""
+    """An optimizer update was applied. Recorded once, even if it was run again. `grad_norm` -1: not measured.
+
+    `metrics`: the task's, in the order of the run's names (MetricsNamed); NaN for one that the step does not have.
+    """
 
     step: Step
     epoch: Epoch
@@ -132,6 +161,13 @@ class StepCompleted(Event, frozen=True, kw_only=True):
     lr: Rate
     rates: Digest64
     branch: int = 0
+    metrics: tuple[float, ...] = ()
+
+
+class MetricsNamed(Event, frozen=True, kw_only=True):
+    """Later steps have metrics with these names, after those of earlier events. A run keeps its names for ever."""
+
+    names: tuple[Name, ...]
 
 
 class StepSkipped(Event, frozen=True, kw_only=True):
@@ -159,6 +195,7 @@ class EpochFinished(Event, frozen=True, kw_only=True):
     """An epoch is done. `train_loss` is the mean over the folded steps of this epoch.
 
     `metric`: the value that plateaus are judged by: the validation's loss, else `train_loss`. `metric_name`: its name.
+    `metrics`: the means of the steps' metrics. A NaN counts in none; a metric that has no number is left out.
     """
 
     epoch: Epoch
@@ -168,6 +205,7 @@ class EpochFinished(Event, frozen=True, kw_only=True):
     seconds: Seconds
     metric: Loss | None = None
     metric_name: str = ""
+    metrics: dict[str, float] = msgspec.field(default_factory=dict)
 
 
 class ValidationBegun(Event, frozen=True, kw_only=True):

@@ -93,6 +93,7 @@ class SchedulingRecorded(Event, frozen=True, kw_only=True):
     instead of being woken. `refused`: what the system denied; the run goes on without it.
     """
 
+    skippable: bool = False  # type: ignore[misc]  # a field of this type alone
     incarnation: int
     threads: int
     cores: tuple[int, ...]

@@ -6,11 +6,9 @@ are read. The gradients are those of the mean over all micro-batches.
 
 from __future__ import annotations
 
-import functools
-import logging
 import math
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import torch
 
@@ -23,7 +21,6 @@ if TYPE_CHECKING:
     from tolariad.trainer.optim.owners import Owner
     from tolariad.trainer.setup import Setup
 
-_log: Final = logging.getLogger(__name__)
 _ZERO_GRAD: Final = torch.optim.Optimizer.zero_grad
 
 
@@ -98,8 +95,11 @@ def _backward(setup: Setup, batch: Any, parts: int) -> torch.Tensor:
     if setup.moves:
         batch = to_device(batch, setup.device)
     with setup.forward():
-        loss = scalar(setup.task.loss(setup.model, batch))
-    return add_gradients(setup, loss, parts, "the loss that loss(model, batch) returns")
+        returned = setup.task.loss(setup.model, batch)
+    if isinstance(returned, dict):
+        setup.metrics.log(returned, parts, but="loss")
+        returned = returned["loss"] if "loss" in returned else _refuse_without_loss(returned)
+    return add_gradients(setup, scalar(returned), parts, "the loss that loss(model, batch) returns")
 
 
 def add_gradients(setup: Setup, loss: torch.Tensor, parts: int, what: str) -> torch.Tensor:
@@ -130,31 +130,18 @@ def refuse_without_graph(loss: torch.Tensor, what: str, error: RuntimeError) -> 
 
 def scalar(loss: Any, where: str = "loss(model, batch) must return") -> torch.Tensor:
     """Return a loss as a 0-dim tensor. Raises SetupRefused, which begins with `where`, if it is no single number."""
-    if isinstance(loss, dict):
-        loss = _named(loss)
     if not isinstance(loss, torch.Tensor) or loss.numel() != 1:
         found = f"shape {tuple(loss.shape)}" if isinstance(loss, torch.Tensor) else f"a {type(loss).__name__}"
-        raise SetupRefused(f"{where} a tensor with one element (or a dict with `loss`), not {found}")
+        raise SetupRefused(f"{where} a tensor with one element, not {found}")
     return loss if loss.dim() == 0 else loss.reshape(())
 
 
-def _named(losses: dict[Any, Any]) -> Any:
-    """Return the loss among what the task returned by name. Raises SetupRefused if there is none."""
-    if "loss" not in losses:
-        raise SetupRefused(
-            f"loss(model, batch) returns a dict without `loss`; it has {', '.join(map(str, losses)) or 'no key'}. Give "
-            "the value to minimise the name `loss`"
-        )
-    if len(losses) > 1:
-        _say_unused(tuple(losses))
-    return losses["loss"]
-
-
-@functools.cache
-def _say_unused(names: tuple[Any, ...]) -> None:
-    """Say it once in a process: what is recorded of a step is its loss."""
-    others = ", ".join(str(name) for name in names if name != "loss")
-    _log.warning("loss(model, batch) returns %s beside `loss`: they are not used and not recorded.", others)
+def _refuse_without_loss(returned: dict[Any, Any]) -> NoReturn:
+    """Raise SetupRefused, with the names that the task returned."""
+    raise SetupRefused(
+        f"loss(model, batch) returns a dict without `loss`; it has {', '.join(map(str, returned)) or 'no key'}. Give "
+        "the value to minimise the name `loss`"
+    )
 
 
 def _told(norm: Any) -> torch.Tensor:

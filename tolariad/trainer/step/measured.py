@@ -35,28 +35,59 @@ def measured(loss: float, norm: float, overflow: float = 0.0) -> Measured:
     return Measured(loss, norm if norm == norm else math.nan, overflow > 0)  # noqa: PLR0124
 
 
+class Transfer:
+    """Values in flight from a device. The copy runs after their computation, while the host continues."""
+
+    def __init__(self, values: torch.Tensor) -> None:
+        """`values` are on a CUDA device; a copy on another device is made at once."""
+        on_cuda = values.device.type == "cuda"
+        self._host = torch.empty(values.shape, dtype=values.dtype, pin_memory=on_cuda)
+        self._host.copy_(values, non_blocking=on_cuda)
+        self._arrived = torch.cuda.Event() if on_cuda else None
+        if self._arrived is not None:
+            self._arrived.record(torch.cuda.current_stream(values.device))
+
+    def read(self) -> list[float]:
+        """Wait for the transfer, and return the values."""
+        if self._arrived is not None:
+            self._arrived.synchronize()
+        values: list[float] = self._host.tolist()
+        return values
+
+
 class InFlight:
-    """The numbers in flight from a device. The copy runs after their computation, while the host continues."""
+    """The numbers in flight from a device."""
 
     def __init__(self, values: torch.Tensor) -> None:
         """`values`: loss, norm and, for fp16, whether gradients overflowed; float64, on a CUDA device."""
-        self._host = torch.empty(values.shape, dtype=values.dtype, pin_memory=True)
-        self._host.copy_(values, non_blocking=True)
-        self._arrived = torch.cuda.Event()
-        self._arrived.record(torch.cuda.current_stream(values.device))
+        self._transfer = Transfer(values)
 
     def read(self) -> Measured:
         """Wait for the transfer, and return the numbers."""
-        self._arrived.synchronize()
-        return measured(*self._host.tolist())
+        return measured(*self._transfer.read())
+
+
+class Given(NamedTuple):
+    """The metrics of a step, in the order of the run's names. `late`: places of those that are in flight."""
+
+    row: list[float]
+    late: list[tuple[tuple[int, ...], Transfer]]
+
+    def read(self) -> tuple[float, ...]:
+        """Return the values, NaN for those that the step does not have. Waits for those in flight."""
+        for slots, transfer in self.late:
+            for slot, value in zip(slots, transfer.read(), strict=True):
+                self.row[slot] = float(value)
+        return tuple(self.row)
 
 
 class PendingStep(NamedTuple):
-    """A step that was made but is not reported yet: its numbers, the position at its end, its rates."""
+    """A step that was made but is not reported yet: its numbers, the position at its end, its rates, its metrics."""
 
     found: Measured | InFlight
     position: Position
     rates: tuple[float, ...]
+    metrics: Given | None
 
 
 def reads_late(settings: Settings, device: torch.device) -> bool:

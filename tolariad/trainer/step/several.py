@@ -59,7 +59,12 @@ class StepperOfUpdates(Stepper):
         """Judge and report the step whose updates were made, or undo them."""
         measured = None if self._setup.reads_late and not self._progress.rerunning else found.read()
         if measured is None or not self._skipped(measured, batches):
+            if self._metrics.is_pending:
+                self._metrics.send()
             self._complete(found, measured, batches)
+
+    def _losses(self, loss: float) -> dict[str, float]:
+        return {**self.updates.losses, "loss": loss}
 
     def _before_update(self, optimizer: Optimizer) -> None:
         self._stopwatch.of_ours(self._open, optimizer)

@@ -31,6 +31,7 @@ from tolariad.trainer.health.watch import NOT_COMPUTED, OF_THE_DETECTOR, CheckRe
 from tolariad.trainer.step.gradients import drop_gradients, forward_backward, update
 from tolariad.trainer.step.measured import InFlight, Measured, PendingStep
 from tolariad.trainer.step.rerun import Rerun
+from tolariad.trainer.tasks.context import HookContext
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -45,25 +46,39 @@ class Stepper:
     """Makes new steps, or repeats those of a script. `position`: the current position; `rerun`: the script, or None."""
 
     def __init__(
-        self, setup: Setup, link: Link, stopwatch: Stopwatch, audit: Audit, *, hook: Callable[..., None]
+        self,
+        setup: Setup,
+        link: Link,
+        stopwatch: Stopwatch,
+        audit: Audit,
+        *,
+        hook: Callable[..., None],
+        gives_context: bool = False,
     ) -> None:
-        """`hook` calls one of the task's optional methods, by name."""
+        """`hook` calls one of the task's optional methods, by name. `gives_context`: on_step_end asks for a context."""
         self._setup = setup
         self._reporter, self._gate, self._progress = link.reporter, link.gate, link.progress
         self._stopwatch = stopwatch
         self._audit = audit
         self._hook = hook
+        self._metrics = setup.metrics
+        self._gives_context = gives_context
         self.position = Position(step=0, epoch=1, batch=0)
         self.rerun = Rerun(None)
         self._unsettled: PendingStep | None = None
         # Batches to skip.
         self._quarantined: tuple[quarantine.Batches, ...] = ()
         link.inbox.register(quarantine.SetQuarantine, self._set_quarantine)
-        link.inbox.register(checkpoints.TrainFrom, self._set_quarantine)
+        link.inbox.register(checkpoints.TrainFrom, self._begin_as)
 
-    def _set_quarantine(self, order: quarantine.SetQuarantine | checkpoints.TrainFrom) -> None:
+    def _begin_as(self, order: checkpoints.TrainFrom) -> None:
+        """Take over what the run has already: batches in quarantine, names of metrics."""
+        self._quarantined = order.quarantined
+        self._metrics.begin(order.metrics)
+
+    def _set_quarantine(self, order: quarantine.SetQuarantine) -> None:
         """Skip these batches, from the next one on."""
-        self._quarantined = order.quarantined if isinstance(order, checkpoints.TrainFrom) else order.batches
+        self._quarantined = order.batches
 
     # -- where training stands -----------------------------------------------------------------------------------------
 
@@ -83,6 +98,7 @@ class Stepper:
     def drop(self) -> None:
         """Drop a step that is not reported yet, because a rollback commits."""
         self._unsettled = None
+        self._metrics.drop()
 
     def fence(self) -> None:
         """Wait until the last step is reported and durable."""
@@ -118,6 +134,8 @@ class Stepper:
         measured = None if setup.reads_late and not progress.rerunning else found.read()
         if measured is not None and self._skipped(measured, batches):
             return
+        if self._metrics.is_pending:
+            self._metrics.send()
         # First report the step before, if its loss has not been read yet: this update waits for that report.
         if self._unsettled is not None:
             self.settle()
@@ -141,17 +159,39 @@ class Stepper:
         reached("step")
         self.position = Position(step, at.epoch, at.batch + batches)
         self._progress.reached(step)
-        self._hook("on_step_end", step)
+        if self._gives_context:
+            self._hook("on_step_end", step, context=self._context(found, used))
+        else:
+            self._hook("on_step_end", step)
         if watch.times_task:
             watch.of_task(self._clear)
         else:
             self._clear()
+        metrics = self._metrics
         if measured is None:
-            self._unsettled = PendingStep(found, self.position, used)
+            given = None if metrics.is_empty else metrics.taken()
+            self._unsettled = PendingStep(found, self.position, used, given)
         else:
-            self._report(measured, self.position, used)
+            self._report(measured, self.position, used, () if metrics.is_empty else metrics.row())
         if not self._progress.rerunning:
             watch.stepped()
+
+    def _context(self, found: Measured | InFlight, used: tuple[float, ...]) -> HookContext:
+        """Return what a hook may ask about the step that was just made."""
+        at = self.position
+        return HookContext(
+            step=at.step,
+            epoch=at.epoch,
+            batch=at.batch,
+            rates=dict(zip(self._setup.rates.names, used, strict=False)),
+            _losses=lambda: self._losses(found.read().loss),
+            _metrics=self._metrics.so_far,
+            _to=self._metrics,
+        )
+
+    def _losses(self, loss: float) -> dict[str, float]:
+        """Return the losses of the step by name."""
+        return {"loss": loss}
 
     def _clear(self) -> None:
         """After an update: the moving average follows, and the gradients go."""
@@ -159,14 +199,21 @@ class Stepper:
             self._setup.average.update()
         drop_gradients(self._setup.owners)
 
-    def _report(self, measured: Measured, at: Position, used: tuple[float, ...]) -> None:
-        """Report the step that ended `at`, or compare it if the journal already has it. `used`: its rates."""
+    def _report(self, measured: Measured, at: Position, used: tuple[float, ...], metrics: tuple[float, ...]) -> None:
+        """Report the step that ended `at`, or compare it if the journal already has it. `used`: its rates.
+
+        `metrics`: the task's. In a re-run those of the journal count, and these are not compared.
+        """
         rates, rerunning = self._setup.rates, self._progress.rerunning
         # In a re-run use the journal's loss: the kernel detects plateaus by it.
         rates.saw_loss(self.rerun.loss if rerunning else measured.loss)
         values = (at.step, at.epoch, at.batch, measured.loss, measured.grad_norm, used[0], rates.digest(at.step, used))
         if rerunning:
             self._compared(self.rerun.compare(steps.report_of(values)))
+        elif metrics:
+            if self._metrics.new:
+                self._reporter.report(steps.MetricsNamedReport(names=self._metrics.unreported()))
+            self._gate.report_step(values, metrics)
         else:
             self._gate.report_step(values)
 
@@ -177,7 +224,7 @@ class Stepper:
             return
         self._unsettled = None
         measured = made.found.read()
-        self._report(measured, made.position, made.rates)
+        self._report(measured, made.position, made.rates, made.metrics.read() if made.metrics is not None else ())
         verdict = self._setup.watch.judge(measured.loss, measured.grad_norm, made.rates[0])
         if verdict is not None:
             found = instability(verdict, made.position, self._setup.settings.accumulate)
@@ -215,6 +262,7 @@ class Stepper:
         if reason is not steps.SkipReason.QUARANTINED:
             update(self._setup, skip=True)
         drop_gradients(self._setup.owners)
+        self._metrics.drop()
         at = self.position
         self.position = Position(at.step, at.epoch, at.batch + batches)
         report = steps.StepSkippedReport(

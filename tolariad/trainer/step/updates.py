@@ -47,6 +47,7 @@ class Updates:
         self._late = setup.reads_late
         self._step = 0
         self._drops_unhealthy = self.is_dropped = False
+        self._names: list[str] = []
         self._losses: list[Any] = []
         self._norms: list[Any] = []
         self._overflow = 0.0
@@ -55,12 +56,20 @@ class Updates:
     def begin(self, step: int, *, drops_unhealthy: bool = False) -> None:
         """Begin step `step`. `drops_unhealthy`: the step is skipped if one of its numbers is not finite."""
         self._step, self._drops_unhealthy, self.is_dropped = step, drops_unhealthy, False
-        self._losses, self._norms, self._overflow = [], [], 0.0
+        self._names, self._losses, self._norms, self._overflow = [], [], [], 0.0
 
     @property
     def count(self) -> int:
         """How many updates of this step were computed so far."""
         return len(self._losses)
+
+    @property
+    def losses(self) -> dict[str, float]:
+        """The sum of the losses of each optimizer's updates in this step. Waits for those on a device."""
+        found: dict[str, float] = {}
+        for name, loss in zip(self._names, self._losses, strict=True):
+            found[name] = found.get(name, 0.0) + float(loss)
+        return found
 
     def update(self, name: str, loss: Tensor, *, retain_graph: bool = False) -> None:
         """Run the backward pass of `loss`, then a step of the optimizer `name`. Drop all gradients.
@@ -79,6 +88,10 @@ class Updates:
         if not self.is_dropped:
             self._make(name, loss, retain_graph=retain_graph)
 
+    def log(self, name: str, value: float | Tensor) -> None:
+        """Record a number of this step under a name, as those that `training_step` returns."""
+        self._setup.metrics.log({name: value})
+
     def _make(self, name: str, loss: Tensor, *, retain_graph: bool) -> None:
         setup = self._setup
         owner, others = self._owned[name]
@@ -94,6 +107,7 @@ class Updates:
         drop_gradients(others)
         setup.rates.drop_frozen_gradients()
         overflow = setup.scaling.unscale([owner.optimizer]) if setup.scaling is not None else None
+        self._names.append(name)
         self._measure(loss.detach(), norm_of(setup, loss.device, self._step), overflow)
         if not self.is_dropped:
             self._before(owner.optimizer)
@@ -131,6 +145,7 @@ class Updates:
         """
         self._step = 0
         self.metrics = checked_metrics(returned)
+        self._setup.metrics.log(self.metrics, but="loss")
         if not self._losses:
             raise SetupRefused("training_step(model, batch, run) made no update; call run.update(name, loss) in it")
         given = self.metrics.get("loss")

@@ -7,10 +7,12 @@ optimizer over the run's parameters, the callback ends, and the run continues.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from tolariad.core.learning_rate.schedule import LRIntegrityError
 from tolariad.trainer.lr import source_lines
+from tolariad.trainer.tasks.names import takes_context
 
 if TYPE_CHECKING:
     from tolariad.trainer.lr import UnifiedLRController
@@ -35,9 +37,18 @@ class Callbacks:
             there = self._there[name] = callable(getattr(self._task, name, None))
         return there
 
-    def call(self, name: str, *arguments: Any) -> None:
-        """Call the method. Raises its exceptions, except LRIntegrityError, which is already reported."""
+    def takes_context(self, name: str) -> bool:
+        """Return whether the task has this method, with a parameter `context`."""
+        return self.has(name) and takes_context(getattr(self._task, name))
+
+    def call(self, name: str, *arguments: Any, context: Any = None) -> None:
+        """Call the method. Raises its exceptions, except LRIntegrityError, which is already reported.
+
+        `context`: for a method that takes it.
+        """
         method = getattr(self._task, name)
+        if context is not None:
+            method = partial(method, context=context)
         where = ""
         try:
             if self._watch_calls:

@@ -68,6 +68,8 @@ _LATE: Final = {
     "state_dict": (),
     "load_state_dict": ("state",),
 }
+# Hooks that may have a parameter `context` as well.
+WITH_CONTEXT: Final = ("on_step_end", "on_epoch_end")
 
 
 def functions_of(task: Any) -> dict[str, FunctionType]:
@@ -96,10 +98,19 @@ def uncallable(task: Any) -> Iterator[tuple[str, str]]:
             signature = inspect.signature(method)
         except ValueError:
             continue  # one of C: it does not tell
+        more = {"context": None} if name in WITH_CONTEXT and "context" in signature.parameters else {}
         try:
-            signature.bind(*arguments)
+            signature.bind(*arguments, **more)
         except TypeError:
             yield f"{name}{signature}", f"{name}({', '.join(arguments)})"
+
+
+def takes_context(method: Any) -> bool:
+    """Return whether a hook has a parameter `context`."""
+    try:
+        return "context" in inspect.signature(method).parameters
+    except ValueError:
+        return False
 
 
 def misnamed(task: Any) -> Iterator[tuple[str, str]]:

@@ -59,7 +59,8 @@ class Task(Protocol):
     * `participants(model)` returns the participants of a rollback by name, in the order in which they are asked
       (docs/rollback.md#participants).
     * `on_validation_end(model)` is called after the last batch of a validation; it may return results of all of it.
-    * `on_step_end(model, step)` is called after an update, `on_epoch_end(model, epoch, metrics)` after a validation.
+    * `on_step_end(model, step)` is called after an update, `on_epoch_end(model, epoch, metrics)` after a validation. If
+      they have a parameter `context`, they get a HookContext: losses, metrics, rates, and `log(name, value)`.
     * `state_dict()` and `load_state_dict(state)` save and restore the task's own state.
     """
 

@@ -1,0 +1,127 @@
+"""The numbers of a run by name: of each step of the run as it stands, and of each epoch.
+
+Promises: a step appears once, however often it was made again, and a step that a rollback gave up does not appear. The
+names are `loss`, `grad_norm` and `lr`, those of the task's metrics, and `val_NAME` for what `evaluate` returned.
+"""
+
+from __future__ import annotations
+
+import math
+from array import array
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import msgspec
+
+from journal.columns import Tabulation, read_columns
+from journal.reader import Reader
+from tolariad.core.state import RunState
+from tolariad.core.steps.table import METRIC, STEP_COLUMNS, step_row
+from tolariad.core.steps.words import NOT_MEASURED
+from tolariad.forensics.moment import state_at
+from tolariad.forensics.timeline import Query, forwards
+
+OF_EVERY_STEP: Final = ("loss", "grad_norm", "lr")
+OF_A_VALIDATION: Final = "val_"
+_PLACES: Final = ("step", "branch", "wall", "time", "epoch")
+_OF_THE_TASK: Final = "metric/"
+_TYPES: Final = ("EpochFinished", "ValidationFinished", "RolledBack")
+
+
+class Steps(NamedTuple):
+    """The steps of a run as columns of equal length; `wall` in ns. NaN: the step does not have the number."""
+
+    step: array[float]
+    epoch: array[float]
+    wall: array[float]
+    by_name: dict[str, array[float]]
+
+    def __len__(self) -> int:
+        return len(self.step)
+
+
+class Epoch(NamedTuple):
+    """A finished epoch: its last step and its numbers, those of its validation among them."""
+
+    epoch: int
+    step: int
+    by_name: dict[str, float]
+
+
+class _Told(msgspec.Struct, frozen=True):
+    """The fields of the three types of events that tell of epochs."""
+
+    type: str
+    epoch: int
+    step: int
+    train_loss: float = math.nan
+    metrics: dict[str, float] = {}
+
+
+_decode: Final = msgspec.msgpack.Decoder(_Told).decode
+
+
+def shown_name(metric: str) -> str:
+    """Return the name of a task's metric here: `metric/lr` if `lr` is another number."""
+    taken = metric in (*OF_EVERY_STEP, *_PLACES) or metric.startswith((OF_A_VALIDATION, _OF_THE_TASK))
+    return f"{_OF_THE_TASK}{metric}" if taken else metric
+
+
+def steps_of(journal: Path) -> Steps:
+    """Return the steps of the run as it stands. Raises JournalError, ReplayError, OSError."""
+    columns = read_columns(journal, Tabulation(STEP_COLUMNS, step_row, METRIC)).by_name
+    # The state after the columns: so it has every name that one of these steps was recorded with.
+    with Reader(journal) as reader:
+        state = state_at(reader).state
+    rows = _rows_of_the_line(columns["branch"], columns["step"], state)
+    step, epoch, wall = (_at(columns[name], rows) for name in ("step", "epoch", "wall"))
+    by_name = {name: _at(columns[name], rows) for name in OF_EVERY_STEP}
+    norms = by_name["grad_norm"]
+    by_name["grad_norm"] = array("d", [math.nan if norm == NOT_MEASURED else norm for norm in norms])
+    for number, name in enumerate(state.progress.metric_names, 1):
+        column = columns.get(f"{METRIC}{number}")
+        by_name[shown_name(name)] = array("d", [math.nan]) * len(step) if column is None else _at(column, rows)
+    return Steps(step, epoch, wall, by_name)
+
+
+def _rows_of_the_line(branches: array[float], steps: array[float], state: RunState) -> Sequence[int]:
+    """Return the indexes of the steps that no rollback gave up."""
+    known = state.rollbacks.branches
+    if not known.forks:
+        return range(len(steps))
+    last = {branch: step for branch, (step, _) in known.reach().items()}
+    return [row for row, step in enumerate(steps) if step <= last.get(int(branches[row]), -1)]
+
+
+def _at(column: array[float], rows: Sequence[int]) -> array[float]:
+    if len(rows) == len(column):
+        return column
+    return array(column.typecode, [column[row] for row in rows])
+
+
+def epochs_of(journal: Path) -> list[Epoch]:
+    """Return the finished epochs of the run as it stands: means over their steps as `loss` and by metric.
+
+    A mean is over the steps that have a number. Raises JournalError, OSError.
+    """
+    ended: dict[int, Epoch] = {}
+    validated: dict[int, dict[str, float]] = {}
+    with Reader(journal) as reader:
+        for entry in forwards(reader, Query(types=_TYPES)):
+            told = _decode(entry.event)
+            if told.type == "EpochFinished":
+                means = {shown_name(name): value for name, value in told.metrics.items()}
+                ended[told.epoch] = Epoch(told.epoch, told.step, {"loss": told.train_loss, **means})
+            elif told.type == "ValidationFinished":
+                validated[told.epoch] = {f"{OF_A_VALIDATION}{name}": value for name, value in told.metrics.items()}
+            else:
+                # The run goes on within this epoch, or at its beginning.
+                ended = {epoch: one for epoch, one in ended.items() if epoch < told.epoch}
+                validated = {epoch: one for epoch, one in validated.items() if epoch < told.epoch}
+    return [one._replace(by_name=one.by_name | validated.get(epoch, {})) for epoch, one in sorted(ended.items())]
+
+
+def names_of(epochs: Sequence[Epoch]) -> list[str]:
+    """Return every name that one of the epochs has, in the order in which they appear."""
+    return list(dict.fromkeys(name for one in epochs for name in one.by_name))

@@ -1,0 +1,60 @@
+"""What a hook can ask about the step or the epoch that has just ended.
+
+Promises: a hook without the parameter `context` costs nothing for it. A number on a device is waited for only if it is
+asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from tolariad.trainer.step.metrics import StepMetrics
+
+
+@dataclass(frozen=True, kw_only=True)
+class HookContext:
+    """The place, the rates and the numbers. `batch`: how many batches of `epoch` are done.
+
+    `rates`: of the step, by group; in `on_epoch_end` those of the next one.
+    On a GPU `losses` and `metrics` wait for the device, unless `detect.sync` is set.
+    """
+
+    step: int
+    epoch: int
+    batch: int
+    rates: Mapping[str, float]
+    _losses: Callable[[], dict[str, float]] = field(repr=False)
+    _metrics: Callable[[], dict[str, float]] = field(repr=False)
+    _to: StepMetrics = field(repr=False)
+
+    @property
+    def rate(self) -> float:
+        """The learning rate of the first group, as `lr` in the journal."""
+        return next(iter(self.rates.values()))
+
+    @property
+    def losses(self) -> dict[str, float]:
+        """`loss`, which is recorded; of a step of several updates also the sum of each optimizer's, by its name.
+
+        In `on_epoch_end`: `loss`, the mean over the epoch's steps.
+        """
+        return self._losses()
+
+    @property
+    def loss(self) -> float:
+        """The loss that is recorded."""
+        return self.losses["loss"]
+
+    @property
+    def metrics(self) -> dict[str, float]:
+        """The step's metrics so far by name; in `on_epoch_end` the means of the validation."""
+        return self._metrics()
+
+    def log(self, name: str, value: float | Tensor) -> None:
+        """Record a metric with the step that has ended; in `on_epoch_end` with the next one. Raises SetupRefused."""
+        self._to.log({name: value})
