@@ -11,7 +11,7 @@ INSTALL := $(BIN)/python -m pip install --quiet --no-compile --disable-pip-versi
 # Every process of a run imports torch: without its compiled bytecode on disk that is seconds each time.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help run test types tests torture study bench docs clean
+.PHONY: help run test types tests torture study bench docs proto clean
 .DEFAULT_GOAL := help
 
 help:
@@ -21,6 +21,7 @@ help:
 	@echo "make study    accuracy of runs in trouble against clean ones, five seeds, five-fold: a table, minutes"
 	@echo "make bench    prices of the hot paths, printed"
 	@echo "make docs     write the generated pages under docs/ again"
+	@echo "make proto    generate the code of the messages below proto/ again"
 	@echo "make clean    remove caches and $(VENV); runs/ is yours and stays"
 
 $(BIN)/python:
@@ -73,6 +74,9 @@ bench: $(VENV)/.installed-bench
 
 docs: $(VENV)/.installed-dev
 	$(BIN)/python -m tests.house.pages
+
+proto: $(VENV)/.installed-dev
+	$(BIN)/python -m tests.house.protos
 
 clean:
 	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis dist build

@@ -19,7 +19,7 @@ import yaml
 from tolariad.core.settings.model import Settings
 from tolariad.core.settings.reading import ConfigError, Problem, known_keys, read_settings
 from tolariad.core.settings.rules import check, with_implied_warmup
-from tolariad.core.settings.task_defaults import defaults_of, layer
+from tolariad.core.settings.task_defaults import LIGHTNING, defaults_of, layer
 
 CONFIG_BYTES_MAX: Final = 1 << 17
 # The largest file without aliases has fewer values. With aliases, a few hundred bytes can expand to billions of values.
@@ -76,8 +76,10 @@ def _with_policy(section: Any, folder: Path) -> Any:
 def anchored(task: Any, folder: Path) -> Any:
     """Return `file.py:Name` with an absolute path: in `folder` or, if it exists only there, in the working folder.
 
-    Anything else is returned unchanged.
+    So is `lightning:file.py:Name`. Anything else is returned unchanged.
     """
+    if isinstance(task, str) and task.startswith(LIGHTNING):
+        return LIGHTNING + anchored(task.removeprefix(LIGHTNING), folder)
     place, colon, name = task.rpartition(":") if isinstance(task, str) else ("", "", "")
     if not place.endswith(".py") or os.path.isabs(place):  # noqa: PTH117 - the text of a path
         return task

@@ -284,7 +284,7 @@ def test_budgets_are_shown_with_what_was_measured_of_them(tolaria, live_run):
     measured = {name for name, budget in BUDGETS.items() if not budget.unmeasured}
     rows = said.out.splitlines()[1 : len(measured) + 1]
     assert {row.split()[0] for row in rows} == {one["name"] for one in table["budgets"]} == measured
-    assert said.out.splitlines()[len(measured) + 1 :] == ["measured since just now, when the daemon started"]
+    assert said.out.splitlines()[len(measured) + 1 :] == ["measured since just now, when the run's process started"]
     assert folded.code == 3
     assert folded.json["budgets"] == table | {"since": None}
 

@@ -147,7 +147,7 @@ def test_a_second_daemon_takes_nothing_from_the_first(start, run_dir):
     configuration = (run_dir / "config.resolved.json").read_bytes()
     second = start(task="digits", epochs=9)
     assert second.wait() == 75
-    assert "another daemon runs" in second.stderr
+    assert "another process runs" in second.stderr
     assert first.status()["pid"] == first.pid
     assert (run_dir / "config.resolved.json").read_bytes() == configuration
     first.send(signal.SIGTERM)

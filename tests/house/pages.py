@@ -11,8 +11,10 @@ from pathlib import Path
 
 import msgspec
 
+from tests.everyday.page import everyday_page
 from tests.house.configuration_page import configuration_page
 from tests.house.events_page import events_page, record
+from tests.house.leyline_page import leyline_page
 from tests.house.reactions_page import reactions_page
 from tests.house.tree import ROOT
 from tests.journals.make_golden import write_expected
@@ -41,7 +43,9 @@ def events_record() -> str:
 PAGES: dict[Path, Callable[[], str]] = {
     ROOT / "docs" / "configuration.md": configuration_page,
     ROOT / "docs" / "events.md": events_page,
+    ROOT / "docs" / "leyline.md": leyline_page,
     ROOT / "docs" / "reactions.md": reactions_page,
+    ROOT / "docs" / "everyday.md": everyday_page,
     EVENTS_RECORD: events_record,
 }
 

@@ -35,7 +35,7 @@ ROOMS: dict[str, tuple[set[str], set[str]]] = {
     "storage": ({"core"}, {"blake3", "xxhash", "numpy"}),
     "leyline": ({"core"}, {"google.protobuf"}),
     "kernel": ({"core", "journal", "channel"}, set()),
-    "supervisor": ({"core", "channel", "storage", "strategy", "leyline", "loop_files"}, set()),
+    "supervisor": ({"core", "channel", "storage", "strategy", "leyline", "loop_files"}, {"psutil", "pynvml"}),
     "trainer": (
         {"core", "guards", "rate_functions", "channel", "storage"},
         {"torch", "numpy", "blake3", "xxhash"},

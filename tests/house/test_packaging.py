@@ -30,8 +30,6 @@ def name_of(requirement: str) -> str:
 
 # Distributions whose modules have another name than they have.
 MODULES = {"google-crc32c": "google_crc32c", "protobuf": "google.protobuf", "pyyaml": "yaml"}
-# Installed before anything imports them. protobuf: the messages to the other subsystems come with the seeds.
-NOT_YET = {"protobuf"}
 
 
 def run_python(code: str, path: list[Path]) -> subprocess.CompletedProcess[str]:
@@ -52,7 +50,7 @@ def test_what_is_installed_is_pinned():
 
 
 def test_every_runtime_dependency_is_imported():
-    """A run installs only what the product imports; each exception is named and removed when it is used."""
+    """A run installs only what the product imports."""
     imported = {found.name for path in python_files(*PRODUCT) for found in imports_of(path)}
     modules = {(name := name_of(one)): MODULES.get(name, name) for one in PROJECT["project"]["dependencies"]}
     unused = {
@@ -61,7 +59,7 @@ def test_every_runtime_dependency_is_imported():
         if not any(found == module or found.startswith(f"{module}.") for found in imported)
     }
 
-    assert unused == NOT_YET
+    assert unused == set()
 
 
 def test_the_makefile_never_installs_without_the_constraints():

@@ -63,6 +63,16 @@ def test_nested_batches_are_moved_as_they_are():
     assert moved["name"] == "a"
 
 
+def test_a_batch_that_can_move_is_asked_to():
+    """A mapping of transformers is no dict, and has the method `to`."""
+
+    class Encoding:
+        def to(self, device):
+            return ("moved", device)
+
+    assert to_device({"x": Encoding()}, torch.device("cpu")) == {"x": ("moved", torch.device("cpu"))}
+
+
 def test_a_tuple_of_arrays_is_what_a_tuple_of_tensors_is():
     """Also one that cannot be written to, or whose rows are reversed; the same batches, in the same order."""
     inputs, labels = np.arange(20.0).reshape(10, 2), np.arange(10)

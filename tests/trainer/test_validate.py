@@ -53,6 +53,32 @@ def test_means_are_over_samples_not_batches():
     assert found.samples == 10
 
 
+class Spread(Task):
+    """Keeps values of all batches, for a result that is no mean over them."""
+
+    def __init__(self):
+        self.seen = []
+
+    def evaluate(self, model, batch):
+        self.seen += batch[0].tolist()
+        return {"mean": (batch[0].sum(), len(batch[0]))}
+
+    def on_validation_end(self, model):
+        assert not model.training
+        found, self.seen = self.seen, []
+        return {"spread": max(found) - min(found), "of": torch.tensor(len(found))}
+
+
+def test_a_result_of_the_whole_validation_stands_beside_the_means():
+    """The task gives it after the last batch; one that gives no numbers is refused."""
+    found = validate(setup_of(nn.ReLU(), Spread()), lambda: None)
+    assert found.means == {"mean": 4.5, "spread": 9.0, "of": 10.0}
+    wrong = Spread()
+    wrong.on_validation_end = lambda model: {"f1": "high"}
+    with pytest.raises(SetupRefused, match=r"on_validation_end\(model\) must return a dict of numbers .* 'f1' is"):
+        validate(setup_of(nn.ReLU(), wrong), lambda: None)
+
+
 def test_generators_and_modes_are_as_before():
     """Validation draws the same numbers every time, and does not affect training."""
     model = nn.Sequential(nn.Dropout(), nn.BatchNorm1d(1))

@@ -67,7 +67,10 @@ def of_reach(error: Exception) -> CommandError:
     """Return the error of a command if no daemon answers, or if this user may not use the socket."""
     if isinstance(error.__cause__, PermissionError):
         return _of_permission(str(error))
-    hint = "this command needs a live run: `tolaria list` shows which are live; `tolariad run --dir RUN` starts one"
+    hint = (
+        "this command needs a live run (of the library: with `control.socket: true`): `tolaria list` shows which are "
+        "live; `tolariad run --dir RUN` starts one"
+    )
     return CommandError(Exit.NOT_REACHABLE, f"no daemon answers: {error}", hint=hint, name="NotReachable")
 
 

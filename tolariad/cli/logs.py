@@ -89,7 +89,10 @@ def logs(target: runs.Target, *, follow: bool, lines: int) -> int:
     try:
         file = _opened(path)
     except OSError as error:
-        hint = "perhaps the trainer has printed nothing yet; `tolaria events RUN` shows what happened"
+        hint = (
+            "perhaps the trainer has printed nothing yet, or it is a run of the library, which keeps no log; "
+            "`tolaria events RUN` shows what happened"
+        )
         raise CommandError(Exit.NO, f"{path}: {error.strerror}", hint=hint, name="NoLog") from error
     with file:
         printed = last_printed(path, file, lines)

@@ -186,7 +186,8 @@ def checkpoint() -> Parameters:
 def stop(*, now: bool, yes: bool) -> Parameters:
     """Take a checkpoint at the next step boundary and stop.
 
-    The daemon and the trainer end. `tolariad run --dir RUN` continues the run.
+    The daemon and the trainer end; `tolariad run --dir RUN` continues the run. In a program, `Tolaria.train`
+    returns or the loop ends; the next start of the program continues the run.
     """
     if now and not yes:
         output.confirm("Stop without a checkpoint? The next start must run the steps since the last checkpoint again.")

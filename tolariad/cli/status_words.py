@@ -48,7 +48,8 @@ Status = Mapping[str, Any]
 
 def status_lines(status: Status) -> Iterator[str]:
     """Yield the lines of `tolaria status`."""
-    place = f"pid {status['pid']}" if status["live"] else "no daemon"
+    by = "library, " if status.get("served_by") == "library" else ""
+    place = f"{by}pid {status['pid']}" if status["live"] else "not live"
     name = painted(safe(str(status["name"] or "(unnamed)")), "bold")
     yield f"{name}  {_phase(str(status['phase']))}  ({place}, {safe(status['dir'])})"
     yield from _facts(status)
@@ -272,7 +273,7 @@ def budget_lines(table: Status) -> Iterator[str]:
         if row.get("compares") and row["count"]:
             yield f"{safe(str(row['name']))}: {safe(str(row['compares']))}"
     if table["since"]:
-        yield f"measured since {safe(table['since'])}, when the daemon started"
+        yield f"measured since {safe(table['since'])}, when the run's process started"
     if table["open"]:
         yield f"open breakers: {safe(', '.join(table['open']))}"
     if not table["act"]:

@@ -34,7 +34,10 @@ def tolariad() -> None:
 
 @click.command()
 @click.argument("config", required=False, type=click.Path(path_type=Path))
-@click.option("--task", help="A built-in task (digits, chars), package.module:Name or ./file.py:Name.")
+@click.option(
+    "--task",
+    help="A built-in task (digits, chars), package.module:Name, ./file.py:Name, or lightning:./file.py:Module.",
+)
 @click.option("--epochs", type=click.IntRange(min=1), help="Number of epochs.")
 @click.option("--dir", "folder", type=click.Path(path_type=Path), help="The run's folder [default: ./runs/NAME].")
 @click.option(

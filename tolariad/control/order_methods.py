@@ -15,7 +15,7 @@ from typing import Annotated, Any, Final, Literal, NamedTuple, get_args, get_ori
 import msgspec
 
 from tolariad.control.outcome import Outcome, OutcomeState
-from tolariad.control.status import NumberState, RunStatus, SaidStatus, TroubleStatus
+from tolariad.control.status import NumberState, RunStatus, SaidStatus, Server, TroubleStatus
 from tolariad.control.tables import BudgetTable, RateTable
 from tolariad.control.wire import INTERFACE, Call, read_parameters, service_error
 from tolariad.core.base import Batch, Epoch
@@ -61,6 +61,7 @@ _NAMES: Final[dict[Any, str]] = {
     Level: "EmergencyLevel",
     Phase: "RunPhase",
     NumberState: "NumberState",
+    Server: "Server",
     OutcomeState: "OutcomeState",
     Unit: "BudgetUnit",
     Kind: "BudgetKind",

@@ -36,7 +36,7 @@ class RollbackPlace(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
-    """How an order ended: `event` ended it (absent if the daemon ended first).
+    """How an order ended: `event` ended it (absent if the run's process ended first).
 
     `why` is the reason if the order was not done; for a stop that was done, the reason why its last checkpoint is
     missing; for other orders what was done, if there is more to say. `step` is the first step on which the order acts.
@@ -92,4 +92,4 @@ def ended_with_daemon(command: cv.Command) -> Outcome:
     """Return the outcome if the daemon ends before the order does. For a stop, that is the success."""
     if isinstance(command, cv.Stop):
         return Outcome(state="done")
-    return Outcome(state="ended", why="the daemon ended first; the order is in the journal")
+    return Outcome(state="ended", why="the run's process ended first; the order is in the journal")

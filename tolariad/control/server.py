@@ -1,23 +1,29 @@
 """The control server: accept clients, bound their number, shut down in order.
 
 Promises: one accept loop, a bounded number of connections, no long work on the event loop. At its end every stream gets
-a last reply, and every pending order an outcome.
+a last reply, and every pending order an outcome. A forked child, such as a DataLoader's worker, lets go of the socket.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import os
+import socket
 import sys
 import time
+from contextlib import suppress
+from pathlib import Path
 from typing import Any, Final
 
+from journal.fork import abandon_after_fork
 from tolariad.control.connection import Connection, ServerLimits
 from tolariad.control.methods import ControlPort, Methods
 from tolariad.control.peer import Operators
 from tolariad.control.place import BACKLOG, Bound, remove_made
 from tolariad.control.wire import own_error
 
+_DESCRIPTORS: Final = Path("/proc/self/fd")
 _log: Final = logging.getLogger(__name__)
 
 
@@ -31,6 +37,8 @@ class ControlServer:
         self._limits = limits or ServerLimits()
         self._methods = Methods(port, operators, self._limits, version=version, clock=time.monotonic)
         self._server: asyncio.Server | None = None
+        # The address that the listener was bound to, before its file was renamed; all that it accepts have it too.
+        self._address: Final = str(bound.listener.getsockname())
         # Clients that were admitted, and the tasks of all, also of those that are told that there is no room.
         self.connections: Final[set[Connection]] = set()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -42,6 +50,7 @@ class ControlServer:
     async def start(self) -> None:
         """Accept clients."""
         self._bound.listener.setblocking(False)
+        abandon_after_fork(self)
         loop = asyncio.get_running_loop()
         # Since 3.13 asyncio's loop unlinks the socket's file at its end. One that was passed to us must stay.
         keep = sys.version_info >= (3, 13) and isinstance(loop, asyncio.SelectorEventLoop)
@@ -63,6 +72,14 @@ class ControlServer:
             if self._tasks:
                 await asyncio.wait(self._tasks, timeout=self._limits.close_s)
         self._methods.close()
+
+    def abandon_in_child(self) -> None:
+        """Close the listener and every connection: a child that outlives the run must not keep its clients waiting.
+
+        They are found by their address, because one that is just being accepted is in no list of ours yet.
+        """
+        for entry in tuple(_DESCRIPTORS.iterdir()):
+            _close_if_at(self._address, int(entry.name))
 
     def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         if self._methods.closing.is_set():
@@ -95,3 +112,13 @@ class ControlServer:
             return
         _log.warning("Refused a control client (pid %d): %s", peer.pid, why)
         raise own_error("Refused", why)
+
+
+def _close_if_at(address: str, descriptor: int) -> None:
+    """Close the descriptor if it is of a Unix socket with this address of its own."""
+    with suppress(OSError):  # no socket, or the listing of descriptors itself
+        found = socket.socket(fileno=descriptor)
+        is_ours = found.family == socket.AF_UNIX and found.getsockname() == address
+        found.detach()
+        if is_ours:
+            os.close(descriptor)

@@ -20,6 +20,7 @@ from tolariad.core.state import RunState
 from tolariad.core.steps.slice import speed_steps_s
 
 NumberState = Literal["finite", "nan", "pos_inf", "neg_inf"]
+Server = Literal["daemon", "library"]
 
 
 class Heartbeat(msgspec.Struct, frozen=True, kw_only=True):
@@ -32,12 +33,13 @@ class Heartbeat(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LiveFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """Facts that are not in the state: clocks, shared page, journal writer. Without a daemon, `pid` is None.
+    """Facts that are not in the state: process, clocks, shared page, journal writer. If none is live, `pid` is None.
 
     `write_age_s`: of a write in flight, or 0.
     """
 
     pid: int | None = None
+    served_by: Server | None = None
     wall_ns: int = 0
     mono_ns: int = 0
     heartbeat: Heartbeat = Heartbeat()
@@ -146,7 +148,8 @@ class RunStatus(msgspec.Struct, frozen=True, kw_only=True):
     A number that is not finite is null; the field `..._state` beside it holds `nan`, `pos_inf` or `neg_inf`. `time` is
     now or, without a daemon, the time of the last step or of the run's start. `metrics`: all values of the last
     validation, by the task's names. `said`: the newest actions, oldest first. `troubles`: all kinds that there were
-    since the run began, the one that occurred last at the end.
+    since the run began, the one that occurred last at the end. `served_by`: `daemon` or `library` (a program that
+    calls `Tolaria.train` or `run`), absent if the run is not live; `pid` is this process.
     """
 
     name: str
@@ -195,6 +198,7 @@ class RunStatus(msgspec.Struct, frozen=True, kw_only=True):
     disk_low: str | None
     said: tuple[SaidStatus, ...] = ()
     troubles: tuple[TroubleStatus, ...] = ()
+    served_by: Server | None = None
 
 
 def run_status(state: RunState, directory: str, facts: LiveFacts) -> RunStatus:
@@ -246,6 +250,7 @@ def run_status(state: RunState, directory: str, facts: LiveFacts) -> RunStatus:
         disk_low=state.disk.words if state.disk.low is not None else None,
         said=tuple(_said(one) for one in state.said.latest),
         troubles=_troubles(state),
+        served_by=facts.served_by,
     )
 
 

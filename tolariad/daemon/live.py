@@ -20,6 +20,7 @@ from typing import Any, Final
 
 import tolariad
 from journal import JournalError
+from tolariad.channel import Page
 from tolariad.control.peer import Operators, UnknownOperator, operators
 from tolariad.control.place import Bound, adopt, bind, publish, withdraw
 from tolariad.control.server import ControlServer
@@ -39,7 +40,7 @@ from tolariad.daemon.attend import Attendant
 from tolariad.daemon.disk import measured, watch_disk
 from tolariad.daemon.opening import OpenRun, begin, earlier_threads
 from tolariad.daemon.place import PlaceWatch, RunPlace
-from tolariad.daemon.port import DaemonPort, Publications, now
+from tolariad.daemon.port import Publications, RunPort, now
 from tolariad.daemon.reload import Reloader
 from tolariad.daemon.request import FolderLost, RunRequest, refusing
 from tolariad.daemon.settings import RESOLVED_NAME
@@ -113,8 +114,8 @@ class Daemon:
             defect=self._give_up,
             trainer_code=_trainer_code(run, self._saved.arena),
         )
-        self._port = DaemonPort(
-            *(run.run_dir, run.journal, self._kernel, self._supervisor, self._publications), histograms=self._histograms
+        self._port = RunPort(
+            *(run.run_dir, run.journal, self._kernel, self._page, self._publications), histograms=self._histograms
         )
         self._bound: Bound | None = None
         self._server: ControlServer | None = None
@@ -135,6 +136,10 @@ class Daemon:
             timeouts=self._request.timeouts,
             ring=self._saved.arena,
         )
+
+    def _page(self) -> Page | None:
+        living = self._supervisor.living
+        return living.page if living is not None else None
 
     # -- start, serve, leave -------------------------------------------------------------------------------------------
 

@@ -160,7 +160,7 @@ def _open_journal(folder: Path, asked: JournalSettings) -> Journal:
         refusing(EXIT_CONFIG, "", FileSystemRefused),
         refusing(
             EXIT_TRY_AGAIN,
-            f"another daemon runs {folder} (`tolaria --dir {folder} status` shows the run)",
+            f"another process runs {folder} (`tolaria --dir {folder} status` shows the run)",
             JournalLocked,
         ),
     ):

@@ -12,12 +12,14 @@ import os
 import time
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
 from journal import Journal
+from tolariad.channel import Page
 from tolariad.control.methods import Change
-from tolariad.control.status import Heartbeat, LiveFacts, RunStatus, run_status
+from tolariad.control.status import Heartbeat, LiveFacts, RunStatus, Server, run_status
 from tolariad.control.tables import BudgetTable, RateTable, budget_table, rate_table
 from tolariad.core.base import Actor, Event
 from tolariad.core.decision import Answer
@@ -26,7 +28,6 @@ from tolariad.core.plain import rfc3339
 from tolariad.core.run.slice import Phase
 from tolariad.core.vocabulary import AnyCommand
 from tolariad.kernel import Kernel, Published
-from tolariad.supervisor import Supervisor
 from tolariad.telemetry.histograms import BudgetHistograms
 
 _log: Final = logging.getLogger(__name__)
@@ -57,13 +58,18 @@ class Publications:
         phase = published.state.run.phase
         if published.effects or published.failure or phase is not self._phase:
             self._phase = phase
-            self._loop.call_soon_threadsafe(self._matters, published)
+            self.call(self._matters, published)
         if self._listeners:
             self._waiting.extend(published.events)
             # No lock: `_tell` clears the flag before it reads the queue, so a race costs one wake-up too many.
             if not self._awake:
                 self._awake = True
-                self._loop.call_soon_threadsafe(self._tell)
+                self.call(self._tell)
+
+    def call(self, function: Callable[..., None], *arguments: object) -> None:
+        """Call `function` on the loop; nothing if the loop has ended. Any thread may call this, and never waits."""
+        with suppress(RuntimeError):  # the loop is closed
+            self._loop.call_soon_threadsafe(function, *arguments)
 
     def _tell(self) -> None:
         self._awake = False
@@ -98,28 +104,29 @@ def _tell_one(listener: Callable[[Change], None], change: Change) -> None:
         _log.exception("A listener failed; the run is not affected")
 
 
-class DaemonPort:
-    """The daemon as the control server sees it (implements its `ControlPort`)."""
+class RunPort:
+    """A live run as the control server sees it (implements its `ControlPort`)."""
 
     def __init__(
         self,
         run_dir: Path,
         journal: Journal,
         kernel: Kernel,
-        supervisor: Supervisor,
+        page: Callable[[], Page | None],
         publications: Publications,
         *,
         histograms: BudgetHistograms,
+        served_by: Server = "daemon",
     ) -> None:
-        """`histograms`: what was measured of the budgets since this object was made."""
+        """`page`: that of the living trainer. `histograms`: what was measured of the budgets since this was made."""
         self._run_dir = run_dir
         self._journal = journal
         self._kernel = kernel
-        self._supervisor = supervisor
+        self._page = page
         self._publications = publications
         self._histograms = histograms
         self._since = rfc3339(time.time_ns())
-        self._loop = asyncio.get_running_loop()
+        self._served_by = served_by
         self.last_use_ns = time.monotonic_ns()
 
     @property
@@ -155,6 +162,7 @@ class DaemonPort:
         write_ns = self._kernel.write_started_ns
         facts = LiveFacts(
             pid=os.getpid(),
+            served_by=self._served_by,
             wall_ns=time.time_ns(),
             mono_ns=mono_ns,
             heartbeat=self._heartbeat(mono_ns),
@@ -165,25 +173,26 @@ class DaemonPort:
         return run_status(self._kernel.durable, str(self._run_dir), facts)
 
     def _heartbeat(self, mono_ns: int) -> Heartbeat:
-        living = self._supervisor.living
-        beat = living.heartbeat if living is not None else None
-        if living is None or beat is None or beat.mono_ns == 0:
+        page = self._page()
+        try:
+            if page is None or (beat := page.heartbeat).mono_ns == 0:
+                return Heartbeat()
+            waiting = page.waiting
+        except ValueError:  # the trainer has written what is no heartbeat, or has ended meanwhile
             return Heartbeat()
         return Heartbeat(
             step=beat.step,
             age_s=max(0.0, (mono_ns - beat.mono_ns) / 1e9),
             activity=beat.activity.name.lower(),
-            waiting=living.waiting,
+            waiting=waiting,
         )
 
     def submit(self, command: AnyCommand, actor: Actor, answer: Callable[[Answer], None]) -> None:
         """Pass an order to the kernel. `answer` is called once, on the loop."""
         self.last_use_ns = time.monotonic_ns()
-
-        def bring_over(given: Answer) -> None:
-            self._loop.call_soon_threadsafe(answer, given)
-
-        self._kernel.submit(CommandReceived(command=command, actor=actor), bring_over)
+        self._kernel.submit(
+            CommandReceived(command=command, actor=actor), lambda given: self._publications.call(answer, given)
+        )
 
     def subscribe(self, listener: Callable[[Change], None]) -> Callable[[], None]:
         """Call `listener` on the loop with every durable event from now on. The returned function ends that."""

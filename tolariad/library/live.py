@@ -35,6 +35,7 @@ from tolariad.daemon.place import PlaceWatch, RunPlace
 from tolariad.daemon.port import now
 from tolariad.daemon.request import RunRequest, StartRefused
 from tolariad.kernel import Kernel, Published
+from tolariad.library.control import ControlThread
 from tolariad.library.saying import Saying
 from tolariad.storage import copy_checkpoint
 from tolariad.supervisor.notify import Notifier
@@ -70,10 +71,12 @@ class Live:
         self._saved = SavedStates(opened.run_dir / "checkpoints", self._kernel.submit)
         self._thread = threading.get_ident()
         self._channel: socket.socket | None = None
+        self._page: Page | None = None
         # One queue for each call of `checkpoint` in progress. The kernel's thread puts the end of every checkpoint into
         # all.
         self._ends: tuple[_Ends, ...] = ()
         self._saying = Saying()
+        self._control = ControlThread(opened, self._kernel, lambda: self._page, self._saying.note)
         self._copying: list[threading.Thread] = []
 
     @classmethod
@@ -116,11 +119,13 @@ class Live:
             kernel.submit(Opened(mode=opened.mode, facts=facts))
             # Only now: no stop may be recorded before the start of the run.
             hear(self._stop)
+            self._control.start()
             if opened.state.run.phase in (Phase.PAUSED, Phase.FROZEN) or opened.state.run.pause is not None:
                 self._resume()
             yield from self._serve(drive)
         finally:
             watch.close()
+            self._control.close()
             self._saved.close()
             kernel.stop()
             self._saying.close()
@@ -147,7 +152,7 @@ class Live:
                 trained = True
                 run = self.state.run
                 if run.phase is Phase.FROZEN:
-                    # There is no control socket, so no operator could resume the run while `train` waits.
+                    # Do not wait for an operator: the program is to learn at once what happened.
                     raise RunFailed(f"{run.why}; the run is frozen. Call `train` again to resume it nevertheless")
                 continue
             if effect.code:
@@ -161,7 +166,7 @@ class Live:
         opened, kernel = self._opened, self._kernel
         lock = lock_run(opened.run_dir, _nothing)
         ours, theirs = channel_pair(incarnation)
-        page = Page.attach(os.dup(ours.page.descriptor))
+        page = self._page = Page.attach(os.dup(ours.page.descriptor))
         channel = TrainerEnd(theirs, page)
         self._channel = theirs
         reason, code = DeathReason.KILLED, 1
@@ -178,7 +183,7 @@ class Live:
                 reason = DeathReason.EXCEPTION
                 raise
             finally:
-                self._channel = None
+                self._channel = self._page = None
                 self._tell(TrainerGone(incarnation=incarnation, reason=reason, pid=os.getpid(), exit_code=code))
                 channel.close()
                 page.close()
@@ -203,6 +208,7 @@ class Live:
 
     def _publish(self, turn: Published) -> None:
         """Pass on the effects of a durable turn. Runs in the kernel's thread."""
+        self._control.publish(turn)
         for effect in turn.effects:
             if isinstance(effect, KillTrainer):
                 self._cut()

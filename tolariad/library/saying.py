@@ -24,13 +24,6 @@ _CLOSE_S: Final = 1.0
 _log: Final = logging.getLogger("tolariad.run")
 
 
-def is_told(event: Event) -> bool:
-    """Return whether the library logs this event: what the run says at once, and the beginning of a re-run."""
-    # The caller gets the exception of a trainer that died, and only its next start is a restart. The daemon's console
-    # shows a re-run as the stage of the run.
-    return isinstance(event, RerunBegun) or (is_said(event) and not isinstance(event, TrainerDied))
-
-
 class Saying:
     """Logs warnings to the logger `tolariad.run`. A program that configures no logging sees them on stderr."""
 
@@ -43,7 +36,7 @@ class Saying:
     def look(self, events: Iterable[tuple[int, Event]]) -> None:
         """Queue the events that are to be logged. Never blocks. Runs in the kernel's thread."""
         for _, event in events:
-            if not is_told(event):
+            if not _is_said(event):
                 continue
             self._corrections += isinstance(event, LrViolationDetected)
             if not isinstance(event, LrViolationDetected) or self._corrections <= CORRECTIONS_SAID_MAX:
@@ -70,3 +63,12 @@ class Saying:
         """Log the pending lines. If the log hangs, give up after a while."""
         self._put(None)
         self._thread.join(_CLOSE_S)
+
+
+def _is_said(event: Event) -> bool:
+    """Say in a program what the daemon's console says, with two differences.
+
+    The caller gets the exception of a trainer that died, and nothing starts it again. A re-run, which the console shows
+    as a stage of the run, is said when it begins.
+    """
+    return isinstance(event, RerunBegun) or (is_said(event) and not isinstance(event, TrainerDied))

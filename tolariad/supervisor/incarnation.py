@@ -102,12 +102,9 @@ class RunningTrainer:
             return None
 
     @property
-    def waiting(self) -> bool:
-        """Whether the trainer waits at its gate."""
-        try:
-            return self._page.waiting
-        except ValueError:
-            return False
+    def page(self) -> Page:
+        """The trainer's page. After the trainer's end it raises ValueError."""
+        return self._page
 
     @property
     @abstractmethod

@@ -72,7 +72,7 @@ def build(config: bytes, threads: int | None = None, given: FoundTask | None = N
     steps_per_epoch = _steps_per_epoch(train, settings.accumulate)
     drawn_for = horizon(steps_per_epoch, settings)
     late = reads_late(settings, device)
-    rates = controller_for(owned, settings, drawn_for)
+    rates = controller_for(owned, settings, drawn_for, found.schedules)
     average = Average(model, settings.ema.decay) if settings.ema.decay is not None else None
     watch = Monitor(model, device, settings.detect, reads_late=late, loss_unit=_loss_unit(found.task))
     ledger = Ledger(found.task, model, owners, rates, average, device=device)
@@ -199,7 +199,7 @@ def _feeds(task: Any, settings: Settings) -> tuple[Feed, Feed | None]:
         seed_everything(derived_seed(rng_seed, "data"))
         try:
             train = feed(task.train_data(settings), rng_seed, shuffle=True)
-            data = task.val_data(settings)
+            data = task.val_data(settings) if hasattr(task, "val_data") else None
             seed = derived_seed(rng_seed, "validation data")
             return train, None if data is None else feed(data, seed, shuffle=False)
         except ValueError as error:

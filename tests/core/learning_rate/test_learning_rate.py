@@ -198,6 +198,9 @@ def test_the_first_epoch_that_counts_does_not_depend_on_its_steps(epochs, warmup
 
 
 @given(schedules(), st.integers(1, 60))
+@example(
+    replace(COSINE, policy=LRPolicy.WSD, warmup_steps=1, warmup_factor=1.0, decay_steps=1, total_steps=2, min_lr=0.0), 1
+)
 def test_the_highest_step_to_come_is_known_without_looking_at_every_step(schedule, step):
     """Up to the rounding of restarts between two steps, no later step has a higher rate."""
     if schedule.policy in WHOLE_RUN:

@@ -6,6 +6,7 @@ import base64
 import math
 import zlib
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -80,3 +81,11 @@ def test_values_that_are_no_rates_are_refused_with_their_step():
     assert table_refusal(table([0.0, 1e6]), 2) is None
     assert "the schedule has 3" in str(table_refusal(table([1.0, 1.0]), 3))
     assert "does not know one" in str(table_refusal(table([1.0]), None))
+
+
+def test_a_table_of_rates_is_used_as_it_is():
+    """Its values need no base_lr to be what they were, to the bit; one of factors has no other bytes than before."""
+    rates = [0.1 / 3, 0.07, 0.1 * 0.9**5]
+    absolute = Schedule(policy=LRPolicy.FUNCTION, base_lr=0.07, total_steps=3, function=table(rates, absolute=True))
+    assert [rate(absolute, step) for step in (1, 2, 3, 9)] == [*rates, rates[-1]]
+    assert b"absolute" not in msgspec.json.encode(table(rates))

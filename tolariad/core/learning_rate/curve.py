@@ -122,11 +122,15 @@ def _onecycle(schedule: Schedule, steps: range) -> list[float]:
 
 
 def _function(schedule: Schedule, steps: range) -> list[float]:
-    """base_lr times the value of the user's function, from its table. Steps after the last one get its value."""
-    factors = factors_of(schedule.function)
-    if not factors:
+    """base_lr times the value of the user's function, from its table. Steps after the last one get its value.
+
+    A table of rates, and not of factors, is used as it is.
+    """
+    table = schedule.function
+    factors = factors_of(table)
+    if table is None or not factors:
         return [0.0] * len(steps)
-    base, last = schedule.base_lr, len(factors) - 1
+    base, last = 1.0 if table.absolute else schedule.base_lr, len(factors) - 1
     return [base * factors[min(step - 1, last)] for step in steps]
 
 
@@ -242,7 +246,8 @@ def top_step(schedule: Schedule, step: int) -> int:
     elif schedule.policy is LRPolicy.FUNCTION:
         factors = factors_of(schedule.function)
         top = max(range(max(0, done), len(factors)), key=factors.__getitem__, default=done)
-    return max(step, schedule.start + 1 + top)
+    # A warm-up that is level does not rise, and the step after it may be lower.
+    return max((step, max(step, schedule.start + 1 + top)), key=lambda one: rate(schedule, one))
 
 
 def rates_digest(rates: Sequence[float]) -> int:

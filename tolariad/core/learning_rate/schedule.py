@@ -95,7 +95,8 @@ class GroupConfig(Struct, frozen=True):
 
     `min_lr` limits the decay, not the start of the warm-up; `max_lr` limits everything. STEP multiplies by
     `step_factor` every `step_epochs`. WSD decays over the last `decay_fraction` of the run. `plateau` is for
-    MORPHO_ADAPTIVE, `rule` for the policies that it names, and `function` (`file.py:function`) for FUNCTION.
+    MORPHO_ADAPTIVE, `rule` for the policies that it names, and `function` for FUNCTION: `file.py:function`, or
+    its table.
     """
 
     name: str
@@ -112,7 +113,7 @@ class GroupConfig(Struct, frozen=True):
     decay_fraction: float = 0.2
     plateau: PlateauRule = PlateauRule()
     rule: CurveRule = CurveRule()
-    function: str = ""
+    function: str | Tabulated = ""
 
 
 _NUMBERS: Final = ("base_lr", "min_lr", "max_lr", "warmup_factor", "step_factor", "decay_fraction")

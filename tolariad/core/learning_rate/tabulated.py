@@ -33,16 +33,18 @@ _ORDERS: Final = (0, 3)
 _BYTES: Final = 8
 
 
-class Tabulated(Struct, frozen=True):
+class Tabulated(Struct, frozen=True, omit_defaults=True):
     """A function of step and horizon: where it is (`file.py:function`), its file's SHA-256, and its `steps` values.
 
-    `packed`: see `packed`. The rate of the n-th update is base_lr times the n-th value.
+    `packed`: see `packed`. The rate of the n-th update is base_lr times the n-th value; with `absolute` it is the value
+    itself, since the rates of a scheduler of torch are rarely a product of base_lr to the last bit.
     """
 
     source: Annotated[str, unit("")]
     hash: Hex
     steps: Annotated[int, unit("steps", 1, STEPS_MAX)]
     packed: Annotated[str, unit("base64", 0, PACKED_MAX)]
+    absolute: bool = False
 
     @property
     def name(self) -> str:

@@ -104,8 +104,12 @@ class Checkpoint(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class Control(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Who may change the run through its socket. Every user who can connect may read."""
+    """The control socket, and who may change the run through it. Every user who can connect may read."""
 
+    socket: Annotated[
+        bool,
+        Meta(description="a run of the library serves a control socket; false: it has none. A daemon always has one"),
+    ] = True
     operators: Annotated[
         tuple[str, ...] | None,
         Meta(description="user names, uids or @groups; absent: the daemon's user, root and the socket's group"),
@@ -264,7 +268,8 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     task: Annotated[
         str | None,
         Meta(
-            description="`digits`, `chars`, `package.module:Name`, or `./file.py:Name` relative to this file's folder"
+            description="`digits`, `chars`, `package.module:Name`, or `./file.py:Name` relative to this file's folder; "
+            "`lightning:` before either names a LightningModule"
         ),
     ] = None
     task_options: Annotated[dict[str, Scalar], Meta(description="passed to the task, such as `{model: cnn}`")] = {}
@@ -277,7 +282,10 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     ] = "auto"
     torch_threads: Annotated[
         units.Threads | None,
-        Meta(description="threads of torch; absent: all cores for a CPU run, all but one for a GPU run"),
+        Meta(
+            description="threads of torch; absent: `OMP_NUM_THREADS`, else all cores for a CPU run, all but one for a "
+            "GPU run"
+        ),
     ] = None
     precision: Annotated[
         Literal["fp32", "bf16", "fp16"],

@@ -52,7 +52,7 @@ OPTIMIZER_ARGUMENTS: Final[Mapping[str, frozenset[str]]] = {
 }
 # The fields of a group that are not arguments of the optimizer: pattern, name and rates.
 _GROUP_OWN: Final = frozenset({"match", "name", "base_lr", "policy", "warmup_epochs", "min_lr", "max_lr"})
-_OWN_TASK: Final = re.compile(r"^([A-Za-z_][\w.]*|[^:]+\.py):[A-Za-z_][\w.]*$")
+_OWN_TASK: Final = re.compile(r"^(lightning:)?([A-Za-z_][\w.]*|[^:]+\.py):[A-Za-z_][\w.]*$")
 
 
 def check(settings: Settings) -> list[Problem]:
@@ -225,7 +225,8 @@ def _task_problems(task: str | None) -> list[Problem]:
     if task is None or task in TASK_DEFAULTS or _OWN_TASK.match(task):
         return []
     close = difflib.get_close_matches(task, list(TASK_DEFAULTS), 1, 0.5)
-    what = f"must be {', '.join(TASK_DEFAULTS)}, package.module:Name or ./file.py:Name, got {shown(task)}"
+    names = "package.module:Name, ./file.py:Name or lightning:./file.py:Module"
+    what = f"must be {', '.join(TASK_DEFAULTS)}, {names}, got {shown(task)}"
     return [Problem(path="task", what=what, nearest=close[0] if close else None)]
 
 

@@ -39,11 +39,15 @@ TASK_DEFAULTS: Final[Mapping[str, Layer]] = MappingProxyType(
 TASK_OPTIONS: Final[Mapping[str, Mapping[str, tuple[str, ...]]]] = MappingProxyType(
     {"digits": {"model": ("mlp", "cnn")}}
 )
+# Before the name of a LightningModule: `lightning:./file.py:Module`.
+LIGHTNING: Final = "lightning:"
+# The rates are those of its configure_optimizers: nothing is laid over them.
+_OF_LIGHTNING: Final[Layer] = MappingProxyType({"learning_rate": {"policy": "constant", "warmup_epochs": 0}})
 
 
 def defaults_of(task: str | None) -> Layer:
-    """Return the defaults of a built-in task; empty for any other task."""
-    return TASK_DEFAULTS.get(task or "", {})
+    """Return the defaults of a built-in task, or of a LightningModule; empty for any other task."""
+    return _OF_LIGHTNING if (task or "").startswith(LIGHTNING) else TASK_DEFAULTS.get(task or "", {})
 
 
 def layer(under: Layer, over: Layer) -> dict[str, Any]:

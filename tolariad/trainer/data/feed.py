@@ -93,7 +93,10 @@ class TensorFeed(Feed):
 
 
 def to_device(batch: Any, device: torch.device) -> Any:
-    """Return `batch` with every tensor in it (in tuples, lists, dicts) moved to `device`."""
+    """Return `batch` with every tensor in it (in tuples, lists, dicts) moved to `device`.
+
+    An object of another kind moves itself if it has a method `to`, such as the batches of transformers.
+    """
     if isinstance(batch, torch.Tensor):
         return batch.to(device, non_blocking=True)
     if isinstance(batch, tuple) and hasattr(batch, "_fields"):
@@ -102,4 +105,5 @@ def to_device(batch: Any, device: torch.device) -> Any:
         return type(batch)([to_device(item, device) for item in batch])
     if isinstance(batch, dict):
         return {key: to_device(item, device) for key, item in batch.items()}
-    return batch
+    moves = getattr(batch, "to", None)
+    return moves(device) if callable(moves) else batch

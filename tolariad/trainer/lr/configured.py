@@ -14,7 +14,7 @@ from tolariad.trainer.errors import SetupRefused
 from tolariad.trainer.lr.controller import UnifiedLRController
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     from tolariad.core.settings.model import Settings
     from tolariad.core.settings.optimization import LearningRate, OptimizerGroup
@@ -53,21 +53,31 @@ def horizon(steps_per_epoch: int | None, settings: Settings) -> Horizon:
     return Horizon(share, total, note)
 
 
-def controller_for(owned: Mapping[str, Groups], settings: Settings, drawn_for: Horizon) -> UnifiedLRController:
+def controller_for(
+    owned: Mapping[str, Groups],
+    settings: Settings,
+    drawn_for: Horizon,
+    schedules: Callable[[Horizon], Sequence[GroupConfig]] | None = None,
+) -> UnifiedLRController:
     """Return the controller of the run's optimizers, by owner. Raises SetupRefused for an invalid schedule.
 
     Groups have the rates of the configuration. If the task made the optimizers, the rates keep the ratio that the task
-    gave them to the first owner's first group.
+    gave them to the first owner's first group. `schedules` gives the groups of the only optimizer schedules of its own.
     """
     first = float(next(iter(owned.values())).optimizer.param_groups[0]["lr"])
-    _warn_of_other_rate(owned, settings, first)
+    if schedules is None:
+        _warn_of_other_rate(owned, settings, first)
     controller = UnifiedLRController(
         settings, steps_per_epoch=drawn_for.steps_per_epoch, total_steps=drawn_for.total_steps
     )
     try:
         for owner, groups in owned.items():
             prefix = owner if len(owned) > 1 else ""
-            controller.register_optimizer(owner, groups.optimizer, _configs(groups, settings, first, prefix))
+            configs = _configs(groups, settings, first, prefix)
+            if schedules is not None:
+                own = zip(configs, schedules(drawn_for), strict=True)
+                configs = [replace(one, name=config.name) for config, one in own]
+            controller.register_optimizer(owner, groups.optimizer, configs)
     except ValueError as error:
         raise SetupRefused(f"learning_rate: {error}") from error
     characters = sum(map(packed_length, controller.groups))

@@ -353,13 +353,13 @@ class UnifiedLRController(Integrity):
     def _schedule(self, config: GroupConfig) -> Any:
         for note in missing_horizon(config, self._steps_per_epoch, self._total_steps):
             self._say(note)
-        length = curve_length(self._total_steps, self.global_step)
+        function, length = config.function or None, curve_length(self._total_steps, self.global_step)
         return schedule_of(
             config,
             steps_per_epoch=self._steps_per_epoch or 1,
             total_steps=self._total_steps,
             start=self.global_step,
-            function=tabulate(config.function, length) if config.function else None,
+            function=tabulate(function, length) if isinstance(function, str) else function,
         )
 
     def _say(self, note: str) -> None:

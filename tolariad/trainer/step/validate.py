@@ -21,6 +21,7 @@ from tolariad.failpoints import reached
 from tolariad.trainer.data.feed import to_device
 from tolariad.trainer.data.randomness import derived_seed, preserved_rng, seed_everything
 from tolariad.trainer.errors import SetupRefused, TaskRaised
+from tolariad.trainer.step.updates import checked_metrics
 
 if TYPE_CHECKING:
     from tolariad.trainer.setup import Setup
@@ -64,12 +65,22 @@ def validate(setup: Setup, beat: Callable[[], None], *, only: tuple[Any, ...] | 
                     for name, total, count in _sums(found, batch):
                         sums.setdefault(name, []).append(total)
                         counts[name] = counts.get(name, 0) + count
+                whole = _of_the_whole(setup)
         finally:
             # Restore each module's own mode: a task may keep some of them in eval mode all the time.
             for module, training in modes:
                 module.training = training
     means = {name: _total(values) / counts[name] if counts[name] else math.nan for name, values in sums.items()}
-    return Metrics(means, max(counts.values(), default=0))
+    return Metrics(means | whole, max(counts.values(), default=0))
+
+
+def _of_the_whole(setup: Setup) -> dict[str, float]:
+    """Return the results of the task's `on_validation_end`, such as a metric that is no mean over batches."""
+    ended = getattr(setup.task, "on_validation_end", None)
+    found = ended(setup.model) if callable(ended) else None
+    return {
+        name: float(value) for name, value in checked_metrics(found, "on_validation_end(model) must return").items()
+    }
 
 
 def try_evaluate(setup: Setup, beat: Callable[[], None] = lambda: None) -> Metrics:

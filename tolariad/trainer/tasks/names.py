@@ -12,7 +12,8 @@ from collections.abc import Iterator
 from types import FunctionType, ModuleType
 from typing import Any, Final
 
-REQUIRED: Final = ("model", "train_data", "val_data", "loss", "evaluate")
+VALIDATION: Final = ("val_data", "evaluate")
+REQUIRED: Final = ("model", "train_data", "loss", *VALIDATION)
 OPTIONAL: Final = (
     "optimizer",
     "optimizers",
@@ -24,6 +25,7 @@ OPTIONAL: Final = (
     "participants",
     "on_step_end",
     "on_epoch_end",
+    "on_validation_end",
     "state_dict",
     "load_state_dict",
 )
@@ -48,7 +50,7 @@ _ELSEWHERE: Final = {
     "on_batch_end": "on_step_end",
     "on_train_batch_end": "on_step_end",
     "on_train_epoch_end": "on_epoch_end",
-    "on_validation_epoch_end": "on_epoch_end",
+    "on_validation_epoch_end": "on_validation_end",
 }
 _SIMILARITY: Final = 0.8
 # The arguments of methods that are first called long after the start, where a wrong signature would cost the most.
@@ -56,6 +58,7 @@ _LATE: Final = {
     "grow": ("model", "change"),
     "on_step_end": ("model", "step"),
     "on_epoch_end": ("model", "epoch", "metrics"),
+    "on_validation_end": ("model",),
     "clip_gradients": ("model",),
     "state_dict": (),
     "load_state_dict": ("state",),

@@ -15,15 +15,20 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, runtime_chec
 
 from blake3 import blake3
 
+from tolariad.core.settings.task_defaults import LIGHTNING
 from tolariad.trainer.errors import SetupRefused
-from tolariad.trainer.tasks.names import REQUIRED, misnamed
+from tolariad.trainer.lightning.hooks import lightning_base
+from tolariad.trainer.tasks.names import REQUIRED, VALIDATION, misnamed
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
     from types import ModuleType
 
     from torch import Tensor, nn
 
+    from tolariad.core.learning_rate.schedule import GroupConfig
     from tolariad.core.settings.model import Settings
+    from tolariad.trainer.lr.configured import Horizon
 
 BUILT_IN: Final = {
     "digits": ("tolariad.trainer.tasks.digits", "Digits"),
@@ -52,6 +57,7 @@ class Task(Protocol):
       (docs/detection.md).
     * `participants(model)` returns the participants of a rollback by name, in the order in which they are asked
       (docs/rollback.md#participants).
+    * `on_validation_end(model)` is called after the last batch of a validation; it may return results of all of it.
     * `on_step_end(model, step)` is called after an update, `on_epoch_end(model, epoch, metrics)` after a validation.
     * `state_dict()` and `load_state_dict(state)` save and restore the task's own state.
     """
@@ -65,7 +71,7 @@ class Task(Protocol):
         ...
 
     def val_data(self, cfg: Settings) -> Any:
-        """Return the same for validation, or None."""
+        """Return the same for validation, or None. A task may lack this and `evaluate`: then there is no validation."""
         ...
 
     def loss(self, model: nn.Module, batch: Any) -> Tensor | dict[str, Tensor]:
@@ -82,25 +88,70 @@ class Task(Protocol):
 
 
 class FoundTask(NamedTuple):
-    """A task, and the BLAKE3 of its source file."""
+    """A task, and the BLAKE3 of its source file.
+
+    `schedules`: gives the schedules of the task's optimizer, for tasks whose rates are not those of the configuration.
+    """
 
     task: Any
     source_hash: str
+    schedules: Callable[[Horizon], Sequence[GroupConfig]] | None = None
 
 
 def find_task(name: str) -> FoundTask:
-    """Return the task named `digits`, `chars`, `package.module:Name` or `./file.py:Name`. Raises SetupRefused."""
+    """Return the task named `digits`, `chars`, `package.module:Name` or `./file.py:Name`, or a module of Lightning.
+
+    Raises SetupRefused.
+    """
     if name in BUILT_IN:
         module_name, attribute = BUILT_IN[name]
         return _made(importlib.import_module(module_name), attribute, name)
     if name == GIVEN:
         raise SetupRefused("task: a program started this run with Tolaria.train; start that program again")
+    if name.startswith(LIGHTNING):
+        return _of_lightning(name.removeprefix(LIGHTNING))
+    place, attribute = _place(name)
+    return _made(_module(place, name), attribute, name)
+
+
+def _place(name: str) -> tuple[str, str]:
+    """Return file or package, and the name in it. Raises SetupRefused."""
     place, separator, attribute = name.rpartition(":")
     if not separator or not attribute:
         known = ", ".join(BUILT_IN)
         raise SetupRefused(f"task: {name!r} is not one of {known}, package.module:Name, ./file.py:Name")
-    module = _from_file(Path(place), name) if place.endswith(".py") else _from_package(place, name)
-    return _made(module, attribute, name)
+    return place, attribute
+
+
+def _module(place: str, name: str) -> ModuleType:
+    return _from_file(Path(place), name) if place.endswith(".py") else _from_package(place, name)
+
+
+def _of_lightning(name: str) -> FoundTask:
+    """Return the task of the LightningModule `file.py:Module`. Its data module may be beside it, or in another file."""
+    from tolariad.trainer.lightning.making import Parts
+    from tolariad.trainer.lightning.task import LightningTask
+
+    place, attribute = _place(name)
+    try:
+        module = _module(place, name)
+    except ModuleNotFoundError as error:
+        if (error.name or "").split(".")[0] not in {"lightning", "pytorch_lightning"}:
+            raise
+        raise SetupRefused(
+            f"task: {name!r} needs {error.name}, which is not installed: pip install 'tolariad[lightning]'"
+        ) from error
+
+    def datamodule(named: str) -> Any:
+        if ":" not in named:
+            return _attribute(module, named, name)
+        beside, inside = _place(named)
+        path = Path(place).parent / beside if beside.endswith(".py") and place.endswith(".py") else beside
+        return _attribute(_module(str(path), named), inside, named)
+
+    source_hash = _hash_of(module)
+    task = LightningTask(Parts(_attribute(module, attribute, name), datamodule), source_hash)
+    return FoundTask(task, source_hash, task.schedules)
 
 
 def _from_file(path: Path, name: str) -> ModuleType:
@@ -129,22 +180,35 @@ def _from_package(place: str, name: str) -> ModuleType:
 
 def _made(module: ModuleType, attribute: str, name: str) -> FoundTask:
     """Call the class or factory. An instance is used as it is."""
+    found = _attribute(module, attribute, name)
+    if lightning_base(found if inspect.isclass(found) else type(found)) is not None:
+        raise SetupRefused(f"task: {name!r} is a LightningModule; write lightning:{name}")
+    task = found() if inspect.isclass(found) or inspect.isfunction(found) else found
+    missing = [method for method in REQUIRED if not callable(getattr(task, method, None))]
+    if "loss" in missing and callable(getattr(task, "training_step", None)):
+        missing.remove("loss")
+    meant_by = [(other, meant) for other, meant in misnamed(task) if meant in missing]
+    # Without both there is no validation, unless one of them has another name.
+    if set(VALIDATION) <= set(missing) and not any(meant in VALIDATION for _, meant in meant_by):
+        missing = [method for method in missing if method not in VALIDATION]
+    if missing:
+        near = ", ".join(f"rename {other} to {meant}" for other, meant in meant_by)
+        raise SetupRefused(
+            f"task: {name!r} has no method {', '.join(missing)}; "
+            f"{near or '`tolariad new-task PATH` writes a working example'}"
+        )
+    return FoundTask(task, _hash_of(module))
+
+
+def _attribute(module: ModuleType, attribute: str, name: str) -> Any:
+    """Return what the module has under this dotted name. Raises SetupRefused."""
     found: Any = module
     for part in attribute.split("."):
         within, found = found, getattr(found, part, None)
         if found is None:
             place = Path(name.rpartition(":")[0]).name or module.__name__
             raise SetupRefused(f"{place} has no {attribute!r}{_nearest(within, attribute, part)}")
-    task = found() if inspect.isclass(found) or inspect.isfunction(found) else found
-    required = [one for one in REQUIRED if one != "loss" or not callable(getattr(task, "training_step", None))]
-    missing = [method for method in required if not callable(getattr(task, method, None))]
-    if missing:
-        near = ", ".join(f"rename {other} to {meant}" for other, meant in misnamed(task) if meant in missing)
-        raise SetupRefused(
-            f"task: {name!r} has no method {', '.join(missing)}; "
-            f"{near or '`tolariad new-task PATH` writes a working example'}"
-        )
-    return FoundTask(task, _hash_of(module))
+    return found
 
 
 def _nearest(within: Any, attribute: str, part: str) -> str:

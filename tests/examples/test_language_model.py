@@ -1,0 +1,90 @@
+"""The language model of the examples: it learns, and what interrupts it changes no bit of what comes out."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from tests.examples.test_gan import events_of, last_files, of
+from tests.house.tree import ROOT
+from tolariad import Tolaria
+from tolariad.config import load
+from tolariad.core.checkpoints.words import RerunFinished
+from tolariad.core.steps.words import StepCompleted, ValidationFinished
+from tolariad.core.trainer.words import TrainerDied
+from tolariad.trainer.tasks.task import find_task
+
+EXAMPLE = ROOT / "examples" / "language_model"
+TOLARIAD = Path(sys.executable).with_name("tolariad")
+STEPS = 50
+pytestmark = [
+    pytest.mark.filterwarnings("ignore"),
+    pytest.mark.skipif(importlib.util.find_spec("transformers") is None, reason="transformers is not installed"),
+]
+
+
+class Interrupted(Exception):
+    """As ^C twice, or a fault of a hook."""
+
+
+def trained(run, stops=()):
+    """Train an epoch of the example in this process, interrupted after the steps `stops` and started again."""
+    settings = load(EXAMPLE / "config.yaml")
+    left = list(stops)
+
+    def hook(model, step):
+        if left and step == left[0]:
+            left.pop(0)
+            raise Interrupted
+
+    for _ in range(len(stops) + 1):
+        task = find_task(settings.task).task
+        task.on_step_end = hook
+        torch.manual_seed(0)
+        model = task.model(settings)
+        tolaria = Tolaria(settings, run_dir=run)
+        try:
+            result = tolaria.train(model, task.train_data(settings), task.val_data(settings), 1, task=task)
+        except Interrupted:
+            continue
+        assert (result.phase, result.steps, left) == ("completed", STEPS, [])
+    return run
+
+
+def test_the_model_learns_and_two_interruptions_change_no_bit_of_it(tmp_path):
+    """Weights that are tied, batches of the collator, and two groups of AdamW."""
+    calm = trained(tmp_path / "calm")
+    interrupted = trained(tmp_path / "interrupted", stops=(17, 33))
+    events = events_of(interrupted)
+    assert [one.first_difference for one in of(events, RerunFinished)] == [None, None]
+    assert last_files(interrupted) == last_files(calm)
+    losses = [one.loss for one in of(events_of(calm), StepCompleted)]
+    assert sum(losses[-10:]) < 0.85 * sum(losses[:10])
+    (validated,) = of(events_of(calm), ValidationFinished)
+    assert validated.metrics["loss"] < losses[0]
+
+
+@pytest.mark.torture
+def test_a_run_of_the_daemon_that_is_killed_twice_ends_with_the_same_bits(tmp_path):
+    """SIGKILL of the trainer, at a step of each of two trainers."""
+    tokens = [tmp_path / "one", tmp_path / "two"]
+    for token in tokens:
+        token.touch()
+    runs = {"calm": "", "killed": f"step:17@{tokens[0]},gate:21@{tokens[1]}"}
+    for name, failpoint in runs.items():
+        done = subprocess.run(
+            [TOLARIAD, "run", EXAMPLE / "config.yaml", "--dir", tmp_path / name, "--epochs", "1"],
+            env={**os.environ, "TOLARIA_FAILPOINT": failpoint},
+            capture_output=True,
+            timeout=300,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr.decode()
+    assert [one.signal for one in of(events_of(tmp_path / "killed"), TrainerDied)] == ["SIGKILL"] * 2
+    assert last_files(tmp_path / "killed") == last_files(tmp_path / "calm")

@@ -1,0 +1,125 @@
+"""A library run that trains until it is stopped, and the `tolaria` commands that reach it, each in its own process."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from contextlib import contextmanager
+from pathlib import Path
+
+from torch.utils.data import DataLoader
+
+from tests.library.test_library import CONFIG, data, network
+from tolariad import Tolaria
+from tolariad.control.client import Client, NotReachable
+from tolariad.control.where import socket_of
+
+LONG = 100_000
+# Of a test that waits for something that takes a fraction of a second.
+PATIENCE_S = 60.0
+_CALL = "from tolariad.cli.tolaria import main; main()"
+
+
+def started(*arguments: object, **options) -> subprocess.Popen[str]:
+    """A `tolaria` command under way."""
+    command = [sys.executable, "-c", _CALL, *(str(one) for one in arguments)]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **options)
+
+
+def tolaria(*arguments: object, code: int = 0) -> str:
+    """Run a `tolaria` command and return what it wrote; its exit code must be `code`."""
+    with started(*arguments) as command:
+        said = "".join(command.communicate(timeout=PATIENCE_S))
+    assert command.returncode == code, said
+    return said
+
+
+def wait_for(what):
+    """Wait until `what()` is true, and return it."""
+    limit = time.monotonic() + PATIENCE_S
+    while not (found := what()):
+        assert time.monotonic() < limit, what
+        time.sleep(0.01)
+    return found
+
+
+class Hooks:
+    """A task whose steps take a moment, and which calls `hook(step)` after each."""
+
+    def __init__(self, hook=None, step_s: float = 0.002):
+        self._hook, self._step_s = hook, step_s
+
+    def on_step_end(self, model, step):
+        time.sleep(self._step_s)
+        if self._hook is not None:
+            self._hook(step)
+
+
+def train(run_dir: Path, hook=None, *, epochs: int = LONG, model=None, step_s=0.002, workers=0, **config):
+    """Call `Tolaria.train` in this thread."""
+    loader = DataLoader(
+        data(), 12, shuffle=True, num_workers=workers, multiprocessing_context="fork" if workers else None
+    )
+    run = Tolaria({"tolaria": {**CONFIG["tolaria"], **config}}, run_dir=run_dir, accept_config=True)
+    return run.train(model or network(), loader, DataLoader(data(48), 24), epochs, task=Hooks(hook, step_s))
+
+
+def asked(run_dir: Path) -> dict:
+    """The status of a live run, without the price of a command."""
+    with Client(socket_of(run_dir)) as client:
+        return client.call("Status")["status"]
+
+
+def is_reached(run_dir: Path) -> bool:
+    """Whether the run has a socket: from then on commands reach it, unless a killed run has left it."""
+    return (run_dir / "control.sock").exists()
+
+
+def is_served(run_dir: Path) -> bool:
+    """Whether the run accepts a connection."""
+    try:
+        with Client(socket_of(run_dir)):
+            return True
+    except NotReachable:
+        return False
+
+
+@contextmanager
+def live(run_dir: Path, hook=None, **options):
+    """A run that trains in a thread of this process. Yield a list that gets the result; stop the run at the end."""
+    results: list = []
+
+    def work():
+        results.append(train(run_dir, hook, **options))
+
+    thread = threading.Thread(target=work, daemon=True)
+    thread.start()
+    wait_for(lambda: is_served(run_dir))
+    try:
+        yield results
+    finally:
+        if is_reached(run_dir):
+            started("stop", run_dir).communicate(timeout=PATIENCE_S)
+        thread.join(PATIENCE_S)
+    assert results, "the run failed"
+
+
+@contextmanager
+def in_a_process(run_dir: Path, hook=None, **options):
+    """A run that trains in a forked process. Yield its pid; it is killed at the end."""
+    pid = os.fork()
+    if pid == 0:
+        try:
+            train(run_dir, hook, **options)
+        finally:
+            os._exit(0)
+    try:
+        wait_for(lambda: is_reached(run_dir))
+        yield pid
+    finally:
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)

@@ -1,0 +1,130 @@
+"""The figures of the device: those of this machine, and those that NVML gives; what is missing is left out."""
+
+from __future__ import annotations
+
+import math
+import sys
+from types import ModuleType, SimpleNamespace
+
+import psutil
+import pytest
+
+from tolariad.supervisor.hardware import HardwareProbe
+
+GIB = 1024**3
+
+
+class NVMLError(Exception):
+    """What NVML raises."""
+
+
+# Total memory by NVML's index and by UUID: index 0 is "GPU-a", index 1 "GPU-b".
+BY_INDEX, BY_UUID = (80, 40), {"GPU-a": 80, "GPU-b": 40}
+
+
+def nvml(**answers):
+    """A pynvml with two devices, whose handles are their memory. An answer that is NVMLError is raised."""
+    made = ModuleType("pynvml")
+    made.NVMLError, made.NVML_TEMPERATURE_GPU = NVMLError, 0
+
+    def answering(value):
+        def function(*_):
+            if value is NVMLError:
+                raise NVMLError
+            return value
+
+        return function
+
+    def by_uuid(name):
+        if name not in BY_UUID:
+            raise NVMLError
+        return BY_UUID[name]
+
+    made.nvmlDeviceGetHandleByIndex, made.nvmlDeviceGetHandleByUUID = BY_INDEX.__getitem__, by_uuid
+    made.nvmlDeviceGetMemoryInfo = lambda gib: SimpleNamespace(total=gib * GIB, free=(gib - 20) * GIB)
+    usual = {
+        "nvmlInit": None,
+        "nvmlDeviceGetUtilizationRates": SimpleNamespace(gpu=93),
+        "nvmlDeviceGetTemperature": 0,
+        "nvmlDeviceGetCudaComputeCapability": (9, 0),
+    }
+    for name, value in (usual | answers).items():
+        setattr(made, name, answering(value))
+    return made
+
+
+@pytest.fixture
+def read(monkeypatch):
+    """A function that reads a device with this pynvml (None: there is none) and this CUDA_VISIBLE_DEVICES."""
+
+    def reading(device, module, visible=None):
+        monkeypatch.setitem(sys.modules, "pynvml", module)
+        environ = {} if visible is None else {"CUDA_VISIBLE_DEVICES": visible}
+        return HardwareProbe(device, environ=environ).read()
+
+    return reading
+
+
+def test_a_processor_has_memory_and_load():
+    """This machine's, in units of 1024^3 bytes and percent."""
+    found = HardwareProbe("cpu").read()
+
+    assert (found.device_type, found.device_id, found.compute_capability) == ("cpu", "cpu", 0)
+    assert math.isclose(found.total_memory_gb, psutil.virtual_memory().total / GIB, rel_tol=1e-6)
+    assert 0 < found.available_memory_gb <= found.total_memory_gb
+    assert 0 <= found.utilization_percent <= 100
+
+
+@pytest.mark.parametrize(("sensors", "expected"), [({}, None), ({"acpitz": [90], "coretemp": [41, 47]}, 47)])
+def test_a_temperature_is_the_processors_hottest_or_absent(monkeypatch, sensors, expected):
+    """0 degrees is a temperature; without a sensor the field is not set."""
+    table = {name: [SimpleNamespace(current=one) for one in values] for name, values in sensors.items()}
+    monkeypatch.setattr(psutil, "sensors_temperatures", lambda: table)
+    found = HardwareProbe("cpu").read()
+
+    assert (found.temperature_celsius if found.HasField("temperature_celsius") else None) == expected
+
+
+def test_a_gpu_has_all_figures(read):
+    """Those that NVML gives; a temperature of 0 is there."""
+    found = read("cuda:1", nvml())
+
+    assert (found.device_type, found.device_id, found.compute_capability) == ("cuda", "cuda:1", 90)
+    assert (found.total_memory_gb, found.available_memory_gb, found.utilization_percent) == (40.0, 20.0, 93.0)
+    assert found.HasField("temperature_celsius")
+
+
+@pytest.mark.parametrize(
+    ("device", "visible", "memory"),
+    [
+        ("cuda", None, 80),
+        ("cuda", "1", 40),
+        ("cuda:1", "1,0", 80),
+        ("cuda:1", "GPU-a, GPU-b", 40),
+        ("cuda:1", "1", 0),
+        ("cuda", "", 0),
+    ],
+)
+def test_the_devices_are_numbered_as_torch_numbers_them(read, device, visible, memory):
+    """CUDA_VISIBLE_DEVICES by number or name; a device that is not visible has no figures."""
+    assert read(device, nvml(), visible).total_memory_gb == memory
+
+
+@pytest.mark.parametrize("module", [None, nvml(nvmlInit=NVMLError)], ids=["no package", "no driver"])
+def test_without_nvml_only_the_name_is_there(read, module):
+    """A run goes on without the figures."""
+    found = read("cuda:0", module)
+
+    assert [(field.name, value) for field, value in found.ListFields()] == [
+        ("device_type", "cuda"),
+        ("device_id", "cuda:0"),
+    ]
+
+
+def test_a_figure_that_a_device_does_not_have_is_left_out(read):
+    """The others are there: integrated devices have no temperature, for example."""
+    missing = ("nvmlDeviceGetTemperature", "nvmlDeviceGetUtilizationRates", "nvmlDeviceGetCudaComputeCapability")
+    found = read("cuda", nvml(**dict.fromkeys(missing, NVMLError)))
+
+    assert (found.total_memory_gb, found.utilization_percent, found.compute_capability) == (80.0, 0.0, 0)
+    assert not found.HasField("temperature_celsius")

@@ -1,0 +1,164 @@
+"""A LightningModule trained here has the weights that Lightning's own trainer gives it, also after kills.
+
+Lightning takes seconds to import: only the tests that need it do so, when they run.
+"""
+
+from __future__ import annotations
+
+import copy
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from journal import Reader
+from tests.house.tree import ROOT
+from tolariad.core.steps.words import ValidationFinished
+from tolariad.core.trainer.words import TrainerDied
+from tolariad.core.vocabulary import decode_event
+from tolariad.trainer.build import build
+from tolariad.trainer.data.randomness import derived_seed, seed_everything
+from tolariad.trainer.lightning.hooks import CALLED, ELSEWHERE, REFUSED, hooks_of
+
+FILE = Path(__file__).parents[1] / "tasks" / "lightning_modules.py"
+TOLARIAD = Path(sys.executable).with_name("tolariad")
+STUB = Path(__file__).with_name("stub.py")
+WITH_LIGHTNING = pytest.mark.skipif(importlib.util.find_spec("lightning") is None, reason="lightning is not installed")
+pytestmark = pytest.mark.filterwarnings("ignore")
+STEPS = 200
+
+CASES = {
+    "Convolutional": {"epochs": 20, "task_options": {"lr": 0.02}},
+    "Perceptron": {
+        "epochs": 20,
+        "accumulate": 2,
+        "task_options": {"lr": 0.3, "datamodule": "Rows", "gradient_clip_val": 0.05},
+    },
+    "Plateaus": {"epochs": 10, "task_options": {"lr": 0.3, "datamodule": "Rows"}},
+}
+
+
+class Recorded:
+    """The batches of a feed, epoch by epoch, as a loader that draws nothing."""
+
+    def __init__(self, feed, validation=False):
+        self.feed, self.epoch, self.validation = feed, 0, validation
+
+    def __iter__(self):
+        # A generator: Lightning also calls iter() to see whether it can.
+        self.epoch += 1
+        yield from self.feed.epoch(0 if self.validation else self.epoch, 0)
+
+    def __len__(self):
+        return self.feed.batches
+
+
+def lightnings(configuration, epochs, accumulate=1, task_options=None):
+    """Train the same module by Lightning, on the batches that this trainer yields. Return the module."""
+    import lightning.pytorch as pl
+
+    class Seeded(pl.Callback):
+        def on_train_start(self, trainer, module):
+            seed_everything(derived_seed(7, "training"))
+
+    setup = build(configuration)
+    theirs = type(setup.model)(**{k: v for k, v in task_options.items() if k in ("lr", "every", "width")})
+    theirs.load_state_dict(setup.model.state_dict())
+    datamodule = copy.copy(setup.task._source) if setup.task._source is not setup.model else None
+    if datamodule is not None:
+        theirs.on_after_batch_transfer = datamodule.on_after_batch_transfer
+    trainer = pl.Trainer(
+        max_epochs=epochs,
+        accelerator="cpu",
+        accumulate_grad_batches=accumulate,
+        gradient_clip_val=task_options.get("gradient_clip_val"),
+        num_sanity_val_steps=0,
+        logger=False,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        callbacks=[Seeded()],
+    )
+    trainer.fit(theirs, Recorded(setup.train), Recorded(setup.validation, validation=True))
+    assert trainer.global_step == STEPS
+    return theirs
+
+
+@WITH_LIGHTNING
+def test_the_weights_are_those_of_lightnings_trainer_also_after_restarts(daemon_in, configured):
+    """Two hundred steps, bit for bit: undisturbed, and restarted twice from a checkpoint within an epoch."""
+    for name, options in CASES.items():
+        configuration = configured(f"lightning:{FILE}:{name}", **options)
+        theirs = lightnings(configuration, **options).state_dict()
+
+        calm = daemon_in(name, options["epochs"])
+        setup = calm.train_here(configuration)
+        ours = setup.model.state_dict()
+        assert (calm.last_step, calm.skips) == (STEPS, [])
+        assert [key for key, value in theirs.items() if not torch.equal(value, ours[key])] == [], name
+        assert len({report.lr for report in calm.steps.values()}) > 2
+
+        restarted = daemon_in(f"{name} restarted", options["epochs"], checkpoint_every_epoch=False)
+        for checkpoint, at in ((33, 37), (90, 95)):
+            restarted.checkpoint_after_step, restarted.exit_after_step = checkpoint, at
+            restarted.train_here(configuration)
+        restarted.train_here(configuration)
+        assert restarted.files("end") == calm.files("end")
+
+
+@WITH_LIGHTNING
+def test_every_hook_of_this_lightning_is_in_one_table():
+    """A newer version with another hook fails here, and refuses it in a module that has it."""
+    import lightning.pytorch as pl
+
+    hooks = {*hooks_of(pl.LightningModule), *hooks_of(pl.LightningDataModule)}
+    assert hooks - CALLED - ELSEWHERE - set(REFUSED) == set()
+    assert (set(REFUSED) | ELSEWHERE) - hooks == set()
+    assert not CALLED & ELSEWHERE | CALLED & set(REFUSED) | ELSEWHERE & set(REFUSED)
+
+
+@pytest.mark.parametrize(
+    "module",
+    [f"{STUB}:Noisy", pytest.param(f"{FILE}:Convolutional", marks=[pytest.mark.torture, WITH_LIGHTNING])],
+    ids=["stub", "lightning"],
+)
+def test_a_run_of_the_daemon_that_is_killed_twice_ends_with_the_same_bits(module, daemon_in, configured, tmp_path):
+    """SIGKILL within two epochs: its last checkpoint is that of a run in this process."""
+    options = {"epochs": 3, "rng_seed": 5, "torch_threads": 1}
+    calm = daemon_in("calm", 3)
+    calm.train_here(configured(f"lightning:{module}", **options))
+
+    tokens = [tmp_path / "one", tmp_path / "two"]
+    for token in tokens:
+        token.touch()
+    config = tmp_path / "config.json"
+    config.write_text(json.dumps({"tolaria": {"task": f"lightning:{module}", **options}}))
+    # Each trainer counts anew. The second makes the steps after the last checkpoint again.
+    killed = f"step:14@{tokens[0]},validation:4@{tokens[1]}"
+    done = subprocess.run(
+        [TOLARIAD, "run", config, "--dir", tmp_path / "killed"],
+        env={**os.environ, "TOLARIA_FAILPOINT": killed, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr.decode()
+    events = [decode_event(entry.event) for entry in Reader(tmp_path / "killed" / "journal")]
+    assert [one.signal for one in events if isinstance(one, TrainerDied)] == ["SIGKILL"] * 2
+    assert not any(token.exists() for token in tokens)
+    assert {name for one in events if isinstance(one, ValidationFinished) for name in one.metrics} >= {
+        "loss",
+        "val_bias",
+    }
+    assert last_files(tmp_path / "killed") == calm.files("end")
+
+
+def last_files(run):
+    """The files of the last checkpoint that are equal for equal states."""
+    newest = max((run / "checkpoints").iterdir(), key=lambda folder: (folder / "manifest.json").stat().st_mtime_ns)
+    return {path.name: path.read_bytes() for path in sorted(newest.iterdir()) if path.name != "manifest.json"}

@@ -1,0 +1,132 @@
+"""Leyline: the messages to other subsystems, and their bytes.
+
+The sources are proto/tolariad/leyline/v1, the protobuf package is esper.leyline.v1; docs/leyline.md lists all messages.
+Promises: bytes that `serialize` wrote are read back without loss; fields that this version does not know are kept.
+"""
+
+from tolariad.leyline.commands import MEANINGS, CommandRefused, Meaning, check_command
+from tolariad.leyline.serializer import MessageRefused, SystemStateSerializer, VersionMismatch, decode, encode
+from tolariad.leyline.v1.adaptation_pb2 import (
+    AdaptationCommand,
+    CommandCircuitBreaker,
+    CommandOptimizerAdjustment,
+    CommandSeedOperation,
+)
+from tolariad.leyline.v1.checkpoint_pb2 import (
+    CheckpointChunk,
+    CheckpointMetadata,
+)
+from tolariad.leyline.v1.enums_pb2 import (
+    CircuitBreakerState,
+    CommandType,
+    DeliveryGuarantee,
+    EmergencyLevel,
+    FieldReportOutcome,
+    HealthStatus,
+    MessagePriority,
+    PruningDecision,
+    PruningMaskType,
+    PruningOperation,
+    PruningPhase,
+    SeedLifecycleGate,
+    SeedLifecycleStage,
+    SeedOperation,
+    TelemetryLevel,
+)
+from tolariad.leyline.v1.events_pb2 import (
+    EmergencySignal,
+    EventEnvelope,
+)
+from tolariad.leyline.v1.pruning_pb2 import (
+    AttentionHeadTarget,
+    ChannelImportanceData,
+    EstimatorWeight,
+    HeadPair,
+    ImportanceEstimator,
+    ImportanceStatistics,
+    ParamImportance,
+    PruningConfiguration,
+    PruningDecisionReport,
+    PruningMask,
+    PruningMetadata,
+    PruningMode,
+    SafetyCheck,
+    StructuralAnalysisResult,
+    StructuralPruningRequest,
+    StructuralPruningResponse,
+    StructuralSafetyReport,
+    TensorData,
+)
+from tolariad.leyline.v1.system_state_pb2 import (
+    HardwareContext,
+    SeedState,
+    SystemStatePacket,
+)
+from tolariad.leyline.v1.telemetry_pb2 import (
+    MetricPoint,
+    SystemHealth,
+    TelemetryEvent,
+    TelemetryPacket,
+    TraceSpan,
+)
+
+__all__ = [
+    "AdaptationCommand",
+    "AttentionHeadTarget",
+    "ChannelImportanceData",
+    "CheckpointChunk",
+    "CheckpointMetadata",
+    "CircuitBreakerState",
+    "CommandCircuitBreaker",
+    "CommandOptimizerAdjustment",
+    "CommandRefused",
+    "CommandSeedOperation",
+    "CommandType",
+    "DeliveryGuarantee",
+    "EmergencyLevel",
+    "EmergencySignal",
+    "EstimatorWeight",
+    "EventEnvelope",
+    "FieldReportOutcome",
+    "HardwareContext",
+    "HeadPair",
+    "HealthStatus",
+    "ImportanceEstimator",
+    "ImportanceStatistics",
+    "MEANINGS",
+    "Meaning",
+    "MessagePriority",
+    "MessageRefused",
+    "MetricPoint",
+    "ParamImportance",
+    "PruningConfiguration",
+    "PruningDecision",
+    "PruningDecisionReport",
+    "PruningMask",
+    "PruningMaskType",
+    "PruningMetadata",
+    "PruningMode",
+    "PruningOperation",
+    "PruningPhase",
+    "SafetyCheck",
+    "SeedLifecycleGate",
+    "SeedLifecycleStage",
+    "SeedOperation",
+    "SeedState",
+    "StructuralAnalysisResult",
+    "StructuralPruningRequest",
+    "StructuralPruningResponse",
+    "StructuralSafetyReport",
+    "SystemHealth",
+    "SystemStatePacket",
+    "SystemStateSerializer",
+    "TelemetryEvent",
+    "TelemetryLevel",
+    "TelemetryPacket",
+    "TensorData",
+    "TraceSpan",
+    "VersionMismatch",
+    "check_command",
+    "decode",
+    "encode",
+]

@@ -1,0 +1,1 @@
+"""LightningModules as tasks: `task: lightning:./file.py:Module`. Only the module's own file imports lightning."""

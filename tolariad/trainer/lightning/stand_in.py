@@ -1,0 +1,85 @@
+"""What a LightningModule finds as `self.trainer`: lengths and positions. Everything else is refused by its name."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Final
+
+from tolariad.trainer.errors import SetupRefused
+
+# One process trains, on one device.
+_FIXED: Final[dict[str, Any]] = {
+    "is_global_zero": True,
+    "global_rank": 0,
+    "local_rank": 0,
+    "node_rank": 0,
+    "world_size": 1,
+    "num_devices": 1,
+    "num_nodes": 1,
+    "max_steps": -1,
+    "should_stop": False,
+    "fast_dev_run": False,
+    "sanity_checking": False,
+    "testing": False,
+    "predicting": False,
+    "barebones": False,
+    "logger": None,
+    "loggers": [],
+    "progress_bar_callback": None,
+}
+
+
+class StandIn:
+    """The stand-in for Lightning's Trainer. `current_epoch` counts from 0, `global_step` the updates made.
+
+    `num_training_batches`: those of an epoch; infinite if the data has no length.
+    """
+
+    def __init__(self, *, max_epochs: int, accumulate: int, clip: tuple[float | None, str], datamodule: Any) -> None:
+        self._own = {
+            **_FIXED,
+            "max_epochs": max_epochs,
+            "accumulate_grad_batches": accumulate,
+            "gradient_clip_val": clip[0],
+            "gradient_clip_algorithm": clip[1],
+            "datamodule": datamodule,
+        }
+        self._moving: dict[str, Any] = {
+            "current_epoch": 0,
+            "global_step": 0,
+            "validating": False,
+            "num_training_batches": math.inf,
+            "optimizers": [],
+        }
+
+    def move(self, **values: Any) -> None:
+        """Set what changes during a training."""
+        self._moving.update(values)
+
+    @property
+    def training(self) -> bool:
+        """Whether this is no validation."""
+        return not self._moving["validating"]
+
+    @property
+    def estimated_stepping_batches(self) -> float:
+        """The updates of the whole run."""
+        batches = self._moving["num_training_batches"]
+        if batches == math.inf:
+            return math.inf
+        return int(-(-batches // self._own["accumulate_grad_batches"]) * self._own["max_epochs"])
+
+    def __getattr__(self, name: str) -> Any:
+        """Return a value by name. Raises AttributeError, with what there is."""
+        for held in ("_own", "_moving"):
+            values = self.__dict__.get(held, {})
+            if name in values:
+                return values[name]
+        known = sorted((*self.__dict__.get("_own", ()), *self.__dict__.get("_moving", ())))
+        raise AttributeError(f"self.trainer.{name}: tolariad has no Lightning trainer; there are {', '.join(known)}")
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        """Refuse what would have no effect, such as should_stop."""
+        if not name.startswith("_"):
+            raise SetupRefused(f"self.trainer.{name} is set to {value!r}: this has no effect under tolariad; remove it")
+        super().__setattr__(name, value)
