@@ -53,7 +53,7 @@ class Costs(msgspec.Struct, frozen=True, kw_only=True):
 
     `trainable`: how many parameters are not frozen. `groups`: in the order of the optimizers. `batch_samples`: in the
     first batch. `checkpoint_memory_bytes` is the host memory for the copy of the state while a checkpoint is written.
-        `evaluate_ms` and `metrics`: the time of one batch of the validation data, and what it gave; empty without any.
+    `evaluate_ms` and `metrics`: the time of one batch of the validation data, and what it gave; empty without any.
     """
 
     parameters: int
