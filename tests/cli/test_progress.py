@@ -19,6 +19,7 @@ from tests.control.fakes import Recorder
 from tolariad.cli.progress import Progress
 from tolariad.cli.status_words import status_row
 from tolariad.core.health.words import ConservativeModeEntered
+from tolariad.core.rates.words import LrViolationDetected
 from tolariad.core.rollback.words import RolledBack
 from tolariad.core.run.words import DaemonStarted, Limits, RunFrozen
 from tolariad.core.said import LATEST_MAX
@@ -253,6 +254,22 @@ def test_progress_says_at_once_and_once_what_the_run_did_on_its_own(recorder, re
     assert (max(len(line) for line in lines if line.startswith(("note: ", "      "))) <= 80) == rewrite
     assert text.count("note: 3 earlier ") == 1
     assert sum("Conservative mode is on" in line for line in lines) == LATEST_MAX
+
+
+def test_corrections_of_rates_are_said_three_times_and_once_more(recorder):
+    """A hook that sets a rate at every step must not hide everything else; other notes are said as before."""
+    stream = io.StringIO()
+    progress = Progress(stream, rewrite=False)
+    for step in range(1, 30):
+        recorder.record(LrViolationDetected(group="default", what="the rate was changed", step=step))
+        progress(recorder.status())
+    recorder.record(RolledBack(from_step=412, why=WHY, **BACK))
+    progress(recorder.status())
+    notes = [line for line in stream.getvalue().splitlines() if line.startswith("note: ")]
+
+    assert [line[:38] for line in notes[:3]] == ["note: Corrected the learning rate of d"] * 3
+    assert notes[3].startswith("note: Learning rates are corrected again and again; ")
+    assert [line[:17] for line in notes[4:]] == ["note: Rolled back"]
 
 
 def test_a_row_that_is_too_long_loses_the_rate_first(recorder):

@@ -51,6 +51,17 @@ def test_checkpoints_without_a_journal_are_a_journal_that_was_lost(run_dir):
     opened(run_dir).journal.close()
 
 
+def test_a_folder_without_a_run_has_none_to_continue(run_dir):
+    """Exit 78: the refusal names the folder and what begins a run there; nothing is made."""
+    folder = run_dir / "nowhere"
+    with pytest.raises(
+        StartRefused, match=r"no run in .*/nowhere that could go on\n.* a configuration or --task"
+    ) as caught:
+        open_run(RunRequest(run_dir=folder), StartMode.EXPLICIT, Notifier({}))
+    assert caught.value.code == EXIT_CONFIG
+    assert not folder.exists()
+
+
 def test_a_network_file_system_is_refused_unless_it_is_allowed(run_dir, monkeypatch):
     """Exit 78; the configuration's key, and the variable for containers, allow it."""
     monkeypatch.setattr(Files, "file_system", lambda *_: NFS)

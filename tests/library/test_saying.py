@@ -10,6 +10,7 @@ import pytest
 
 from tests.library.test_detection import EPOCHS, events_of, of, poisoned, train
 from tests.library.test_library import data
+from tolariad.core.rates.words import LrViolationDetected
 from tolariad.core.sentences import sentence
 from tolariad.core.steps.words import StepSkipped
 from tolariad.library import saying
@@ -43,6 +44,17 @@ def test_a_start_says_its_notes_and_a_re_run_when_it_begins_and_ends(tmp_path, c
     assert warmup.startswith(f"a warm-up of {EPOCHS + 2} epochs does not fit into a run of {EPOCHS} epochs")
     assert begun == "Steps 1 to 4 are being run again from c000001."
     assert ended == "Re-run finished: 4 of 4 re-run steps equal the journal, bit for bit."
+
+
+def test_corrections_of_rates_are_said_three_times_and_once_more(caplog):
+    """A loop that sets a rate at every step is corrected at every step."""
+    lines = saying.Saying()
+    lines.look((step, LrViolationDetected(group="g", what="the rate was changed", step=step)) for step in range(1, 30))
+    lines.close()
+
+    said = [one.getMessage() for one in caplog.records if one.name == "tolariad.run"]
+    assert ["Corrected" in one for one in said] == [True, True, True, False]
+    assert "tolaria events RUN -t LrViolationDetected" in said[3]
 
 
 def test_a_log_that_hangs_holds_up_neither_training_nor_its_end(tmp_path, monkeypatch):

@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch import nn
 
+from tolariad.core.settings.model import Settings, Stop
 from tolariad.trainer.data.feed import TensorFeed
 from tolariad.trainer.errors import SetupRefused, TaskRaised
 from tolariad.trainer.step.validate import samples_of, try_evaluate, validate
@@ -32,6 +33,7 @@ def setup_of(model, task=None, validation=None):
         average=None,
         device=torch.device("cpu"),
         rng_seed=3,
+        settings=Settings(),
         forward=nullcontext,
     )
 
@@ -198,6 +200,25 @@ def test_an_exception_in_the_trial_refuses_the_run_and_is_kept():
     error = OSError("no space")
     with pytest.raises(OSError, match="no space"):
         try_evaluate(evaluating(evaluate))
+
+
+@pytest.mark.parametrize(
+    ("asked", "says"),
+    [
+        ({"keep_best": "r2:max"}, "keep_best goes by the validation's r2; evaluate.* returns f1, mae"),
+        ({"stop": Stop(patience=3)}, "stop.patience goes by the validation's loss; .* returns f1, mae"),
+        ({"stop": Stop(patience=3), "keep_best": "f1:max"}, None),
+    ],
+)
+def test_a_metric_that_epochs_are_judged_by_is_missed_in_the_trial(asked, says):
+    """Not after the first epoch of a run."""
+    setup = evaluating(lambda model, batch: {"mae": 1.0, "f1": 0.5})
+    setup.settings = Settings(**asked)
+    if says is None:
+        assert try_evaluate(setup).means == {"mae": 1.0, "f1": 0.5}
+        return
+    with pytest.raises(SetupRefused, match=says):
+        try_evaluate(setup)
 
 
 def test_data_that_raise_in_the_trial_are_named_and_not_evaluate():

@@ -24,7 +24,9 @@ from tolariad.cli.output import OWN_MARKS, colours_wanted, counted, duration, nu
 from tolariad.cli.status_words import figures, fitted, place, said_lines, stage, status_row
 from tolariad.cli.wrapping import width
 from tolariad.control.status import RunStatus
+from tolariad.core.rates.words import LrViolationDetected
 from tolariad.core.run.words import FailureKind
+from tolariad.core.said import CORRECTIONS_SAID_MAX, FURTHER_CORRECTIONS
 from tolariad.forensics.words import safe
 
 if TYPE_CHECKING:
@@ -60,7 +62,7 @@ class Progress:
         self._row_shown, self._row_since = "", 0.0
         self._shown_at = float("-inf")
         self._open = False
-        self._said = 0
+        self._said = self._corrections = 0
         self._console: Console | None = None
 
     def __call__(self, status: RunStatus) -> None:
@@ -97,12 +99,17 @@ class Progress:
         if not new:
             return
         missed = new[-1]["number"] - self._said - len(new) if self._said else 0
-        if missed > 0:
+        if missed > 0 and self._corrections <= CORRECTIONS_SAID_MAX:
             self._put(f"note: {counted(missed, 'earlier note')} left out; `tolaria events` lists them", stays=True)
         columns = shutil.get_terminal_size().columns - 1
         for one in new:
-            # Wrap on a terminal only: a file is searched line by line.
             text = one["text"]
+            if one["event"] == LrViolationDetected.__name__:
+                self._corrections += 1
+                if self._corrections > CORRECTIONS_SAID_MAX + 1:
+                    continue
+                text = text if self._corrections <= CORRECTIONS_SAID_MAX else FURTHER_CORRECTIONS
+            # Wrap on a terminal only: a file is searched line by line.
             for line in said_lines(text, "note: ", columns) if self._rewrite else [f"note: {safe(text)}"]:
                 self._put(line, stays=True)
         self._said = new[-1]["number"]

@@ -36,6 +36,7 @@ _STARTING: Final = {
     "compile": "compiling the model",
     "checkpoint": "writing a checkpoint",
     "hook": "calling the task's hooks",
+    "validate": "trying evaluate",
 }
 _RATE_RANK: Final = 1001
 _SPEED_RANK: Final = 1000
@@ -103,7 +104,7 @@ def place(status: Status) -> str:
     total = f"/{status['steps_total']}" if status["steps_total"] else ""
     parts = [stage(status)]
     if status["epoch"] or not parts[0]:
-        parts += [f"epoch {status['epoch']}/{status['epochs']}", f"step {status['step']}{total}"]
+        parts += [f"epoch {status['epoch'] or 1}/{status['epochs']}", f"step {status['step']}{total}"]
     return "  ".join(part for part in parts if part)
 
 
@@ -113,8 +114,9 @@ def stage(status: Status) -> str:
     if phase in _STARTS:
         if status["rerunning_to"]:
             return painted(f"re-running up to step {status['rerunning_to']}", "cyan")
-        word = _STARTING.get(str(trainer.get("activity"))) if trainer.get("alive") else "starting the trainer"
-        return painted(word or phase, "cyan")
+        activity = trainer.get("activity") if trainer.get("alive") else None
+        word = _STARTING.get(activity, phase) if activity else "starting the trainer"
+        return painted(word, "cyan")
     return "" if phase == "running" else _phase(phase)
 
 

@@ -66,6 +66,9 @@ def load(request: RunRequest, journaled: str | None = None) -> Settings:
         source = _kept(request.run_dir)
     with refusing(EXIT_CONFIG, "", ConfigError):
         settings = config.load(source, sets)
+        if settings.task is None and source == {"tolaria": {}}:
+            why = f"there is no run in {request.run_dir} that could go on"
+            raise StartRefused(EXIT_CONFIG, why, "to begin one there, give a configuration or --task")
         rules.require_task(settings)
         return settings
 

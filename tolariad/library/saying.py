@@ -14,7 +14,8 @@ from typing import Final
 
 from tolariad.core.base import Event
 from tolariad.core.checkpoints.words import RerunBegun
-from tolariad.core.said import is_said
+from tolariad.core.rates.words import LrViolationDetected
+from tolariad.core.said import CORRECTIONS_SAID_MAX, FURTHER_CORRECTIONS, is_said
 from tolariad.core.sentences import sentence
 from tolariad.core.trainer.words import TrainerDied
 
@@ -28,14 +29,20 @@ class Saying:
 
     def __init__(self) -> None:
         self._lines: queue.Queue[str | None] = queue.Queue(QUEUE_MAX)
+        self._corrections = 0
         self._thread = threading.Thread(target=self._run, name="tolaria-said", daemon=True)
         self._thread.start()
 
     def look(self, events: Iterable[tuple[int, Event]]) -> None:
         """Queue the events that are to be logged. Never blocks. Runs in the kernel's thread."""
         for _, event in events:
-            if _is_said(event):
+            if not _is_said(event):
+                continue
+            self._corrections += isinstance(event, LrViolationDetected)
+            if not isinstance(event, LrViolationDetected) or self._corrections <= CORRECTIONS_SAID_MAX:
                 self._put(sentence(event))
+            elif self._corrections == CORRECTIONS_SAID_MAX + 1:
+                self._put(FURTHER_CORRECTIONS)
 
     def note(self, text: str) -> None:
         """Queue a sentence about the start of the run. Never blocks."""

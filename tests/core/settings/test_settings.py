@@ -358,3 +358,11 @@ def test_every_setting_is_described():
     ]
 
     assert bare == []
+
+
+@pytest.mark.parametrize(("given", "meant"), [("adamW", "adamw"), ("SGD", "sgd")])
+def test_a_value_in_other_letters_is_known(given, meant):
+    """The nearest value is the same one in small letters, if there is one."""
+    with pytest.raises(ConfigError, match=f"got '{given}'; did you mean {meant}") as refused:
+        read_settings({"optimizer": {"name": given}})
+    assert str(refused.value).count("did you mean") == 1

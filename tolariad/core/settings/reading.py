@@ -208,7 +208,9 @@ def _leaf_problem(kind: Any, raw: Any, path: str, message: str) -> Problem:
         return Problem(path=path, what=what)
     choices = choices_of(kind)
     if choices:
-        close = difflib.get_close_matches(shown(raw).strip("'"), choices, 1, 0.5)
+        given = shown(raw).strip("'")
+        close = [one for one in choices if one.lower() == given.lower()]
+        close = close or difflib.get_close_matches(given.lower(), choices, 1, 0.5)
         what = f"must be one of {', '.join(choices)}, got {shown(raw)}"
         return Problem(path=path, what=what, nearest=close[0] if close else None)
     what, _, inner = message.partition(" - at `$")

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import numpy as np
 import torch
 
+from tolariad.core.settings.values import DEFAULT_METRIC, read_metric
 from tolariad.failpoints import reached
 from tolariad.trainer.data.feed import to_device
 from tolariad.trainer.data.randomness import derived_seed, preserved_rng, seed_everything
@@ -96,7 +97,9 @@ def try_evaluate(setup: Setup, beat: Callable[[], None] = lambda: None) -> Metri
         with _blamed("the validation data raise {} when their first batch is read: {}"):
             first = _first_batch(setup, beat)
         with _blamed("evaluate(model, batch) raises {} on the first batch of the validation data: {}"):
-            return validate(setup, beat, only=first)
+            found = validate(setup, beat, only=first)
+        _require_metric(setup, found)
+        return found
     finally:
         if setup.validation is not None:
             # They have read items: what they remember must not reach a real validation.
@@ -106,6 +109,16 @@ def try_evaluate(setup: Setup, beat: Callable[[], None] = lambda: None) -> Metri
         with torch.no_grad():
             for buffer, value in before:
                 buffer.copy_(value)
+
+
+def _require_metric(setup: Setup, found: Metrics) -> None:
+    """Raise SetupRefused if the metric that epochs are judged by is not among what `evaluate` returned."""
+    settings = setup.settings
+    asked = settings.keep_best or (DEFAULT_METRIC if settings.stop.patience else "")
+    if asked and found.samples and (metric := read_metric(asked)[0]) not in found.means:
+        key = "keep_best" if settings.keep_best else "stop.patience"
+        there = ", ".join(sorted(found.means)) or "none at all"
+        raise SetupRefused(f"{key} goes by the validation's {metric}; evaluate(model, batch) returns {there}")
 
 
 def _first_batch(setup: Setup, beat: Callable[[], None]) -> tuple[Any, ...]:
