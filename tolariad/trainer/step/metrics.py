@@ -19,6 +19,7 @@ from tolariad.trainer.errors import SetupRefused
 from tolariad.trainer.step.measured import Given, Transfer
 
 _NAN: Final = math.nan
+_Tensor: Final = torch.Tensor
 
 
 class StepMetrics:
@@ -50,31 +51,34 @@ class StepMetrics:
         `parts`: they are of one of so many micro-batches, and the mean over these counts. `but`: leave out this name.
         Raises SetupRefused.
         """
-        slots, row = self._slots, self._row
+        slot_of, row, is_whole = self._slots.get, self._row, parts == 1
         for name, value in values.items():
-            if name == but:
-                continue
-            slot = slots.get(name)
-            if slot is None:
-                slot = self._slot_of(name)
-            # In every step, after arithmetic that has emptied the caches: a call for each value would cost the most.
-            number: float | torch.Tensor
-            if type(value) is float:
-                number = value
-            elif type(value) is torch.Tensor and value.is_cpu and value.numel() == 1:
-                read = value.item()
-                number = read if type(read) is float else _read(name, read)
-            else:
-                number = _read(name, value)
+            slot = slot_of(name)
+            # These few lines are for nearly all numbers of nearly all steps. Training has emptied the caches, so that
+            # every further call would cost a microsecond.
+            if is_whole and slot is not None and name != but:
+                kind = type(value)
+                if kind is float:
+                    row[slot] = value
+                    continue
+                if kind is _Tensor and value.is_cpu and value.numel() == 1 and type(read := value.item()) is float:
+                    row[slot] = read
+                    continue
+            if name != but:
+                self._take(self._slot_of(name) if slot is None else slot, _read(name, value), is_whole=is_whole)
+        if len(values) > (but in values):
             self.is_empty = False
-            if parts > 1:
-                self._parts.setdefault(slot, []).append(number)
-                self.is_pending = True
-            elif isinstance(number, torch.Tensor):
-                self._on_device[slot] = number
-                self.is_pending = True
-            else:
-                row[slot] = number
+
+    def _take(self, slot: int, number: float | torch.Tensor, *, is_whole: bool) -> None:
+        """Take a number that is not of the step alone, or not on the host, or the first of its name."""
+        if not is_whole:
+            self._parts.setdefault(slot, []).append(number)
+            self.is_pending = True
+        elif isinstance(number, torch.Tensor):
+            self._on_device[slot] = number
+            self.is_pending = True
+        else:
+            self._row[slot] = number
 
     def send(self) -> None:
         """Start the transfer of the numbers on a device, before the update can change a tensor in place."""
