@@ -116,10 +116,10 @@ def test_a_connection_starts_the_run_and_a_stop_ends_the_socket_too(manager):
 
 
 def test_a_wrong_configuration_is_not_tried_again_and_five_deaths_are_enough(manager):
-    """Exit 78 ends the unit at once; exit 74 is started five times, then a person is needed."""
+    """Exit 78 ends the unit at once; exit 75 is started five times, then a person is needed."""
     wrong, dying = fake(manager, "wrong"), "tolariad@dying.service"
     manager.path("/etc/tolariad/wrong.yaml").write_text("tolaria: {task: digits, epochs: none}\n")
-    manager.drop_in(dying, "ExecStart=", "ExecStart=/bin/sh -c 'echo once >> starts; exit 74'", "RestartSec=10ms")
+    manager.drop_in(dying, "ExecStart=", "ExecStart=/bin/sh -c 'echo once >> starts; exit 75'", "RestartSec=10ms")
     manager.systemctl("start", wrong)
     manager.systemctl("start", dying)
     manager.until(lambda: manager.show(dying, "NRestarts") == "5", "the sixth start asked for")
