@@ -15,7 +15,7 @@ from typing import Any, Final, NamedTuple
 
 import click
 
-from tolariad.cli import output
+from tolariad.cli import output, plotting
 from tolariad.cli.errors import CommandError, Exit
 from tolariad.cli.metrics import known, run_and_names
 from tolariad.core.phrases import listed
@@ -163,19 +163,12 @@ def _draw(panels: Sequence[Panel], *, is_log: bool) -> None:
     height = min(_HEIGHT_MAX, max(_HEIGHT_MIN, (rows - 2) // len(panels)))
     for panel in panels:
         text = _drawn(panel, columns, height, is_log=is_log and panel.curves[0].name != "lr")
-        encoding = sys.stdout.encoding or "utf-8"
-        print(text.encode(encoding, "replace").decode(encoding))
+        print(plotting.for_stream(text, sys.stdout))
 
 
 def _drawn(panel: Panel, columns: int, height: int, *, is_log: bool) -> str:
     """Return the picture as lines of text, coloured if the terminal shows colours."""
-    import plotext
-
-    plotext.clear_figure()
-    plotext.theme("clear")
-    plotext.limit_size(False, False)
-    plotext.plot_size(columns, height)
-    plotext.title(panel.title)
+    plotext = plotting.figure(columns, height, panel.title)
     for curve, colour, mark in zip(panel.curves, ("blue", "orange"), ("braille", "x"), strict=False):
         label = safe(curve.name) if len(panel.curves) > 1 else None
         for line in curve.lines:
@@ -187,21 +180,16 @@ def _drawn(panel: Panel, columns: int, height: int, *, is_log: bool) -> str:
                 plotext.scatter(steps, values, marker="x", color=colour, label=label)
             label = None
     all_points = [point for curve in panel.curves for line in curve.lines for point in line]
-    _set_axes([point[0] for point in all_points], [point[1] for point in all_points], height, is_log=is_log)
-    text = str(plotext.build()).rstrip("\n")
-    if not output.colours_wanted(sys.stdout):
-        text = str(plotext.uncolorize(text))
-    return "\n".join(line.rstrip() for line in text.split("\n"))
+    _set_axes(plotext, [point[0] for point in all_points], [point[1] for point in all_points], height, is_log=is_log)
+    return plotting.lines_of(plotext, colours=output.colours_wanted(sys.stdout))
 
 
 def _scaled(value: float, *, is_log: bool) -> float:
     return math.log10(value) if is_log else value
 
 
-def _set_axes(steps: Sequence[float], values: Sequence[float], height: int, *, is_log: bool) -> None:
+def _set_axes(plotext: Any, steps: Sequence[float], values: Sequence[float], height: int, *, is_log: bool) -> None:
     """Whole steps below, and numbers with four digits at the side."""
-    import plotext
-
     ticks = sorted({round(at) for at in _spread(min(steps), max(steps), 5)})
     plotext.xticks(ticks, [str(tick) for tick in ticks])
     low, high = _scaled(min(values), is_log=is_log), _scaled(max(values), is_log=is_log)

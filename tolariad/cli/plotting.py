@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Final, NamedTuple, TextIO
+from typing import Any, Final, NamedTuple, TextIO
 
-_DECADES_MAX: Final = 9
+# Columns for a tick of the x axis. If two labels meet, plotext drops one of them, by chance.
+_TICK_COLUMNS: Final = 8
 _ASCII: Final = str.maketrans(dict.fromkeys("┌┐└┘├┤┬┴┼", "+") | {"─": "-", "│": "|", "•": "*"})
 
 
@@ -36,16 +37,11 @@ def drawn(
 
     `fine`: with dots of Braille, eight in a character. Raises ValueError if there is no finite point.
     """
-    import plotext
-
     shown = [_finite(curve, log_x=log_x) for curve in curves]
     shown = [curve for curve in shown if curve.x]
     if not shown:
         raise ValueError("there is no finite point to draw")
-    plotext.clear_figure()
-    plotext.theme("clear")
-    plotext.limit_size(False, False)
-    plotext.plotsize(columns, rows)
+    plotext = figure(columns, rows, title)
     for curve in shown:
         plotext.plot(
             list(curve.x), list(curve.y), marker="braille" if fine else "•", label=curve.name if shown[1:] else None
@@ -53,11 +49,27 @@ def drawn(
     for mark in marks:
         plotext.vline(math.log10(mark) if log_x else mark)
     if log_x:
-        plotext.xticks(*_decades([x for curve in shown for x in curve.x]))
+        plotext.xticks(*_decades([x for curve in shown for x in curve.x], columns // _TICK_COLUMNS - 1))
+    return lines_of(plotext)
+
+
+def figure(columns: int, rows: int, title: str) -> Any:
+    """Return plotext with an empty figure: it has one, which belongs to the process."""
+    import plotext
+
+    plotext.clear_figure()
+    plotext.theme("clear")
+    plotext.limit_size(False, False)
+    plotext.plotsize(columns, rows)
     if title:
         plotext.title(title)
-    lines = plotext.uncolorize(plotext.build()).splitlines()
-    return "\n".join(line.rstrip() for line in lines)
+    return plotext
+
+
+def lines_of(plotext: Any, *, colours: bool = False) -> str:
+    """Return the figure as lines of text."""
+    text = str(plotext.build())
+    return "\n".join(line.rstrip() for line in (text if colours else str(plotext.uncolorize(text))).splitlines())
 
 
 def for_stream(text: str, stream: TextIO) -> str:
@@ -75,9 +87,9 @@ def _finite(curve: Curve, *, log_x: bool) -> Curve:
     return Curve(curve.name, [math.log10(x) if log_x else x for x, _ in points], [y for _, y in points])
 
 
-def _decades(logs: Sequence[float]) -> tuple[list[int], list[str]]:
-    """Return the ticks of a logarithmic axis: whole powers of ten, and how they are written."""
+def _decades(logs: Sequence[float], most: int) -> tuple[list[int], list[str]]:
+    """Return at most `most` ticks of a logarithmic axis: whole powers of ten, and how they are written."""
     low, high = math.floor(min(logs)), math.ceil(max(logs))
-    step = -(-(high - low + 1) // _DECADES_MAX)
+    step = -(-(high - low + 1) // max(1, most))
     ticks = [tick for tick in range(low, high + 1, step) if min(logs) - 1e-9 <= tick <= max(logs) + 1e-9]
     return ticks, [f"{10**tick:g}" if -4 < tick < 4 else f"1e{tick}" for tick in ticks]
