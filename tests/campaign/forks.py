@@ -87,10 +87,12 @@ class Template:
         log: int,
         shells: int,
         restart_s: float | None = None,
+        program: str = "tolariad",
     ) -> Forked:
         """`tolariad ARGUMENTS` in `folder`, its output to descriptor `log`, with `shells` to start trainers from.
 
-        `restart_s`: it waits no longer before it starts the next one, whatever the number of deaths.
+        `restart_s`: it waits no longer before it starts the next one, whatever the number of deaths. `program`: a
+        Python file that is run instead of tolariad.
         """
         connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         connection.settimeout(_START_S)
@@ -101,6 +103,7 @@ class Template:
             "folder": str(folder),
             "shells": shells,
             "restart_s": restart_s,
+            "program": program,
         }
         socket.send_fds(connection, [json.dumps(order).encode()], [log])
         pid, descriptors, _, _ = socket.recv_fds(connection, _MESSAGE_BYTES, 1)
@@ -176,7 +179,7 @@ def _fork_daemon(listener: socket.socket) -> tuple[socket.socket, int, int]:
     order = json.loads(message)
     pid = os.fork()
     if pid == 0:
-        _become({1: log, 2: log}, order["environment"], order["folder"], lambda: _daemon(order))
+        _become({1: log, 2: log}, order["environment"], order["folder"], lambda: _main(order))
     os.close(log)
     pidfd = os.pidfd_open(pid)
     socket.send_fds(connection, [str(pid).encode()], [pidfd])
@@ -232,6 +235,19 @@ def _code_of(main: Callable[[], None]) -> int:
     except SystemExit as end:
         return end.code if isinstance(end.code, int) else int(end.code is not None)
     return 0
+
+
+def _main(order: dict) -> None:
+    """Become the program of the order."""
+    program = order["program"]
+    if program == "tolariad":
+        _daemon(order)
+        return
+    from tolariad.trainer.process import light_start
+
+    light_start.install()
+    sys.argv = [program, *order["arguments"]]
+    runpy.run_path(program, run_name="__main__")
 
 
 def _daemon(order: dict) -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import msgspec
 
+from tests.everyday.page import everyday_page
 from tests.house.configuration_page import configuration_page
 from tests.house.events_page import events_page, record
 from tests.house.leyline_page import leyline_page
@@ -44,6 +45,7 @@ PAGES: dict[Path, Callable[[], str]] = {
     ROOT / "docs" / "events.md": events_page,
     ROOT / "docs" / "leyline.md": leyline_page,
     ROOT / "docs" / "reactions.md": reactions_page,
+    ROOT / "docs" / "everyday.md": everyday_page,
     EVENTS_RECORD: events_record,
 }
 

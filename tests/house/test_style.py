@@ -220,7 +220,18 @@ def test_tests_mirror_the_tree():
     folders = {
         path.relative_to(ROOT).parts[1] for path in python_files("tests") if len(path.relative_to(ROOT).parts) > 2
     }
-    beside = {"house", "journal", "journals", "systemd", "campaign", "examples", "bench", "study", "torture"}
+    beside = {
+        "house",
+        "journal",
+        "journals",
+        "systemd",
+        "campaign",
+        "examples",
+        "bench",
+        "study",
+        "torture",
+        "everyday",
+    }
 
     assert folders - rooms - beside == set()
 

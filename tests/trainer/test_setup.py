@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import subprocess
 import sys
@@ -72,6 +73,31 @@ def test_a_task_names_the_unit_of_a_loss_that_may_be_negative(small):
     for wrong in (0, -1.0, float("inf"), float("nan"), True, "nats"):
         with pytest.raises(SetupRefused, match="loss_unit must be a positive number"):
             small({"loss_unit": wrong})
+
+
+@pytest.mark.parametrize(
+    ("given", "explicit", "threads"),
+    [("1", {"torch_threads": None}, 1), ("0", {"torch_threads": None}, None), ("1", {"torch_threads": 2}, 2)],
+)
+def test_torch_has_as_many_threads_as_its_environment_says(small, monkeypatch, given, explicit, threads):
+    """Unless the configuration says otherwise. What is no count of cores means all cores."""
+    monkeypatch.setenv("OMP_NUM_THREADS", given)
+    before = torch.get_num_threads()
+    try:
+        small(**explicit)
+        assert torch.get_num_threads() == (threads or len(os.sched_getaffinity(0)))
+    finally:
+        torch.set_num_threads(before)
+
+
+def test_a_task_without_validation_has_no_data_for_it(monkeypatch, configured):
+    """Neither `val_data` nor `evaluate`."""
+
+    class Unvalidated:
+        model, train_data, loss = Small.model, Small.train_data, Small.loss
+
+    monkeypatch.setattr("tolariad.trainer.build.find_task", lambda _: FoundTask(Unvalidated(), "cd"))
+    assert build(configured("digits")).validation is None
 
 
 def test_equal_configurations_give_equal_parameters_and_draws(small):

@@ -21,6 +21,14 @@ class Mine:
 made = Mine()
 class Half:
     def model(self, cfg): ...
+class Unvalidated(Half):
+    def train_data(self, cfg): ...
+    def loss(self, model, batch): ...
+class Lopsided(Unvalidated):
+    def val_data(self, cfg): ...
+class Elsewhere(Unvalidated):
+    def val_loader(self): ...
+    def validation_step(self, model, batch): ...
 """
 
 
@@ -39,6 +47,11 @@ def test_a_task_in_a_file_is_found_and_its_source_hashed(folder, name):
     assert found.source_hash == blake3(WORKING.encode()).hexdigest()
 
 
+def test_a_task_without_validation_needs_neither_of_its_methods(folder):
+    """It is found; a task with only one of them is refused, and so is one that has them under other names."""
+    assert type(find_task("./mine.py:Unvalidated").task).__name__ == "Unvalidated"
+
+
 def test_built_in_tasks_are_found_by_name():
     """`digits` needs no path."""
     assert type(find_task("digits").task).__name__ == "Digits"
@@ -51,7 +64,9 @@ def test_built_in_tasks_are_found_by_name():
         ("./other.py:Mine", r"there is no file .*other\.py"),
         ("./mine.py:Other", r"^mine\.py has no 'Other'$"),
         ("./mine.py:Mien", r"^mine\.py has no 'Mien'; did you mean 'Mine'\?$"),
-        ("./mine.py:Half", "has no method train_data, val_data, loss, evaluate"),
+        ("./mine.py:Half", "has no method train_data, loss;"),
+        ("./mine.py:Lopsided", "has no method evaluate;"),
+        ("./mine.py:Elsewhere", "has no method val_data, evaluate; rename val_loader to val_data, rename validation_"),
         ("no.such.package:Mine", "cannot be imported"),
     ],
 )

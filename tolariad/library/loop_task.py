@@ -34,6 +34,20 @@ class LoopMisused(RuntimeError):
     """A call of the loop is missing, or comes at the wrong place. The text says which, and what to do."""
 
 
+class _Items:
+    """A dict of the user's own that is kept: its items are its state."""
+
+    def __init__(self, items: dict[Any, Any]) -> None:
+        self._items = items
+
+    def state_dict(self) -> dict[Any, Any]:
+        return dict(self._items)
+
+    def load_state_dict(self, state: dict[Any, Any]) -> None:
+        self._items.clear()
+        self._items.update(state)
+
+
 class LoopTask(GivenTask):
     """The task of a loop of the user's own: its state is that of the kept objects."""
 
@@ -44,11 +58,13 @@ class LoopTask(GivenTask):
         self.loop_codes: tuple[CodeType, ...] = ()
 
     def keep(self, name: str, kept: Any) -> None:
-        """Make the state of an object a part of the run's. Raises LoopMisused."""
+        """Make the state of an object, or the items of a dict, a part of the run's. Raises LoopMisused."""
         if _NAME.fullmatch(name) is None:
             raise LoopMisused(f"keep({name!r}): a name has letters, digits and _ . -, at most 64")
         if name in self.kept:
             raise LoopMisused(f"keep({name!r}): an object of this name is kept already")
+        if type(kept) is dict:
+            kept = _Items(kept)
         if not all(callable(getattr(kept, method, None)) for method in ("state_dict", "load_state_dict")):
             raise LoopMisused(f"keep({name!r}): a {type(kept).__name__} has no state_dict() and load_state_dict(state)")
         self.kept[name] = kept

@@ -199,7 +199,7 @@ def _feeds(task: Any, settings: Settings) -> tuple[Feed, Feed | None]:
         seed_everything(derived_seed(rng_seed, "data"))
         try:
             train = feed(task.train_data(settings), rng_seed, shuffle=True)
-            data = task.val_data(settings)
+            data = task.val_data(settings) if hasattr(task, "val_data") else None
             seed = derived_seed(rng_seed, "validation data")
             return train, None if data is None else feed(data, seed, shuffle=False)
         except ValueError as error:

@@ -282,7 +282,10 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     ] = "auto"
     torch_threads: Annotated[
         units.Threads | None,
-        Meta(description="threads of torch; absent: all cores for a CPU run, all but one for a GPU run"),
+        Meta(
+            description="threads of torch; absent: `OMP_NUM_THREADS`, else all cores for a CPU run, all but one for a "
+            "GPU run"
+        ),
     ] = None
     precision: Annotated[
         Literal["fp32", "bf16", "fp16"],

@@ -53,9 +53,16 @@ def chosen_grade(settings: Settings, device: torch.device) -> Grade:
 
 
 def chosen_threads(settings: Settings, device: torch.device) -> int:
-    """Return the configured number of torch threads; by default all cores for a CPU run, all but one for a GPU run."""
-    cores = len(os.sched_getaffinity(0))
-    return settings.torch_threads or (cores if device.type == "cpu" else max(1, cores - 1))
+    """Return the configured number of torch threads, else that of OMP_NUM_THREADS, which torch itself obeys.
+
+    Without either it is all cores for a CPU run, all but one for a GPU run.
+    """
+    if settings.torch_threads:
+        return settings.torch_threads
+    cores, wanted = len(os.sched_getaffinity(0)), os.environ.get("OMP_NUM_THREADS", "")
+    if wanted.isdecimal() and 0 < int(wanted) <= cores:
+        return int(wanted)
+    return cores if device.type == "cpu" else max(1, cores - 1)
 
 
 def prepare(grade: Grade, threads: int, device: torch.device) -> None:

@@ -12,7 +12,8 @@ from collections.abc import Iterator
 from types import FunctionType, ModuleType
 from typing import Any, Final
 
-REQUIRED: Final = ("model", "train_data", "val_data", "loss", "evaluate")
+VALIDATION: Final = ("val_data", "evaluate")
+REQUIRED: Final = ("model", "train_data", "loss", *VALIDATION)
 OPTIONAL: Final = (
     "optimizer",
     "optimizers",

@@ -18,7 +18,7 @@ from blake3 import blake3
 from tolariad.core.settings.task_defaults import LIGHTNING
 from tolariad.trainer.errors import SetupRefused
 from tolariad.trainer.lightning.hooks import lightning_base
-from tolariad.trainer.tasks.names import REQUIRED, misnamed
+from tolariad.trainer.tasks.names import REQUIRED, VALIDATION, misnamed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -72,7 +72,7 @@ class Task(Protocol):
         ...
 
     def val_data(self, cfg: Settings) -> Any:
-        """Return the same for validation, or None."""
+        """Return the same for validation, or None. A task may lack this and `evaluate`: then there is no validation."""
         ...
 
     def loss(self, model: nn.Module, batch: Any) -> Tensor | dict[str, Tensor]:
@@ -185,10 +185,15 @@ def _made(module: ModuleType, attribute: str, name: str) -> FoundTask:
     if lightning_base(found if inspect.isclass(found) else type(found)) is not None:
         raise SetupRefused(f"task: {name!r} is a LightningModule; write lightning:{name}")
     task = found() if inspect.isclass(found) or inspect.isfunction(found) else found
-    required = [one for one in REQUIRED if one != "loss" or not callable(getattr(task, "training_step", None))]
-    missing = [method for method in required if not callable(getattr(task, method, None))]
+    missing = [method for method in REQUIRED if not callable(getattr(task, method, None))]
+    if "loss" in missing and callable(getattr(task, "training_step", None)):
+        missing.remove("loss")
+    meant_by = [(other, meant) for other, meant in misnamed(task) if meant in missing]
+    # Without both there is no validation, unless one of them has another name.
+    if set(VALIDATION) <= set(missing) and not any(meant in VALIDATION for _, meant in meant_by):
+        missing = [method for method in missing if method not in VALIDATION]
     if missing:
-        near = ", ".join(f"rename {other} to {meant}" for other, meant in misnamed(task) if meant in missing)
+        near = ", ".join(f"rename {other} to {meant}" for other, meant in meant_by)
         raise SetupRefused(
             f"task: {name!r} has no method {', '.join(missing)}; "
             f"{near or '`tolariad new-task PATH` writes a working example'}"

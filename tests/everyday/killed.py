@@ -1,0 +1,153 @@
+"""Programs that are killed at planned steps, and what is compared of them afterwards.
+
+A kill is SIGKILL for everything that the program started. The process that trains kills itself at a step that the plan
+names, and a daemon is killed as soon as that has happened. The plans are drawn from the seed of the tests.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+
+from journal import Reader, Verdict, verify
+from tests.campaign.campaign import living_line, living_metrics
+from tests.campaign.forks import Forked, Template
+from tolariad.core.checkpoints.words import CheckpointCommitted, RerunFinished
+from tolariad.core.replay import replay_records
+from tolariad.core.run.words import RunCompleted
+from tolariad.core.state import RunState
+from tolariad.core.vocabulary import decode_event
+from tolariad.failpoints import VARIABLE
+
+STEPS = {"reinforcement": 40}
+STEPS_MOST = 32
+# The failpoint `step` is passed after each update, and after the last one of a step.
+PASSES = {"gan": 3}
+KILLS = 2
+_LIMIT_S = 120.0
+_LOOK_S = 0.002
+
+
+class Kill(NamedTuple):
+    """SIGKILL when the process that trains has passed a failpoint so many times, and so many microseconds later."""
+
+    point: str
+    passes: int
+    delay_us: int
+
+
+class End(NamedTuple):
+    """What two runs of the same program must have in common, bit for bit."""
+
+    files: dict[str, bytes]
+    steps: list[bytes]
+    metrics: list[dict[str, float]]
+    weights: dict[str, bytes]
+
+
+def plan_of(kind: str, how: str, seed: int) -> list[Kill]:
+    """Draw both kills of a run. The second start makes more steps than the second kill waits for.
+
+    Every other second kill is while a checkpoint is written, which has three files at least.
+    """
+    draw = random.Random(f"{seed} {kind} {how}")
+    steps, passes = STEPS.get(kind, STEPS_MOST), PASSES.get(kind, 1)
+    first = draw.randint(2, steps - 4)
+    second = draw.randint(1, steps - first - 2)
+    plan = [Kill("step", one * passes + draw.randrange(passes), draw.randrange(4000)) for one in (first, second)]
+    if draw.random() < 0.5:
+        plan[1] = Kill("checkpoint_file", draw.randint(1, 3), draw.randrange(1000))
+    print(f"{kind} by {how}: {plan}")
+    return plan
+
+
+class Program:
+    """A program in a folder of its own: `tolariad` with the kind's configuration, or a script."""
+
+    def __init__(self, folder: Path, template: Template, program: str, *arguments: str) -> None:
+        folder.mkdir()
+        self.folder, self._template = folder, template
+        self._program, self._arguments = program, arguments
+
+    def carry_out(self, plan: Sequence[Kill] = ()) -> None:
+        """Start it, kill it and start it again, until it has ended by itself. Raises AssertionError with its output."""
+        for number, kill in enumerate(plan):
+            token = self.folder / f"token{number}"
+            token.touch()
+            process = self._start(f"{kill.point}:{kill.passes}:{kill.delay_us}@{token}")
+            self._await(process, lambda token=token: not token.exists())
+            process.kill()
+            assert process.wait(_LIMIT_S) == -signal.SIGKILL, self._said(f"{kill} did not happen")
+        process = self._start("")
+        self._await(process, lambda: False)
+        assert process.poll() == 0, self._said(f"exit {process.poll()}")
+
+    def _start(self, failpoint: str) -> Forked:
+        environment = {**os.environ, VARIABLE: failpoint, "XDG_RUNTIME_DIR": str(self.folder), "OMP_NUM_THREADS": "1"}
+        with (self.folder / "log").open("ab") as log:
+            return self._template.start(
+                self._arguments,
+                environment=environment,
+                folder=self.folder,
+                log=log.fileno(),
+                shells=1 if self._program == "tolariad" else 0,
+                program=self._program,
+            )
+
+    def _await(self, process: Forked, happened) -> None:
+        """Wait until it has ended, or `happened`."""
+        give_up = time.monotonic() + _LIMIT_S
+        while process.poll() is None and not happened():
+            time.sleep(_LOOK_S)
+            if time.monotonic() > give_up:
+                process.kill()
+                raise AssertionError(self._said("it did not end"))
+
+    def _said(self, what: str) -> str:
+        return f"{what}\n{(self.folder / 'log').read_text(errors='replace')[-6000:]}"
+
+
+class Result(NamedTuple):
+    """How a run ended, and how many checkpoints it committed."""
+
+    end: End
+    checkpoints: int
+
+
+def result_of(folder: Path, run: Path, kills: int) -> Result:
+    """Read the journal and the last checkpoint of a run that was killed so many times, and the weights it saved."""
+    journal = run / "journal"
+    assert verify(journal).verdict is Verdict.CLEAN
+    events = [decode_event(entry.event) for entry in Reader(journal)]
+    state = replay_records(RunState(), Reader(journal).records(), strict=True).state
+    reruns = [event for event in events if isinstance(event, RerunFinished)]
+    assert all(event.first_difference is None for event in reruns)
+    last = next(event for event in reversed(events) if isinstance(event, RunCompleted)).checkpoint
+    assert state.trainer.incarnation >= kills + 1, "it was killed, and it went on"
+    end = End(
+        files={
+            path.name: path.read_bytes()
+            for path in sorted((run / "checkpoints" / last).iterdir())
+            if path.name != "manifest.json"
+        },
+        steps=living_line(events, state),
+        metrics=living_metrics(events, state),
+        weights=saved_in(folder),
+    )
+    return Result(end, sum(isinstance(event, CheckpointCommitted) for event in events))
+
+
+def saved_in(folder: Path) -> dict[str, bytes]:
+    """Return the tensors that the script saved at its end, by file and name."""
+    return {
+        f"{path.name}: {name}": value.numpy().tobytes()
+        for path in sorted(folder.glob("*.pt"))
+        for name, value in torch.load(path, weights_only=True).items()
+    }

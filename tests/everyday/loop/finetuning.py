@@ -1,0 +1,41 @@
+"""Fine-tune a trained network: its first layers stay frozen, the last ones get two rates, lowered on a plateau."""
+
+import torch
+from torch import nn
+from torch.nn.functional import cross_entropy
+from torch.utils.data import DataLoader
+
+from tests.everyday.datasets import Images, saved_weights
+from tolariad import Tolaria
+
+EPOCHS = 4
+
+torch.manual_seed(0)
+train_loader = DataLoader(Images(256, seed=1), batch_size=32, shuffle=True)
+val_data = Images(128, seed=2)
+backbone = nn.Sequential(nn.Conv2d(1, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU(), nn.MaxPool2d(2))
+neck = nn.Sequential(nn.Conv2d(8, 8, 3, padding=1), nn.ReLU(), nn.Flatten())
+backbone.load_state_dict(saved_weights(backbone))
+neck.load_state_dict(saved_weights(neck))
+backbone.requires_grad_(False)
+head = nn.Sequential(nn.Dropout(0.2), nn.Linear(128, 4))
+model = nn.Sequential(backbone, neck, head)
+optimizer = torch.optim.Adam([{"params": neck.parameters(), "lr": 1e-3}, {"params": head.parameters(), "lr": 1e-2}])
+plateau = {"plateau_factor": 0.5, "plateau_patience": 0, "plateau_threshold": 0.05}
+rates = {"policy": "morpho_adaptive", "base_lr": 1e-3, "warmup_epochs": 0, **plateau}
+config = {"rng_seed": 0, "checkpoint_interval_epochs": 1, "learning_rate": rates}
+run = Tolaria({"tolaria": config}, run_dir="runs/finetuning").run(model, optimizer, train_loader)
+
+for epoch in run.epochs(EPOCHS):
+    model.train()
+    backbone.eval()
+    for images, labels in run.batches():
+        loss = cross_entropy(model(images), labels)
+        run.step(loss)
+    model.eval()
+    with torch.no_grad():
+        val_loss = cross_entropy(model(val_data.images), val_data.labels).item()
+    run.validated(loss=val_loss)
+    print(f"epoch {epoch}: loss {val_loss:.4f}")
+
+torch.save(model.state_dict(), "model.pt")

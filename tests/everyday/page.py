@@ -1,0 +1,143 @@
+"""Generate docs/everyday.md: the lines of each everyday script that change, for tolariad and for other trainers.
+
+Promises: the lines are counted in the files that the tests run. What is said of others was measured on their ports.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+from pathlib import Path
+from typing import NamedTuple
+
+from tests.everyday.scripts import DAEMON, KINDS, LOOP, OTHERS, PEERS, PLAIN, RECORD, files_of
+
+_NAMES = {"lightning": "Lightning", "transformers": "HF Trainer", "accelerate": "Accelerate"}
+_ABOUT = {
+    "accumulation": "four batches accumulated, bf16, an average of the weights",
+    "contrastive": "two encoders, one loss",
+    "distillation": "a frozen teacher and a student",
+    "finetuning": "frozen layers, two rates, lowered on a plateau",
+    "gan": "two networks, two optimizers",
+    "image": "a convolutional network, random flips, one-cycle rates",
+    "reinforcement": "Q-learning with a replay buffer and a target network",
+    "streaming": "an iterable dataset without a length",
+    "tabular": "embeddings and numbers, rates by steps, the best weights kept",
+    "text": "a transformer, warm-up and cosine, clipped gradients",
+}
+# Of a port that does not exist.
+_NO_PORT = {
+    ("transformers", "gan"): "two optimizers in turn: its loop has one",
+    ("transformers", "reinforcement"): "it needs a dataset; the data is made while it trains",
+}
+_HEAD = """\
+# Ten everyday scripts
+
+Somebody has a training script. What has to change so that it survives `kill -9`? This page counts the lines, for ten
+scripts of the kind that people have. They are in `tests/everyday/plain/`: each has a model, an optimizer and a loop of
+plain PyTorch, and knows nothing of tolariad. `make docs` generates this page from the files.
+
+* **by loop** is the script with [a loop by iteration](library.md#a-loop-of-your-own) (`tests/everyday/loop/`);
+* **by daemon** is a [task](task.md) with its configuration (`tests/everyday/daemon/`);
+* the others are ports to Lightning {lightning}, the Trainer of transformers {transformers} and Accelerate {accelerate}
+  (`tests/everyday/peers/`), with the lines that save after each epoch and resume.
+
+A cell is the number of lines that are new and of those that went, as `difflib` finds them. Blank lines and indentation
+do not count; a configuration file does. All files have the same formatter. A line that moved into a method without any
+other change may count twice.
+"""
+_AFTER = """\
+
+All ten are killed by SIGKILL twice in every run of the tests, by loop and by daemon, after steps that are drawn from a
+seed, some while a checkpoint is being written (`tests/everyday/test_everyday.py`). Weights, optimizer, random
+generators, what the script keeps, and the loss of every step are compared bit for bit with a run that was not killed.
+By loop the weights are also those of the plain script, bit for bit, given the same order of batches and the same seed
+at the loop's beginning.
+
+* A rate that is computed by a schedule of torch's may differ in the last bit from that of the same policy here. The
+  four schedules of these scripts do not.
+* `onecycle` cycles the rate only; the plain script has `cycle_momentum=False` for that reason.
+* The script with the stream ends after `stop.steps` steps: its data have no length.
+
+## What comes through a kill
+
+The ports to other trainers save after each epoch. They were killed in the third epoch, once in a step, and once while
+the epoch's checkpoint was being written, after the first file that `torch.save` writes. Then they were started again
+in the same way (`tests/everyday/peers/survive.py`). What is said of tolariad is what the tests above demand, at any
+step and at any file of a checkpoint.
+
+* *exact*: the weights at the end are those of a run that was not killed;
+* *differs*: it ends, with other weights;
+* *fails*: the start ends with an error, until somebody deletes the damaged checkpoint.
+"""
+_END = """\
+
+Lightning does not save the state of the random generators, so the order of the data and dropout differ after a resume.
+The checkpoints of the Trainer and of Accelerate are folders that are filled in place; one that is not complete is taken
+for the newest. After a kill the ports repeat the epoch from its start, and nothing says whether it was the same. A run
+of tolariad makes the steps since the last checkpoint again, and compares each with its journal.
+"""
+
+
+class Changed(NamedTuple):
+    """Lines that are new, and lines that went."""
+
+    added: int
+    removed: int
+
+
+def lines_of(paths: list[Path]) -> list[str]:
+    """Return the lines of the files, without blank ones and without indentation."""
+    return [line.strip() for path in paths for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
+
+
+def changed(before: list[str], after: list[str]) -> Changed:
+    """Count the lines that differ."""
+    codes = difflib.SequenceMatcher(None, before, after, autojunk=False).get_opcodes()
+    edits = [code for code in codes if code[0] != "equal"]
+    return Changed(sum(j2 - j1 for *_, j1, j2 in edits), sum(i2 - i1 for _, i1, i2, *_ in edits))
+
+
+def table() -> dict[str, dict[str, Changed | None]]:
+    """Return for each kind what changes in each form; None if there is no port."""
+    forms = {"loop": LOOP, "daemon": DAEMON} | {name: PEERS / name for name in OTHERS}
+    return {
+        kind: {
+            name: changed(lines_of(files_of(PLAIN, kind)), lines_of(files)) if (files := files_of(form, kind)) else None
+            for name, form in forms.items()
+        }
+        for kind in KINDS
+    }
+
+
+def everyday_page() -> str:
+    """Return the whole page as Markdown."""
+    record = json.loads(RECORD.read_text(encoding="utf-8"))
+    head = _HEAD.format(**record["versions"])
+    return "\n".join([head, *_lines_table(), _AFTER, *_survival_table(record["survived"]), *_notes(), _END])
+
+
+def _lines_table() -> list[str]:
+    names = ["by loop", "by daemon", *_NAMES.values()]
+    rows = [f"| script | lines | {' | '.join(names)} |", "|---|---" + "|---" * len(names) + "|"]
+    for kind, found in table().items():
+        cells = ["—" if one is None else f"+{one.added} −{one.removed}" for one in found.values()]
+        rows.append(f"| `{kind}`: {_ABOUT[kind]} | {len(lines_of(files_of(PLAIN, kind)))} | {' | '.join(cells)} |")
+    return rows
+
+
+def _survival_table(survived: dict[str, dict[str, dict[str, str]]]) -> list[str]:
+    names = [f"{name}, {when}" for name in ("tolariad", *_NAMES.values()) for when in ("in a step", "saving")]
+    rows = [f"| script | {' | '.join(names)} |", "|---" * (len(names) + 1) + "|"]
+    for kind in KINDS:
+        cells = ["exact", "exact"]
+        for other in OTHERS:
+            found = survived[other].get(kind)
+            cells += ["—", "—"] if found is None else [found["step"], found["saving"]]
+        rows.append(f"| `{kind}` | {' | '.join(cells)} |")
+    return rows
+
+
+def _notes() -> list[str]:
+    missing = [f"* {_NAMES[other]} has no `{kind}`: {why}." for (other, kind), why in _NO_PORT.items()]
+    return ["", *missing]

@@ -1,0 +1,48 @@
+"""Large batches on a small machine: four batches accumulated for each update, bf16, an average of the weights."""
+
+from pathlib import Path
+
+import torch
+from accelerate import Accelerator
+from accelerate.utils import ProjectConfiguration
+from torch import nn
+from torch.nn.functional import cross_entropy
+from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
+from torch.utils.data import DataLoader
+
+from tests.everyday.datasets import Images
+
+EPOCHS, ACCUMULATED = 4, 4
+
+torch.manual_seed(0)
+train_loader = DataLoader(Images(256, seed=1, flip=True), batch_size=8, shuffle=True)
+val_data = Images(128, seed=2)
+model = nn.Sequential(nn.Flatten(), nn.Linear(64, 64), nn.GELU(), nn.Dropout(0.1), nn.Linear(64, 4))
+averaged = AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(0.9))
+optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
+saved = len(list(Path("checkpoints").glob("*")))
+config = ProjectConfiguration(".", automatic_checkpoint_naming=True, iteration=saved)
+accelerator = Accelerator(project_config=config, mixed_precision="bf16", gradient_accumulation_steps=ACCUMULATED)
+model, optimizer, train_loader = accelerator.prepare(model, optimizer, train_loader)
+accelerator.register_for_checkpointing(averaged)
+if saved:
+    accelerator.load_state()
+
+for epoch in range(saved, EPOCHS):
+    for images, labels in train_loader:
+        with accelerator.accumulate(model):
+            with accelerator.autocast():
+                loss = cross_entropy(model(images), labels)
+            accelerator.backward(loss)
+            optimizer.step()
+            optimizer.zero_grad()
+        if accelerator.sync_gradients:
+            averaged.update_parameters(model)
+    averaged.eval()
+    with torch.no_grad():
+        accuracy = (averaged(val_data.images).argmax(1) == val_data.labels).float().mean().item()
+    print(f"epoch {epoch + 1}: accuracy {accuracy:.3f}")
+    accelerator.save_state()
+
+torch.save(accelerator.unwrap_model(model).state_dict(), "model.pt")
+torch.save(averaged.state_dict(), "averaged.pt")
