@@ -169,8 +169,8 @@ def wanted(checkpoints: Checkpoints, id_: str | None, code: int = Exit.NO) -> Ca
     if found is not None:
         return found
     if id_ == "":
-        hint = "set `keep_best: METRIC` in the configuration; `last` is the newest checkpoint"
-        raise CommandError(code, "the run keeps no best checkpoint", hint=hint, name="NoCheckpoint")
+        hint = "`keep_best: METRIC` in the configuration keeps that of the best epoch; `last` is the newest checkpoint"
+        raise CommandError(code, "the run has no best checkpoint", hint=hint, name="NoCheckpoint")
     newest = ", ".join(entry.id for entry in checkpoints.catalogue[-5:])
     hint = f"the newest are {newest}" if newest else "the run has no checkpoint yet"
     what = (
