@@ -48,14 +48,15 @@ case $code in
             scontrol requeue "$SLURM_JOB_ID"
         fi
         ;;
-    74 | 75)
-        # An I/O error, or a daemon on an earlier node still holds the run: the same start may succeed later.
+    75)
+        # A daemon on an earlier node still holds the run: the same start may succeed later.
         echo "tolariad: exit $code, queueing the job again" >&2
         scontrol requeue "$SLURM_JOB_ID"
         exit "$code"
         ;;
     *)
-        # Wrong usage, damage, a failed run, a wrong configuration: another start would end in the same way.
+        # Wrong usage, damage, a failed run, a wrong configuration: another start would end in the same way. After
+        # an I/O error (74) the folder may be gone, and another start would begin a new run.
         exit "$code"
         ;;
 esac

@@ -87,8 +87,8 @@ def test_a_signal_stops_the_run_in_order(job, tmp_path, number, told):
 @pytest.mark.parametrize(
     ("code", "told"),
     [
-        *((code, "") for code in (0, 2, exits.EXIT_DAMAGED, exits.EXIT_FAILED, exits.EXIT_CONFIG)),
-        *((code, "requeue 7\n") for code in (exits.EXIT_IO, exits.EXIT_TRY_AGAIN)),
+        *((code, "") for code in (0, 2, exits.EXIT_DAMAGED, exits.EXIT_FAILED, exits.EXIT_IO, exits.EXIT_CONFIG)),
+        (exits.EXIT_TRY_AGAIN, "requeue 7\n"),
     ],
 )
 def test_an_end_that_may_pass_is_queued_again_and_no_other(job, tmp_path, code, told):
