@@ -318,7 +318,12 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     optimizers: Annotated[
         dict[str, PartOptimizer], Meta(description="an optimizer for each part of the model, by the part's name")
     ] = {}
-    checkpoint_interval_epochs: Annotated[units.Epochs, Meta(description="epochs between two checkpoints")] = 10
+    checkpoint_interval_epochs: Annotated[
+        units.Epochs,
+        Meta(
+            description="epochs between two checkpoints; none is taken within `checkpoint.min_gap_s` of the one before"
+        ),
+    ] = 10
     checkpoint: Checkpoint = Checkpoint()
     checkpoint_storage_quota_gb: Annotated[units.Gigabytes, Meta(description="disk space for checkpoints")] = 100.0
     keep_best: Annotated[
