@@ -211,3 +211,27 @@ def test_a_plateau_is_held_against_the_best_of_this_line_too():
     assert first is not None
     assert second != first
     assert world.state.rates.group("seed").plateau == first
+
+
+def test_a_best_that_a_rollback_brings_back_is_made_anew_with_its_values():
+    """A better epoch came after it and was abandoned. Its checkpoint is damaged, so a re-run makes another one."""
+    world = World(0, checkpoint_every_epochs=100, **KEEP_BEST)
+    world.accuracy.update({1: 0.3, 2: 0.5, 3: 0.2})
+    until(world, STEPS_PER_EPOCH + 2)
+    world.command(cv.Checkpoint())
+    tick_until(
+        world, lambda: find(world, ck.CheckpointCommitted)[-1].step > STEPS_PER_EPOCH, "one amid the second epoch"
+    )
+    amid = world.state.checkpoints.newest
+    until(world, 2 * STEPS_PER_EPOCH + 2)
+    better = best_of(world)
+    left = best_of(rolled_back(world, to=amid.id))
+    world.broken |= {amid.id, left[2]}
+    world.restart_daemon()
+    tick_until(world, lambda: find(world, ck.RerunFinished), "a re-run")
+    again = best_of(world)
+    rolled_back(world, to=again[2])
+
+    assert (better[:2], left[:2], again[:2]) == ((0.5, 2), (0.3, 1), (0.3, 1))
+    assert again[2] not in ("", left[2])
+    assert best_of(world) == again

@@ -66,7 +66,10 @@ def _copied(before: Reads, after: Reads, e: rb.StateCopied) -> Changed:
     s, place = after.known, (e.epoch, e.batch)
     # While an epoch is validated, the fold is still at its last batch. `last_batch` has the values from before that.
     here = known_of(before) if before.progress.place == place else None
-    found = next((one for one in (s.last_batch, here, s.best_end) if one is not None and one.place == place), None)
+    found = next(
+        (one for one in (s.last_batch, here, s.best_end, *s.former_ends) if one is not None and one.place == place),
+        None,
+    )
     if e.id not in names or found is None or found.step != e.step:
         return {}
     return {"known": replace(s, held={**s.held, e.id: found})}
@@ -84,7 +87,14 @@ def _epoch_started(before: Reads, after: Reads, _: Event) -> Changed:
     """Save the values at the end of the best epoch."""
     if before.progress.place != (before.limits.best_epoch + 1, 0) or not before.limits.best_epoch:
         return {}
-    return {"known": replace(after.known, best_end=known_of(before))}
+    s, end = after.known, known_of(before)
+    former = tuple(one for one in _ends(s) if one.place != end.place)
+    return {"known": _without_gone(after, replace(s, best_end=end, former_ends=former))}
+
+
+def _ends(s: Knowledge) -> tuple[Known, ...]:
+    """Return the values at the ends of the best epochs, oldest first."""
+    return s.former_ends if s.best_end is None else (*s.former_ends, s.best_end)
 
 
 def _rolled_back(before: Reads, after: Reads, e: rb.RolledBack) -> Changed:
@@ -96,8 +106,11 @@ def _rolled_back(before: Reads, after: Reads, e: rb.RolledBack) -> Changed:
         new = type(slice_)()
         slices[name] = replace(slice_, **{field: getattr(new, field) for field in anew})
     s, fork = after.known, (e.epoch, e.batch)
-    kept = [one if one is not None and one.place < fork else None for one in (s.last_batch, s.best_end)]
-    slices["known"] = _without_gone(after, Knowledge(s.held, *kept))
+    last_batch = s.last_batch if s.last_batch is not None and s.last_batch.place < fork else None
+    # Invariant: all are places of this line. Those of the branch that is left lie after the fork.
+    ends = tuple(one for one in _ends(s) if one.place < fork)
+    best_end = ends[-1] if ends else None
+    slices["known"] = _without_gone(after, Knowledge(s.held, last_batch, best_end, ends[:-1]))
     return slices
 
 
@@ -117,15 +130,17 @@ def _pruned(_: Reads, after: Reads, __: Event) -> Changed:
 
 
 def _without_gone(state: Reads, known: Knowledge) -> Knowledge:
-    """Keep only the values of places that are open or may be gone back to."""
+    """Keep only the values of places that are open or may be gone back to, and of the best epochs of those."""
     snapshots = state.snapshots
     names = {one.id for one in state.checkpoints.open} | {one.id for one in snapshots.kept}
     names |= {one.id for one in state.checkpoints.catalogue if one.is_target or one.quarantined}
     if snapshots.open is not None:
         names.add(snapshots.open.id)
-    if known.held.keys() <= names:
+    if known.held.keys() <= names and not known.former_ends:
         return known
-    return replace(known, held={id_: one for id_, one in known.held.items() if id_ in names})
+    held = {id_: one for id_, one in known.held.items() if id_ in names}
+    bests = {one.limits.best_epoch for one in held.values()}
+    return replace(known, held=held, former_ends=tuple(one for one in known.former_ends if one.epoch - 1 in bests))
 
 
 # Event type -> function of (the state before it, the state after the slices' own tables, the event) -> changed slices.

@@ -91,12 +91,14 @@ class Knowledge(msgspec.Struct, frozen=True):
     """Slice of RunState. `held`: the values by the name of the checkpoint or snapshot.
 
     A trainer that runs steps again may copy its state at a place that the fold has already passed: the last batch of
-    the newest epoch, or the end of the best one. `last_batch` and `best_end` hold the values of these two places.
+    the newest epoch, or the end of the best one. `last_batch` and `best_end` hold the values of these two places,
+    and `former_ends` those of former best epochs that a rollback may bring back, oldest first.
     """
 
     held: dict[str, Known] = {}
     last_batch: Known | None = None
     best_end: Known | None = None
+    former_ends: tuple[Known, ...] = ()
 
 
 class HasKnown(Protocol):
