@@ -35,7 +35,8 @@ if TYPE_CHECKING:
 _log: Final = logging.getLogger(__name__)
 _LEFT: Final = (
     "The program left its loop after step %d, before the end of the run. Its next start makes the steps after the last "
-    "checkpoint again. To end with a checkpoint, call run.stop()."
+    "checkpoint again. To end with a checkpoint, call run.stop(). To have the text of an exception recorded, put the "
+    "loop into `with run:`."
 )
 
 
