@@ -37,6 +37,8 @@ def test_the_curve_and_what_follows_from_it_fit_80_columns(tolariad, swept):
     assert max(map(len, lines)) <= 80
     words = ["model", "swept", "with it", "stopped", "configured", "suggested", "", ""]
     assert [line[:15].strip() for line in lines[18:]] == words
+    # The drawing ends within the rise; the sweep went to 2.51.
+    assert "to 1.26: then it rises further" in lines[0]
     assert "head x 0.5" in out
     assert "the smoothed loss is above 4 times its best" in out
     assert lines[-1].strip() == "--set learning_rate.base_lr=0.001"

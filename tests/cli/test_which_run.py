@@ -31,6 +31,7 @@ def test_one_argument_of_why_is_the_topic(tolaria, dead_run):
     """A folder alone lacks its topic; without a live run the error says how to name one."""
     said = tolaria("why", dead_run)
     assert (said.code, said.err.splitlines()[0]) == (2, "tolaria: Missing argument 'TOPIC'.")
+    assert "why [OPTIONS] [RUN] TOPIC" in tolaria("why", "--help").out
     said = tolaria("why", "pause")
     assert said.code == 3
     assert "no live run found" in said.err

@@ -59,7 +59,7 @@ def state(run: str | None, at: JournalPosition | None, full: bool, as_json: bool
 
 @click.command()
 @click.argument("run", required=False)
-@click.argument("topic", required=False)
+@click.argument("topic", required=False, metavar="TOPIC")
 @click.option(
     "--at",
     callback=read_position,

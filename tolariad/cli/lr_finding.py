@@ -68,6 +68,8 @@ def _drawing(found: Sweep, columns: int) -> str:
     curve = plotting.Curve("loss", [point.rate for point in shown], [point.smoothed for point in shown])
     marks = () if found.steepest is None else (found.steepest,)
     title = "smoothed loss over the learning rate"
+    if end < len(smoothed):
+        title += f", to {shown[-1].rate:.3g}: then it rises further"
     return plotting.drawn([curve], columns=columns, title=title, log_x=True, marks=marks)
 
 

@@ -44,8 +44,23 @@ class _Items:
         return dict(self._items)
 
     def load_state_dict(self, state: dict[Any, Any]) -> None:
-        self._items.clear()
-        self._items.update(state)
+        _refill(self._items, state)
+
+
+def _refill(old: Any, saved: Any) -> Any:
+    """Return `saved`; if it and `old` are both lists or both dicts, `old` with the content of `saved`.
+
+    Lists and dicts stay the same objects: a program appends to them by other names than that of the kept dict.
+    """
+    if type(old) is list and type(saved) is list:
+        old[:] = saved
+        return old
+    if type(old) is dict and type(saved) is dict:
+        items = {key: _refill(old.get(key), one) for key, one in saved.items()}
+        old.clear()
+        old.update(items)
+        return old
+    return saved
 
 
 class LoopTask(GivenTask):

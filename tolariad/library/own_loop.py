@@ -35,7 +35,8 @@ if TYPE_CHECKING:
 _log: Final = logging.getLogger(__name__)
 _LEFT: Final = (
     "The program left its loop after step %d, before the end of the run. Its next start makes the steps after the last "
-    "checkpoint again. To end with a checkpoint, call run.stop()."
+    "checkpoint again. To end with a checkpoint, call run.stop(). To have the text of an exception recorded, put the "
+    "loop into `with run:`."
 )
 
 
@@ -67,8 +68,8 @@ class OwnLoop:
     def keep(self, name: str, kept: Any) -> None:
         """Save the state of an object with every checkpoint, and restore it with every resume and rollback.
 
-        The object has `state_dict()` and `load_state_dict(state)`, or is a dict. Call this before `epochs`. Raises
-        LoopMisused.
+        The object has `state_dict()` and `load_state_dict(state)`, or is a dict. Lists and dicts in a dict are restored
+        in place; its other values are replaced. Call this before `epochs`. Raises LoopMisused.
         """
         if self._steps is not None:
             raise LoopMisused(f"keep({name!r}) was called within the loop; call it before run.epochs()")

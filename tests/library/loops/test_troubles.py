@@ -98,6 +98,7 @@ def test_without_a_block_the_end_of_the_loop_is_recorded_and_said_once(tmp_path,
     assert raised.kind == ""
     (said,) = [one.getMessage() for one in caplog.records]
     assert said.startswith(f"The program left its loop after step {raised.step}, before the end of the run.")
+    assert said.endswith("put the loop into `with run:`.")
 
 
 def test_an_exception_in_a_block_is_recorded_and_the_next_start_goes_on_to_the_same_bits(tmp_path, calm):
