@@ -37,7 +37,9 @@ from tolariad.trainer.checkpoints.restore import load, restore
 from tolariad.trainer.checkpoints.save import Saver
 from tolariad.trainer.checkpoints.snapshot import Position
 from tolariad.trainer.data.feed import TensorFeed
+from tolariad.trainer.optim.owners import Owner
 from tolariad.trainer.orders.numbered import ActedOrders
+from tolariad.trainer.rollback.participants import Participants
 
 WIDTH = 1024
 MODULE = "tests.bench.test_checkpoint_speed"
@@ -56,11 +58,13 @@ def trained(millions: float) -> Any:
     names = ("model_hash", "task_hash", "config_hash", "python", "torch", "numpy", "device", "cpu", "gpu", "cuda")
     return SimpleNamespace(
         model=model,
-        optimizer=optimizer,
+        owners=(Owner("host", optimizer),),
         train=TensorFeed([torch.zeros(2)], 1, 0),
         task=object(),
         average=None,
         scaling=None,
+        ledger=SimpleNamespace(changes=(), move_to=lambda *_: None, say_unrecorded=lambda *_: None),
+        participants=Participants(),
         rates=SimpleNamespace(state_dict=lambda: None, restored=lambda *_: None),
         acted=ActedOrders(),
         watch=SimpleNamespace(state=lambda: None, load_state=lambda _: None),
@@ -197,8 +201,8 @@ def show(folder: Path, millions: float, rounds: int, *, with_peers: bool) -> dic
         ("verified", "BLAKE3", "at most 1.11"),
     ):
         ratio = took[name] / took[against]
-        beside = f"{against:22} {took[against] * 1e3:8.0f} ms"
-        print(f"  {name:10} {took[name] * 1e3:8.0f} ms   {beside}   {ratio:5.2f} x ({wanted})")
+        bare = f"{against:22} {took[against] * 1e3:8.0f} ms"
+        print(f"  {name:10} {took[name] * 1e3:8.0f} ms   {bare}   {ratio:5.2f} x ({wanted})")
     if with_peers:
         for name, (stall, there) in peers(folder, millions).items():
             print(f"  {name:20} held {stall * 1e3:8.0f} ms, on disk after {there * 1e3:8.0f} ms")
