@@ -246,8 +246,9 @@ def top_step(schedule: Schedule, step: int) -> int:
     elif schedule.policy is LRPolicy.FUNCTION:
         factors = factors_of(schedule.function)
         top = max(range(max(0, done), len(factors)), key=factors.__getitem__, default=done)
-    # A warm-up that is level does not rise, and the step after it may be lower.
-    return max((step, max(step, schedule.start + 1 + top)), key=lambda one: rate(schedule, one))
+    # A short decay may begin at the end of the warm-up: then the step before that, or a level warm-up, is higher.
+    ends = (max(step, schedule.start + end) for end in (schedule.warmup_steps, 1 + top))
+    return max((step, *ends), key=lambda one: rate(schedule, one))
 
 
 def rates_digest(rates: Sequence[float]) -> int:
