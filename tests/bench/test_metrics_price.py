@@ -10,25 +10,20 @@ import os
 import random
 import statistics
 import time
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
 
 from tests.bench.price_task import PriceTask
-from tests.bench.test_step_alone import endless, timed
+from tests.bench.test_step_alone import recorded, timed
 from tests.core.simulate import World
-from tests.trainer.conftest import config
 from tolariad.channel import Reports, TrainerEnd, channel_pair
-from tolariad.core.checkpoints.words import TrainFrom
 from tolariad.core.decide import decide
 from tolariad.core.inputs import Now, ReportReceived
 from tolariad.core.steps import words as steps
 from tolariad.core.steps.table import step_row
 from tolariad.core.vocabulary import encode_event
-from tolariad.trainer.build import build
-from tolariad.trainer.loop import Trainer
 
 TURNS = int(os.environ.get("PRICE_TURNS", "4000"))
 NAMES = ("accuracy", "margin", "tokens", "entropy")
@@ -65,7 +60,8 @@ def test_the_price_in_the_trainer_is_printed(tmp_path, seed):
     """Microseconds of processor time of whole steps, the kinds in random order; everything is durable at once."""
     draw = random.Random(seed)
     torch.set_num_threads(1)
-    step, task, close = recorded(tmp_path)
+    setup, step, close = recorded(tmp_path, f"{__name__}:Metered")
+    task = setup.task
     found: dict[str, list[float]] = {kind: [] for kind in KINDS}
     for turn in range(-200, TURNS):
         for kind in draw.sample(list(KINDS), len(KINDS)):
@@ -77,32 +73,6 @@ def test_the_price_in_the_trainer_is_printed(tmp_path, seed):
     print(f"\nload {os.getloadavg()[0]:.1f}, torch {torch.__version__}: {TURNS} steps of each kind")
     put("trainer, us a step", found)
     assert all(len(values) == TURNS for values in found.values())
-
-
-def recorded(folder: Any) -> tuple[Callable[[], None], Metered, Callable[[], None]]:
-    """A step of the trainer, its task, and what ends it."""
-    options = {"batch_size": 64, "learning_rate": {"base_lr": 1e-5, "warmup_epochs": 0}}
-    task = {"model": "mlp", "steps": 280}
-    setup = build(config(f"{__name__}:Metered", **options, task_options=task))
-    ours, theirs = channel_pair(1)
-    end = TrainerEnd(theirs, ours.page)
-    trainer = Trainer(setup, end, folder, "alone")
-    ours.page.thaw()
-    ours.page.set_durable(1 << 60)
-    trainer._order = TrainFrom(checkpoint=None, epochs=1 << 40, durable_step=0)
-    batches = endless(lambda: setup.train.epoch(1, 0))
-
-    def step() -> None:
-        trainer.stepper.make((next(batches),))
-        trainer._stop()
-
-    def close() -> None:
-        trainer._saver.close()
-        trainer._snapshots.close()
-        end.close()
-        ours.close()
-
-    return step, setup.task, close
 
 
 @pytest.mark.bench

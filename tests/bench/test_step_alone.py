@@ -34,11 +34,13 @@ BATCH_SIZE, RATE = 64, 1e-5
 MOVED_EVERY = 40
 
 
-def recorded(folder: Path) -> tuple[Any, Callable[[], None], Callable[[], None]]:
+def recorded(
+    folder: Path, task_name: str = "tests.bench.price_task:PriceTask"
+) -> tuple[Any, Callable[[], None], Callable[[], None]]:
     """The setup of a run, its step without a daemon, and what lets it go."""
     options = {"batch_size": BATCH_SIZE, "learning_rate": {"base_lr": RATE, "warmup_epochs": 0}}
     task = {"model": "mlp", "steps": 280}
-    setup = build(config("tests.bench.price_task:PriceTask", **options, task_options=task))
+    setup = build(config(task_name, **options, task_options=task))
     ours, theirs = channel_pair(1)
     end = TrainerEnd(theirs, ours.page)
     trainer = Trainer(setup, end, folder, "alone")

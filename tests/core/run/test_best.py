@@ -32,6 +32,17 @@ def in_epoch_three(world: World, **accuracy: float) -> World:
     return until(world, 2 * STEPS_PER_EPOCH + 2)
 
 
+def amid_epoch_two(world: World) -> ck.CheckpointRef:
+    """Return an ordered checkpoint amid epoch 2. Epoch 1 was good, and epoch 2 will be the best."""
+    world.accuracy.update({1: 0.3, 2: 0.5, 3: 0.2})
+    until(world, STEPS_PER_EPOCH + 2)
+    world.command(cv.Checkpoint())
+    tick_until(
+        world, lambda: find(world, ck.CheckpointCommitted)[-1].step > STEPS_PER_EPOCH, "one amid the second epoch"
+    )
+    return world.state.checkpoints.newest
+
+
 def best_of(world: World) -> tuple[float | None, int, str]:
     """Value, epoch, and what is kept of it."""
     limits = world.state.limits
@@ -94,13 +105,7 @@ def test_the_accuracy_that_status_calls_the_best_is_of_this_line_too():
 def test_the_best_whose_checkpoint_is_gone_is_owed_one_and_hinders_no_start_from_memory():
     """It was removed after a better epoch, which was abandoned: a start after its end could not make it again."""
     world = SnappedWorld(0, keep_last=1, quota=25, **BEST)
-    world.accuracy.update({1: 0.3, 2: 0.5, 3: 0.2})
-    until(world, STEPS_PER_EPOCH + 2)
-    world.command(cv.Checkpoint())
-    tick_until(
-        world, lambda: find(world, ck.CheckpointCommitted)[-1].step > STEPS_PER_EPOCH, "one amid the second epoch"
-    )
-    amid = world.state.checkpoints.newest
+    amid = amid_epoch_two(world)
     world.command(rb.Rollback(to=amid.id))
     newer = tick_until(
         world, lambda: world.state.snapshots.kept[-1].step > amid.step, "a snapshot"
@@ -216,13 +221,7 @@ def test_a_plateau_is_held_against_the_best_of_this_line_too():
 def test_a_best_that_a_rollback_brings_back_is_made_anew_with_its_values():
     """A better epoch came after it and was abandoned. Its checkpoint is damaged, so a re-run makes another one."""
     world = World(0, checkpoint_every_epochs=100, **KEEP_BEST)
-    world.accuracy.update({1: 0.3, 2: 0.5, 3: 0.2})
-    until(world, STEPS_PER_EPOCH + 2)
-    world.command(cv.Checkpoint())
-    tick_until(
-        world, lambda: find(world, ck.CheckpointCommitted)[-1].step > STEPS_PER_EPOCH, "one amid the second epoch"
-    )
-    amid = world.state.checkpoints.newest
+    amid = amid_epoch_two(world)
     until(world, 2 * STEPS_PER_EPOCH + 2)
     better = best_of(world)
     left = best_of(rolled_back(world, to=amid.id))

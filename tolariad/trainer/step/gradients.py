@@ -107,21 +107,20 @@ def add_gradients(setup: Setup, loss: torch.Tensor, parts: int, what: str) -> to
 
     Raises SetupRefused, which begins with `what`, if the loss has no graph.
     """
-    share = loss if parts == 1 else loss / parts
-    try:
-        if setup.scaling is not None:
-            setup.scaling.backward(share)
-        else:
-            share.backward()
-    except RuntimeError as error:
-        refuse_without_graph(loss, what, error)
-        raise
+    backward(setup, loss if parts == 1 else loss / parts, what)
     return loss.detach()
 
 
-def refuse_without_graph(loss: torch.Tensor, what: str, error: RuntimeError) -> None:
-    """Raise SetupRefused, which begins with `what`, if a backward pass raised because the loss has no graph."""
-    if not loss.requires_grad:
+def backward(setup: Setup, loss: torch.Tensor, what: str, *, retain_graph: bool = False) -> None:
+    """Add the gradients of a loss. Raises SetupRefused, which begins with `what`, if the loss has no graph."""
+    try:
+        if setup.scaling is not None:
+            setup.scaling.backward(loss, retain_graph=retain_graph)
+        else:
+            loss.backward(retain_graph=retain_graph)
+    except RuntimeError as error:
+        if loss.requires_grad:
+            raise
         raise SetupRefused(
             f"{what} has no gradient. Give it as it was computed: not `loss.detach()`, not a new tensor of its value, "
             "not computed under `torch.no_grad()`, and not from frozen parameters alone"

@@ -17,7 +17,7 @@ import torch
 
 from tolariad.core.steps.words import NOT_MEASURED
 from tolariad.trainer.errors import SetupRefused
-from tolariad.trainer.step.gradients import drop_gradients, norm_of, refuse_without_graph, scalar
+from tolariad.trainer.step.gradients import backward, drop_gradients, norm_of, scalar
 from tolariad.trainer.step.measured import InFlight, Measured, measured
 
 if TYPE_CHECKING:
@@ -96,14 +96,7 @@ class Updates:
         setup = self._setup
         owner, others = self._owned[name]
         with self._without_autocast():
-            try:
-                if setup.scaling is not None:
-                    setup.scaling.backward(loss, retain_graph=retain_graph)
-                else:
-                    loss.backward(retain_graph=retain_graph)
-            except RuntimeError as error:
-                refuse_without_graph(loss, f"update({name!r}, loss): the loss", error)
-                raise
+            backward(setup, loss, f"update({name!r}, loss): the loss", retain_graph=retain_graph)
         drop_gradients(others)
         setup.rates.drop_frozen_gradients()
         overflow = setup.scaling.unscale([owner.optimizer]) if setup.scaling is not None else None
