@@ -354,7 +354,13 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     ema: Ema = Ema()
     integration: Integration = Integration()
     enable_morphogenetic: Annotated[bool, Meta(description="let seeds and pruning change the model")] = True
-    strategy: Annotated[str | None, Meta(description="`package.module:Name`; absent: the default policy")] = None
+    strategy: Annotated[
+        str | None,
+        Meta(
+            description="`none`, `default`, `package.module:Name` or `./file.py:Name`; absent: the default policy, if "
+            "the model has seed slots",
+        ),
+    ] = None
     seeds: Annotated[dict[str, Scalar], Meta(description="options for the seed slots")] = {}
     prune: Prune = Prune()
     pruning_phase_transition_epoch: Annotated[

@@ -21,6 +21,7 @@ from tolariad.core.settings.model import Settings
 from tolariad.core.settings.optimization import LearningRate, Optimizer, PartOptimizer
 from tolariad.core.settings.pruning import Prune, ShareFrom
 from tolariad.core.settings.reading import ConfigError, Problem, read_settings
+from tolariad.core.settings.strategies import strategy_problems
 from tolariad.core.settings.task_defaults import TASK_DEFAULTS, TASK_OPTIONS, defaults_of
 from tolariad.core.settings.values import read_metric
 
@@ -60,6 +61,7 @@ def check(settings: Settings) -> list[Problem]:
     """Return the problems between values that are each valid by themselves."""
     return [
         *_task_problems(settings.task),
+        *strategy_problems(settings.strategy),
         *_option_problems(settings),
         *_rate_problems(settings),
         *_optimizer_problems(settings.optimizer, "optimizer"),
