@@ -83,24 +83,30 @@ def _checked(module: nn.Module, found: Places) -> Places | str:
 def refit(module: nn.Module) -> None:
     """Let the module's counts agree with the sizes of its tensors, after channels were removed from them."""
     shape: Any = getattr(getattr(module, "weight", None), "shape", None)
+    counts: dict[str, int] = {}
     if isinstance(module, nn.Linear):
-        module.out_features, module.in_features = shape
+        counts = {"out_features": shape[0], "in_features": shape[1]}
+    elif is_depthwise(module):
+        counts = {"groups": shape[0], "in_channels": shape[0], "out_channels": shape[0]}
     elif isinstance(module, _ConvNd):
         rows, columns = (1, 0) if isinstance(module, _ConvTransposeNd) else (0, 1)
-        if is_depthwise(module):
-            module.groups = module.in_channels = module.out_channels = shape[0]
-        else:
-            module.out_channels, module.in_channels = shape[rows], shape[columns]
+        counts = {"out_channels": shape[rows], "in_channels": shape[columns]}
     elif isinstance(module, nn.Embedding):
-        module.embedding_dim = shape[1]
+        counts = {"embedding_dim": shape[1]}
     elif isinstance(module, nn.PReLU):
-        module.num_parameters = shape[0]
+        counts = {"num_parameters": shape[0]}
+    _set(module, counts)
 
 
-def refit_norm(module: nn.Module, channels: int) -> None:
-    """Let a normalisation agree with the channels that it gets now. It may have no tensors to tell from."""
+def refit_norm(module: nn.Module, gone: int) -> None:
+    """Let a normalisation expect so many channels fewer. It may have no tensors to tell from."""
     if isinstance(module, (_BatchNorm, _InstanceNorm)):
-        module.num_features = channels
+        _set(module, {"num_features": module.num_features - gone})
     elif isinstance(module, nn.GroupNorm):
-        module.num_groups = module.num_groups * channels // module.num_channels
-        module.num_channels = channels
+        left = module.num_channels - gone
+        _set(module, {"num_groups": module.num_groups * left // module.num_channels, "num_channels": left})
+
+
+def _set(module: nn.Module, counts: dict[str, int]) -> None:
+    for name, count in counts.items():
+        setattr(module, name, count)

@@ -42,8 +42,7 @@ def remove(
         owner, _, name = path.rpartition(".")
         model.get_submodule(owner)._buffers[name] = _cut(buffers[path], _kept(buffers[path], dims))  # noqa: SLF001
     for path, dims in gone.norms.items():
-        norm = model.get_submodule(path)
-        refit_norm(norm, _channels(norm) - len(dims[0]))
+        refit_norm(model.get_submodule(path), len(dims[0]))
     by_name = {group.name: group for group in groups}
     for name, units in chosen.items():
         _recount(model, by_name[name], len(set(units)))
@@ -59,11 +58,6 @@ def _cut(tensor: Tensor, keep: Mapping[int, Sequence[int]]) -> Tensor:
     for dim, indices in keep.items():
         tensor = tensor.index_select(dim, torch.tensor(indices, device=tensor.device))
     return tensor
-
-
-def _channels(norm: nn.Module) -> int:
-    channels: int = getattr(norm, "num_channels" if isinstance(norm, nn.GroupNorm) else "num_features")
-    return channels
 
 
 def _recount(model: nn.Module, group: UnitGroup, gone: int) -> None:
