@@ -22,7 +22,6 @@ ALLOWED: dict[str, str] = {
     "tolariad/supervisor/interrupts.py": _SYSTEM,
     "tolariad/supervisor/procfs.py": _SYSTEM,
     "tolariad/supervisor/ring.py": _SYSTEM,
-    "tolariad/supervisor/incarnation.py::_catches": _SYSTEM,
     "tolariad/trainer/process/determinism.py": _SYSTEM,
     "tolariad/trainer/process/lifelines.py::offer_as_victim": _SYSTEM,
     "tolariad/trainer/health/stopwatch.py": _SYSTEM,
