@@ -208,7 +208,7 @@ def test_a_run_that_failed_at_once_shows_no_number_that_it_does_not_have(tolaria
     made = Recorder(tmp_path / "typo" / "journal", segment_bytes=1 << 20)
     made.open_run(name="typo")
     made.take(TrainerSpawned(incarnation=1, pid=5001, start_ticks=1, boot_id="ab"))
-    made.report(SetupRefusedReport(why="my_task.py has no 'MyTsk'; did you mean 'MyTask'?"))
+    made.report(SetupRefusedReport(why="my_task.py has no 'MyTsk'; did you mean MyTask?"))
     made.journal.close()
     listed = tolaria("list", tmp_path).out.splitlines()[1].split("  ")
     cells = [cell.strip() for cell in listed if cell.strip()]

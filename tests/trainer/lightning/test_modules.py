@@ -67,11 +67,11 @@ class Manual(Line):
     ("module", "given", "why"),
     [
         (Manual, {}, r"optimizes manually .*training_step\(model, batch, run\)"),
-        (Line, {"task_options": {"lrr": 0.1}}, "task_options.lrr: Line does not take this argument; did you mean 'lr'"),
+        (Line, {"task_options": {"lrr": 0.1}}, "task_options.lrr: Line does not take this argument; did you mean lr"),
         (
             Line,
             {"task_options": {"datamodule": "Rows", "batch": 1}},
-            "neither Line nor Rows takes this argument; did you mean 'batch_size'",
+            "neither Line nor Rows takes this argument; did you mean batch_size",
         ),
         (type("Needs", (Line,), {"__init__": lambda self, width: None}), {}, "missing a required argument: 'width'"),
         (
