@@ -30,6 +30,7 @@ from tolariad.core.state import RunState
 from tolariad.core.trainer.data_ask import data_refusal, other_data
 from tolariad.core.trainer.words import DeathReason, KillTrainer, SpawnTrainer
 from tolariad.core.vocabulary import AnyCommand
+from tolariad.daemon.children import kept_from_children
 from tolariad.daemon.opening import OpenRun, begin, earlier_threads, open_run, require_linux
 from tolariad.daemon.place import PlaceWatch, RunPlace
 from tolariad.daemon.port import now
@@ -44,7 +45,6 @@ from tolariad.supervisor.saved_states import SavedStates
 from tolariad.trainer.build import build
 from tolariad.trainer.checkpoints.restore import load, restore
 from tolariad.trainer.loop import Trainer
-from tolariad.trainer.process.children import kept_from_children
 from tolariad.trainer.process.lifecycle import End, Steps, steps_through
 from tolariad.trainer.process.lifelines import lock_run
 from tolariad.trainer.setup import Setup
@@ -89,7 +89,7 @@ class Live:
         # A call of `train` is the wish to go on: a failed run needs no other word.
         opened = open_run(request, StartMode.RETRY, Notifier({}))
         try:
-            with kept_from_children(opened.journal.folder):  # fingerprints of data may be taken in a worker
+            with kept_from_children(opened.run_dir):  # fingerprints of data may be taken in a worker
                 setup = build(opened.resolved.text.encode(), earlier_threads(opened), FoundTask(task, ""))
             other = other_data(opened.state.progress, setup.environment)
             if other and not request.accept_data:
@@ -171,7 +171,7 @@ class Live:
         self._channel = theirs
         reason, code = DeathReason.KILLED, 1
         descriptors = (lock, page.descriptor, ours.fileno(), theirs.fileno(), self._saved.arena)
-        with kept_from_children(opened.journal.folder, *descriptors):
+        with kept_from_children(opened.run_dir, *descriptors):
             kernel.attach(
                 ours, TrainerSpawned(incarnation=incarnation, pid=os.getpid(), start_ticks=0, boot_id=boot_id())
             )
