@@ -312,9 +312,9 @@ def _ordered(state: RunState) -> str | None:
 def _last_error(state: RunState, failed: str | None) -> str | None:
     if failed or state.run.phase is Phase.FAILED:
         return failed or state.run.why
-    if state.run.phase is Phase.COMPLETED:
-        return None  # what a trainer died of was overcome; `deaths_total` counts it
     trainer = state.trainer
+    if state.run.phase is Phase.COMPLETED or (state.run.phase is Phase.STOPPED and not trainer.deaths):
+        return None  # what a trainer died of was overcome; `deaths_total` counts it
     why = trainer.exception.words if trainer.exception is not None else trainer.last_death
     return f"the trainer ended: {why}" if trainer.last_death else None
 

@@ -14,7 +14,7 @@ import threading
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from tolariad.channel import Page, TrainerEnd, channel_pair
 from tolariad.core.base import Actor
@@ -51,6 +51,7 @@ from tolariad.trainer.setup import Setup
 from tolariad.trainer.step.stepper import Stepper
 from tolariad.trainer.tasks.task import FoundTask
 
+_TERMINATED: Final = "SIGTERM: the run stops at the next boundary with a checkpoint. Start the program again to go on."
 _Ends: TypeAlias = "queue.SimpleQueue[CheckpointCommitted | CheckpointAborted]"
 
 
@@ -107,8 +108,8 @@ class Live:
 
     # -- life cycle ----------------------------------------------------------------------------------------------------
 
-    def run(self, hear: Callable[[Callable[[], None]], None], drive: Callable[[Trainer], Steps]) -> Steps:
-        """Run until the run ends, and yield what `drive` yields of each trainer. `hear` gets what to call on ^C."""
+    def run(self, hear: Callable[[Callable[[str], None]], None], drive: Callable[[Trainer], Steps]) -> Steps:
+        """Run until the run ends, and yield what `drive` yields of each trainer. `hear` gets what a signal calls."""
         opened, kernel = self._opened, self._kernel
         watch = PlaceWatch(self._place, kernel.check_place)
         try:
@@ -184,7 +185,10 @@ class Live:
                 raise
             finally:
                 self._channel = self._page = None
-                self._tell(TrainerGone(incarnation=incarnation, reason=reason, pid=os.getpid(), exit_code=code))
+                gone = TrainerGone(
+                    incarnation=incarnation, reason=reason, pid=os.getpid(), exit_code=code, in_program=True
+                )
+                self._tell(gone)
                 channel.close()
                 page.close()
                 os.close(lock)
@@ -245,8 +249,10 @@ class Live:
         self._kernel.submit(CommandReceived(command=command, actor=actor), answered.put)
         return answered.get()
 
-    def _stop(self) -> None:
-        self._kernel.submit(SignalReceived(count=1, name="SIGINT"))
+    def _stop(self, name: str) -> None:
+        if name == "SIGTERM":
+            self._saying.note(_TERMINATED)
+        self._kernel.submit(SignalReceived(count=1, name=name))
 
     def stop(self) -> bool:
         """Order a stop with a checkpoint. Return whether it was accepted."""
