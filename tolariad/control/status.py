@@ -207,6 +207,8 @@ def run_status(state: RunState, directory: str, facts: LiveFacts) -> RunStatus:
     failed = facts.journal_failed
     phase = Phase.FROZEN if failed and run.phase not in TERMINAL else run.phase
     total = limits.steps_in_all(state)
+    if phase is Phase.COMPLETED and not progress.steps_per_epoch:
+        total = progress.step  # the data ended; `stop.steps` was only what it might have had at most
     speed = speed_steps_s(progress, facts.mono_ns) if live and phase in TRAINING else None
     metric, emergency = progress.metrics.get, state.emergency
     return RunStatus(

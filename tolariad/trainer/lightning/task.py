@@ -23,13 +23,14 @@ from tolariad.trainer.lightning.hooks import lightning_base, own_hooks
 from tolariad.trainer.lightning.logged import LOSSES, Log
 from tolariad.trainer.lightning.making import Parts, made
 from tolariad.trainer.lightning.stand_in import StandIn
+from tolariad.trainer.lr.configured import NO_LENGTH, Horizon
 
 if TYPE_CHECKING:
     from array import array
 
     from tolariad.core.learning_rate.schedule import GroupConfig
     from tolariad.core.settings.model import Settings
-    from tolariad.trainer.lr.configured import Horizon
+
 
 _SAVED: Final = (int, float, bool, str, type(None))
 
@@ -166,6 +167,8 @@ class LightningTask:
                 raise SetupRefused("ReduceLROnPlateau needs a validation: a validation_step and a val_dataloader")
             self._monitor = str(plateaus[0].monitor)
             return optimizers.plateau_configs(plateaus[0], LOSSES)
+        if horizon.total_steps is None or horizon.steps_per_epoch is None:
+            raise SetupRefused(NO_LENGTH.format("the rates of configure_optimizers are"))
         lengths = optimizers.Lengths(horizon.total_steps, horizon.steps_per_epoch, self._batches, self._accumulate)
         tables = optimizers.tabulate(configured, lengths)
         self._momenta = tables.momenta
