@@ -127,6 +127,12 @@ def test_a_sentence_is_one_whatever_its_fields_hold(event):
             "Trainer 2 died after step 18: ValueError: no such label: 11. The next one starts in 1 s.",
         ),
         (
+            tv.TrainerDied(
+                incarnation=2, reason=tv.DeathReason.EXCEPTION, step=18, output="Bad", restart_s=1.0, in_program=True
+            ),
+            "Trainer 2 died after step 18: Bad. The next start of the program, or the next call of `train`, goes on.",
+        ),
+        (
             tv.TrainerDied(incarnation=1, reason=tv.DeathReason.SIGNAL, step=18, signal="SIGSEGV"),
             "Trainer 1 died after step 18: SIGSEGV ended it.",
         ),

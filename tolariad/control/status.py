@@ -207,6 +207,8 @@ def run_status(state: RunState, directory: str, facts: LiveFacts) -> RunStatus:
     failed = facts.journal_failed
     phase = Phase.FROZEN if failed and run.phase not in TERMINAL else run.phase
     total = limits.steps_in_all(state)
+    if phase is Phase.COMPLETED and not progress.steps_per_epoch:
+        total = progress.step  # the data ended; `stop.steps` was only what it might have had at most
     speed = speed_steps_s(progress, facts.mono_ns) if live and phase in TRAINING else None
     metric, emergency = progress.metrics.get, state.emergency
     return RunStatus(
@@ -312,9 +314,9 @@ def _ordered(state: RunState) -> str | None:
 def _last_error(state: RunState, failed: str | None) -> str | None:
     if failed or state.run.phase is Phase.FAILED:
         return failed or state.run.why
-    if state.run.phase is Phase.COMPLETED:
-        return None  # what a trainer died of was overcome; `deaths_total` counts it
     trainer = state.trainer
+    if state.run.phase is Phase.COMPLETED or (state.run.phase is Phase.STOPPED and not trainer.deaths):
+        return None  # what a trainer died of was overcome; `deaths_total` counts it
     why = trainer.exception.words if trainer.exception is not None else trainer.last_death
     return f"the trainer ended: {why}" if trainer.last_death else None
 

@@ -119,6 +119,8 @@ def _died(e: tv.TrainerDied) -> str:
         tv.DeathReason.WITH_DAEMON: "it ended with its daemon",
     }
     again = "" if e.restart_s is None else f" The next one starts in {e.restart_s:.3g} s."
+    if again and e.in_program:
+        again = " The next start of the program, or the next call of `train`, goes on."
     return f"Trainer {e.incarnation} died after step {e.step}{because(how[e.reason])}{again}"
 
 
@@ -210,7 +212,7 @@ SENTENCES: Final[dict[type[Event], str | Callable[[Any], str]]] = {
     run.RunCompleted: _completed,
     run.RunFailed: "The run failed{why}",
     run.RunRetried: "The failed run was started again{by}",
-    run.RunFrozen: "The run halted{why} Use `tolaria resume`, `rollback` or `stop`.",
+    run.RunFrozen: "The run halted{why} Use `tolaria resume`, `rollback` or `stop`, or start your own program again.",
     run.DiskLow: _disk_low,
     run.DiskRecovered: _disk_recovered,
     tv.TrainerStarted: "Trainer {e.incarnation} was started as pid {e.pid}.",

@@ -5,7 +5,6 @@ Promises: only the module that the configuration names is imported, and its sour
 
 from __future__ import annotations
 
-import difflib
 import importlib
 import importlib.util
 import inspect
@@ -15,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, runtime_chec
 
 from blake3 import blake3
 
+from tolariad.core.nearest import KEYS_ALIKE, did_you_mean, nearest
 from tolariad.core.settings.task_defaults import LIGHTNING
 from tolariad.trainer.errors import SetupRefused
 from tolariad.trainer.lightning.hooks import lightning_base
@@ -216,8 +216,8 @@ def _attribute(module: ModuleType, attribute: str, name: str) -> Any:
 def _nearest(within: Any, attribute: str, part: str) -> str:
     """Return the question for the public class or function of `within` with the nearest name; "" if none is near."""
     known = [name for name, value in vars(within).items() if callable(value) and not name.startswith("_")]
-    close = difflib.get_close_matches(part, known, 1, 0.6)
-    return f"; did you mean {attribute.replace(part, close[0])!r}?" if close else ""
+    close = nearest(part, known, KEYS_ALIKE)
+    return did_you_mean(close and attribute.replace(part, close))
 
 
 def _hash_of(module: ModuleType) -> str:
