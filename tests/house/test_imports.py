@@ -55,8 +55,8 @@ EVERYBODY = {"failpoints", "lifelines", "run_files", "__init__"}
 ALSO = {
     "journal.export": {"aiofiles"},  # runs inside the daemon's loop
 }
-# Inside a function of the trainer's tasks: their data lie in these packages.
-TASK_DATA = {"sklearn", "torchvision", "torchdata"}
+# Inside functions of the trainer, because they may be absent: the data of tasks, and the graph of pruning.
+OPTIONAL = {"sklearn", "torchvision", "torchdata", "torch_pruning"}
 
 
 def room_of(module: str) -> str:
@@ -90,7 +90,7 @@ def forbidden(module: str, found: Import) -> str | None:
         return None if other in {room, *rooms, *EVERYBODY} else f"{room} may not know {other}"
     if is_within(found.name, {"msgspec", *packages, *ALSO.get(module, set())}):
         return None
-    if room == "trainer" and found.in_function and is_within(found.name, TASK_DATA):
+    if room == "trainer" and found.in_function and is_within(found.name, OPTIONAL):
         return None
     return f"{room} may not use {found.name}"
 
