@@ -54,8 +54,8 @@ EVERYBODY = {"failpoints", "run_files", "__init__"}
 ALSO = {
     "journal.export": {"aiofiles"},  # runs inside the daemon's loop
 }
-# Inside a function of the trainer's tasks: their data lie in these packages.
-TASK_DATA = {"sklearn", "torchvision", "torchdata"}
+# Inside a function of the trainer: the data of tasks lie in the first three, the last one is an extra.
+OF_THE_TRAINER = {"sklearn", "torchvision", "torchdata", "torchjd"}
 
 
 def room_of(module: str) -> str:
@@ -89,7 +89,7 @@ def forbidden(module: str, found: Import) -> str | None:
         return None if other in {room, *rooms, *EVERYBODY} else f"{room} may not know {other}"
     if is_within(found.name, {"msgspec", *packages, *ALSO.get(module, set())}):
         return None
-    if room == "trainer" and found.in_function and is_within(found.name, TASK_DATA):
+    if room == "trainer" and found.in_function and is_within(found.name, OF_THE_TRAINER):
         return None
     return f"{room} may not use {found.name}"
 

@@ -82,8 +82,8 @@ class MultiSeedGradientAggregator:
     `torchjd:NAME`.
 
     `every`: compare shared gradients in one step of so many. It costs a backward pass for each loss; the steps between
-    add the gradients up. `rng_seed`: with the step it decides the order of projections. `stage_weights`: for stages whose
-    weight shall differ, such as PROBATIONARY: 1.0 for a fine-tuning phase. Source: 001, multi-seed aggregation.
+    add the gradients up. `rng_seed`: with the step it decides the order of projections. `stage_weights`: of stages
+    that differ from `WEIGHTS`, such as PROBATIONARY: 1.0 for fine-tuning. Source: 001, multi-seed aggregation.
     """
 
     def __init__(
@@ -135,7 +135,7 @@ class MultiSeedGradientAggregator:
             loss = loss + seed.factor * seed.loss.reshape(()).to(loss.device)
         return loss, Aggregation(host_loss, weighed, weighed.dropped).telemetry()
 
-    def backward_with_aggregation(
+    def backward_with_aggregation(  # noqa: PLR0917 - the source's signature
         self,
         host_model: nn.Module,
         host_loss: torch.Tensor,
@@ -164,7 +164,7 @@ class MultiSeedGradientAggregator:
         found = self.add_gradients(host_loss, weighed, self._calls if step is None else step, sharing=sharing)
         if self.max_gradient_norm and found.active:
             if sharing is not None:
-                owners = {seed.name: sharing.exclusive.get(n, ()) for n, seed in enumerate(weighed.seeds, HOST + 1)}
+                owners = {name: sharing.others.get((n,), ()) for n, name in enumerate(weighed.names, HOST + 1)}
             self._clip(host_model, owners or {})
         return found
 
@@ -196,10 +196,10 @@ class MultiSeedGradientAggregator:
         _fill(blocks, losses, firsts)
         grams = grams_on_host(blocks)
         bad = non_finite(blocks, grams)
-        found, combined = self._resolved(blocks, grams, bad, weighed, step)
+        conflicting, combined = self._resolved(blocks, grams, bad, weighed, step)
         kept = [number for number in range(len(losses)) if number not in bad or number == HOST]
         # One pass for everything that has one loss. Its leaves are named: the others have their gradients already.
-        if leaves := [leaf for number in kept for leaf in sharing.exclusive.get(number, ())]:
+        if leaves := [leaf for by, found in sharing.others.items() if set(by) & set(kept) for leaf in found]:
             torch.autograd.backward(
                 [losses[number] for number in kept],
                 [firsts[number] for number in kept],
@@ -208,8 +208,8 @@ class MultiSeedGradientAggregator:
             )
         for block, gradient in zip(blocks, combined, strict=True):
             block.add_to_gradients(gradient)
-        names = tuple(seed.name for number, seed in enumerate(weighed.seeds, HOST + 1) if number in bad)
-        return Aggregation(detached, weighed, tuple(sorted(weighed.dropped + names)), found, sharing.count)
+        names = tuple(name for number, name in enumerate(weighed.names, HOST + 1) if number in bad)
+        return Aggregation(detached, weighed, tuple(sorted(weighed.dropped + names)), conflicting, sharing.parameters)
 
     def _resolved(
         self,
@@ -219,7 +219,7 @@ class MultiSeedGradientAggregator:
         weighed: Weighed,
         step: int,
     ) -> tuple[int, list[torch.Tensor]]:
-        """Return the number of conflicts, and the combined gradient of each block. `bad`: losses that are not finite."""
+        """Return the number of conflicts, and each block's combined gradient. `bad`: losses that are not finite."""
         generator = torch.Generator().manual_seed(derived_seed(self._rng_seed, "gradients", step))
         factors = _factors(weighed.seeds)
         total, combined = 0, []
@@ -248,9 +248,11 @@ class MultiSeedGradientAggregator:
         return total, combined
 
     def _clip(self, host_model: nn.Module, owners: Mapping[str, Iterable[torch.Tensor]]) -> None:
-        of_seeds = [list(parameters) for parameters in owners.values()]
+        of_seeds: list[list[torch.Tensor]] = [list(parameters) for parameters in owners.values()]
         theirs = {id(parameter) for parameters in of_seeds for parameter in parameters}
-        of_host = [parameter for parameter in host_model.parameters() if id(parameter) not in theirs]
+        of_host: list[torch.Tensor] = [
+            parameter for parameter in host_model.parameters() if id(parameter) not in theirs
+        ]
         everyone = [of_host, *of_seeds]
         clipping.clip(everyone, clipping.norms_of(everyone), self.max_gradient_norm)
 

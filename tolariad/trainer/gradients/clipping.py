@@ -22,10 +22,7 @@ def norms_of(owners: Sequence[Iterable[torch.Tensor]]) -> torch.Tensor:
 
     Squares of half-precision gradients are summed in single precision. Waits for no device.
     """
-    each = [
-        [grad.coalesce().values() if grad.is_sparse else grad for parameter in of_one if (grad := parameter.grad) is not None]
-        for of_one in owners
-    ]
+    each = [[_dense(grad) for parameter in of_one if (grad := parameter.grad) is not None] for of_one in owners]
     first = next((gradient.device for of_one in each for gradient in of_one), torch.device("cpu"))
     return torch.stack([_norm(of_one, first) for of_one in each]) if each else torch.zeros(0, dtype=torch.float64)
 
@@ -56,9 +53,17 @@ def _norm(gradients: list[torch.Tensor], device: torch.device) -> torch.Tensor:
         return torch.zeros((), dtype=torch.float64, device=device)
     half = [gradient for gradient in gradients if gradient.dtype in _HALF]
     other = [gradient for gradient in gradients if gradient.dtype not in _HALF]
-    norms = [*(torch._foreach_norm(other) if other else ()), *(torch._foreach_norm(half, 2, torch.float32) if half else ())]
+    norms: list[torch.Tensor] = []
+    if other:
+        norms += torch._foreach_norm(other)  # noqa: SLF001 - clip_grad_norm_ uses it
+    if half:
+        norms += torch._foreach_norm(half, 2, torch.float32)  # noqa: SLF001
     total: torch.Tensor = torch.linalg.vector_norm(torch.stack([norm.to(device, torch.float64) for norm in norms]))
     return total
+
+
+def _dense(gradient: torch.Tensor) -> torch.Tensor:
+    return gradient.coalesce().values() if gradient.is_sparse else gradient
 
 
 def _by_device(gradients: list[torch.Tensor]) -> list[list[torch.Tensor]]:

@@ -129,7 +129,7 @@ class _Fixed:
             vanished = squared <= floor or other <= limits.epsilon * self._largest(j)
             if not vanished and limits.conflict(dot, squared, other):
                 part -= dot / other * self._parts[j]
-                squared = max(0.0, squared - dot * dot / other)
+                squared = max(0.0, squared - dot * (dot / other))
         return part
 
     def _largest(self, j: int) -> float:

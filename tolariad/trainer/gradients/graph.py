@@ -33,7 +33,7 @@ def leaves_of(loss: torch.Tensor) -> dict[int, torch.Tensor]:
                 continue
             seen.add(node)
             if type(node) is _LEAF:
-                leaf: torch.Tensor = node.variable
+                leaf: torch.Tensor = node.variable  # type: ignore[attr-defined]  # torch does not declare it
                 found[id(leaf)] = leaf
             else:
                 waiting.append(node)

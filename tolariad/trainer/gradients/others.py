@@ -31,13 +31,14 @@ def torchjd_aggregator(name: str) -> Aggregate:
         raise ValueError(
             f"{PREFIX}{name} needs the package torchjd, which is not installed: pip install 'tolariad[aggregators]'"
         ) from error
-    known = {each: found for each in aggregation.__all__ if _is_aggregator(found := getattr(aggregation, each), aggregation)}
+    named = {each: getattr(aggregation, each) for each in aggregation.__all__}
+    known = {each: found for each, found in named.items() if _is_aggregator(found, aggregation)}
     if name not in known:
         raise ValueError(f"TorchJD has no aggregator {name!r}; it has {', '.join(sorted(known))}")
     if issubclass(known[name], torchjd.Stateful):
-        raise ValueError(
-            f"{PREFIX}{name} remembers earlier steps, and no checkpoint holds that: a run could not be resumed exactly. "
-            "Choose one without a state, such as torchjd:UPGrad"
+        raise ValueError(  # noqa: TRY004 - a value of the configuration
+            f"{PREFIX}{name} remembers earlier steps, and no checkpoint holds that: a run could not "
+            "resume exactly. Choose one without a state, such as torchjd:MGDA"
         )
     try:
         aggregator = known[name]()

@@ -19,14 +19,18 @@ _WIDE: Final = (torch.float64, torch.complex128)
 
 
 class Sharing(NamedTuple):
-    """Which leaves have several losses, by losses, and which have one. Losses are numbered, 0 is the host's."""
+    """The leaves that losses reach, by the numbers of these losses; 0 is the host's.
+
+    `shared`: parameters with several losses. `others`: those with one loss, and leaves that are no parameters, such as
+    an input that requires a gradient: their gradients are added up, and not compared.
+    """
 
     shared: dict[tuple[int, ...], list[torch.Tensor]]
-    exclusive: dict[int, list[torch.Tensor]]
+    others: dict[tuple[int, ...], list[torch.Tensor]]
 
     @property
-    def count(self) -> int:
-        """The number of shared leaves."""
+    def parameters(self) -> int:
+        """The number of shared parameters."""
         return sum(map(len, self.shared.values()))
 
 
@@ -40,10 +44,8 @@ def sharing_of(leaves: Sequence[dict[int, torch.Tensor]]) -> Sharing:
             found[key] = leaf
     sharing = Sharing({}, {})
     for key, numbers in reached.items():
-        if len(numbers) > 1:
-            sharing.shared.setdefault(tuple(numbers), []).append(found[key])
-        else:
-            sharing.exclusive.setdefault(numbers[0], []).append(found[key])
+        is_shared = len(numbers) > 1 and isinstance(found[key], torch.nn.Parameter)
+        (sharing.shared if is_shared else sharing.others).setdefault(tuple(numbers), []).append(found[key])
     return sharing
 
 
@@ -121,7 +123,7 @@ class Block:
 
     @torch.no_grad()
     def gram(self) -> torch.Tensor:
-        """Return the inner products of the rows, in double precision: squares of small values would vanish in single."""
+        """Return the inner products of the rows, in double precision: in single, squares of small values vanish."""
         total = torch.zeros((len(self.losses), len(self.losses)), dtype=torch.float64, device=self.rows.device)
         for columns in self.rows.split(_COLUMNS, dim=1):
             wide = columns.double()
@@ -143,7 +145,9 @@ class Block:
 
         In place if there is a gradient. The hooks that torch calls after a gradient was added are called.
         """
-        for place, (leaf, value) in enumerate(zip(self.leaves, _as_leaves(combined, self.leaves, self._sizes), strict=True)):
+        for place, (leaf, value) in enumerate(
+            zip(self.leaves, _as_leaves(combined, self.leaves, self._sizes), strict=True)
+        ):
             if place in self._given:
                 _accumulate(leaf, torch.view_as_complex(value) if leaf.is_complex() else value)
             for _, gradient in self._sparse.get(place, ()):

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Final, NamedTuple
 
 import torch
@@ -63,6 +64,11 @@ class Weighed(NamedTuple):
     dropped: tuple[str, ...] = ()
     host_loss: float | None = None
 
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of the seeds that take part."""
+        return tuple(seed.name for seed in self.seeds)
+
 
 def weigh(
     host_loss: torch.Tensor,
@@ -79,9 +85,9 @@ def weigh(
     if not infos:
         return Weighed()
     if host_batch_size < 1:
-        raise ValueError(f"host_batch_size must be at least 1, not {host_batch_size}: it is the size of the host's batch")
+        raise ValueError(f"host_batch_size, the size of the host's batch, must be at least 1, not {host_batch_size}")
     named = sorted(infos, key=lambda info: info.seed_id)
-    for one, following in zip(named, named[1:], strict=False):
+    for one, following in pairwise(named):
         if one.seed_id == following.seed_id:
             raise ValueError(f"seed {one.seed_id!r} has two losses in one step; add them up, and give one")
     unknown = tuple(info.seed_id for info in named if info.stage not in WEIGHTS)
