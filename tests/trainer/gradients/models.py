@@ -8,7 +8,8 @@ import torch
 from torch import nn
 
 from tolariad.core.seeds.stages import Stage
-from tolariad.trainer.gradients import SeedGradientInfo
+from tolariad.trainer.gradients import MultiSeedGradientAggregator, SeedGradientInfo
+from tolariad.trainer.gradients.conflicts import ANY_CONFLICT
 
 SEEDS = ("left", "middle", "right")
 
@@ -82,11 +83,12 @@ def explicit_pcgrad(host, seeds, order, threshold):
     if host is not None:
         seeds = [projected(seed, host) if conflicts(seed, host, threshold) else seed for seed in seeds]
     total = torch.zeros_like(seeds[0]) if host is None else host.clone()
-    for i, seed in enumerate(seeds):
+    for i in range(len(seeds)):
+        left = seeds[i]
         for j in order[i]:
-            if j != i and conflicts(seed, seeds[j], threshold):
-                seed = projected(seed, seeds[j])
-        total = total + seed
+            if j != i and conflicts(left, seeds[j], threshold):
+                left = projected(left, seeds[j])
+        total = total + left
     return total
 
 
@@ -95,3 +97,50 @@ def shuffled(values, seed):
     values = list(values)
     random.Random(seed).shuffle(values)
     return values
+
+
+def aggregator(**options) -> MultiSeedGradientAggregator:
+    """One that resolves every conflict and does not clip."""
+    return MultiSeedGradientAggregator(**({"conflict_threshold": ANY_CONFLICT, "max_gradient_norm": 0.0} | options))
+
+
+def backward(model, losses, names=SEEDS, *, of=None, step=1, seed_losses=None, **options):
+    """Run the backward pass of all losses."""
+    given = infos(losses, names, **options) if seed_losses is None else seed_losses
+    return (of or aggregator()).backward_with_aggregation(model, losses["host"], given, 5, 1, 10, step=step)
+
+
+def one_loss(loss, **options) -> SeedGradientInfo:
+    """An auxiliary loss in TRAINING."""
+    return SeedGradientInfo("one", loss, **({"batch_size": 4, "stage": Stage.TRAINING} | options))
+
+
+class retained:  # noqa: N801 - reads as a statement
+    """In the block, backward passes keep the graph of these losses."""
+
+    def __init__(self, losses) -> None:
+        self.original = torch.autograd.backward
+
+    def __enter__(self) -> None:
+        torch.autograd.backward = lambda *given, **more: self.original(*given, **(more | {"retain_graph": True}))
+
+    def __exit__(self, *_) -> None:
+        torch.autograd.backward = self.original
+
+
+def all_equal(found, expected) -> bool:
+    """Whether all gradients have the same bits."""
+    return found.keys() == expected.keys() and all(_equal(found[name], expected[name]) for name in found)
+
+
+def all_close(found, expected, tolerance) -> bool:
+    """Whether all gradients are the same, relative to their norm."""
+    return all(
+        (found[name] is None and expected[name] is None)
+        or (found[name] - expected[name]).norm() <= tolerance * max(expected[name].norm(), 1e-30)
+        for name in expected
+    )
+
+
+def _equal(one, other) -> bool:
+    return one is other if one is None or other is None else torch.equal(one, other)

@@ -59,8 +59,11 @@ def test_pcgrad_is_its_explicit_form(threshold, has_host):
     torch.manual_seed(seed)
     fired = 0
     for _ in range(200):
-        seeds, size = draw.randint(1, 5), draw.randint(2, 9)
-        rows = torch.randn(seeds + has_host, size, dtype=torch.float64) * 10 ** draw.uniform(-8, 8)
+        seeds, size = draw.randint(1, 5), draw.randint(12, 40)
+        # A common direction makes strong agreement and strong conflicts frequent.
+        rows = torch.randn(seeds + has_host, size, dtype=torch.float64)
+        rows += 1.5 * torch.randn(seeds + has_host, 1, dtype=torch.float64) * torch.randn(size, dtype=torch.float64)
+        rows *= 10 ** draw.uniform(-8, 8)
         orders = [draw.sample(range(seeds), seeds) for _ in range(seeds)]
         host, others = (rows[0], list(rows[1:])) if has_host else (None, list(rows))
         expected = explicit_pcgrad(host, others, orders, threshold)

@@ -149,7 +149,7 @@ class Block:
             zip(self.leaves, _as_leaves(combined, self.leaves, self._sizes), strict=True)
         ):
             if place in self._given:
-                _accumulate(leaf, torch.view_as_complex(value) if leaf.is_complex() else value)
+                _accumulate(leaf, torch.complex(value[..., 0], value[..., 1]) if leaf.is_complex() else value)
             for _, gradient in self._sparse.get(place, ()):
                 leaf.grad = gradient.clone() if leaf.grad is None else leaf.grad + gradient
             if place in self._given or self._sparse.get(place):
