@@ -23,8 +23,9 @@ def norms_of(owners: Sequence[Iterable[torch.Tensor]]) -> torch.Tensor:
     Squares of half-precision gradients are summed in single precision. Waits for no device.
     """
     each = [[_dense(grad) for parameter in of_one if (grad := parameter.grad) is not None] for of_one in owners]
-    first = next((gradient.device for of_one in each for gradient in of_one), torch.device("cpu"))
-    return torch.stack([_norm(of_one, first) for of_one in each]) if each else torch.zeros(0, dtype=torch.float64)
+    norms = _norms([gradient for of_one in each for gradient in of_one])
+    squares = (norms * norms).split([len(of_one) for of_one in each])
+    return torch.stack([square.sum() for square in squares]).sqrt() if each else norms
 
 
 @torch.no_grad()
@@ -32,12 +33,12 @@ def clip(owners: Sequence[Sequence[torch.Tensor]], norms: torch.Tensor, limit: f
     """Scale the gradients of each owner whose norm exceeds `limit` down to it, in place. `norms`: from `norms_of`."""
     if not limit:
         return
-    # On the host the factors are there for nothing. On a device reading them would wait; a factor of 1 changes no bit.
+    # On the host the norms are there for nothing. On a device reading them would wait; a factor of 1 changes no bit.
     on_host = norms.device.type == "cpu"
-    factors: Any = (limit / (norms + _EPSILON)).clamp(max=1.0)
-    for parameters, factor in zip(owners, factors.tolist() if on_host else factors, strict=True):
-        if on_host and factor >= 1.0:
+    for parameters, norm in zip(owners, norms.tolist() if on_host else norms, strict=True):
+        if on_host and norm + _EPSILON <= limit:
             continue
+        factor: Any = limit / (norm + _EPSILON) if on_host else (limit / (norm + _EPSILON)).clamp(max=1.0)
         gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
         for of_device in _by_device(gradients):
             by = factor if on_host else factor.to(of_device[0].device)
@@ -48,18 +49,22 @@ def clip(owners: Sequence[Sequence[torch.Tensor]], norms: torch.Tensor, limit: f
                     gradient.mul_(by)
 
 
-def _norm(gradients: list[torch.Tensor], device: torch.device) -> torch.Tensor:
+def _norms(gradients: list[torch.Tensor]) -> torch.Tensor:
+    """Return the norm of each gradient, on the device of the first one."""
     if not gradients:
-        return torch.zeros((), dtype=torch.float64, device=device)
-    half = [gradient for gradient in gradients if gradient.dtype in _HALF]
-    other = [gradient for gradient in gradients if gradient.dtype not in _HALF]
-    norms: list[torch.Tensor] = []
-    if other:
-        norms += torch._foreach_norm(other)  # noqa: SLF001 - clip_grad_norm_ uses it
-    if half:
-        norms += torch._foreach_norm(half, 2, torch.float32)  # noqa: SLF001
-    total: torch.Tensor = torch.linalg.vector_norm(torch.stack([norm.to(device, torch.float64) for norm in norms]))
-    return total
+        return torch.zeros(0, dtype=torch.float64)
+    places: dict[tuple[torch.device, torch.dtype], list[int]] = {}
+    for place, gradient in enumerate(gradients):
+        places.setdefault((gradient.device, gradient.dtype), []).append(place)
+    found: list[torch.Tensor] = [gradients[0]] * len(gradients)
+    for (_, dtype), of_kind in places.items():
+        chosen = [gradients[place] for place in of_kind]
+        norms = torch._foreach_norm(chosen, 2, torch.float32 if dtype in _HALF else None)  # noqa: SLF001 - as torch does
+        if len(places) == 1:
+            return torch.stack(norms).double()
+        for place, norm in zip(of_kind, norms, strict=True):
+            found[place] = norm.to(gradients[0].device, torch.float64)
+    return torch.stack(found)
 
 
 def _dense(gradient: torch.Tensor) -> torch.Tensor:

@@ -140,8 +140,8 @@ def _checked(info: SeedGradientInfo) -> torch.Tensor:
 
 def _values(losses: list[torch.Tensor]) -> list[float]:
     """Return the values of losses, in one transfer."""
-    device = losses[0].device
-    values: list[float] = torch.stack(
-        [loss.detach().reshape(()).to(device, torch.float64, non_blocking=True) for loss in losses]
-    ).tolist()
+    first = losses[0]
+    alike = all(loss.dim() == 0 and loss.dtype == first.dtype and loss.device == first.device for loss in losses)
+    flat = [loss.detach() if alike else loss.detach().reshape(()).to(first.device, torch.float64) for loss in losses]
+    values: list[float] = torch.stack(flat).tolist()
     return values
