@@ -327,27 +327,6 @@ def test_the_slots_of_a_model_are_recorded_once_and_when_they_change():
     assert len(state.seeds.slots) == SLOTS_MAX
 
 
-def test_moves_that_no_rollback_takes_back_are_forgotten():
-    """As long as a checkpoint from before them exists they are kept; then one for each slot is."""
-    world = moved_to(
-        world_at(checkpoint_every_epochs=100, keep_last=1, keep_days=0.0, snapshot_watch=1), Stage.TRAINING
-    )
-    moved_to(world, Stage.TRAINING, "neck")
-    assert len(world.state.seeds.moves) == 4
-    for _ in range(3):
-        world.command(cv.Checkpoint())
-        until_found(world, ck.CheckpointCommitted)
-        until(world, world.state.progress.step + 1)
-    tick_until(world, lambda: len(world.state.seeds.moves) == 2, "no checkpoint is from before the moves")
-    assert [(one.seed.slot, one.seed.stage) for one in world.state.seeds.moves] == [
-        ("trunk", Stage.TRAINING),
-        ("neck", Stage.TRAINING),
-    ]
-    seeds = world.state.seeds
-    gone_back(world, to=world.state.checkpoints.newest.id)
-    assert (world.state.seeds.seeds, world.state.seeds.moves) == (seeds.seeds, seeds.moves)
-
-
 def disturb(world, draw):
     """One drawn thing; sometimes a checkpoint, a rollback, a quarantine or a death."""
     kind = draw.random()

@@ -24,7 +24,6 @@ from tolariad.core.rollback import words as rb
 from tolariad.core.rollback.known_slice import HasKnown, Knowledge, Known
 from tolariad.core.run import words as run
 from tolariad.core.run.slice import HasRun
-from tolariad.core.seeds.slice import HasSeeds, Seeds
 from tolariad.core.snapshots import words as sn
 from tolariad.core.snapshots.slice import HasSnapshots
 from tolariad.core.steps import words as steps
@@ -42,7 +41,7 @@ _ANEW: Final = {
 }
 
 
-class Reads(HasProgress, HasCheckpoints, HasRun, HasRates, HasHealth, HasSnapshots, HasSeeds, HasKnown, Protocol):
+class Reads(HasProgress, HasCheckpoints, HasRun, HasRates, HasHealth, HasSnapshots, HasKnown, Protocol):
     """The slices of which a rollback restores something, and those with the names of possible targets."""
 
 
@@ -126,19 +125,8 @@ def _nearest(state: Reads, e: rb.RolledBack) -> Known:
 
 
 def _pruned(_: Reads, after: Reads, __: Event) -> Changed:
-    known, seeds = _without_gone(after, after.known), _without_old_moves(after)
-    changed: dict[str, Any] = {} if known is after.known else {"known": known}
-    return changed if seeds is after.seeds else {**changed, "seeds": seeds}
-
-
-def _without_old_moves(state: Reads) -> Seeds:
-    """Drop the moves of seeds that every possible target contains. A copy that is being made may contain fewer."""
-    orders = [one.orders or 0 for one in state.checkpoints.catalogue]
-    orders += [one.orders or 0 for one in state.snapshots.kept]
-    is_copying = state.checkpoints.open or state.snapshots.open is not None or state.progress.rerun is not None
-    if not state.seeds.moves or is_copying or not orders:
-        return state.seeds
-    return state.seeds.without_moves_before(min(orders))
+    kept = _without_gone(after, after.known)
+    return {} if kept is after.known else {"known": kept}
 
 
 def _without_gone(state: Reads, known: Knowledge) -> Knowledge:

@@ -73,9 +73,9 @@ class PastMove(msgspec.Struct, frozen=True, omit_defaults=True):
 class Seeds(msgspec.Struct, frozen=True):
     """Slice of RunState. `slots`: those of the model, in the order of its modules. `blueprints`: the known names.
 
-    `seeds`: by slot, without the slots in DORMANT. `moves`: those of the current line that a rollback may take back,
-    and for each slot the last one before them. `measures`: the newest measurements, by slot. `germinations`: how many
-    were ever ordered. `given_by`: who gave the waiting orders.
+    `seeds`: by slot, without the slots in DORMANT. `moves`: all of the current line, oldest first: the checkpoint of
+    step 0 is kept, so a rollback may take back any. The ledger's bound on germinations bounds them. `measures`: the
+    newest measurements, by slot. `germinations`: how many were ever ordered. `given_by`: who gave the waiting orders.
     """
 
     slots: tuple[sd.SlotFound, ...] = ()
@@ -93,14 +93,6 @@ class Seeds(msgspec.Struct, frozen=True):
     def seed(self, slot: str) -> Seed:
         """Return the seed of a slot; that of an empty one if there is none."""
         return self.seeds.get(slot) or Seed(slot)
-
-    def without_moves_before(self, orders: int) -> Seeds:
-        """Return the slice without the moves that no rollback takes back, if every target contains so many orders."""
-        last = {one.seed.slot: one for one in self.moves if one.number <= orders}
-        if sum(one.number <= orders for one in self.moves) == len(last):
-            return self
-        kept = [one for one in self.moves if one.number > orders or last[one.seed.slot] is one]
-        return replace(self, moves=tuple(kept))
 
     def giver(self, cause: int) -> GivenBy:
         """Return who gave the waiting order with this cause."""
