@@ -54,8 +54,9 @@ EVERYBODY = {"failpoints", "run_files", "__init__"}
 ALSO = {
     "journal.export": {"aiofiles"},  # runs inside the daemon's loop
 }
-# Inside a function of the trainer: the data of tasks lie in the first three, the last one is an extra.
-OF_THE_TRAINER = {"sklearn", "torchvision", "torchdata", "torchjd"}
+# Inside a function of the trainer: where the data of tasks lie, and what an extra brings.
+TASK_DATA = {"sklearn", "torchvision", "torchdata"}
+EXTRAS = {"torchjd"}
 
 
 def room_of(module: str) -> str:
@@ -89,7 +90,7 @@ def forbidden(module: str, found: Import) -> str | None:
         return None if other in {room, *rooms, *EVERYBODY} else f"{room} may not know {other}"
     if is_within(found.name, {"msgspec", *packages, *ALSO.get(module, set())}):
         return None
-    if room == "trainer" and found.in_function and is_within(found.name, OF_THE_TRAINER):
+    if room == "trainer" and found.in_function and is_within(found.name, {*TASK_DATA, *EXTRAS}):
         return None
     return f"{room} may not use {found.name}"
 
