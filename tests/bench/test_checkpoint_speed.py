@@ -58,7 +58,8 @@ def trained(millions: float) -> Any:
     names = ("model_hash", "task_hash", "config_hash", "python", "torch", "numpy", "device", "cpu", "gpu", "cuda")
     return SimpleNamespace(
         model=model,
-        owners=(Owner("host", optimizer),),
+        owners=[Owner("host", optimizer)],
+        host=(Owner("host", optimizer),),
         train=TensorFeed([torch.zeros(2)], 1, 0),
         task=object(),
         average=None,

@@ -18,7 +18,8 @@ def setup_of(model, loss, clip=None):
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     return SimpleNamespace(
         model=model,
-        owners=(Owner("host", optimizer),),
+        owners=[Owner("host", optimizer)],
+        host=(Owner("host", optimizer),),
         device=CPU,
         moves=True,
         forward=nullcontext,

@@ -68,7 +68,7 @@ def build(config: bytes, threads: int | None = None, given: FoundTask | None = N
     model = _model(found.task, settings, device)
     train, validation = _feeds(found.task, settings)
     owned = build_optimizers(found.task, model, settings)
-    owners = tuple(Owner(name, groups.optimizer) for name, groups in owned.items())
+    owners = [Owner(name, groups.optimizer) for name, groups in owned.items()]
     steps_per_epoch = _steps_per_epoch(train, settings.accumulate)
     drawn_for = horizon(steps_per_epoch, settings)
     late = reads_late(settings, device)
@@ -84,6 +84,7 @@ def build(config: bytes, threads: int | None = None, given: FoundTask | None = N
         task=found.task,
         model=model,
         owners=owners,
+        host=tuple(owners),
         rates=rates,
         train=train,
         validation=validation,

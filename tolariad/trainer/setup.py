@@ -34,14 +34,16 @@ class Setup:
     """Model, optimizer, data and helpers of one run. `steps_per_epoch` is 0 if the data has no length.
 
     `moves`: whether a training batch may have to be moved to the device. `acted`: the boundary orders that the state
-    contains.
+    contains. `owners`: the host's, then those of seeds. The list is changed in place: a seed's owner comes and goes
+    with it. `host`: those of the model that the task built. Norm, loss and detector see these only.
     """
 
     settings: Settings
     rng_seed: int
     task: Any
     model: nn.Module
-    owners: tuple[Owner, ...]
+    owners: list[Owner]
+    host: tuple[Owner, ...]
     rates: UnifiedLRController
     train: Feed
     validation: Feed | None
@@ -70,7 +72,7 @@ class Setup:
     @property
     def optimizer(self) -> torch.optim.Optimizer:
         """The first owner's optimizer: the only one, if the task names no parts."""
-        return self.owners[0].optimizer
+        return self.host[0].optimizer
 
     @property
     def parameters(self) -> int:

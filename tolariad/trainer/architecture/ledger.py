@@ -1,7 +1,8 @@
 """The ledger of a run's model: which changes it has gone through since the task built it.
 
 A hook asks for a change by `rates.grow(name, **arguments)`. The task's `grow` makes it, the optimizers and the moving
-average follow, and the ledger keeps its name and arguments. They are part of every checkpoint.
+average follow, and the ledger keeps its name and arguments. They are part of every checkpoint. Changes whose name has a
+maker of its own are asked for by boundary orders: a seed is put into its slot, or taken out of it.
 
 Promises: a change is made whole or not at all. `move_to` gives the model the shape of a checkpoint, without a draw from
 any random generator. A change is repeated by the same code, with the same arguments, in the same order.
@@ -11,7 +12,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from weakref import WeakKeyDictionary
 
@@ -37,6 +38,8 @@ _log: Final = logging.getLogger(__name__)
 
 _NAME_CHARACTERS_MAX: Final = 128
 _NAMED_MAX: Final = 5
+# The names of changes that put seeds into slots and take them out begin with this.
+OF_SEEDS: Final = "seed."
 UNRECORDED: Final = (
     "the model changed up to step %d by code that the run cannot repeat (%s): a restart begins before this change. "
     "Make it in the task's grow(model, change) and ask for it by rates.grow() (docs/task.md)"
@@ -73,8 +76,16 @@ class _Place(NamedTuple):
     epoch_ended: int
 
 
+# Make a change: the model, the owners and what the rate controller holds.
+Maker = Callable[[ScriptChange], None]
+
+
 def _quiet(_: object) -> None:
     """Nobody wants to know."""
+
+
+def _nothing() -> None:
+    """Nothing is checked."""
 
 
 class Ledger:
@@ -84,14 +95,18 @@ class Ledger:
         self,
         task: Any,
         model: nn.Module,
-        owners: Sequence[Owner],
+        owners: list[Owner],
         rates: UnifiedLRController,
         average: Average | None,
         *,
         device: torch.device,
     ) -> None:
+        """`owners`: those of the host. The list is changed in place by changes that have a maker."""
         self._task, self._model, self._device = task, model, device
         self._owners, self._rates, self._average = owners, rates, average
+        self._host = tuple(owners)
+        self._makers: dict[str, Maker] = {}
+        self._check: Callable[[], None] = _nothing
         self._undo = _grown[model] = list[Undo]()
         self._place: _Place | None = None
         self._observers: list[Callable[[], None]] = []
@@ -111,6 +126,23 @@ class Ledger:
     def notify(self, observer: Callable[[], None]) -> None:
         """Call `observer` after every change of the model's shape, and after every one that was undone."""
         self._observers.append(observer)
+
+    # -- changes by boundary orders ------------------------------------------------------------------------------------
+
+    def make_by(self, makers: Mapping[str, Maker], check: Callable[[], None]) -> None:
+        """Let these make the changes of their names. `check` raises SetupRefused if a hook's change harmed them."""
+        self._makers, self._check = dict(makers), check
+
+    def order(self, name: str, arguments: str, before_step: int, epoch_ended: int) -> ScriptChange:
+        """Make a change that has a maker. Raises SetupRefused, or what the maker raises: then nothing has changed."""
+        self._refuse_more()
+        change = ScriptChange(len(self.changes) + 1, name, arguments, before_step, epoch_ended)
+        self._make(change, self._on_rebuild)
+        return change
+
+    def _refuse_more(self) -> None:
+        if len(self.changes) >= CHANGES_MAX:
+            raise SetupRefused(f"the model has changed {CHANGES_MAX} times already; more changes are not recorded")
 
     # -- changes by hooks ----------------------------------------------------------------------------------------------
 
@@ -140,8 +172,9 @@ class Ledger:
                 f"grow({name!r}) needs a method grow(model, change) of the task: it makes the change now, and again "
                 "after a restart (docs/task.md)"
             )
-        if len(self.changes) >= CHANGES_MAX:
-            raise SetupRefused(f"the model has changed {CHANGES_MAX} times already; more changes are not recorded")
+        if name.startswith(OF_SEEDS):
+            raise SetupRefused(f"grow({name!r}): names that begin with {OF_SEEDS!r} are those of changes by seeds")
+        self._refuse_more()
         change = ScriptChange(len(self.changes) + 1, name, text, place.before_step, place.epoch_ended)
         self.forbid()  # the task's `grow` may not ask for another change
         try:
@@ -158,7 +191,10 @@ class Ledger:
             f"change {change.number} of the model, {change.name} {change.arguments}, which this run made before step "
         )
         what += f"{change.before_step}, cannot be repeated"
-        if not self.can_grow:
+        is_of_task = change.name not in self._makers
+        if is_of_task and change.name.startswith(OF_SEEDS):
+            raise SetupRefused(f"{what}: the model has no slot for seeds any more. Give it back the slots that it had")
+        if is_of_task and not self.can_grow:
             raise SetupRefused(
                 f"{what}: the task has no method grow(model, change). Give it back the one that made the change. To "
                 "train the grown model by other code, begin another run with --from and a model(cfg) that builds it"
@@ -166,12 +202,9 @@ class Ledger:
         try:
             self._make(change, _quiet)
         except Exception as error:
-            why = (
-                str(error)
-                if isinstance(error, SetupRefused)
-                else f"the task's grow raised {type(error).__name__}: {error}"
-            )
-            raise SetupRefused(f"{what}: {why}. Let grow do what it did then, and start the run again") from error
+            by, then = ("the task's grow", "grow do") if is_of_task else ("the seed's blueprint", "the blueprint make")
+            why = str(error) if isinstance(error, SetupRefused) else f"{by} raised {type(error).__name__}: {error}"
+            raise SetupRefused(f"{what}: {why}. Let {then} what it did then, and start the run again") from error
 
     def move_to(self, changes: Sequence[ScriptChange]) -> None:
         """Give the model the shape that these changes lead to, whichever it has. Values are still to be restored.
@@ -216,17 +249,16 @@ class Ledger:
     # -- inside --------------------------------------------------------------------------------------------------------
 
     def _make(self, change: ScriptChange, tell: Tell) -> None:
-        """Let the task change the model, and all that depends on its shape follow; or leave everything as it was."""
+        """Change the model with all that depends on its shape, or leave everything as it was."""
         self.say_unrecorded(change.before_step - 1)
         undo, drawn = Undo(self._model, self._owners, self._rates), rng_states()
         rebuilds: list[Told] = []
         try:
             with self._rates.rebuilds_told_to(rebuilds.append):
-                following = Following(self._model, self._owners, self._rates, self._average)
-                given = self._task.grow(self._model, Change(change.name, json.loads(change.arguments)))
-                if any(parameter.device.type != self._device.type for parameter in self._model.parameters()):
-                    self._model.to(self._device)
-                following.after(given)
+                if (maker := self._makers.get(change.name)) is not None:
+                    maker(change)
+                else:
+                    self._grow_and_follow(change)
         except BaseException as error:
             undo.put_back()
             set_rng_states(drawn)
@@ -240,6 +272,15 @@ class Ledger:
         self._undo.append(undo)
         self.changes = (*self.changes, change)
         self._reshaped()
+
+    def _grow_and_follow(self, change: ScriptChange) -> None:
+        """Let the task change the model, and its optimizers and the moving average follow."""
+        following = Following(self._model, self._owners, self._rates, self._average, hosts=len(self._host))
+        given = self._task.grow(self._model, Change(change.name, json.loads(change.arguments)))
+        if any(parameter.device.type != self._device.type for parameter in self._model.parameters()):
+            self._model.to(self._device)
+        following.after(given)
+        self._check()
 
     def _back_to(self, count: int) -> None:
         while len(self._undo) > count:

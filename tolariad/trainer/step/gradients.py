@@ -56,7 +56,7 @@ def norm_of(setup: Setup, device: torch.device, step: int) -> torch.Tensor | flo
         return NOT_MEASURED
     gradients = [
         grad
-        for owner in setup.owners
+        for owner in setup.host
         for group in owner.optimizer.param_groups
         for p in group["params"]
         if (grad := p.grad) is not None
