@@ -26,7 +26,6 @@ from tolariad.core.settings.values import read_metric
 # Keys for features that this version does not have. They are accepted; `tolariad check` lists those that are set.
 WITHOUT_EFFECT: Final = (
     "digest",
-    "enable_morphogenetic",
     "integration.oona_backpressure_limit",
     "integration.protobuf_version",
     "integration.tamiyo_timeout_s",
@@ -35,7 +34,6 @@ WITHOUT_EFFECT: Final = (
     "prune",
     "pruning_checkpoint_interval",
     "pruning_phase_transition_epoch",
-    "seeds",
     "strategy",
     "telemetry",
 )
@@ -233,7 +231,7 @@ def _task_problems(task: str | None) -> list[Problem]:
 def _option_problems(settings: Settings) -> list[Problem]:
     """Return the problems of options: names that a built-in task does not have, and keys that contain their value."""
     problems = []
-    for section in ("task_options", "seeds", "prune"):
+    for section in ("task_options", "prune"):
         for key, value in getattr(settings, section).items():
             name, colon, rest = key.partition(":")
             if colon and value is None:
