@@ -28,6 +28,7 @@ from tolariad.trainer.optim.configured import build_optimizers
 from tolariad.trainer.optim.owners import Owner
 from tolariad.trainer.process import determinism
 from tolariad.trainer.rollback.participants import Participants
+from tolariad.trainer.seeds.found import find_slots, garden_of
 from tolariad.trainer.setup import Setup
 from tolariad.trainer.step.compiled import compile_forward
 from tolariad.trainer.step.measured import reads_late
@@ -66,6 +67,7 @@ def build(config: bytes, threads: int | None = None, given: FoundTask | None = N
     seed_everything(derived_seed(settings.rng_seed, "task"))  # a task may draw while it is imported and created
     found = _found(given, settings)
     model = _model(found.task, settings, device)
+    slots = find_slots(found.task, model, settings)
     train, validation = _feeds(found.task, settings)
     owned = build_optimizers(found.task, model, settings)
     owners = [Owner(name, groups.optimizer) for name, groups in owned.items()]
@@ -77,6 +79,8 @@ def build(config: bytes, threads: int | None = None, given: FoundTask | None = N
     watch = Monitor(model, device, settings.detect, reads_late=late, loss_unit=_loss_unit(found.task))
     ledger = Ledger(found.task, model, owners, rates, average, device=device)
     ledger.notify(watch.backup.look_again)
+    garden = garden_of(model, slots, owners, rates, settings, device)
+    garden.join(ledger)
     clip = getattr(found.task, "clip_gradients", None)
     setup = Setup(
         settings=settings,
@@ -108,6 +112,7 @@ def build(config: bytes, threads: int | None = None, given: FoundTask | None = N
         reads_late=late,
         watch=watch,
         ledger=ledger,
+        garden=garden,
         clip=clip if callable(clip) else None,
         training_step=_training_step(found.task, settings),
         participants=_participants(found.task, model),

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from tolariad.trainer.lr import UnifiedLRController
     from tolariad.trainer.optim.average import Average
     from tolariad.trainer.optim.owners import Owner
+    from tolariad.trainer.seeds.garden import Garden
     from tolariad.trainer.step.precision import Forward, Scaling
 
 
@@ -35,7 +36,8 @@ class Setup:
 
     `moves`: whether a training batch may have to be moved to the device. `acted`: the boundary orders that the state
     contains. `owners`: the host's, then those of seeds. The list is changed in place: a seed's owner comes and goes
-    with it. `host`: those of the model that the task built. Norm, loss and detector see these only.
+    with it. `host`: those of the model that the task built. Norm, loss and detector see these only. `garden`: the slots
+    for seeds.
     """
 
     settings: Settings
@@ -58,6 +60,7 @@ class Setup:
     reads_late: bool = False
     watch: Monitor
     ledger: Ledger
+    garden: Garden
     clip: Callable[[nn.Module], Any] | None = None
     training_step: Callable[..., Any] | None = None
     acted: ActedOrders = field(default_factory=ActedOrders)
