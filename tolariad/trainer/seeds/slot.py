@@ -24,7 +24,8 @@ from __future__ import annotations
 
 import enum
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -129,6 +130,15 @@ class SeedSlot(nn.Module):
             raise ValueError(f"slot {self.name}: alpha must be from 0 to 1, not {value!r}")
         self._alpha = float(value)
         self.alpha.fill_(self._alpha)
+
+    @contextmanager
+    def bypassed(self) -> Iterator[None]:
+        """In the block, return the input as if there were no seed."""
+        path, self._path = self._path, int(Path.PASS)
+        try:
+            yield
+        finally:
+            self._path = path
 
     @property
     def alpha_value(self) -> float:
