@@ -79,7 +79,7 @@ def build(config: bytes, threads: int | None = None, given: FoundTask | None = N
     watch = Monitor(model, device, settings.detect, reads_late=late, loss_unit=_loss_unit(found.task))
     ledger = Ledger(found.task, model, owners, rates, average, device=device)
     ledger.notify(watch.backup.look_again)
-    garden = garden_of(model, slots, owners, rates, settings, device)
+    garden = garden_of(model, slots, owners, rates, settings=settings, device=device)
     garden.join(ledger)
     clip = getattr(found.task, "clip_gradients", None)
     setup = Setup(

@@ -92,9 +92,7 @@ def capture(setup: Setup, position: Position) -> Snapshot:
     )
 
 
-def _split(
-    tensors: dict[str, torch.Tensor], garden: Garden
-) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]:
+def _split(tensors: dict[str, torch.Tensor], garden: Garden) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]:
     """Return the tensors of the host, and those of the seeds."""
     if not garden.active:
         return tensors, {}
@@ -102,9 +100,7 @@ def _split(
     return {name: tensor for name, tensor in tensors.items() if name not in of_seeds}, of_seeds
 
 
-def _encoded(
-    model: nn.Module, owners: Sequence[Owner]
-) -> tuple[list[tuple[str, bytes]], dict[str, torch.Tensor]]:
+def _encoded(model: nn.Module, owners: Sequence[Owner]) -> tuple[list[tuple[str, bytes]], dict[str, torch.Tensor]]:
     """Return the state of each owner's optimizer as msgpack, by name, and the tensors of all of them."""
     found, tensors = [], dict[str, torch.Tensor]()
     for name, held in owners:

@@ -31,9 +31,7 @@ def find_slots(task: Any, model: nn.Module, settings: Settings) -> dict[str, See
     if callable(declared):
         declared(model)
     for name, place in settings.seeds.slots.items():
-        # A program may train one model in two runs: the slot is there already.
-        if name not in slots_of(model):
-            attach(model, place, SeedSlot(name))
+        attach(model, place, SeedSlot(name))
     slots = slots_of(model)
     if slots:
         _refuse_impossible(task, settings)
@@ -49,8 +47,8 @@ def find_slots(task: Any, model: nn.Module, settings: Settings) -> dict[str, See
 def _refuse_impossible(task: Any, settings: Settings) -> None:
     if settings.compile:
         raise SetupRefused(
-            "the model has slots for seeds, and compile is true: compiled code changes bits when a seed germinates, and "
-            "a germination must not. Set compile to false, or remove the slots"
+            "the model has slots for seeds, and compile is true: the compiler may give other bits for every stage of a "
+            "seed, and a germination must change no bit. Set compile to false, or remove the slots"
         )
     if callable(getattr(task, "training_step", None)):
         raise SetupRefused(
@@ -64,6 +62,7 @@ def garden_of(
     slots: Mapping[str, SeedSlot],
     owners: list[Owner],
     rates: UnifiedLRController,
+    *,
     settings: Settings,
     device: torch.device,
 ) -> Garden:
@@ -78,6 +77,4 @@ def garden_of(
                     f"an optimizer or a parameter group is called {owner_name(name)}, as that of the seed in slot "
                     f"{name} would be; rename it"
                 )
-    return Garden(
-        model, slots, owners, rates, optimizers, rng_seed=settings.rng_seed or 0, device=device
-    )
+    return Garden(model, slots, owners, rates, optimizers, rng_seed=settings.rng_seed or 0, device=device)

@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any, Final
 
-from tolariad.core.seeds.stages import Stage
+from tolariad.failpoints import reached
 from tolariad.trainer.data.randomness import derived_seed, preserved_rng, seed_everything
 from tolariad.trainer.errors import SetupRefused
 from tolariad.trainer.optim.owners import Owner
@@ -45,7 +45,7 @@ class Garden:
     """Belongs to one built run. `active`: a slot holds a module. `attends`: there is something to do at boundaries.
 
     `growing`: the plots with a module, in the order of the slots. `prefixes`: what the names of their tensors begin
-    with.
+    with. `optimizers` makes those of seeds.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class Garden:
         """`owners`: the run's, at this point those of the host. The list is changed in place."""
         names = {id(module): name for name, module in model.named_modules()}
         self.plots = {name: Plot(slot, f"{names[id(slot)]}.seed.".lstrip(".")) for name, slot in slots.items()}
-        self._model, self._owners, self._rates, self._optimizers = model, owners, rates, optimizers
+        self._model, self._owners, self._rates, self.optimizers = model, owners, rates, optimizers
         self._host = tuple(owners)
         self._rng_seed, self._device = rng_seed, device
         self._is_looking = bool(slots)
@@ -99,21 +99,20 @@ class Garden:
             blueprint = find_blueprint(arguments["blueprint"], arguments["parameters"])
             seed_everything(derived_seed(self._rng_seed, "seed", slot.name, arguments["number"]))
             module = blueprint.build(example)
-        module = module.to(self._device)
-        self._check_apart(slot.name, module)
-        return module
+        return module.to(self._device)
 
     def _germinate(self, change: ScriptChange) -> None:
         arguments = json.loads(change.arguments)
         plot = self.plot(arguments["slot"])
         module = self.build(arguments)
         plot.slot.plant(module)
+        reached("seed_planted")
         trained = [parameter for parameter in module.parameters() if parameter.requires_grad]
-        owner = Owner(owner_name(plot.name), self._optimizers.make(trained))
+        owner = Owner(owner_name(plot.name), self.optimizers.make(trained))
         owned = {one.name: one for one in (*self._owners[len(self._host) :], owner)}
         in_order = (owned[name] for one in self.plots if (name := owner_name(one)) in owned)
         self._owners[:] = [*self._host, *in_order]
-        self._rates.adopt(owner.name, owner.optimizer, [self._optimizers.group(owner.name)])
+        self._rates.adopt(owner.name, owner.optimizer, [self.optimizers.group(owner.name)])
         plot.germinated(arguments["number"], change.before_step - 1)
 
     def _remove(self, change: ScriptChange) -> None:
@@ -146,13 +145,6 @@ class Garden:
                 where = "is not in the model any more" if name is None else f"is called {name} now"
                 raise SetupRefused(f"the slot {plot.name} {where}; a change of the model must leave slots in place")
 
-    def _check_apart(self, slot: str, module: nn.Module) -> None:
-        """Raise SetupRefused if a new seed holds a tensor of the model."""
-        held = {one.untyped_storage().data_ptr() for one in (*self._model.parameters(), *self._model.buffers())} - {0}
-        for name, one in (*module.named_parameters(), *module.named_buffers()):
-            if one.untyped_storage().data_ptr() in held:
-                raise SetupRefused(f"the seed for slot {slot} shares {name} with the model; a seed has its own tensors")
-
     # -- where training stands -----------------------------------------------------------------------------------------
 
     def stand_at(self, step: int, batch: int) -> None:
@@ -161,8 +153,9 @@ class Garden:
             plot.stand_at(step)
         # Within an epoch the last input is that of a training step, and not of a validation.
         if self._is_looking and batch:
-            self._is_looking = not all([plot.look() for plot in self.plots.values()])
-            self.attends = self.active or self._is_looking
+            for plot in self.plots.values():
+                plot.look()
+            self._look_for_inputs()
 
     def state(self) -> dict[str, Any]:
         """Return the state of every slot, as plain data; empty without slots."""
@@ -172,6 +165,10 @@ class Garden:
         """Continue from what `state` returned, after step `step`. The model has the shape of that state already."""
         for name, plot in self.plots.items():
             plot.load(state.get(name), step)
+        self._look_for_inputs()
+
+    def _look_for_inputs(self) -> None:
+        """Look for the inputs of slots until each has seen one."""
         self._is_looking = not all(plot.input_dtype for plot in self.plots.values())
         self.attends = self.active or self._is_looking
 

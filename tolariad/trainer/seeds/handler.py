@@ -10,7 +10,9 @@ import json
 import logging
 from typing import TYPE_CHECKING, Any, Final
 
-from tolariad.core.seeds.gates import GATES, judge
+from msgspec.structs import replace
+
+from tolariad.core.seeds.gates import GATES, Gate, judge
 from tolariad.core.seeds.stages import PLANTED, Stage, is_legal
 from tolariad.core.seeds.words import MoveSeed, SeedMovedReport, SeedsMeasuredReport
 from tolariad.failpoints import reached
@@ -18,6 +20,7 @@ from tolariad.trainer.errors import SetupRefused
 from tolariad.trainer.orders.numbered import OrderRefused
 from tolariad.trainer.seeds.garden import GERMINATE, REMOVE
 from tolariad.trainer.seeds.measuring import measure, measure_new
+from tolariad.trainer.seeds.sanity import sanity
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -41,6 +44,7 @@ class SeedHandler:
         setup: Setup,
         link: Link,
         orders: BoundaryOrders,
+        *,
         rates: RateHandler,
         architecture: ArchitectureHandler,
         position: Callable[[], Position],
@@ -63,9 +67,9 @@ class SeedHandler:
         if plot is None:
             known = ", ".join(self._garden.plots) or "none"
             raise OrderRefused(f"the model has no slot {order.slot!r}; its slots: {known}")
-        if not is_legal(plot.stage, order.stage):
+        if order.stage is Stage.TERMINATED or not is_legal(plot.stage, order.stage):
             raise OrderRefused(f"the slot is {plot.stage.name}; it cannot move to {order.stage.name}")
-        reached("seed_judge")
+        reached("seed_move")
         if order.stage is Stage.GERMINATED:
             return self._germinate(plot, order)
         measured = measure(self._setup, plot, self._position().step)
@@ -76,10 +80,9 @@ class SeedHandler:
     def _germinate(self, plot: Plot, order: MoveSeed) -> SeedMovedReport:
         """Build the seed aside, judge it, and plant an equal one."""
         if not plot.input_dtype:
-            raise OrderRefused(f"slot {plot.name} has seen no input yet, so no seed can be built for it; wait for a step")
+            raise OrderRefused(f"slot {plot.name} has seen no input yet, so no seed fits it; wait for the first step")
         order = _filled(order, plot)
-        measured = self._tried(lambda: measure_new(self._setup, plot, self._garden.build(_arguments(order))))
-        self._judge(order.stage, measured)
+        measured = self._tried(lambda: self._judged(plot, order))
         self._make_or_refuse(order)
         return SeedMovedReport(
             order=0,
@@ -89,6 +92,16 @@ class SeedHandler:
             parameters_added=measured.parameters,
             measure=measured,
         )
+
+    def _judged(self, plot: Plot, order: MoveSeed) -> SeedMeasure:
+        """Build a seed like the one that is ordered, and judge it."""
+        module = self._garden.build(_arguments(order))
+        why = sanity(module, plot.slot.example(order.example, order.dtype), self._setup.model)
+        if why:
+            raise OrderRefused(f"gate {Gate.G0_SANITY.name}: {why}")
+        measured = measure_new(self._setup, plot, module)
+        self._judge(order.stage, measured)
+        return measured
 
     def _judge(self, stage: Stage, measured: SeedMeasure) -> None:
         gate = GATES.get(stage)
@@ -105,6 +118,8 @@ class SeedHandler:
         """Call a function that may run a blueprint's code. Raises OrderRefused if it fails."""
         try:
             return call()
+        except OrderRefused:
+            raise
         except SetupRefused as refused:
             raise OrderRefused(str(refused)) from refused
         except Exception as error:
@@ -133,8 +148,6 @@ class SeedHandler:
 
 def _filled(order: MoveSeed, plot: Plot) -> MoveSeed:
     """Return the order with the input of the slot, of which one of a script knows it already."""
-    from msgspec.structs import replace
-
     return replace(order, example=plot.input_shape, dtype=plot.input_dtype)
 
 

@@ -6,7 +6,7 @@ first group, with `seeds.lr` as its base rate if that is set: its place in the r
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import torch
 from msgspec.structs import replace
@@ -23,7 +23,9 @@ if TYPE_CHECKING:
     from tolariad.trainer.lr import UnifiedLRController
 
 # Written by the rate controller, by torch's schedulers or by the user as a label; not arguments of an optimizer.
-_NOT_AN_OPTION = ("params", "param_names", "lr", "initial_lr", "name")
+_NOT_AN_OPTION: Final = ("params", "param_names", "lr", "initial_lr", "name")
+# Of a trial parameter.
+_ELEMENTS: Final = 64
 
 
 class SeedOptimizers:
@@ -62,10 +64,19 @@ class SeedOptimizers:
         return Group(name, schedule if self._settings.lr is None else replace(schedule, base_lr=self._settings.lr))
 
     def check(self) -> None:
-        """Make an optimizer for a parameter of one element. Raises SetupRefused."""
+        """Make an optimizer for a trial parameter. Raises SetupRefused."""
         if self._settings.optimizer is not None and self._settings.optimizer.groups:
             raise SetupRefused("seeds.optimizer.groups: a seed has one parameter group; remove the key")
         self.make([torch.nn.Parameter(torch.zeros(1))])
+
+    def state_copies(self) -> int:
+        """Return how many tensors of the size of a parameter the optimizer of a seed keeps for it."""
+        parameter = torch.nn.Parameter(torch.zeros(_ELEMENTS))
+        parameter.grad = torch.zeros(_ELEMENTS)
+        optimizer = self.make([parameter])
+        optimizer.step()
+        held = optimizer.state.get(parameter, {}).values()
+        return sum(isinstance(one, torch.Tensor) and one.numel() == _ELEMENTS for one in held)
 
     @property
     def _first(self) -> Group:

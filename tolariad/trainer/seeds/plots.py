@@ -58,13 +58,12 @@ class Plot:
         """The share of the seed in the slot's output."""
         return self.slot.alpha_value
 
-    def look(self) -> bool:
-        """Take the slot's input of the step that was just made as that of the run. Return whether it is known."""
+    def look(self) -> None:
+        """Take the slot's input of the step that was just made as that of the run, if there is none yet."""
         seen = self.slot.last_input
         if not self.input_dtype and seen is not None:
             shape, dtype = seen
             self.input_shape, self.input_dtype = shape, str(dtype).removeprefix("torch.")
-        return bool(self.input_dtype)
 
     def germinated(self, number: int, step: int) -> None:
         """Begin the life of a seed after step `step`."""

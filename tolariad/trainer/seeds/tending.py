@@ -32,4 +32,4 @@ def tend(setup: Setup) -> None:
             continue
         plot.gradient_norm = norm
         if limit and norm > limit:
-            torch._foreach_mul_(gradients, limit / norm)  # noqa: SLF001 - clip_grad_norm_ uses it
+            torch._foreach_mul_(gradients, limit / norm)

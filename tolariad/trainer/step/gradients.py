@@ -7,8 +7,8 @@ are read. The gradients are those of the mean over all micro-batches.
 from __future__ import annotations
 
 import math
-from functools import partial
 from collections.abc import Iterable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import torch

@@ -62,7 +62,7 @@ class Scaling:
         scale = self._scaler._scale  # noqa: SLF001 - get_scale() would wait for the device
         if scale is not None:
             # The same arithmetic as in GradScaler.unscale_.
-            torch._foreach_mul_(list(gradients), scale.double().reciprocal().float())  # noqa: SLF001
+            torch._foreach_mul_(list(gradients), scale.double().reciprocal().float())
 
     def move_on(self) -> None:
         """Update the scale after an update: smaller after an overflow, larger after many updates without one."""
