@@ -20,6 +20,7 @@ def setup_of(model, loss, clip=None):
         model=model,
         owners=[Owner("host", optimizer)],
         host=(Owner("host", optimizer),),
+        garden=SimpleNamespace(active=False, plots={}),
         device=CPU,
         moves=True,
         forward=nullcontext,

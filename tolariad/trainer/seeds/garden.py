@@ -129,8 +129,7 @@ class Garden:
         """The model has another shape: find the slots that hold a module."""
         owned = {owner.name: owner for owner in self._owners[len(self._host) :]}
         for name, plot in self.plots.items():
-            plot.owner = owned.get(owner_name(name))
-            plot.parameters = [] if plot.owner is None else plot.owner.optimizer.param_groups[0]["params"]
+            plot.owned_by(owned.get(owner_name(name)))
         self.growing = tuple(plot for plot in self.plots.values() if plot.owner is not None)
         self.prefixes = tuple(plot.prefix for plot in self.growing)
         self.active = bool(self.growing)

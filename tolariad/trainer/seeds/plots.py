@@ -5,6 +5,7 @@ Promises: `state` and `load` are exact, so a run that resumes judges a seed as t
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
@@ -57,6 +58,18 @@ class Plot:
     def alpha(self) -> float:
         """The share of the seed in the slot's output."""
         return self.slot.alpha_value
+
+    def owned_by(self, owner: Owner | None) -> None:
+        """Note who owns the seed's parameters; None: there is no seed."""
+        self.owner = owner
+        self.parameters = [] if owner is None else owner.optimizer.param_groups[0]["params"]
+
+    def measured(self, norm: float) -> None:
+        """Note the gradient norm of the update that is being made. If it is not finite, the update is dropped."""
+        if math.isfinite(norm):
+            self.gradient_norm = norm
+        else:
+            self.dropped += 1
 
     def look(self) -> None:
         """Take the slot's input of the step that was just made as that of the run, if there is none yet."""

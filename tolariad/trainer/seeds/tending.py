@@ -25,11 +25,10 @@ def tend(setup: Setup) -> None:
         if setup.scaling is not None:
             setup.scaling.unscale_apart(gradients)
         norm = math.hypot(*(torch.linalg.vector_norm(gradient).item() for gradient in gradients))
+        plot.measured(norm)
         if not math.isfinite(norm):
-            plot.dropped += 1
             for parameter in plot.parameters:
                 parameter.grad = None
             continue
-        plot.gradient_norm = norm
         if limit and norm > limit:
             torch._foreach_mul_(gradients, limit / norm)
