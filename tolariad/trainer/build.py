@@ -79,8 +79,16 @@ def build(config: bytes, threads: int | None = None, given: FoundTask | None = N
     watch = Monitor(model, device, settings.detect, reads_late=late, loss_unit=_loss_unit(found.task))
     ledger = Ledger(found.task, model, owners, rates, average, device=device)
     ledger.notify(watch.backup.look_again)
-    garden = garden_of(model, slots, owners, rates, settings=settings, device=device)
-    garden.join(ledger)
+    garden = garden_of(slots, ledger, owners, rates, settings=settings)
+    environment = determinism.environment(
+        model,
+        device=device,
+        grade=grade,
+        precision=settings.precision,
+        task_hash=found.source_hash,
+        config_hash=_config_hash(settings, drawn_for.total_steps),
+        data=tuple(feed.fingerprint() for feed in (train, validation) if feed is not None),
+    )
     clip = getattr(found.task, "clip_gradients", None)
     setup = Setup(
         settings=settings,
@@ -95,15 +103,7 @@ def build(config: bytes, threads: int | None = None, given: FoundTask | None = N
         device=device,
         moves=not (device.type == "cpu" and isinstance(train, TensorFeed) and train.is_on_host),
         forward=forward,
-        environment=determinism.environment(
-            model,
-            device=device,
-            grade=grade,
-            precision=settings.precision,
-            task_hash=found.source_hash,
-            config_hash=_config_hash(settings, drawn_for.total_steps),
-            data=tuple(feed.fingerprint() for feed in (train, validation) if feed is not None),
-        ),
+        environment=environment,
         steps_per_epoch=steps_per_epoch or 0,
         notes=tuple(filter(None, (train.note, _WITHOUT_VALIDATION if validation is None else "", drawn_for.note))),
         average=average,

@@ -89,7 +89,7 @@ def _nothing() -> None:
 
 
 class Ledger:
-    """The changes of one model, the oldest first. `changes` are those in force."""
+    """The changes of one model, `model`, the oldest first. `changes` are those in force."""
 
     def __init__(
         self,
@@ -102,7 +102,7 @@ class Ledger:
         device: torch.device,
     ) -> None:
         """`owners`: those of the host. The list is changed in place by changes that have a maker."""
-        self._task, self._model, self._device = task, model, device
+        self._task, self.model, self._device = task, model, device
         self._owners, self._rates, self._average = owners, rates, average
         self._host = tuple(owners)
         self._makers: dict[str, Maker] = {}
@@ -233,14 +233,14 @@ class Ledger:
         if tuple(changes) != self.changes[:count]:
             return None
         if count == len(self.changes):
-            return shapes_of(self._model)
+            return shapes_of(self.model)
         return self._undo[count].parameters
 
     # -- changes that nobody recorded ----------------------------------------------------------------------------------
 
     def say_unrecorded(self, step: int) -> None:
         """Log once that the model has another shape than the recorded changes gave it. `step`: the last one made."""
-        shapes = shapes_of(self._model)
+        shapes = shapes_of(self.model)
         changed = sorted({name for name, _ in self._shapes.items() ^ shapes.items()})
         if changed:
             _log.warning(UNRECORDED, step, ", ".join(changed[:_NAMED_MAX]) + (", ..." if changed[_NAMED_MAX:] else ""))
@@ -251,7 +251,7 @@ class Ledger:
     def _make(self, change: ScriptChange, tell: Tell) -> None:
         """Change the model with all that depends on its shape, or leave everything as it was."""
         self.say_unrecorded(change.before_step - 1)
-        undo, drawn = Undo(self._model, self._owners, self._rates), rng_states()
+        undo, drawn = Undo(self.model, self._owners, self._rates), rng_states()
         rebuilds: list[Told] = []
         try:
             with self._rates.rebuilds_told_to(rebuilds.append):
@@ -275,10 +275,10 @@ class Ledger:
 
     def _grow_and_follow(self, change: ScriptChange) -> None:
         """Let the task change the model, and its optimizers and the moving average follow."""
-        following = Following(self._model, self._owners, self._rates, self._average, hosts=len(self._host))
-        given = self._task.grow(self._model, Change(change.name, json.loads(change.arguments)))
-        if any(parameter.device.type != self._device.type for parameter in self._model.parameters()):
-            self._model.to(self._device)
+        following = Following(self.model, self._owners, self._rates, self._average, hosts=len(self._host))
+        given = self._task.grow(self.model, Change(change.name, json.loads(change.arguments)))
+        if any(parameter.device.type != self._device.type for parameter in self.model.parameters()):
+            self.model.to(self._device)
         following.after(given)
         self._check()
 
@@ -289,9 +289,9 @@ class Ledger:
         self._reshaped()
 
     def _reshaped(self) -> None:
-        self._shapes = shapes_of(self._model)
+        self._shapes = shapes_of(self.model)
         if self._average is not None:
-            self._average.follow(self._model)
+            self._average.follow(self.model)
         for observer in self._observers:
             observer()
 

@@ -14,10 +14,10 @@ from tolariad.trainer.seeds.slot import SeedSlot
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    import torch
     from torch import nn
 
     from tolariad.core.settings.model import Settings
+    from tolariad.trainer.architecture import Ledger
     from tolariad.trainer.lr import UnifiedLRController
     from tolariad.trainer.optim.owners import Owner
 
@@ -58,15 +58,17 @@ def _refuse_impossible(task: Any, settings: Settings) -> None:
 
 
 def garden_of(
-    model: nn.Module,
     slots: Mapping[str, SeedSlot],
+    ledger: Ledger,
     owners: list[Owner],
     rates: UnifiedLRController,
     *,
     settings: Settings,
-    device: torch.device,
 ) -> Garden:
-    """Return the garden of a run. Raises SetupRefused if no seed of it could be trained."""
+    """Return the garden of a run, whose ledger it has joined. Raises SetupRefused if no seed of it could be trained.
+
+    `owners`: those of the host.
+    """
     optimizers = SeedOptimizers(settings.seeds, owners[0].optimizer, rates)
     if slots:
         optimizers.check()
@@ -77,4 +79,4 @@ def garden_of(
                     f"an optimizer or a parameter group is called {owner_name(name)}, as that of the seed in slot "
                     f"{name} would be; rename it"
                 )
-    return Garden(model, slots, owners, rates, optimizers, rng_seed=settings.rng_seed or 0, device=device)
+    return Garden(slots, ledger, owners, rates, optimizers, rng_seed=settings.rng_seed or 0)

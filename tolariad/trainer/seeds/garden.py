@@ -23,7 +23,6 @@ from tolariad.trainer.seeds.registry import find_blueprint
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    import torch
     from torch import nn
 
     from tolariad.core.steps.script_words import ScriptChange
@@ -50,30 +49,27 @@ class Garden:
 
     def __init__(
         self,
-        model: nn.Module,
         slots: Mapping[str, SeedSlot],
+        ledger: Ledger,
         owners: list[Owner],
         rates: UnifiedLRController,
         optimizers: SeedOptimizers,
         *,
         rng_seed: int,
-        device: torch.device,
     ) -> None:
         """`owners`: the run's, at this point those of the host. The list is changed in place."""
+        model = ledger.model
         names = {id(module): name for name, module in model.named_modules()}
         self.plots = {name: Plot(slot, f"{names[id(slot)]}.seed.".lstrip(".")) for name, slot in slots.items()}
         self._model, self._owners, self._rates, self.optimizers = model, owners, rates, optimizers
         self._host = tuple(owners)
-        self._rng_seed, self._device = rng_seed, device
+        self._rng_seed = rng_seed
         self._is_looking = bool(slots)
         self.growing: tuple[Plot, ...] = ()
         self.prefixes: tuple[str, ...] = ()
         self.active = False
         self.attends = self._is_looking
-
-    def join(self, ledger: Ledger) -> None:
-        """Make the changes of the ledger that belong to seeds, and follow all of its changes."""
-        if self.plots:
+        if slots:
             ledger.make_by({GERMINATE: self._germinate, REMOVE: self._remove}, self._check)
             ledger.notify(self._look_again)
 
@@ -99,7 +95,7 @@ class Garden:
             blueprint = find_blueprint(arguments["blueprint"], arguments["parameters"])
             seed_everything(derived_seed(self._rng_seed, "seed", slot.name, arguments["number"]))
             module = blueprint.build(example)
-        return module.to(self._device)
+        return module.to(example.device)
 
     def _germinate(self, change: ScriptChange) -> None:
         arguments = json.loads(change.arguments)
