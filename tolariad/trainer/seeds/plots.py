@@ -89,6 +89,10 @@ class Plot:
         self.entered, self.dropped = step, 0
         if stage is Stage.BLENDING:
             self.blend_steps = blend_steps
+        elif stage is Stage.DORMANT:
+            # As before its first seed: when a slot was freed must not show.
+            self.number = self.entered = self.blend_steps = 0
+            self.gradient_norm = NOT_MEASURED
         self.stand_at(step)
 
     def stand_at(self, step: int) -> None:
