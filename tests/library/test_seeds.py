@@ -6,7 +6,7 @@ import pytest
 
 from tests.daemon.harness import within
 from tests.library.inside import state_of
-from tests.library.seeds import PLAN, Gardener, given_in, pieces, train
+from tests.library.seeds import PLAN, QUICK, Gardener, given_in, pieces, train
 from tests.library.test_detection import events_of, of
 from tests.library.test_library import bits
 from tolariad.core.checkpoints import words as ck
@@ -19,8 +19,8 @@ FULL = {"rollback": {"fast_path_enabled": False}}
 VARIANTS = {
     "plain": FULL,
     "average": {**FULL, "ema": {"decay": 0.9}},
-    "accumulate": {**FULL, "accumulate": 2, "seeds": {"blend_steps": 2, "gates": {"min_steps": 1}}},
-    "own optimizer": {**FULL, "seeds": {"optimizer": {"name": "sgd", "momentum": 0.9}, "lr": 0.05, "blend_steps": 4}},
+    "accumulate": {**FULL, "accumulate": 2, "epochs": 6},
+    "own optimizer": {**FULL, "seeds": {**QUICK, "optimizer": {"name": "sgd", "momentum": 0.9}, "lr": 0.05}},
     "in memory": {"ema": {"decay": 0.9}, "snapshots": {"every": 1, "watch_steps": 1}},
 }
 # Of the moves that the plan orders: slot, stage, first update.
@@ -77,3 +77,75 @@ def test_a_seed_lives_from_germination_to_fossil_and_another_is_culled(tmp_path)
     assert model[6].stage is Stage.DORMANT
     assert model[6].seed is None
     assert any(name.startswith("3.seed.") for name in model.state_dict())
+
+
+@pytest.mark.parametrize(
+    ("name", "at"),
+    [
+        ("plain", 1),
+        ("average", 7),
+        ("plain", 8),
+        ("average", 9),
+        ("accumulate", 11),
+        ("plain", 12),
+        ("own optimizer", 17),
+        ("average", 20),
+        ("in memory", 22),
+    ],
+)
+def test_a_run_that_died_ends_as_one_that_did_not(tmp_path, calm, name, at):
+    """The newest checkpoint holds some of the moves; the others are made again at their steps."""
+    run_dir = tmp_path / "run"
+
+    def die(step):
+        if step == at:
+            raise Stop
+
+    with pytest.raises(Stop):
+        train(run_dir, Gardener(also=die), **VARIANTS[name])
+    train(run_dir, Gardener(given=given_in(run_dir)), **VARIANTS[name])
+    events = events_of(run_dir)
+
+    assert pieces(run_dir) == calm(name)
+    assert moves(run_dir) == MOVES
+    assert of(events, ck.CheckpointUnfit) == []
+    assert of(events, ck.CheckpointRejected) == []
+    assert all(one.first_difference is None for one in of(events, ck.RerunFinished))
+    assert of(events, lr.LrViolationDetected) == []
+
+
+@pytest.mark.parametrize("dies", [None, 12, 20])
+def test_a_rollback_over_a_cull_needs_no_new_trainer(tmp_path, calm, dies):
+    """The culled seed is back in its slot, and the moves after the target are ordered again."""
+    run_dir, gone_back = tmp_path / "run", []
+    task = Gardener()
+
+    def back(step):
+        if step == 17 and not gone_back:
+            assert within(20.0, lambda: has_checkpoint(task, 8))
+            gone_back.append(step)
+            task.left = [one for one in PLAN if one > 8]
+            assert task.run.rollback(1)
+        elif gone_back and step == dies:
+            raise Stop
+
+    task.also = back
+    if dies is None:
+        model = train(run_dir, task, **VARIANTS["average"])
+        assert model[6].seed is None
+    else:
+        with pytest.raises(Stop):
+            train(run_dir, task, **VARIANTS["average"])
+        # Three orders were given on the branch that was left, and again.
+        train(run_dir, Gardener(given=given_in(run_dir) - 3), **VARIANTS["average"])
+    events = events_of(run_dir)
+
+    assert pieces(run_dir) == calm("average")
+    assert [one.step for one in of(events, rb.RolledBack)] == [8]
+    assert moves(run_dir) == MOVES[:8] + MOVES[5:]
+    assert of(events, lr.LrViolationDetected) == []
+    assert all(one.first_difference is None for one in of(events, ck.RerunFinished))
+
+
+def has_checkpoint(task, step):
+    return any(one.step == step for one in state_of(task.run).checkpoints.catalogue)
