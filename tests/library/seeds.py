@@ -41,18 +41,22 @@ def network():
 
 
 class Gardener:
-    """A task that gives the orders of a plan. `also` is called after each step, after its order.
+    """A task that gives the orders of a plan, and after a rollback those after its target again.
 
-    `given`: so many orders were given before; they are not given again.
+    `also` is called after each step, after its order. `given`: so many orders were given before, by another trainer.
     """
 
     def __init__(self, plan=PLAN, also=lambda step: None, given=0):
         self.plan, self.also = plan, also
-        self.left = [step for step in sorted(plan)][given:]
+        self.before = sorted(plan)[given - 1] if given else 0
         self.run: Tolaria | None = None
+        self._last = 0
 
     def on_step_end(self, model, step):
-        if step in self.left:
+        if step <= self._last:
+            self.before = 0
+        self._last = step
+        if step in self.plan and step > self.before:
             self.give(self.plan[step])
         self.also(step)
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
 from tests.daemon.harness import within
-from tests.library.inside import state_of
-from tests.library.seeds import PLAN, QUICK, Gardener, given_in, pieces, train
+from tests.library.inside import ordered, state_of
+from tests.library.seeds import QUICK, Gardener, given_in, pieces, train
 from tests.library.test_detection import events_of, of
 from tests.library.test_library import bits
 from tolariad.core.checkpoints import words as ck
@@ -124,7 +126,6 @@ def test_a_rollback_over_a_cull_needs_no_new_trainer(tmp_path, calm, dies):
         if step == 17 and not gone_back:
             assert within(20.0, lambda: has_checkpoint(task, 8))
             gone_back.append(step)
-            task.left = [one for one in PLAN if one > 8]
             assert task.run.rollback(1)
         elif gone_back and step == dies:
             raise Stop
@@ -149,3 +150,49 @@ def test_a_rollback_over_a_cull_needs_no_new_trainer(tmp_path, calm, dies):
 
 def has_checkpoint(task, step):
     return any(one.step == step for one in state_of(task.run).checkpoints.catalogue)
+
+
+def test_a_rollback_to_before_the_first_seed_leaves_the_model_as_it_was_built(tmp_path):
+    """From there on the host is trained as in a run without seeds, and a new seed gets a number of its own."""
+    task, gone_back = Gardener(), []
+
+    def back(step):
+        if step == 12 and not gone_back:
+            gone_back.append(step)
+            task.plan = {}
+            assert task.run.rollback(0)
+
+    task.also = back
+    model = train(tmp_path / "run", task, **VARIANTS["plain"])
+    alone = train(tmp_path / "alone", Gardener({}), **VARIANTS["plain"])
+
+    assert bits(model) == bits(alone)
+    assert [one.step for one in of(events_of(tmp_path / "run"), rb.RolledBack)] == [0]
+    assert pieces(tmp_path / "run").keys() == pieces(tmp_path / "alone").keys()
+
+
+@pytest.mark.parametrize("first", [5, 11])
+def test_a_rollback_in_memory_goes_over_a_germination_and_a_cull(tmp_path, calm, first):
+    """To a snapshot from before update `first`, before which a seed germinated or was culled. No file is read."""
+    task, targets = Gardener(), []
+
+    def back(step):
+        time.sleep(0.1)  # a snapshot is hashed meanwhile, and kept at the next boundary
+        kept = [one.step for one in state_of(task.run).snapshots.kept if one.step < first]
+        if step >= first and kept and not targets:
+            targets.append(max(kept))
+            assert ordered(task.run, rb.Rollback(step=targets[0], tier=rb.Tier.FAST))
+
+    task.also = back
+    train(tmp_path / "run", task, **VARIANTS["in memory"])
+    events = events_of(tmp_path / "run")
+    (begun,) = of(events, rb.RollbackBegun)
+    (done,) = of(events, rb.RolledBack)
+
+    assert begun.tier is rb.Tier.FAST
+    assert done.step < first
+    assert of(events, rb.RollbackAborted) == []
+    assert of(events, lr.LrViolationDetected) == []
+    if first > 5:
+        # A seed that germinates again is another one: no number is used twice.
+        assert pieces(tmp_path / "run") == calm("in memory")
