@@ -6,6 +6,7 @@ from msgspec.structs import replace
 
 from tests.core.rated import RatedTrainer, RatedWorld
 from tolariad.core.seeds import words as sd
+from tolariad.core.seeds.ask import waiting_move
 from tolariad.core.seeds.gates import GATES, GateLimits, SeedMeasure, judge
 from tolariad.core.seeds.stages import PLANTED, Stage, is_legal
 
@@ -142,3 +143,21 @@ class SeededWorld(RatedWorld):
             {"germinate": self.germinate, "advance": self.advance, "cull": self.cull}[order](slot, id=self._id())
         else:
             super().anything()
+
+
+def moved_to(world, stage, slot="trunk"):
+    """Let a seed germinate and grow up to this stage, with an update in each stage before it."""
+    world.germinate(slot)
+    for _ in range(500):
+        seed = world.state.seeds.seed(slot)
+        if seed.stage is stage:
+            return world
+        if seed.stage in PLANTED and world.state.progress.step >= seed.since_step and not waits(world, slot):
+            world.advance(slot)
+        world.tick()
+    raise AssertionError(f"{slot} is in {world.stage(slot).name} and never came to {stage.name}")
+
+
+def waits(world, slot):
+    """Whether a move of the slot waits for its boundary."""
+    return waiting_move(world.state, slot) is not None

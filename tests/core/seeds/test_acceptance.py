@@ -6,7 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 from tests.core.rates.test_rates_restored import until_found
-from tests.core.seeds.seeded import SeededWorld
+from tests.core.seeds.seeded import SeededWorld, moved_to
 from tests.core.simulate import World, find, tick_until, until
 from tolariad.core.architecture.slice import CHANGES_MAX, Change
 from tolariad.core.control import words as cv
@@ -25,26 +25,6 @@ LONG = {"epochs": 5, "embargo_epochs": 1}
 def world_at(step=2, **policy):
     """A run that trains, without a seed."""
     return until(SeededWorld(0, **{**LONG, **policy}), step)
-
-
-def moved_to(world, stage, slot="trunk"):
-    """Let the seed in the slot grow up to this stage."""
-    world.germinate(slot)
-    for to in GROWTH:
-        tick_until(world, lambda to=to: world.stage(slot) is to, f"{slot} in {to.name}")
-        if to is stage:
-            return world
-        for _ in range(100):
-            if isinstance(world.advance(slot), Accepted):
-                break
-            world.tick()
-        if to is Stage.TRAINING:
-            # G1 needs an update in the stage.
-            tick_until(world, lambda: not world.state.boundary.waiting, "the answer")
-            while world.stage(slot) is Stage.TRAINING:
-                world.advance(slot)
-                world.tick()
-    raise AssertionError(stage)
 
 
 def refused(answer, error, *parts):

@@ -22,6 +22,7 @@ from torch import nn
 from tolariad.core.architecture.slice import CHANGES_MAX
 from tolariad.core.bounds import NOTE_CHARACTERS_MAX
 from tolariad.core.rates.words import OptimizerRebuildAborted, OptimizerRebuildCommitted
+from tolariad.core.seeds.ledger import REMOVE, is_of_seed
 from tolariad.core.steps.script_words import ScriptChange
 from tolariad.trainer.architecture.follow import Following
 from tolariad.trainer.architecture.undo import Shapes, Undo, shapes_of
@@ -38,8 +39,6 @@ _log: Final = logging.getLogger(__name__)
 
 _NAME_CHARACTERS_MAX: Final = 128
 _NAMED_MAX: Final = 5
-# The names of changes that put seeds into slots and take them out begin with this.
-OF_SEEDS: Final = "seed."
 UNRECORDED: Final = (
     "the model changed up to step %d by code that the run cannot repeat (%s): a restart begins before this change. "
     "Make it in the task's grow(model, change) and ask for it by rates.grow() (docs/task.md)"
@@ -133,12 +132,11 @@ class Ledger:
         """Let these make the changes of their names. `check` raises SetupRefused if a hook's change harmed them."""
         self._makers, self._check = dict(makers), check
 
-    def order(self, name: str, arguments: str, before_step: int, epoch_ended: int) -> ScriptChange:
+    def order(self, name: str, arguments: str, *, before_step: int) -> None:
         """Make a change that has a maker. Raises SetupRefused, or what the maker raises: then nothing has changed."""
-        self._refuse_more()
-        change = ScriptChange(len(self.changes) + 1, name, arguments, before_step, epoch_ended)
-        self._make(change, self._on_rebuild)
-        return change
+        if name != REMOVE:
+            self._refuse_more()
+        self._make(ScriptChange(len(self.changes) + 1, name, arguments, before_step, 0), self._on_rebuild)
 
     def _refuse_more(self) -> None:
         if len(self.changes) >= CHANGES_MAX:
@@ -172,8 +170,8 @@ class Ledger:
                 f"grow({name!r}) needs a method grow(model, change) of the task: it makes the change now, and again "
                 "after a restart (docs/task.md)"
             )
-        if name.startswith(OF_SEEDS):
-            raise SetupRefused(f"grow({name!r}): names that begin with {OF_SEEDS!r} are those of changes by seeds")
+        if is_of_seed(name):
+            raise SetupRefused(f"grow({name!r}): a name that begins like this is that of a seed; choose another name")
         self._refuse_more()
         change = ScriptChange(len(self.changes) + 1, name, text, place.before_step, place.epoch_ended)
         self.forbid()  # the task's `grow` may not ask for another change
@@ -192,7 +190,7 @@ class Ledger:
         )
         what += f"{change.before_step}, cannot be repeated"
         is_of_task = change.name not in self._makers
-        if is_of_task and change.name.startswith(OF_SEEDS):
+        if is_of_task and is_of_seed(change.name):
             raise SetupRefused(f"{what}: the model has no slot for seeds any more. Give it back the slots that it had")
         if is_of_task and not self.can_grow:
             raise SetupRefused(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from tolariad.core.seeds.slice import SLOTS_MAX
 from tolariad.core.seeds.stages import Stage
 from tolariad.trainer.errors import SetupRefused
 from tolariad.trainer.seeds.garden import Garden, owner_name
@@ -35,6 +36,8 @@ def find_slots(task: Any, model: nn.Module, settings: Settings) -> dict[str, See
     slots = slots_of(model)
     if slots:
         _refuse_impossible(task, settings)
+    if len(slots) > SLOTS_MAX:
+        raise SetupRefused(f"the model has {len(slots)} slots for seeds; a run can have {SLOTS_MAX}")
     for slot in slots.values():
         if slot.seed is not None:
             raise SetupRefused(

@@ -11,8 +11,9 @@ steps. A run without slots pays for none of this.
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
+from tolariad.core.seeds.ledger import GERMINATE, REMOVE
 from tolariad.failpoints import reached
 from tolariad.trainer.data.randomness import derived_seed, preserved_rng, seed_everything
 from tolariad.trainer.errors import SetupRefused
@@ -30,9 +31,6 @@ if TYPE_CHECKING:
     from tolariad.trainer.lr import UnifiedLRController
     from tolariad.trainer.seeds.optimizers import SeedOptimizers
     from tolariad.trainer.seeds.slot import SeedSlot
-
-GERMINATE: Final = "seed.germinate"
-REMOVE: Final = "seed.remove"
 
 
 def owner_name(slot: str) -> str:

@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Any, Final
 from msgspec.structs import replace
 
 from tolariad.core.seeds.gates import GATES, Gate, judge
-from tolariad.core.seeds.stages import PLANTED, Stage, is_legal
+from tolariad.core.seeds.ledger import ShapeChange, changes_shape, germinated, removed
+from tolariad.core.seeds.stages import Stage, is_legal
 from tolariad.core.seeds.words import MoveSeed, SeedMovedReport, SeedsMeasuredReport
 from tolariad.failpoints import reached
 from tolariad.trainer.errors import SetupRefused
 from tolariad.trainer.orders.numbered import OrderRefused
-from tolariad.trainer.seeds.garden import GERMINATE, REMOVE
 from tolariad.trainer.seeds.measuring import measure, measure_new
 from tolariad.trainer.seeds.sanity import sanity
 
@@ -95,7 +95,7 @@ class SeedHandler:
 
     def _judged(self, plot: Plot, order: MoveSeed) -> SeedMeasure:
         """Build a seed like the one that is ordered, and judge it."""
-        module = self._garden.build(_arguments(order))
+        module = self._garden.build(json.loads(_germination(order).arguments))
         why = sanity(module, plot.slot.example(order.example, order.dtype), self._setup.model)
         if why:
             raise OrderRefused(f"gate {Gate.G0_SANITY.name}: {why}")
@@ -111,7 +111,7 @@ class SeedHandler:
 
     def _make_or_refuse(self, order: MoveSeed) -> None:
         self._tried(lambda: self._make(order))
-        if order.stage in (Stage.GERMINATED, Stage.CULLED):
+        if changes_shape(order.stage):
             self._architecture.one_more()
 
     def _tried(self, call: Callable[[], Any]) -> Any:
@@ -128,17 +128,15 @@ class SeedHandler:
 
     def _make(self, order: MoveSeed) -> None:
         """Make a move: a new one that was judged, or one of a script."""
-        position, plot = self._position(), self._garden.plot(order.slot)
-        ended = position.epoch - 1 if position.batch == 0 else 0
-        ledger = self._setup.ledger
+        step, plot = self._position().step, self._garden.plot(order.slot)
         if order.stage is Stage.GERMINATED:
-            ledger.order(GERMINATE, json.dumps(_arguments(order), sort_keys=True), position.step + 1, ended)
+            self._setup.ledger.order(*_germination(order), before_step=step + 1)
         else:
-            if order.stage not in PLANTED and plot.owner is not None:
-                ledger.order(REMOVE, json.dumps({"slot": plot.name}), position.step + 1, ended)
-            plot.enter(order.stage, position.step, order.blend_steps)
+            if order.stage is Stage.CULLED:
+                self._setup.ledger.order(*removed(order.slot, order.number), before_step=step + 1)
+            plot.enter(order.stage, step, order.blend_steps)
         reached("seed_moved")
-        _log.info("seed %s: %s after step %d", plot.name, order.stage.name, position.step)
+        _log.info("seed %s: %s after step %d", plot.name, order.stage.name, step)
 
     def _moved(self) -> None:
         """A new move was answered: report the groups of an optimizer that came or went."""
@@ -151,13 +149,13 @@ def _filled(order: MoveSeed, plot: Plot) -> MoveSeed:
     return replace(order, example=plot.input_shape, dtype=plot.input_dtype)
 
 
-def _arguments(order: MoveSeed) -> dict[str, Any]:
-    """Return the arguments of the ledger's change, from which the same seed can be built."""
-    return {
-        "slot": order.slot,
-        "number": order.number,
-        "blueprint": order.blueprint,
-        "parameters": order.parameters,
-        "example": list(order.example),
-        "dtype": order.dtype,
-    }
+def _germination(order: MoveSeed) -> ShapeChange:
+    """Return the ledger's entry of a germination, from which the same seed can be built."""
+    return germinated(
+        order.slot,
+        order.number,
+        blueprint=order.blueprint,
+        parameters=order.parameters,
+        example=order.example,
+        dtype=order.dtype,
+    )
