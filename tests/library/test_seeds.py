@@ -8,7 +8,7 @@ import pytest
 
 from tests.daemon.harness import within
 from tests.library.inside import ordered, state_of
-from tests.library.seeds import QUICK, Gardener, given_in, pieces, train
+from tests.library.seeds import PLAN, QUICK, Gardener, given_in, pieces, train
 from tests.library.test_detection import events_of, of
 from tests.library.test_library import bits
 from tolariad.core.checkpoints import words as ck
@@ -171,28 +171,31 @@ def test_a_rollback_to_before_the_first_seed_leaves_the_model_as_it_was_built(tm
     assert pieces(tmp_path / "run").keys() == pieces(tmp_path / "alone").keys()
 
 
-@pytest.mark.parametrize("first", [5, 11])
-def test_a_rollback_in_memory_goes_over_a_germination_and_a_cull(tmp_path, calm, first):
-    """To a snapshot from before update `first`, before which a seed germinated or was culled. No file is read."""
-    task, targets = Gardener(), []
+@pytest.mark.parametrize(("plan", "first"), [(PLAN, 11), ({12: PLAN[2], 13: PLAN[3]}, 13)])
+def test_a_rollback_in_memory_goes_over_a_cull_and_a_germination(tmp_path, calm, plan, first):
+    """To a snapshot from before update `first`, before which a seed was culled or germinated. No file is read."""
+    task, gone_back = Gardener(plan), []
 
     def back(step):
         time.sleep(0.1)  # a snapshot is hashed meanwhile, and kept at the next boundary
-        kept = [one.step for one in state_of(task.run).snapshots.kept if one.step < first]
-        if step >= first and kept and not targets:
-            targets.append(max(kept))
-            assert ordered(task.run, rb.Rollback(step=targets[0], tier=rb.Tier.FAST))
+        kept = [one.step for one in state_of(task.run).snapshots.promoted if one.step < first]
+        if step >= first and kept and not gone_back:
+            gone_back.append(step)
+            assert ordered(task.run, rb.Rollback(step=max(kept), tier=rb.Tier.FAST))
 
     task.also = back
-    train(tmp_path / "run", task, **VARIANTS["in memory"])
+    model = train(tmp_path / "run", task, **VARIANTS["in memory"])
     events = events_of(tmp_path / "run")
     (begun,) = of(events, rb.RollbackBegun)
     (done,) = of(events, rb.RolledBack)
 
     assert begun.tier is rb.Tier.FAST
-    assert done.step < first
+    assert 0 < done.step < first
     assert of(events, rb.RollbackAborted) == []
     assert of(events, lr.LrViolationDetected) == []
-    if first > 5:
-        # A seed that germinates again is another one: no number is used twice.
+    if plan is PLAN:
         assert pieces(tmp_path / "run") == calm("in memory")
+    else:
+        # A seed that germinates again is another one: no number is used twice.
+        assert [one.germination for one in of(events, sd.SeedMoved) if one.stage is Stage.GERMINATED] == [1, 2]
+        assert model[3].stage is Stage.TRAINING
