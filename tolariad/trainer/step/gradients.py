@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import torch
@@ -15,6 +16,7 @@ import torch
 from tolariad.core.steps.words import NOT_MEASURED
 from tolariad.trainer.data.feed import to_device
 from tolariad.trainer.errors import SetupRefused
+from tolariad.trainer.seeds.tending import tend
 from tolariad.trainer.step.measured import InFlight, Measured, measured
 
 if TYPE_CHECKING:
@@ -36,9 +38,11 @@ def forward_backward(setup: Setup, batches: Sequence[Any], step: int = 1) -> Mea
 def numbers_of(setup: Setup, losses: list[torch.Tensor], step: int) -> Measured | InFlight:
     """Return the mean loss and the norm of the gradients of update `step`. `losses`: of its micro-batches, detached."""
     setup.rates.drop_frozen_gradients()
-    overflow = setup.scaling.unscale([one.optimizer for one in setup.owners]) if setup.scaling is not None else None
+    overflow = setup.scaling.unscale([one.optimizer for one in setup.host]) if setup.scaling is not None else None
     device = losses[0].device
     norm = norm_of(setup, device, step)
+    if setup.garden.active:
+        tend(setup)
     if device.type != "cpu":
         return _to_host(losses, torch.as_tensor(norm), overflow)
     loss = sum([loss.item() for loss in losses]) / len(losses)
@@ -51,12 +55,13 @@ def norm_of(setup: Setup, device: torch.device, step: int) -> torch.Tensor | flo
     -1: not measured.
     """
     if setup.clip is not None:
-        return _told(setup.clip(setup.model))
+        clip = partial(setup.clip, setup.model)
+        return _told(setup.garden.hide_gradients(clip) if setup.garden.active else clip())
     if (step - 1) % setup.settings.grad_norm.every:
         return NOT_MEASURED
     gradients = [
         grad
-        for owner in setup.owners
+        for owner in setup.host
         for group in owner.optimizer.param_groups
         for p in group["params"]
         if (grad := p.grad) is not None

@@ -57,6 +57,13 @@ class Scaling:
             found += self._scaler._found_inf_per_device(one).values()  # noqa: SLF001
         return torch.stack([each.to(found[0].device) for each in found]).sum()
 
+    def unscale_apart(self, gradients: Sequence[torch.Tensor]) -> None:
+        """Divide gradients that have no influence on the scale: those of seeds. Overflows stay in them."""
+        scale = self._scaler._scale  # noqa: SLF001 - get_scale() would wait for the device
+        if scale is not None:
+            # The same arithmetic as in GradScaler.unscale_.
+            torch._foreach_mul_(list(gradients), scale.double().reciprocal().float())
+
     def move_on(self) -> None:
         """Update the scale after an update: smaller after an overflow, larger after many updates without one."""
         if self._has_gradients:

@@ -24,6 +24,7 @@ OPTIONAL: Final = (
     "clip_gradients",
     "loss_unit",
     "participants",
+    "seed_slots",
     "on_step_end",
     "on_epoch_end",
     "on_validation_end",
