@@ -24,6 +24,7 @@ from tolariad.core.health import words as hv
 from tolariad.core.rates import words as learning_rate
 from tolariad.core.rollback import words as rollback
 from tolariad.core.run import words as run
+from tolariad.core.seeds import words as seeds
 from tolariad.core.snapshots import words as snapshots
 from tolariad.core.steps import words as steps
 from tolariad.core.trainer import words as trainer
@@ -37,6 +38,7 @@ CONCERNS: Final = {
     "Orders and notes": control,
     "Learning rates and optimizers": learning_rate,
     "Architecture": architecture,
+    "Seeds": seeds,
     "Budgets": budgets,
     "Rollbacks": rollback,
     "Snapshots": snapshots,

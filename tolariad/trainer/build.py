@@ -21,6 +21,7 @@ from tolariad.trainer.data.feed import Feed, TensorFeed
 from tolariad.trainer.data.loaders import feed_of
 from tolariad.trainer.data.randomness import derived_seed, preserved_rng, seed_everything
 from tolariad.trainer.errors import SetupRefused
+from tolariad.trainer.gradients.auxiliary import auxiliary_losses
 from tolariad.trainer.health.watch import Monitor
 from tolariad.trainer.lr.configured import controller_for, horizon
 from tolariad.trainer.optim.average import Average
@@ -28,6 +29,7 @@ from tolariad.trainer.optim.configured import build_optimizers
 from tolariad.trainer.optim.owners import Owner
 from tolariad.trainer.process import determinism
 from tolariad.trainer.rollback.participants import Participants
+from tolariad.trainer.seeds.found import find_slots, garden_of
 from tolariad.trainer.setup import Setup
 from tolariad.trainer.step.compiled import compile_forward
 from tolariad.trainer.step.measured import reads_late
@@ -66,9 +68,10 @@ def build(config: bytes, threads: int | None = None, given: FoundTask | None = N
     seed_everything(derived_seed(settings.rng_seed, "task"))  # a task may draw while it is imported and created
     found = _found(given, settings)
     model = _model(found.task, settings, device)
+    slots = find_slots(found.task, model, settings)
     train, validation = _feeds(found.task, settings)
     owned = build_optimizers(found.task, model, settings)
-    owners = tuple(Owner(name, groups.optimizer) for name, groups in owned.items())
+    owners = [Owner(name, groups.optimizer) for name, groups in owned.items()]
     steps_per_epoch = _steps_per_epoch(train, settings.accumulate)
     drawn_for = horizon(steps_per_epoch, settings)
     late = reads_late(settings, device)
@@ -77,6 +80,16 @@ def build(config: bytes, threads: int | None = None, given: FoundTask | None = N
     watch = Monitor(model, device, settings.detect, reads_late=late, loss_unit=_loss_unit(found.task))
     ledger = Ledger(found.task, model, owners, rates, average, device=device)
     ledger.notify(watch.backup.look_again)
+    garden = garden_of(slots, ledger, owners, rates, settings=settings)
+    environment = determinism.environment(
+        model,
+        device=device,
+        grade=grade,
+        precision=settings.precision,
+        task_hash=found.source_hash,
+        config_hash=_config_hash(settings, drawn_for.total_steps),
+        data=tuple(feed.fingerprint() for feed in (train, validation) if feed is not None),
+    )
     clip = getattr(found.task, "clip_gradients", None)
     setup = Setup(
         settings=settings,
@@ -84,21 +97,14 @@ def build(config: bytes, threads: int | None = None, given: FoundTask | None = N
         task=found.task,
         model=model,
         owners=owners,
+        host=tuple(owners),
         rates=rates,
         train=train,
         validation=validation,
         device=device,
         moves=not (device.type == "cpu" and isinstance(train, TensorFeed) and train.is_on_host),
         forward=forward,
-        environment=determinism.environment(
-            model,
-            device=device,
-            grade=grade,
-            precision=settings.precision,
-            task_hash=found.source_hash,
-            config_hash=_config_hash(settings, drawn_for.total_steps),
-            data=tuple(feed.fingerprint() for feed in (train, validation) if feed is not None),
-        ),
+        environment=environment,
         steps_per_epoch=steps_per_epoch or 0,
         notes=tuple(filter(None, (train.note, _WITHOUT_VALIDATION if validation is None else "", drawn_for.note))),
         average=average,
@@ -107,8 +113,10 @@ def build(config: bytes, threads: int | None = None, given: FoundTask | None = N
         reads_late=late,
         watch=watch,
         ledger=ledger,
+        garden=garden,
         clip=clip if callable(clip) else None,
         training_step=_training_step(found.task, settings),
+        auxiliary=auxiliary_losses(found.task, settings, settings.rng_seed),
         participants=_participants(found.task, model),
     )
     check_capturable(model, owners, found.task, train)

@@ -5,5 +5,6 @@ from __future__ import annotations
 from typing import TypeAlias
 
 from tolariad.core.rates.words import SetRate
+from tolariad.core.seeds.words import MoveSeed
 
-AnyBoundaryOrder: TypeAlias = SetRate
+AnyBoundaryOrder: TypeAlias = SetRate | MoveSeed

@@ -88,8 +88,13 @@ def fields_of(kind: type[Struct]) -> Mapping[str, msgspec.structs.FieldInfo]:
 
 
 def section_of(kind: Any) -> type[Struct] | None:
-    """Return the Struct of a field that is a section, without its annotation; None for a plain value."""
+    """Return the Struct of a field that is a section, without its annotation; None for a plain value.
+
+    A section may be optional: null then is another value than the section with its defaults.
+    """
     plain = _bare(kind)
+    if _is_optional(plain):
+        plain = next(part for part in typing.get_args(plain) if part is not type(None))
     return plain if isinstance(plain, type) and issubclass(plain, Struct) else None
 
 
@@ -135,6 +140,11 @@ def _bare(kind: Any) -> Any:
     return kind
 
 
+def _is_optional(plain: Any) -> bool:
+    is_union = typing.get_origin(plain) in {typing.Union, UnionType}
+    return is_union and type(None) in typing.get_args(plain)
+
+
 def _read_struct(kind: type[S], raw: Any, path: str, problems: list[Problem]) -> S | None:
     if not isinstance(raw, Mapping):
         problems.append(Problem(path=path, what=f"expected a mapping of keys, got {_name_of(raw)}"))
@@ -159,6 +169,8 @@ def _read_struct(kind: type[S], raw: Any, path: str, problems: list[Problem]) ->
 def _read_value(kind: Any, raw: Any, path: str, problems: list[Problem]) -> Any:
     section = section_of(kind)
     if section is not None:
+        if raw is None and _is_optional(_bare(kind)):
+            return None
         # An empty section is what is left if all its lines are commented out. It means the defaults.
         return _read_struct(section, {} if raw is None else raw, path, problems)
     item = items_of(kind)

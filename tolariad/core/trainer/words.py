@@ -9,6 +9,7 @@ import msgspec
 from tolariad.core.base import DaemonEffect, Event, Hex, Report, Seconds, Step, TrainerEffect
 from tolariad.core.learning_rate.group import Group
 from tolariad.core.run.words import Limits
+from tolariad.core.seeds.words import SlotFound
 
 
 class DeathReason(enum.Enum):
@@ -186,13 +187,19 @@ class ExitTrainer(TrainerEffect, frozen=True, kw_only=True):
 
 
 class ReadyReport(Report, frozen=True, kw_only=True):
-    """Model, optimizer and data are built. Nothing is restored or trained yet."""
+    """Model, optimizer and data are built. Nothing is restored or trained yet.
+
+    `slots`: those for seeds, in the order of the model's modules. `blueprints`: the names of those that are built in or
+    installed.
+    """
 
     environment: Environment
     parameters: int
     steps_per_epoch: int
     notes: tuple[str, ...] = ()
     groups: tuple[Group, ...] = ()
+    slots: tuple[SlotFound, ...] = ()
+    blueprints: tuple[str, ...] = ()
 
 
 class SetupRefusedReport(Report, frozen=True, kw_only=True):

@@ -80,6 +80,11 @@ class Updates:
         if name not in self._owned:
             hint = did_you_mean(nearest(str(name), self._owned))
             raise SetupRefused(f"update({name!r}): the optimizers are {', '.join(self._owned)}{hint}")
+        if self._setup.garden.plots:
+            raise SetupRefused(
+                f"update({name!r}): the model has slots for seeds, and which of several losses a seed is to learn from "
+                "is not known. Remove the slots, or call run.step(loss) once for each batch"
+            )
         if not self._step:
             raise SetupRefused(f"update({name!r}) was called outside of a step: call it in training_step only")
         loss = scalar(loss, f"update({name!r}, loss): the loss must be")
