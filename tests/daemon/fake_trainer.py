@@ -14,7 +14,7 @@ import sys
 import time
 from pathlib import Path
 
-from tolariad import run_files
+from tolariad import lifelines, run_files
 from tolariad.channel import Activity, Page, TrainerEnd
 from tolariad.core.checkpoints import words as ck
 from tolariad.core.control import words as cv
@@ -23,7 +23,7 @@ from tolariad.core.steps import words as sv
 from tolariad.core.trainer import words as tv
 from tolariad.trainer.errors import ToldToExit
 from tolariad.trainer.orders import Boundary, Link
-from tolariad.trainer.process import lifelines as process
+from tolariad.trainer.process.lifelines import dump_stacks_on_request, lock_run
 
 STEPS_PER_EPOCH = int(os.environ.get("FAKE_EPOCH", "10"))
 # How long a step takes; `crawl` makes the rest of a trainer's steps slow, so that a test can catch it in the middle.
@@ -174,14 +174,14 @@ def main() -> int:
     if orphan:
         (args.run / "orphan").write_text(str(os.getpid()))
     else:
-        process.die_with_parent(args.parent_pid)
-    process.be_ordinary()
-    process.ignore_terminal_signals()
-    process.dump_stacks_on_request(args.run)
+        lifelines.die_with_parent(args.parent_pid)
+    lifelines.be_ordinary()
+    lifelines.ignore_terminal_signals()
+    dump_stacks_on_request(args.run)
     page = Page.attach(args.page_fd)
     page.beat(0, time.monotonic_ns(), Activity.BUILD)
-    lock = process.lock_run(args.run, lambda: None)
-    process.guard_children((args.channel_fd, lock, args.page_fd))
+    lock = lock_run(args.run, lambda: None)
+    lifelines.guard_children((args.channel_fd, lock, args.page_fd))
     end = TrainerEnd(socket.socket(fileno=args.channel_fd), page)
     if os.environ.get("FAKE_REFUSAL"):
         end.report(tv.SetupRefusedReport(why=os.environ["FAKE_REFUSAL"]))
