@@ -15,7 +15,6 @@ import hypothesis
 import hypothesis.core
 import pytest
 
-from tests.campaign.forks import Template
 from tests.core.reactions.checked import check_declarations, record_decisions
 
 MEMORY = Path("/dev/shm")
@@ -84,6 +83,8 @@ def run_dir(tmp_path: Path) -> Path:
 @pytest.fixture(scope="session")
 def template(tmp_path_factory):
     """The process from which programs that need torch are forked: it imports torch once."""
+    from tests.campaign.forks import Template  # the mutation table copies a part of the tests only
+
     with Template(tmp_path_factory.mktemp("template")) as started:
         yield started
 

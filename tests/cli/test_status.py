@@ -20,7 +20,7 @@ from tolariad.core.health.words import ConservativeModeEntered, EmergencyRaised,
 from tolariad.core.inputs import TrainerGone, TrainerSpawned
 from tolariad.core.rollback.words import RolledBack
 from tolariad.core.run.words import FailureKind, RunCompleted, RunFailed, RunStopped, StopMode
-from tolariad.core.steps.words import SkipReason, StepSkipped, ValidationFinished
+from tolariad.core.steps.words import MetricsNamedReport, SkipReason, StepReport, StepSkipped, ValidationFinished
 from tolariad.core.trainer.words import DeathReason, SetupRefusedReport, TrainerDied
 
 FIELDS = {field.name for field in msgspec.structs.fields(RunStatus)}
@@ -309,6 +309,19 @@ def test_the_tasks_own_metrics_are_in_the_line_of_the_validation(tolaria, live_r
         one for one in tolaria("status", "--dir", live_run.path.parent).out.splitlines() if "  validation " in one
     ]
     assert line.split() == ["validation", "auc", "0.75,", "f1", "0.5"]
+
+
+def test_the_tasks_metrics_of_the_last_step_have_a_line(tolaria, live_run):
+    """What `loss` returned beside the loss; without any there is no line."""
+    assert "  metrics " not in tolaria("status", "--dir", live_run.path.parent).out
+    recorder = live_run.recorder
+    step = StepReport(step=13, epoch=2, batch=3, loss=0.5, grad_norm=1.0, lr=0.003, rates=1, metrics=(0.25, 7.0))
+    live_run.do(lambda: recorder.report(MetricsNamedReport(names=("acc", "margin"))))
+    live_run.do(lambda: recorder.report(step))
+    (line,) = [one for one in tolaria("status", "--dir", live_run.path.parent).out.splitlines() if "  metrics " in one]
+    assert line.split() == ["metrics", "acc", "0.25,", "margin", "7"]
+    shown = tolaria("status", "--dir", live_run.path.parent, "--json").json
+    assert shown["step_metrics"] == {"acc": 0.25, "margin": 7.0}
 
 
 def test_the_time_of_a_checkpoint_of_a_dead_run_is_local_and_to_the_second(tolaria, dead_run):

@@ -172,3 +172,16 @@ def test_a_sentence_is_one_whatever_its_fields_hold(event):
 def test_a_sentence_names_what_who_and_why(event, words):
     """One for each of those that people ask for most."""
     assert sentence(event) == words
+
+
+def test_notes_of_the_set_up_are_in_the_sentence_of_the_built_model():
+    """Such as those of a task without validation data: also in `tolaria events` and `tolaria why`."""
+    event = tv.ExecutionContextRecorded(
+        incarnation=1,
+        environment=sample(inspect.type_info(tv.Environment)),
+        hash="ab",
+        parameters=7,
+        steps_per_epoch=3,
+        notes=("the task has no validation data; epochs end without metrics",),
+    )
+    assert sentence(event).endswith(" Note: the task has no validation data; epochs end without metrics.")

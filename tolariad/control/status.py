@@ -147,9 +147,10 @@ class RunStatus(msgspec.Struct, frozen=True, kw_only=True):
 
     A number that is not finite is null; the field `..._state` beside it holds `nan`, `pos_inf` or `neg_inf`. `time` is
     now or, without a daemon, the time of the last step or of the run's start. `metrics`: all values of the last
-    validation, by the task's names. `said`: the newest actions, oldest first. `troubles`: all kinds that there were
-    since the run began, the one that occurred last at the end. `served_by`: `daemon` or `library` (a program that
-    calls `Tolaria.train` or `run`), absent if the run is not live; `pid` is this process.
+    validation, by the task's names; `step_metrics`: those of the last step. `said`: the newest actions, oldest first.
+    `troubles`: all kinds that there were since the run began, the one that occurred last at the end. `served_by`:
+    `daemon` or `library` (a program that calls `Tolaria.train` or `run`), absent if the run is not live; `pid` is this
+    process.
     """
 
     name: str
@@ -199,6 +200,7 @@ class RunStatus(msgspec.Struct, frozen=True, kw_only=True):
     said: tuple[SaidStatus, ...] = ()
     troubles: tuple[TroubleStatus, ...] = ()
     served_by: Server | None = None
+    step_metrics: dict[str, float | None] = {}
 
 
 def run_status(state: RunState, directory: str, facts: LiveFacts) -> RunStatus:
@@ -253,6 +255,7 @@ def run_status(state: RunState, directory: str, facts: LiveFacts) -> RunStatus:
         said=tuple(_said(one) for one in state.said.latest),
         troubles=_troubles(state),
         served_by=facts.served_by,
+        step_metrics={name: finite(value) for name, value in progress.step_metrics.items()},
     )
 
 

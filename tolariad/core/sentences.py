@@ -95,7 +95,8 @@ def _built(e: tv.ExecutionContextRecorded) -> str:
     a_epoch = f", {counted(e.steps_per_epoch, 'step')} an epoch" if e.steps_per_epoch else ""
     where = f"{e.environment.device}, torch {e.environment.torch}"
     other = f" Other data were accepted: {e.other_data.rstrip('.')}." if e.other_data else ""
-    return f"Trainer {e.incarnation} built the model: {e.parameters} parameters{a_epoch}, on {where}.{other}"
+    notes = f" Note{because(listed(e.notes))}" if e.notes else ""
+    return f"Trainer {e.incarnation} built the model: {e.parameters} parameters{a_epoch}, on {where}.{other}{notes}"
 
 
 def _scheduled(e: tv.SchedulingRecorded) -> str:
