@@ -114,6 +114,14 @@ class EmergencyStatus(msgspec.Struct, frozen=True, kw_only=True):
     why: str
 
 
+class SeedStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """A slot that is not empty, or not free yet: its stage by Leyline's name, and the seed's share in the output."""
+
+    slot: str
+    stage: str
+    alpha: float
+
+
 class SaidStatus(msgspec.Struct, frozen=True, kw_only=True):
     """A notable action of the run, recorded as event `seq`, as a sentence.
 
@@ -199,6 +207,7 @@ class RunStatus(msgspec.Struct, frozen=True, kw_only=True):
     said: tuple[SaidStatus, ...] = ()
     troubles: tuple[TroubleStatus, ...] = ()
     served_by: Server | None = None
+    seeds: tuple[SeedStatus, ...] = ()
 
 
 def run_status(state: RunState, directory: str, facts: LiveFacts) -> RunStatus:
@@ -251,7 +260,16 @@ def run_status(state: RunState, directory: str, facts: LiveFacts) -> RunStatus:
         said=tuple(_said(one) for one in state.said.latest),
         troubles=_troubles(state),
         served_by=facts.served_by,
+        seeds=_seeds(state),
     )
+
+
+def _seeds(state: RunState) -> tuple[SeedStatus, ...]:
+    found, step = state.seeds, state.progress.step
+    if not found.seeds:
+        return ()
+    seeds = (found.seed(one.name) for one in found.slots if one.name in found.seeds)
+    return tuple(SeedStatus(slot=one.slot, stage=one.stage.name, alpha=one.alpha_after(step)) for one in seeds)
 
 
 def _number(name: str, value: float | None) -> dict[str, Any]:
