@@ -9,6 +9,7 @@ from typing import Annotated, Any, Final, Literal
 
 import msgspec
 
+from tolariad.control.tables import SeedStatus, growing
 from tolariad.core.checkpoints.catalogue_slice import none_left
 from tolariad.core.plain import finite, number_state, rfc3339
 from tolariad.core.run import limit_ask as limits
@@ -112,14 +113,6 @@ class EmergencyStatus(msgspec.Struct, frozen=True, kw_only=True):
 
     level: str
     why: str
-
-
-class SeedStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """A slot that is not empty, or not free yet: its stage by Leyline's name, and the seed's share in the output."""
-
-    slot: str
-    stage: str
-    alpha: float
 
 
 class SaidStatus(msgspec.Struct, frozen=True, kw_only=True):
@@ -260,16 +253,8 @@ def run_status(state: RunState, directory: str, facts: LiveFacts) -> RunStatus:
         said=tuple(_said(one) for one in state.said.latest),
         troubles=_troubles(state),
         served_by=facts.served_by,
-        seeds=_seeds(state),
+        seeds=growing(state),
     )
-
-
-def _seeds(state: RunState) -> tuple[SeedStatus, ...]:
-    found, step = state.seeds, state.progress.step
-    if not found.seeds:
-        return ()
-    seeds = (found.seed(one.name) for one in found.slots if one.name in found.seeds)
-    return tuple(SeedStatus(slot=one.slot, stage=one.stage.name, alpha=one.alpha_after(step)) for one in seeds)
 
 
 def _number(name: str, value: float | None) -> dict[str, Any]:

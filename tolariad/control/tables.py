@@ -174,6 +174,14 @@ def _rate_group(state: RunState, index: int, step: int) -> RateGroup:
     )
 
 
+class SeedStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """A slot that is not empty, or not free yet: its stage by Leyline's name, and the seed's share in the output."""
+
+    slot: str
+    stage: str
+    alpha: float
+
+
 class SeedRow(msgspec.Struct, frozen=True, kw_only=True):
     """One slot and its seed. `stage` is its name in Leyline; in DORMANT the slot is empty, and most fields are absent.
 
@@ -261,3 +269,12 @@ def _seed_row(state: RunState, slot: str, layer_depth: int) -> SeedRow:
 def _measured(value: float) -> float | None:
     """Return a number that was measured, or None."""
     return None if value < 0 else finite(value)
+
+
+def growing(state: RunState) -> tuple[SeedStatus, ...]:
+    """Return the slots that are not free, with their stages."""
+    found, step = state.seeds, state.progress.step
+    if not found.seeds:
+        return ()
+    seeds = (found.seed(one.name) for one in found.slots if one.name in found.seeds)
+    return tuple(SeedStatus(slot=one.slot, stage=one.stage.name, alpha=one.alpha_after(step)) for one in seeds)
