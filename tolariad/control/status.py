@@ -9,6 +9,7 @@ from typing import Annotated, Any, Final, Literal
 
 import msgspec
 
+from tolariad.control.tables import SeedStatus, growing
 from tolariad.core.checkpoints.catalogue_slice import none_left
 from tolariad.core.plain import finite, number_state, rfc3339
 from tolariad.core.run import limit_ask as limits
@@ -201,6 +202,7 @@ class RunStatus(msgspec.Struct, frozen=True, kw_only=True):
     troubles: tuple[TroubleStatus, ...] = ()
     served_by: Server | None = None
     step_metrics: dict[str, float | None] = {}
+    seeds: tuple[SeedStatus, ...] = ()
 
 
 def run_status(state: RunState, directory: str, facts: LiveFacts) -> RunStatus:
@@ -256,6 +258,7 @@ def run_status(state: RunState, directory: str, facts: LiveFacts) -> RunStatus:
         troubles=_troubles(state),
         served_by=facts.served_by,
         step_metrics={name: finite(value) for name, value in progress.step_metrics.items()},
+        seeds=growing(state),
     )
 
 
