@@ -1,4 +1,4 @@
-"""Built-in blueprints: the identity at birth by every bit, parameters where the example is, and a gradient to learn by."""
+"""Built-in blueprints: the identity at birth by every bit, the parameters of the example, a gradient to learn by."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ CASES = [(name, shape) for name, shapes in SHAPES.items() for shape in shapes]
 
 
 def inputs(shape: tuple[int, ...], dtype: torch.dtype) -> list[torch.Tensor]:
-    """Return inputs that are hard to return unchanged: zeros of both signs, only negative numbers, tiny and huge ones."""
+    """Return inputs that are hard to return unchanged: zeros of both signs, negative, tiny and huge numbers."""
     generator = torch.Generator().manual_seed(5)
     some = torch.randn(shape, generator=generator)
     signs = torch.where(some > 0, 0.0, -0.0)

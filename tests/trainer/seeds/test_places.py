@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import copy
-from collections import OrderedDict, namedtuple
+from collections import OrderedDict
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import pytest
 import torch
@@ -15,7 +16,12 @@ from tolariad.core.seeds.stages import Stage
 from tolariad.trainer.errors import SetupRefused
 from tolariad.trainer.seeds import SeedSlot, attach, host_parameters, parameter_owners, slots_of
 
-Pair = namedtuple("Pair", "count values")
+
+class Pair(NamedTuple):
+    """A count first."""
+
+    count: torch.Tensor
+    values: torch.Tensor
 
 
 @dataclass

@@ -12,7 +12,7 @@ from tests.house.tree import ROOT
 from tolariad.trainer.errors import SetupRefused
 from tolariad.trainer.seeds import Blueprint, blueprint_names, find_blueprint, registry
 
-FILE = '''
+FILE = """
 import torch
 from torch import nn
 
@@ -31,7 +31,7 @@ wrong = object()
 class Raising:
     def __init__(self):
         raise ValueError("no luck")
-'''
+"""
 
 
 @pytest.fixture

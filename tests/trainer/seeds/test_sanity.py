@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 
 import numpy as np
 import pytest
@@ -50,28 +51,6 @@ def dropping() -> nn.Module:
     return nn.Sequential(find_blueprint("low_rank").build(EXAMPLE), nn.Dropout(0.5))
 
 
-REFUSED = {
-    "no module": (lambda: 3, "returned a int, not a torch.nn.Module"),
-    "lazy": (lambda: nn.LazyLinear(6), "the seed's weight is lazy"),
-    "another device": (lambda: nn.Linear(6, 6, device="meta"), "weight is on meta, its slot on cpu; build it there"),
-    "not finite": (not_finite, "the seed's weight is not finite"),
-    "a statistic that is not finite": (lambda: with_buffer(float("inf")), "the seed's running is not finite"),
-    "no parameters": (nn.Identity, "no parameter that can learn"),
-    "frozen": (frozen, "no parameter that can learn"),
-    "a slot inside": (lambda: nn.Sequential(nn.Linear(6, 6), SeedSlot("x")), "has a slot itself"),
-    "the host's layer": (lambda: HOST[1], "the seed's weight is the model's 1.weight"),
-    "a view of the host": (lambda: viewing(), "the seed's weight is the model's 0.weight"),
-    "it raises": (lambda: nn.Linear(5, 5), r"raises RuntimeError on an input of shape \(4, 6\)"),
-    "a tuple": (lambda: Doing(lambda out, _: (out,)), "returns a tuple, not a tensor"),
-    "another shape": (lambda: Doing(lambda out, _: out[:, :3]), r"returns shape \(4, 3\) for an input of shape \(4, 6\)"),
-    "another dtype": (lambda: Doing(lambda out, _: out.double()), "returns dtype torch.float64 for an input of dtype"),
-    "in place": (lambda: Doing(lambda out, h: (out, h.relu_())[0]), "writes to its input"),
-    "moods": (lambda: Doing(lambda out, _: out * next(MOODS)), "returns different values for the same input"),
-    "not the identity": (Shifting, r"not the identity: in train mode it changes its input by up to 1\.\d+"),
-    "only in eval mode": (lambda: dropping(), "not the identity: in train mode"),
-    "NaN": (lambda: Doing(lambda out, _: out * float("nan")), "returns different values|not the identity"),
-    "it never learns": (dead, "no gradient reaches any parameter of the seed"),
-}
 MOODS = iter(range(1, 100))
 
 
@@ -87,12 +66,39 @@ def viewing() -> nn.Module:
     return seed
 
 
+REFUSED = {
+    "no module": (lambda: 3, "returned a int, not a torch.nn.Module"),
+    "lazy": (lambda: nn.LazyLinear(6), "the seed's weight is lazy"),
+    "another device": (lambda: nn.Linear(6, 6, device="meta"), "weight is on meta, its slot on cpu; build it there"),
+    "not finite": (not_finite, "the seed's weight is not finite"),
+    "a statistic that is not finite": (lambda: with_buffer(float("inf")), "the seed's running is not finite"),
+    "no parameters": (nn.Identity, "no parameter that can learn"),
+    "frozen": (frozen, "no parameter that can learn"),
+    "a slot inside": (lambda: nn.Sequential(nn.Linear(6, 6), SeedSlot("x")), "has a slot itself"),
+    "the host's layer": (lambda: HOST[1], "the seed's weight is the model's 1.weight"),
+    "a view of the host": (viewing, "the seed's weight is the model's 0.weight"),
+    "it raises": (lambda: nn.Linear(5, 5), r"raises RuntimeError on an input of shape \(4, 6\)"),
+    "a tuple": (lambda: Doing(lambda out, _: (out,)), "returns a tuple, not a tensor"),
+    "another shape": (
+        lambda: Doing(lambda out, _: out[:, :3]),
+        r"returns shape \(4, 3\) for an input of shape \(4, 6\)",
+    ),
+    "another dtype": (lambda: Doing(lambda out, _: out.double()), "returns dtype torch.float64 for an input of dtype"),
+    "in place": (lambda: Doing(lambda out, h: (out, h.relu_())[0]), "writes to its input"),
+    "moods": (lambda: Doing(lambda out, _: out * next(MOODS)), "returns different values for the same input"),
+    "not the identity": (Shifting, r"not the identity: in train mode it changes its input by up to 1\.\d+"),
+    "dropout of all": (dropping, "not the identity: in train mode"),
+    "NaN": (lambda: Doing(lambda out, _: out * float("nan")), "returns different values|not the identity"),
+    "it never learns": (dead, "no gradient reaches any parameter of the seed"),
+}
+
+
 @pytest.mark.parametrize("kind", list(REFUSED))
 def test_a_seed_that_may_not_germinate_is_refused(kind):
     """A sentence that names the reason."""
     make, message = REFUSED[kind]
-    with pytest.raises(AssertionError, match=message):
-        raise AssertionError(sanity(make(), EXAMPLE, HOST))
+
+    assert re.search(message, sanity(make(), EXAMPLE, HOST))
 
 
 GOOD = {

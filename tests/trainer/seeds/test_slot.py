@@ -68,7 +68,7 @@ def test_example_refuses_a_dtype_that_cannot_learn(dtype):
 
 def test_example_without_an_input_says_what_to_do():
     """The place may never be called."""
-    with pytest.raises(SetupRefused, match="slot a has not seen an input yet.*choose another"):
+    with pytest.raises(SetupRefused, match=r"slot a has not seen an input yet.*choose another"):
         SeedSlot("a").example()
 
 
