@@ -93,7 +93,7 @@ def slots_of(model: nn.Module) -> dict[str, SeedSlot]:
             continue
         if found.setdefault(module.name, module) is not module:
             raise SetupRefused(f"seeds: two slots of this model are named {module.name}; a name is of one slot")
-        module.layer_depth = depth
+        module.set_layer_depth(depth)
     return found
 
 
