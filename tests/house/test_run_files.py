@@ -30,6 +30,7 @@ ALLOWED: dict[str, str] = {
     "tolariad/config.py": _USERS,
     "tolariad/rate_functions.py": _USERS,
     "tolariad/daemon/settings.py::given_text": _USERS,
+    "tolariad/strategy/finding.py": _USERS,
     "tolariad/trainer/tasks/task.py": _USERS,
     "tolariad/cli/checking.py": _USERS,
     "tolariad/cli/journals.py::_written": _USERS,

@@ -32,6 +32,8 @@ from tolariad.core.rollback import words as rb
 from tolariad.core.run import limit_rules
 from tolariad.core.run import rules as run_rules
 from tolariad.core.run import words as rv
+from tolariad.core.seeds import rules as seed_rules
+from tolariad.core.seeds import words as sd
 from tolariad.core.snapshots import rules as snapshot_rules
 from tolariad.core.snapshots import words as sn
 from tolariad.core.state import RunState, apply
@@ -55,6 +57,7 @@ _ENDS: Final = (
 _EMERGENCY: Final = (hv.ConservativeModeEntered, rb.RollbackBegun, rv.RunFrozen)
 _UNUSABLE: Final = (sn.SnapshotRejected, ck.CheckpointUnfit, ck.CheckpointRejected)
 _RETAINED: Final = (ck.CheckpointDeletionBegun, ck.StorageExhausted, ck.StorageRelieved)
+_MOVED: Final = (sd.SeedMoved, sd.SeedMoveAborted, cv.ReportRefused)
 
 TABLE: Final[tuple[Row[RunState], ...]] = (
     # -- inputs --------------------------------------------------------------------------------------------------------
@@ -110,7 +113,8 @@ TABLE: Final[tuple[Row[RunState], ...]] = (
         tv.ReadyReport,
         trainer_rules.ready,
         rate_rules.registered,
-        makes=(tv.ExecutionContextRecorded, rv.RunFailed, lv.LrGroupsRegistered),
+        seed_rules.registered,
+        makes=(tv.ExecutionContextRecorded, rv.RunFailed, lv.LrGroupsRegistered, sd.SeedSlotsRegistered),
     ),
     on(tv.SetupRefusedReport, trainer_rules.setup_refused, makes=(rv.RunFailed,)),
     on(tv.ExceptionReport, trainer_rules.raised, makes=(tv.ExceptionRaised,)),
@@ -154,7 +158,14 @@ TABLE: Final[tuple[Row[RunState], ...]] = (
     ),
     on(cv.HeldReport, checkpoint_rules.of_stop_held, run_rules.paused, makes=(ck.CheckpointBegun, rv.RunPaused)),
     # A kind of boundary order adds its rule here; the others find that the order is none of theirs.
-    on(bw.BoundaryOrderReport, rate_rules.applied, makes=(lv.RateChanged, lv.RateOrderAborted)),
+    on(
+        bw.BoundaryOrderReport,
+        rate_rules.applied,
+        seed_rules.moved,
+        makes=(lv.RateChanged, lv.RateOrderAborted, *_MOVED),
+    ),
+    on(sd.SeedMovedReport, seed_rules.moved, makes=_MOVED),
+    on(sd.SeedsMeasuredReport, seed_rules.measured, makes=(sd.SeedsMeasured,)),
     on(lv.RatesStandingReport, rate_rules.standing, makes=(lv.RatesRestored,)),
     on(lv.RateViolationReport, rate_rules.violated, makes=(lv.LrViolationDetected,)),
     on(lv.AuditReport, rate_rules.audited, makes=(lv.AuditDiffered,)),
@@ -216,6 +227,7 @@ TABLE: Final[tuple[Row[RunState], ...]] = (
         quarantine_rules.remove_ended,
         checkpoint_rules.after_epoch,
         snapshot_rules.after_epoch,
+        seed_rules.follow,
         # Who is asked at the end of an epoch adds its rule above this line.
         boundary_rules.go_on,
         makes=(
@@ -227,6 +239,7 @@ TABLE: Final[tuple[Row[RunState], ...]] = (
             qv.QuarantineRemoved,
             ck.CheckpointBegun,
             sn.SnapshotBegun,
+            sd.SeedMoveOrdered,
         ),
     ),
     on(
@@ -320,8 +333,10 @@ TABLE: Final[tuple[Row[RunState], ...]] = (
     on(sn.SnapshotRejected, snapshot_rules.verify_next),
     on(lv.RateOrdered, boundary_rules.send),
     on(lv.RatesRestored, rate_rules.back_off, makes=(rb.RatesBackedOff, lv.RateOrdered)),
-    on(qv.QuarantineAdded, quarantine_rules.send),
+    on(qv.QuarantineAdded, quarantine_rules.send, seed_rules.follow, makes=(sd.SeedMoveOrdered,)),
     on(qv.QuarantineRemoved, quarantine_rules.send),
+    on(sd.SeedMoveOrdered, boundary_rules.send),
+    on(sd.SeedMoved, seed_rules.follow, makes=(sd.SeedMoveOrdered,)),
     # -- rollbacks -----------------------------------------------------------------------------------------------------
     on(rb.RollbackRequested, rollback_rules.begin_ordered, makes=(rb.RollbackBegun, rb.RollbackAborted)),
     on(
@@ -335,7 +350,7 @@ TABLE: Final[tuple[Row[RunState], ...]] = (
     on(rb.RollbackEscalated, checkpoint_rules.beyond_target, rollback_rules.prepare),
     on(rb.RollbackHeard, budget_rules.exceeded, makes=(bv.BudgetExceeded,)),
     on(rb.RollbackPrepared, budget_rules.exceeded, makes=(bv.BudgetExceeded,)),
-    on(rb.RolledBack, budget_rules.exceeded, makes=(bv.BudgetExceeded,)),
+    on(rb.RolledBack, budget_rules.exceeded, seed_rules.follow, makes=(bv.BudgetExceeded, sd.SeedMoveOrdered)),
     # -- health --------------------------------------------------------------------------------------------------------
     # The answer comes last: a waiting trainer goes on only if nothing else follows.
     on(

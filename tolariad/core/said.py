@@ -24,6 +24,8 @@ from tolariad.core.phrases import last_line
 from tolariad.core.rates import words as lr
 from tolariad.core.rollback import words as rb
 from tolariad.core.run import words as run
+from tolariad.core.seeds import words as sd
+from tolariad.core.seeds.stages import Stage
 from tolariad.core.steps import words as st
 from tolariad.core.trainer import words as tv
 
@@ -62,6 +64,8 @@ SaidEvent: TypeAlias = (
     | lr.RateOrdered
     | cv.StopRequested
     | cv.ReportRefused
+    | sd.SeedMoved
+    | sd.SeedMoveAborted
 )
 # Reported, but no trouble: orders, and the ends of troubles.
 _NO_TROUBLE: Final = (
@@ -71,6 +75,8 @@ _NO_TROUBLE: Final = (
     run.DiskRecovered,
     lr.RateOrdered,
     cv.StopRequested,
+    sd.SeedMoved,
+    sd.SeedMoveAborted,
 )
 # Ends that an order or the daemon caused.
 _TOLD_TO_END: Final = (tv.DeathReason.WITH_DAEMON, tv.DeathReason.KILLED)
@@ -119,6 +125,9 @@ def is_said(event: Event) -> bool:
             return actor is None
         case lr.RateOrdered(actor=actor):
             return actor is not None
+        case sd.SeedMoved(stage=stage):
+            # The other moves after a cull follow by themselves.
+            return stage not in (Stage.EMBARGOED, Stage.RESETTING)
         case ck.CheckpointAborted(why=why):
             # The event that ended the trainer is reported.
             return why != ck.TRAINER_ENDED

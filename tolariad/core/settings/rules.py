@@ -19,7 +19,9 @@ from tolariad.core.phrases import counted
 from tolariad.core.settings.changes import Change, change_of, is_under
 from tolariad.core.settings.model import Settings
 from tolariad.core.settings.optimization import LearningRate, Optimizer, PartOptimizer
+from tolariad.core.settings.pruning import Prune, ShareFrom
 from tolariad.core.settings.reading import ConfigError, Problem, read_settings
+from tolariad.core.settings.strategies import strategy_problems
 from tolariad.core.settings.task_defaults import TASK_DEFAULTS, TASK_OPTIONS, defaults_of
 from tolariad.core.settings.values import read_metric
 
@@ -57,6 +59,7 @@ def check(settings: Settings) -> list[Problem]:
     """Return the problems between values that are each valid by themselves."""
     return [
         *_task_problems(settings.task),
+        *strategy_problems(settings.strategy),
         *_option_problems(settings),
         *_rate_problems(settings),
         *_optimizer_problems(settings.optimizer, "optimizer"),
@@ -64,6 +67,7 @@ def check(settings: Settings) -> list[Problem]:
         *_one_or_several(settings),
         *_breaker_problems(settings),
         *_metric_problems(settings.keep_best),
+        *_prune_problems(settings.prune),
     ]
 
 
@@ -231,12 +235,11 @@ def _task_problems(task: str | None) -> list[Problem]:
 def _option_problems(settings: Settings) -> list[Problem]:
     """Return the problems of options: names that a built-in task does not have, and keys that contain their value."""
     problems = []
-    for section in ("task_options", "prune"):
-        for key, value in getattr(settings, section).items():
-            name, colon, rest = key.partition(":")
-            if colon and value is None:
-                what = f"is a key without a value: YAML needs a space after the colon, as in `{{{name}: {rest}}}`"
-                problems.append(Problem(path=f"{section}.{key}", what=what))
+    for key, value in settings.task_options.items():
+        name, colon, rest = key.partition(":")
+        if colon and value is None:
+            what = f"is a key without a value: YAML needs a space after the colon, as in `{{{name}: {rest}}}`"
+            problems.append(Problem(path=f"task_options.{key}", what=what))
     if settings.task not in TASK_DEFAULTS:
         return problems
     known = TASK_OPTIONS.get(settings.task or "", {})
@@ -308,6 +311,17 @@ def _metric_problems(keep_best: str | None) -> list[Problem]:
     except ValueError as error:
         return [Problem(path="keep_best", what=str(error))]
     return []
+
+
+def _prune_problems(prune: Prune) -> Iterator[Problem]:
+    lists: dict[str, tuple[ShareFrom, ...]] = {"budgets": prune.budgets, "caps": prune.caps}
+    for name, entries in lists.items():
+        epochs = [entry.epoch for entry in entries]
+        if epochs != sorted(set(epochs)):
+            yield Problem(path=f"prune.{name}", what=f"must be in ascending order of epochs, got {shown(epochs)}")
+    shares = [entry.share for entry in prune.caps]
+    if shares != sorted(shares):
+        yield Problem(path="prune.caps", what=f"may not fall: pruned channels do not come back; got {shown(shares)}")
 
 
 def _breaker_problems(settings: Settings) -> list[Problem]:
