@@ -100,7 +100,8 @@ def slots_of(model: nn.Module) -> dict[str, SeedSlot]:
 def parameter_owners(model: nn.Module) -> dict[str, str]:
     """Return, for each parameter of the model, the slot whose seed it belongs to; "" for the host's.
 
-    A parameter of several names is listed by its first.
+    A parameter of several names is listed by its first. This walks through the whole model: keep the answer until the
+    model changes.
     """
     slots = {id(slot): slot.name for slot in slots_of(model).values()}
     owners: dict[str, str] = {}
