@@ -1,4 +1,4 @@
-"""A run with seeds, killed around every move: it ends as a run that nothing killed and whose moves act at the same steps.
+"""A run with seeds, killed around its moves: it ends as one that nothing killed, with its moves at the same steps.
 
 A kill is SIGKILL at a named point: before a move is judged, when the new module is in its slot, when the move is made
 and not answered, and while its answer, a checkpoint or a restore is under way.
@@ -27,8 +27,15 @@ FREEING = (Stage.EMBARGOED, Stage.RESETTING, Stage.DORMANT)
 ORDERED = [PLAN[step] for step in sorted(PLAN)]
 # How often a point is passed at most, in a run that is begun once.
 PASSES = {
-    **{"seed_move": 9, "seed_planted": 2, "seed_moved": 9},
-    **{"boundary": 24, "gate": 20, "step": 20, "capture": 3, "checkpoint_file": 12, "publish": 3},
+    "seed_move": 9,
+    "seed_planted": 2,
+    "seed_moved": 9,
+    "boundary": 24,
+    "gate": 20,
+    "step": 20,
+    "capture": 3,
+    "checkpoint_file": 12,
+    "publish": 3,
 }
 # Points that every start passes, because it restores a checkpoint and takes one at its end.
 ANEW = {"restore": 1, "capture": 1, "checkpoint_file": 3, "manifest": 1, "publish": 1}
@@ -74,13 +81,13 @@ def test_a_run_killed_around_moves_ends_as_one_that_was_not(tmp_path, template, 
 
 @pytest.mark.torture
 @pytest.mark.parametrize("number", range(60))
-def test_a_run_killed_at_drawn_points_ends_as_one_that_was_not(tmp_path, template, number, base_seed):
+def test_a_run_killed_at_drawn_points_ends_as_one_that_was_not(tmp_path, template, number, seed):
     """One to three kills, each at a drawn point; the point of the first is dealt out evenly."""
-    draw = random.Random(f"{base_seed} {number}")
+    draw = random.Random(f"{seed} {number}")
     first = list(PASSES)[number % len(PASSES)]
     kills = [Kill(first, draw.randint(1, PASSES[first]), draw.randrange(2000))]
     for _ in range(draw.randrange(3)):
         point = draw.choice(list(ANEW))
         kills.append(Kill(point, draw.randint(1, ANEW[point]), draw.randrange(1000)))
-    print(f"seed {base_seed}, run {number}: {kills}")
+    print(f"seed {seed}, run {number}: {kills}")
     killed(tmp_path, template, kills)
