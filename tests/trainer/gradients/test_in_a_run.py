@@ -129,7 +129,8 @@ def test_conflicts_are_told_at_checks_only(grown):
         drop_gradients(setup.owners)
 
     assert told[0]["conflicts_detected"] >= 1.0
-    assert told[0]["shared_parameters"] == 2.0
+    # The first layer, and the seeds' own parameters: the host's loss reaches them through the slots.
+    assert told[0]["shared_parameters"] == 2 + sum(len(plot.parameters) for plot in setup.garden.growing)
     assert {"conflicts_detected", "shared_parameters"} & set(told[1]) == set()
     assert told[1]["num_active_seeds"] == 2.0
 
