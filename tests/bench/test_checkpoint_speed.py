@@ -77,9 +77,7 @@ def trained(millions: float) -> Any:
 
 def no_seeds() -> SimpleNamespace:
     """A garden as far as checkpoints look at one: without slots."""
-    return SimpleNamespace(
-        plots={}, active=False, owned_by_seeds=list, state=dict, load=lambda *_: None, prefixes=()
-    )
+    return SimpleNamespace(plots={}, active=False, owned_by_seeds=list, state=dict, load=lambda *_: None, prefixes=())
 
 
 def timed(call: Callable[[], object]) -> float:

@@ -138,8 +138,9 @@ def _measured(module: nn.Module, *, keep_mode: bool = False) -> Iterator[None]:
 
 
 def _without_compiler() -> AbstractContextManager[object]:
-    """Let compiled functions run as they are written. Importing the compiler for this would take seconds."""
-    return torch.compiler.set_stance("force_eager") if "torch._dynamo" in sys.modules else nullcontext()
+    """Let compiled functions run as they are written, if the compiler is loaded. Importing it would take seconds."""
+    # Not `torch._dynamo`: a stand-in has that name (process/light_start.py).
+    return torch.compiler.set_stance("force_eager") if "torch._dynamo.eval_frame" in sys.modules else nullcontext()
 
 
 def _wait_for(tensor: Tensor) -> None:

@@ -2,8 +2,8 @@
 
 Promises: `attach` changes neither the source of the model nor the name of any parameter or buffer. A deep copy of the
 model has slots of its own. The slot acts on the module's output: on the tensor, or on the first floating-point tensor
-of a tuple, list, dict or dataclass, also within another; the rest of the output is passed on. An output without such a
-tensor is passed on as it is.
+with dimensions (not a loss) of a tuple, list, dict or dataclass, also within another. The rest of the output is passed
+on, and so is an output without such a tensor.
 
 Limits: the slot acts when the module is *called*. torch runs no hooks if code calls `module.forward(...)` itself, or
 uses the module's parameters only. A module that is called several times has the slot after each call.
@@ -37,8 +37,6 @@ class _Through:
 
     def __call__(self, module: nn.Module, arguments: Any, output: Any) -> Any:  # noqa: ARG002 - torch's signature
         """Return the output with its first floating-point tensor sent through the slot."""
-        if isinstance(output, Tensor):
-            return self.slot(output) if output.is_floating_point() else output
         return _with_first(output, self.slot)[1]
 
 
@@ -95,7 +93,7 @@ def slots_of(model: nn.Module) -> dict[str, SeedSlot]:
             continue
         if found.setdefault(module.name, module) is not module:
             raise SetupRefused(f"seeds: two slots of this model are named {module.name}; a name is of one slot")
-        module.layer_depth = depth
+        module.set_layer_depth(depth)
     return found
 
 
@@ -177,7 +175,7 @@ def _joined(name: str, child: str) -> str:
 def _with_first(output: Any, slot: SeedSlot) -> tuple[bool, Any]:
     """Return whether a tensor was found, and the output with what the slot made of it."""
     if isinstance(output, Tensor):
-        return (True, slot(output)) if output.is_floating_point() else (False, output)
+        return (True, slot(output)) if output.is_floating_point() and output.dim() else (False, output)
     if isinstance(output, tuple | list):
         for index, item in enumerate(output):
             found, new = _with_first(item, slot)

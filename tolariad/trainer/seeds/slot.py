@@ -131,6 +131,10 @@ class SeedSlot(nn.Module):
         self._alpha = float(value)
         self.alpha.fill_(self._alpha)
 
+    def set_layer_depth(self, depth: int) -> None:
+        """Set how many layers of the host come before the slot; `slots_of` counts them."""
+        self.layer_depth = depth
+
     @contextmanager
     def bypassed(self) -> Iterator[None]:
         """In the block, return the input as if there were no seed."""
