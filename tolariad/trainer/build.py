@@ -21,6 +21,7 @@ from tolariad.trainer.data.feed import Feed, TensorFeed
 from tolariad.trainer.data.loaders import feed_of
 from tolariad.trainer.data.randomness import derived_seed, preserved_rng, seed_everything
 from tolariad.trainer.errors import SetupRefused
+from tolariad.trainer.gradients.auxiliary import auxiliary_losses
 from tolariad.trainer.health.watch import Monitor
 from tolariad.trainer.lr.configured import Horizon, controller_for, horizon
 from tolariad.trainer.optim.average import Average
@@ -113,6 +114,7 @@ def build(config: bytes, threads: int | None = None, given: FoundTask | None = N
         garden=garden,
         clip=_clip(found.task),
         training_step=_training_step(found.task, settings),
+        auxiliary=auxiliary_losses(found.task, settings, settings.rng_seed),
         participants=_participants(found.task, model),
     )
     _get_ready(setup, grade)

@@ -43,6 +43,11 @@ class Scaling:
         """Compute the gradients of the scaled loss."""
         self._scaler.scale(loss).backward(retain_graph=retain_graph)
 
+    def scaled(self, value: torch.Tensor) -> torch.Tensor:
+        """Return `value` times the scale: what a backward pass of a loss that is not scaled begins with."""
+        found: torch.Tensor = self._scaler.scale(value)
+        return found
+
     def unscale(self, optimizers: Sequence[torch.optim.Optimizer]) -> torch.Tensor:
         """Divide the gradients by the scale. Return a 0-dim tensor, above 0 if one of them was not finite."""
         # An optimizer without any gradient, as while all its groups are frozen, tells the scaler nothing.
