@@ -57,7 +57,8 @@ class Gardener:
             self.before = 0
         self._last = step
         if step in self.plan and step > self.before:
-            self.give(self.plan[step])
+            for command in commands(self.plan[step]):
+                self.give(command)
         self.also(step)
 
     def give(self, command):
@@ -67,6 +68,11 @@ class Gardener:
         while not any(_slot(one.order) == command.slot for one in state_of(self.run).boundary.waiting):
             assert time.monotonic() < limit
             time.sleep(0.001)
+
+
+def commands(planned):
+    """Return the orders of one step: one, or several in a list."""
+    return planned if isinstance(planned, list) else [planned]
 
 
 def _slot(order):

@@ -5,10 +5,12 @@ from __future__ import annotations
 import time
 
 import pytest
+from safetensors import safe_open
 
 from tests.daemon.harness import within
 from tests.library.inside import ordered, state_of
-from tests.library.seeds import PLAN, QUICK, Gardener, given_in, pieces, train
+from tests.library.live_run import tolaria
+from tests.library.seeds import PLAN, QUICK, Gardener, given_in, network, pieces, train
 from tests.library.test_detection import events_of, of
 from tests.library.test_library import bits
 from tolariad.core.checkpoints import words as ck
@@ -16,6 +18,7 @@ from tolariad.core.rates import words as lr
 from tolariad.core.rollback import words as rb
 from tolariad.core.seeds import words as sd
 from tolariad.core.seeds.stages import Stage
+from tolariad.trainer.seeds import regrow
 
 FULL = {"rollback": {"fast_path_enabled": False}}
 VARIANTS = {
@@ -78,7 +81,14 @@ def test_a_seed_lives_from_germination_to_fossil_and_another_is_culled(tmp_path)
     assert model[3].stage is Stage.FOSSILIZED
     assert model[6].stage is Stage.DORMANT
     assert model[6].seed is None
-    assert any(name.startswith("3.seed.") for name in model.state_dict())
+    file = tmp_path / "model.safetensors"
+    assert "include the seeds in a" in tolaria("export-weights", tmp_path / "run", "-o", file)
+    with safe_open(file, "pt") as opened:
+        metadata, tensors = opened.metadata(), {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118
+    again = network()
+    regrow(again, metadata["seeds"])
+    again.load_state_dict(tensors)
+    assert bits(again) == bits(model)
 
 
 @pytest.mark.parametrize(

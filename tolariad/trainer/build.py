@@ -23,7 +23,7 @@ from tolariad.trainer.data.randomness import derived_seed, preserved_rng, seed_e
 from tolariad.trainer.errors import SetupRefused
 from tolariad.trainer.gradients.auxiliary import auxiliary_losses
 from tolariad.trainer.health.watch import Monitor
-from tolariad.trainer.lr.configured import controller_for, horizon
+from tolariad.trainer.lr.configured import Horizon, controller_for, horizon
 from tolariad.trainer.optim.average import Average
 from tolariad.trainer.optim.configured import build_optimizers
 from tolariad.trainer.optim.owners import Owner
@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from tolariad.core.settings.model import Settings
+    from tolariad.core.trainer.words import DataPrint
 
 _log: Final = logging.getLogger(__name__)
 _WITHOUT_VALIDATION: Final = "the task has no validation data; epochs end without metrics"
@@ -62,9 +63,8 @@ def build(config: bytes, threads: int | None = None, given: FoundTask | None = N
     device = determinism.chosen_device(settings)
     grade = determinism.chosen_grade(settings, device)
     forward = forward_context(settings, device)
-    determinism.prepare(
-        grade, settings.torch_threads or threads or determinism.chosen_threads(settings, device), device
-    )
+    chosen_threads = settings.torch_threads or threads or determinism.chosen_threads(settings, device)
+    determinism.prepare(grade, chosen_threads, device)
     seed_everything(derived_seed(settings.rng_seed, "task"))  # a task may draw while it is imported and created
     found = _found(given, settings)
     model = _model(found.task, settings, device)
@@ -81,16 +81,6 @@ def build(config: bytes, threads: int | None = None, given: FoundTask | None = N
     ledger = Ledger(found.task, model, owners, rates, average, device=device)
     ledger.notify(watch.backup.look_again)
     garden = garden_of(slots, ledger, owners, rates, settings=settings)
-    environment = determinism.environment(
-        model,
-        device=device,
-        grade=grade,
-        precision=settings.precision,
-        task_hash=found.source_hash,
-        config_hash=_config_hash(settings, drawn_for.total_steps),
-        data=tuple(feed.fingerprint() for feed in (train, validation) if feed is not None),
-    )
-    clip = getattr(found.task, "clip_gradients", None)
     setup = Setup(
         settings=settings,
         rng_seed=settings.rng_seed,
@@ -104,9 +94,17 @@ def build(config: bytes, threads: int | None = None, given: FoundTask | None = N
         device=device,
         moves=not (device.type == "cpu" and isinstance(train, TensorFeed) and train.is_on_host),
         forward=forward,
-        environment=environment,
+        environment=determinism.environment(
+            model,
+            device=device,
+            grade=grade,
+            precision=settings.precision,
+            task_hash=found.source_hash,
+            config_hash=_config_hash(settings, drawn_for.total_steps),
+            data=_fingerprints(train, validation),
+        ),
         steps_per_epoch=steps_per_epoch or 0,
-        notes=tuple(filter(None, (train.note, _WITHOUT_VALIDATION if validation is None else "", drawn_for.note))),
+        notes=_notes(train, validation, drawn_for),
         average=average,
         # Other formats have the range of fp32.
         scaling=Scaling(device) if settings.precision == "fp16" else None,
@@ -114,18 +112,23 @@ def build(config: bytes, threads: int | None = None, given: FoundTask | None = N
         watch=watch,
         ledger=ledger,
         garden=garden,
-        clip=clip if callable(clip) else None,
+        clip=_clip(found.task),
         training_step=_training_step(found.task, settings),
         auxiliary=auxiliary_losses(found.task, settings, settings.rng_seed),
         participants=_participants(found.task, model),
     )
-    check_capturable(model, owners, found.task, train)
-    check_participants(setup.participants)
-    if settings.compile:
-        compile_forward(model, strict=grade == "strict")
-    # Training draws from this seed on, independent of how much the building of model and data drew.
-    seed_everything(derived_seed(settings.rng_seed, "training"))
+    _get_ready(setup, grade)
     return setup
+
+
+def _get_ready(setup: Setup, grade: str) -> None:
+    """Check that checkpoints are possible, compile if it is wanted, and seed the training."""
+    check_capturable(setup.model, setup.owners, setup.task, setup.train)
+    check_participants(setup.participants)
+    if setup.settings.compile:
+        compile_forward(setup.model, strict=grade == "strict")
+    # Training draws from this seed on, independent of how much the building of model and data drew.
+    seed_everything(derived_seed(setup.rng_seed, "training"))
 
 
 def _found(given: FoundTask | None, settings: Settings) -> FoundTask:
@@ -155,6 +158,22 @@ def _training_step(task: Any, settings: Settings) -> Callable[..., Any] | None:
         )
     step: Callable[..., Any] = found
     return step
+
+
+def _clip(task: Any) -> Callable[[nn.Module], Any] | None:
+    """Return the task's `clip_gradients`; None if it has none."""
+    found = getattr(task, "clip_gradients", None)
+    return found if callable(found) else None
+
+
+def _fingerprints(*feeds: Feed | None) -> tuple[DataPrint, ...]:
+    """Return the fingerprints of the data that there is."""
+    return tuple(feed.fingerprint() for feed in feeds if feed is not None)
+
+
+def _notes(train: Feed, validation: Feed | None, drawn_for: Horizon) -> tuple[str, ...]:
+    """Return what the user should know of the data."""
+    return tuple(filter(None, (train.note, _WITHOUT_VALIDATION if validation is None else "", drawn_for.note)))
 
 
 def _loss_unit(task: Any) -> float | None:

@@ -42,7 +42,6 @@ from tolariad.trainer.lr.handler import RateHandler
 from tolariad.trainer.orders import Boundary, BoundaryOrders, Link
 from tolariad.trainer.rollback import RollbackCommitted, RollbackHandler, SnapshotHandler, standing_at
 from tolariad.trainer.seeds.handler import SeedHandler
-from tolariad.trainer.seeds.registry import blueprint_names
 from tolariad.trainer.step.compiled import compiler_watched
 from tolariad.trainer.step.several import StepperOfUpdates
 from tolariad.trainer.step.stepper import Stepper
@@ -175,7 +174,7 @@ class Trainer:
                 notes=setup.notes,
                 groups=setup.rates.groups,
                 slots=tuple(SlotFound(name, one.slot.layer_depth) for name, one in setup.garden.plots.items()),
-                blueprints=blueprint_names() if setup.garden.plots else (),
+                blueprints=setup.garden.blueprints,
             )
         )
         reporter = self._reporter

@@ -37,10 +37,10 @@ class Following:
         rates: UnifiedLRController,
         average: Average | None,
         *,
-        hosts: int,
+        hosts: int | None = None,
     ) -> None:
-        """`hosts`: so many of the owners, the first ones, are the host's. New parameters are theirs."""
-        self._hosts = hosts
+        """`hosts`: so many of the owners, the first ones, are the host's; None: all. New parameters are theirs."""
+        self._hosts = len(owners) if hosts is None else hosts
         self._model, self._optimizer_of, self._rates, self._average = model, owners, rates, average
         self._aborted = ""
         self._before = dict(model.named_parameters())

@@ -12,7 +12,7 @@ import torch
 from blake3 import blake3
 from msgspec.structs import asdict
 
-from tolariad.storage.manifest import AVERAGE_PIECE, MODEL_PIECE, SEEDS_PIECE
+from tolariad.storage.manifest import AVERAGE_PIECE, MODEL_PIECE, OF_AVERAGE, OF_MODEL, SEEDS_PIECE, STATE_PIECE
 from tolariad.trainer.architecture.ledger import state_of
 from tolariad.trainer.checkpoints.snapshot import Position, Snapshot
 from tolariad.trainer.checkpoints.tensors import check_tensor, overlap, without_duplicates
@@ -37,12 +37,9 @@ AVERAGE_FILE: Final = AVERAGE_PIECE
 SEEDS_FILE: Final = SEEDS_PIECE
 OPTIMIZER_FILE: Final = f"optimizer-{RANK:05d}.safetensors"
 STATE_TENSORS_FILE: Final = f"state-{RANK:05d}.safetensors"
-STATE_FILE: Final = f"state-{RANK:05d}.msgpack"
+STATE_FILE: Final = STATE_PIECE
 # Before the names of the tensors of the second owner and of those after it; the first one's have none.
 _OF_OWNER: Final = "owner."
-# Before the names of the seeds' parameters and buffers, and of their averages, in the piece of the seeds.
-OF_MODEL: Final = "model."
-OF_AVERAGE: Final = "average."
 
 
 def capture(setup: Setup, position: Position) -> Snapshot:

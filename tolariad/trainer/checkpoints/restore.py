@@ -15,6 +15,7 @@ import numpy as np
 import torch
 
 from tolariad.storage import CheckpointUnfit, CheckpointUnusable, Manifest, held, map_piece, read_manifest
+from tolariad.storage.manifest import OF_AVERAGE, OF_MODEL
 from tolariad.trainer.checkpoints import capture as names
 from tolariad.trainer.checkpoints import lanes
 from tolariad.trainer.checkpoints.capture import live_tensors, optimizer_tree
@@ -82,7 +83,7 @@ def taken_apart(snapshot: Snapshot) -> Loaded:
         if group not in tensors:
             raise CheckpointUnusable(group, "is not among the pieces of this checkpoint")
     of_seeds = tensors.get(names.SEEDS_FILE, {})
-    model = tensors[names.MODEL_FILE] | _below(names.OF_MODEL, of_seeds)
+    model = tensors[names.MODEL_FILE] | _below(OF_MODEL, of_seeds)
     for alias, holder in snapshot.aliases.items():
         if holder not in model:
             raise CheckpointUnusable("manifest.json", f"{alias} is listed as tied to {holder}, which does not exist")
@@ -101,7 +102,7 @@ def taken_apart(snapshot: Snapshot) -> Loaded:
         raise CheckpointUnusable(names.STATE_FILE, f"does not hold a run's state: {error!r}") from error
     average = tensors.get(names.AVERAGE_FILE)
     if average is not None:
-        average = average | _below(names.OF_AVERAGE, of_seeds)
+        average = average | _below(OF_AVERAGE, of_seeds)
     transient = snapshot.transient
     return Loaded(
         position=position, model=model, state=state, optimizers=optimizers, average=average, transient=transient

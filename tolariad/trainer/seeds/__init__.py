@@ -11,6 +11,7 @@ from tolariad.trainer.seeds.measures import (
 )
 from tolariad.trainer.seeds.places import attach, host_parameters, parameter_owners, slots_of
 from tolariad.trainer.seeds.registry import blueprint_names, find_blueprint
+from tolariad.trainer.seeds.regrow import regrow
 from tolariad.trainer.seeds.sanity import sanity
 from tolariad.trainer.seeds.slot import SeedSlot
 
@@ -28,6 +29,7 @@ __all__ = [
     "latency_ms",
     "non_finite",
     "parameter_owners",
+    "regrow",
     "sanity",
     "slots_of",
 ]

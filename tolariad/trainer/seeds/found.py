@@ -82,4 +82,5 @@ def garden_of(
                     f"an optimizer or a parameter group is called {owner_name(name)}, as that of the seed in slot "
                     f"{name} would be; rename it"
                 )
-    return Garden(slots, ledger, owners, rates, optimizers, rng_seed=settings.rng_seed or 0)
+    seed, blueprints = settings.rng_seed or 0, settings.seeds.blueprints
+    return Garden(slots, ledger, owners, rates, optimizers, rng_seed=seed, blueprints=blueprints)

@@ -19,7 +19,7 @@ from tolariad.trainer.data.randomness import derived_seed, preserved_rng, seed_e
 from tolariad.trainer.errors import SetupRefused
 from tolariad.trainer.optim.owners import Owner
 from tolariad.trainer.seeds.plots import Plot
-from tolariad.trainer.seeds.registry import find_blueprint
+from tolariad.trainer.seeds.registry import blueprint_names, find_blueprint
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -54,14 +54,18 @@ class Garden:
         optimizers: SeedOptimizers,
         *,
         rng_seed: int,
+        blueprints: tuple[str, ...] = (),
     ) -> None:
-        """`owners`: the run's, at this point those of the host. The list is changed in place."""
+        """`owners`: the run's, at this point those of the host. The list is changed in place.
+
+        `blueprints`: those that the configuration names.
+        """
         model = ledger.model
         names = {id(module): name for name, module in model.named_modules()}
         self.plots = {name: Plot(slot, f"{names[id(slot)]}.seed.".lstrip(".")) for name, slot in slots.items()}
         self._model, self._owners, self._rates, self.optimizers = model, owners, rates, optimizers
         self._host = tuple(owners)
-        self._rng_seed = rng_seed
+        self._rng_seed, self._configured = rng_seed, blueprints
         self._is_looking = bool(slots)
         self.growing: tuple[Plot, ...] = ()
         self.prefixes: tuple[str, ...] = ()
@@ -164,6 +168,11 @@ class Garden:
         """Look for the inputs of slots until each has seen one."""
         self._is_looking = not all(plot.input_dtype for plot in self.plots.values())
         self.attends = self.active or self._is_looking
+
+    @property
+    def blueprints(self) -> tuple[str, ...]:
+        """The names of the blueprints that may be ordered: built in, installed and configured. None without slots."""
+        return tuple(dict.fromkeys((*blueprint_names(), *self._configured))) if self.plots else ()
 
     def owned_by_seeds(self) -> list[Owner]:
         """Return the owners of the seeds' parameters, in the order of the slots."""

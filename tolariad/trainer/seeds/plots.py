@@ -102,7 +102,7 @@ class Plot:
 
     def state(self) -> dict[str, Any]:
         """Return the state, as plain data."""
-        return {"stage": int(self.stage), **{name: getattr(self, name) for name in _KEPT}}
+        return {"stage": int(self.stage), "prefix": self.prefix, **{name: getattr(self, name) for name in _KEPT}}
 
     def load(self, state: dict[str, Any] | None, step: int) -> None:
         """Continue from what `state` returned, after step `step`. None: as at the beginning of a run.

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 import torch
 
 from tolariad.trainer.data.randomness import preserved_rng
-from tolariad.trainer.seeds.registry import blueprint_names, find_blueprint
+from tolariad.trainer.seeds.registry import find_blueprint
 
 if TYPE_CHECKING:
     from torch import nn
@@ -33,9 +33,8 @@ def room_for_seeds(setup: Setup) -> int:
     if not empty:
         return 0
     copies = 1 + garden.optimizers.state_copies() + (setup.average is not None)
-    names = dict.fromkeys((*blueprint_names(), *setup.settings.seeds.blueprints))
     with preserved_rng():
-        return sum(max((_bytes(plot, name, copies) for name in names), default=0) for plot in empty)
+        return sum(max(_bytes(plot, name, copies) for name in garden.blueprints) for plot in empty)
 
 
 def _bytes(plot: Plot, blueprint: str, copies: int) -> int:
