@@ -17,6 +17,7 @@ from tolariad.core.control.rules import Order
 from tolariad.core.health import emergency_rules, quarantine_rules
 from tolariad.core.health import quarantine_words as qv
 from tolariad.core.health import words as hv
+from tolariad.core.rates import hyper_words as hp
 from tolariad.core.rates import rules as rate_rules
 from tolariad.core.rates import words as lv
 from tolariad.core.reaction_sentences import rollback_answer
@@ -25,6 +26,8 @@ from tolariad.core.rollback import words as rb
 from tolariad.core.run import limit_rules
 from tolariad.core.run import words as rv
 from tolariad.core.sentences import sentence
+from tolariad.core.strategy import rules as strategy_rules
+from tolariad.core.strategy import words as gv
 
 _RUN_ENDS: Final = (rv.RunCompleted, rv.RunFailed, rv.RunStopped)
 
@@ -75,4 +78,12 @@ ORDERS: Final[Mapping[type[cv.Command], Order]] = {
     # The trainer gets it at once, and the next trainer with its order to train.
     qv.QuarantineAdd: Order(quarantine_rules.order_to_add, done=(qv.QuarantineAdded,)),
     qv.QuarantineRemove: Order(quarantine_rules.order_to_remove, done=(qv.QuarantineRemoved,)),
+}
+
+# The orders that a command of the strategy may lead to. An operator gives the last two in other ways: by the
+# configuration, and with `tolaria lr set`.
+ADAPTATIONS: Final[Mapping[type[cv.Command], Order]] = {
+    **{kind: ORDERS[kind] for kind in (cv.Pause, rb.Rollback, hv.RaiseEmergency)},
+    hp.AdjustOptimizer: Order(rate_rules.adjust, done=(hp.HyperparametersChanged, lv.RateChanged)),
+    gv.SetBreaker: Order(strategy_rules.set_breaker, done=(gv.BreakerSet,)),
 }

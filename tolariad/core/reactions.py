@@ -24,7 +24,8 @@ from tolariad.core.health import budget_rules, detection_rules, emergency_rules,
 from tolariad.core.health import budget_words as bv
 from tolariad.core.health import quarantine_words as qv
 from tolariad.core.health import words as hv
-from tolariad.core.orders import ORDERS
+from tolariad.core.orders import ADAPTATIONS, ORDERS
+from tolariad.core.rates import hyper_words as hp
 from tolariad.core.rates import rules as rate_rules
 from tolariad.core.rates import words as lv
 from tolariad.core.rollback import rules as rollback_rules
@@ -37,6 +38,8 @@ from tolariad.core.snapshots import words as sn
 from tolariad.core.state import RunState, apply
 from tolariad.core.steps import rules as step_rules
 from tolariad.core.steps import words as sv
+from tolariad.core.strategy import rules as strategy_rules
+from tolariad.core.strategy import words as gv
 from tolariad.core.trainer import rules as trainer_rules
 from tolariad.core.trainer import words as tv
 
@@ -105,6 +108,13 @@ TABLE: Final[tuple[Row[RunState], ...]] = (
     on(given.Scheduled, trainer_rules.scheduled, makes=(tv.SchedulingRecorded,)),
     on(given.DiskMeasured, run_rules.disk_measured, makes=(rv.DiskLow, rv.DiskRecovered)),
     on(given.BudgetsReported, budget_rules.reported, makes=(bv.BudgetsMeasured,)),
+    on(
+        given.StrategyReply,
+        strategy_rules.answered,
+        makes=(gv.StrategyStateGiven, gv.StrategyAnswered, gv.StrategyTimedOut, gv.StrategyAnswerVoided),
+    ),
+    on(given.StrategyOverdue, strategy_rules.overdue, makes=(gv.StrategyTimedOut,)),
+    on(given.VoteGiven, strategy_rules.voted, makes=(gv.StrategyVoted,)),
     # -- reports -------------------------------------------------------------------------------------------------------
     on(
         tv.ReadyReport,
@@ -154,7 +164,20 @@ TABLE: Final[tuple[Row[RunState], ...]] = (
     ),
     on(cv.HeldReport, checkpoint_rules.of_stop_held, run_rules.paused, makes=(ck.CheckpointBegun, rv.RunPaused)),
     # A kind of boundary order adds its rule here; the others find that the order is none of theirs.
-    on(bw.BoundaryOrderReport, rate_rules.applied, makes=(lv.RateChanged, lv.RateOrderAborted)),
+    on(
+        bw.BoundaryOrderReport,
+        rate_rules.applied,
+        strategy_rules.hyper_applied,
+        strategy_rules.state_kept,
+        makes=(
+            lv.RateChanged,
+            lv.RateOrderAborted,
+            hp.HyperparametersChanged,
+            hp.HyperparametersAborted,
+            gv.StrategyStateKept,
+            gv.StrategyStateDropped,
+        ),
+    ),
     on(lv.RatesStandingReport, rate_rules.standing, makes=(lv.RatesRestored,)),
     on(lv.RateViolationReport, rate_rules.violated, makes=(lv.LrViolationDetected,)),
     on(lv.AuditReport, rate_rules.audited, makes=(lv.AuditDiffered,)),
@@ -217,6 +240,7 @@ TABLE: Final[tuple[Row[RunState], ...]] = (
         checkpoint_rules.after_epoch,
         snapshot_rules.after_epoch,
         # Who is asked at the end of an epoch adds its rule above this line.
+        strategy_rules.ask,
         boundary_rules.go_on,
         makes=(
             lv.PlateauReached,
@@ -227,6 +251,7 @@ TABLE: Final[tuple[Row[RunState], ...]] = (
             qv.QuarantineRemoved,
             ck.CheckpointBegun,
             sn.SnapshotBegun,
+            gv.StrategyAsked,
         ),
     ),
     on(
@@ -242,9 +267,10 @@ TABLE: Final[tuple[Row[RunState], ...]] = (
         trainer_rules.train,
         checkpoint_rules.first,
         boundary_rules.send_waiting,
+        strategy_rules.ask_again,
         budget_rules.tell_pressure_again,
         run_rules.hold,
-        makes=(rv.RunFailed, ck.CheckpointBegun),
+        makes=(rv.RunFailed, ck.CheckpointBegun, gv.StrategyAsked),
     ),
     on(
         ck.TrainingStarted,
@@ -263,6 +289,7 @@ TABLE: Final[tuple[Row[RunState], ...]] = (
     on(cv.ReportRefused, trainer_rules.untrusted),
     on(
         tv.TrainerDied,
+        strategy_rules.overtaken,
         budget_rules.exceeded,
         trainer_rules.abort_open,
         rollback_rules.complete_open,
@@ -272,17 +299,26 @@ TABLE: Final[tuple[Row[RunState], ...]] = (
         run_rules.trainer_is_gone,
         snapshot_rules.verify_next,
         checkpoint_rules.sweep,
-        makes=(bv.BudgetExceeded, *_ENDS, rv.RunFailed, qv.QuarantineAdded, rv.RunPaused, rv.RunStopped),
+        makes=(
+            gv.StrategyTimedOut,
+            bv.BudgetExceeded,
+            *_ENDS,
+            rv.RunFailed,
+            qv.QuarantineAdded,
+            rv.RunPaused,
+            rv.RunStopped,
+        ),
     ),
     on(
         tv.TrainerEnded,
+        strategy_rules.overtaken,
         budget_rules.exceeded,
         trainer_rules.abort_open,
         rollback_rules.complete_open,
         run_rules.trainer_is_gone,
         snapshot_rules.verify_next,
         checkpoint_rules.sweep,
-        makes=(bv.BudgetExceeded, *_ENDS, rv.RunStopped),
+        makes=(gv.StrategyTimedOut, bv.BudgetExceeded, *_ENDS, rv.RunStopped),
     ),
     # -- the run -------------------------------------------------------------------------------------------------------
     on(cv.PauseRequested, control_rules.paused, makes=(rv.RunPaused,)),
@@ -319,6 +355,7 @@ TABLE: Final[tuple[Row[RunState], ...]] = (
     on(sn.SnapshotRingOpened, snapshot_rules.send_ring),
     on(sn.SnapshotRejected, snapshot_rules.verify_next),
     on(lv.RateOrdered, boundary_rules.send),
+    on(hp.HyperparametersOrdered, boundary_rules.send),
     on(lv.RatesRestored, rate_rules.back_off, makes=(rb.RatesBackedOff, lv.RateOrdered)),
     on(qv.QuarantineAdded, quarantine_rules.send),
     on(qv.QuarantineRemoved, quarantine_rules.send),
@@ -326,16 +363,63 @@ TABLE: Final[tuple[Row[RunState], ...]] = (
     on(rb.RollbackRequested, rollback_rules.begin_ordered, makes=(rb.RollbackBegun, rb.RollbackAborted)),
     on(
         rb.RollbackBegun,
+        strategy_rules.overtaken,
         checkpoint_rules.beyond_target,
         rollback_rules.prepare,
+        strategy_rules.ask_vote,
         rollback_rules.without_trainer,
         boundary_rules.go_on_closed,
-        makes=(rb.RolledBack, rv.RunPaused),
+        makes=(gv.StrategyTimedOut, rb.RolledBack, rv.RunPaused),
     ),
-    on(rb.RollbackEscalated, checkpoint_rules.beyond_target, rollback_rules.prepare),
+    on(
+        rb.RollbackEscalated,
+        checkpoint_rules.beyond_target,
+        rollback_rules.prepare,
+        strategy_rules.ask_vote,
+    ),
+    # A refusal has the consequences of the trainer's.
+    on(
+        gv.StrategyVoted,
+        rollback_rules.voted,
+        detection_rules.after_refusal,
+        emergency_rules.after_refusal,
+        checkpoint_rules.instead_of_refused,
+        makes=(rb.RollbackEscalated, rb.RollbackAborted, *_EMERGENCY, ck.CheckpointBegun),
+    ),
     on(rb.RollbackHeard, budget_rules.exceeded, makes=(bv.BudgetExceeded,)),
     on(rb.RollbackPrepared, budget_rules.exceeded, makes=(bv.BudgetExceeded,)),
-    on(rb.RolledBack, budget_rules.exceeded, makes=(bv.BudgetExceeded,)),
+    on(rb.RolledBack, strategy_rules.overtaken, budget_rules.exceeded, makes=(gv.StrategyTimedOut, bv.BudgetExceeded)),
+    # -- the strategy --------------------------------------------------------------------------------------------------
+    on(gv.StrategyStateGiven, boundary_rules.send),
+    # The order to continue comes last, after every order of the answer.
+    on(
+        gv.StrategyAnswered,
+        budget_rules.exceeded,
+        strategy_rules.command,
+        boundary_rules.go_on_closed,
+        makes=(bv.BudgetExceeded, gv.StrategyCommanded),
+    ),
+    on(
+        gv.StrategyTimedOut,
+        budget_rules.exceeded,
+        emergency_rules.after_open_breaker,
+        boundary_rules.go_on_closed,
+        makes=(bv.BudgetExceeded, hv.ConservativeModeEntered),
+    ),
+    on(
+        gv.StrategyCommanded,
+        strategy_rules.obey(control_rules.received(ADAPTATIONS)),
+        makes=(
+            cv.CommandRefused,
+            cv.PauseRequested,
+            lv.RateOrdered,
+            hp.HyperparametersOrdered,
+            rb.RollbackRequested,
+            hv.EmergencyRaised,
+            gv.BreakerSet,
+        ),
+    ),
+    on(gv.BreakerSet, emergency_rules.after_open_breaker, makes=(hv.ConservativeModeEntered,)),
     # -- health --------------------------------------------------------------------------------------------------------
     # The answer comes last: a waiting trainer goes on only if nothing else follows.
     on(

@@ -68,6 +68,12 @@ class KnownSnapshots(msgspec.Struct, frozen=True, omit_defaults=True):
     unhealthy_step: int = 0
 
 
+class KnownStrategy(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The restored field of `strategy.Strategy`: the strategy's state."""
+
+    kept: bytes = b""
+
+
 class Known(msgspec.Struct, frozen=True, omit_defaults=True):
     """The values at one place: after `step`, when batch `batch` of `epoch` had been consumed."""
 
@@ -80,6 +86,7 @@ class Known(msgspec.Struct, frozen=True, omit_defaults=True):
     stability: KnownStability = KnownStability()
     instability: KnownInstability = KnownInstability()
     snapshots: KnownSnapshots = KnownSnapshots()
+    strategy: KnownStrategy = KnownStrategy()
 
     @property
     def place(self) -> tuple[int, int]:

@@ -59,6 +59,8 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     full_budget_s: Seconds = 12.0
     rate_factor: float = 1.0
     chance: float | None = None
+    # The name of a strategy, or one of the words in `core.strategy.words`.
+    strategy: str = "none"
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

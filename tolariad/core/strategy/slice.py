@@ -1,0 +1,148 @@
+"""The strategy as recorded in the journal: slice, apply table.
+
+Invariants: `kept` is the state that the next capture of the training contains, so a rollback brings back the one that
+its target contains. Training made no update since the question that `owed` is about was closed: the next trainer asks
+it again.
+"""
+
+from __future__ import annotations
+
+from typing import Final, Protocol
+
+import msgspec
+from msgspec.structs import replace
+
+from tolariad.core.base import ApplyTable, Cause, storable
+from tolariad.core.health import words as hv
+from tolariad.core.rollback import words as rb
+from tolariad.core.seeds import words as seeds
+from tolariad.core.steps import words as steps
+from tolariad.core.strategy import words as st
+from tolariad.core.trainer import words as tv
+
+# The program of the actor of everything that the strategy orders.
+PROGRAM: Final = "strategy"
+
+
+class Asked(msgspec.Struct, frozen=True):
+    """The open question: its event, the epoch that it is about, and when it was asked, in monotonic ns."""
+
+    cause: Cause
+    epoch: int
+    mono: int
+
+
+class Tried(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What happened in the epoch so far, or in the newest one that has ended: for the packet."""
+
+    steps: int = 0
+    skipped: int = 0
+    findings: int = 0
+
+
+class Strategy(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Slice of RunState. `commands`: of the newest answer. `kept`: the strategy's state.
+
+    `owed`: the epoch whose question the end of a trainer closed, or 0. `voted`: rollback and target of the newest vote.
+    `rollbacks`: how many rollbacks the strategy ordered. `asked_total`, `unanswered`: questions, and those without an
+    answer that nothing overtook. `fallback`: why the newest question has no answer, "" if it has one. `answered_epoch`:
+    the newest epoch with an answer. `slots`: how many the model has for seeds.
+    """
+
+    asked: Asked | None = None
+    commands: tuple[st.StrategyCommand, ...] = ()
+    kept: bytes = b""
+    owed: int = 0
+    voted: tuple[str, str] = ("", "")
+    rollbacks: int = 0
+    asked_total: int = 0
+    unanswered: int = 0
+    fallback: str = ""
+    answered_epoch: int = 0
+    slots: int = 0
+    epoch: Tried = Tried()
+    ended: Tried = Tried()
+
+
+class HasStrategy(Protocol):
+    """A state with this slice."""
+
+    @property
+    def strategy(self) -> Strategy:
+        """Return the strategy's questions, answers and state."""
+
+
+def _asked(s: Strategy, e: st.StrategyAsked, at: Cause) -> Strategy:
+    return replace(s, asked=Asked(at, e.epoch, e.mono), asked_total=s.asked_total + 1, owed=0)
+
+
+def _answered(s: Strategy, e: st.StrategyAnswered, _: Cause) -> Strategy:
+    commands = e.commands[: st.COMMANDS_MAX]
+    return replace(s, asked=None, commands=commands, fallback="", answered_epoch=storable(e.epoch))
+
+
+def _timed_out(s: Strategy, e: st.StrategyTimedOut, _: Cause) -> Strategy:
+    if e.reason is st.NoAnswer.OVERTAKEN:
+        return s
+    return replace(s, asked=None, commands=(), unanswered=s.unanswered + 1, fallback=e.fallback)
+
+
+def _trainer_gone(s: Strategy, _: tv.TrainerDied | tv.TrainerEnded, __: Cause) -> Strategy:
+    return s if s.asked is None else replace(s, asked=None, owed=s.asked.epoch)
+
+
+def _branch_left(s: Strategy, _: rb.RollbackBegun | rb.RolledBack, __: Cause) -> Strategy:
+    return s if s.asked is None and not s.owed else replace(s, asked=None, owed=0)
+
+
+def _kept(s: Strategy, e: st.StrategyStateKept, _: Cause) -> Strategy:
+    return replace(s, kept=e.state[: st.STATE_BYTES_MAX])
+
+
+def _voted(s: Strategy, e: st.StrategyVoted, _: Cause) -> Strategy:
+    return replace(s, voted=(e.rollback, e.checkpoint))
+
+
+def _rollback(s: Strategy, e: rb.RollbackRequested, _: Cause) -> Strategy:
+    is_ours = e.actor is not None and e.actor.program == PROGRAM
+    return replace(s, rollbacks=s.rollbacks + 1) if is_ours else s
+
+
+def _registered(s: Strategy, e: seeds.SeedSlotsRegistered, _: Cause) -> Strategy:
+    return replace(s, slots=len(e.slots))
+
+
+def _began(s: Strategy, _: steps.EpochStarted, __: Cause) -> Strategy:
+    return s if s.epoch == Tried() and not s.owed else replace(s, epoch=Tried(), owed=0)
+
+
+def _ended(s: Strategy, e: steps.EpochFinished, _: Cause) -> Strategy:
+    return replace(s, ended=replace(s.epoch, steps=storable(e.steps)))
+
+
+def _skipped(s: Strategy, _: steps.StepSkipped, __: Cause) -> Strategy:
+    return replace(s, epoch=replace(s.epoch, skipped=s.epoch.skipped + 1))
+
+
+def _found(s: Strategy, e: hv.InstabilityDetected, _: Cause) -> Strategy:
+    """Count a finding that called for more than a record."""
+    if e.level is None and not e.goes_on:
+        return s
+    return replace(s, epoch=replace(s.epoch, findings=s.epoch.findings + 1))
+
+
+APPLY: Final[ApplyTable] = {
+    st.StrategyAsked: _asked,
+    st.StrategyAnswered: _answered,
+    st.StrategyTimedOut: _timed_out,
+    st.StrategyStateKept: _kept,
+    st.StrategyVoted: _voted,
+    **dict.fromkeys((tv.TrainerDied, tv.TrainerEnded), _trainer_gone),
+    **dict.fromkeys((rb.RollbackBegun, rb.RolledBack), _branch_left),
+    rb.RollbackRequested: _rollback,
+    seeds.SeedSlotsRegistered: _registered,
+    steps.EpochStarted: _began,
+    steps.EpochFinished: _ended,
+    steps.StepSkipped: _skipped,
+    hv.InstabilityDetected: _found,
+}
