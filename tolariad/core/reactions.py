@@ -24,8 +24,7 @@ from tolariad.core.health import budget_rules, detection_rules, emergency_rules,
 from tolariad.core.health import budget_words as bv
 from tolariad.core.health import quarantine_words as qv
 from tolariad.core.health import words as hv
-from tolariad.core.orders import ADAPTATIONS, ORDERS
-from tolariad.core.rates import hyper_words as hp
+from tolariad.core.orders import ORDERS
 from tolariad.core.rates import rules as rate_rules
 from tolariad.core.rates import words as lv
 from tolariad.core.rollback import rules as rollback_rules
@@ -40,6 +39,7 @@ from tolariad.core.steps import rules as step_rules
 from tolariad.core.steps import words as sv
 from tolariad.core.strategy import rules as strategy_rules
 from tolariad.core.strategy import words as gv
+from tolariad.core.strategy_reactions import STRATEGY, STRATEGY_APPLIED
 from tolariad.core.trainer import rules as trainer_rules
 from tolariad.core.trainer import words as tv
 
@@ -47,6 +47,7 @@ from tolariad.core.trainer import words as tv
 _FACTS: Final = (rv.JournalRecovered, rv.GapRecorded, rv.RunStarted, rv.DaemonStarted, rv.ConfigChanged)
 # The ends of all operations that a trainer had open when it was gone.
 _ENDS: Final = (
+    gv.StrategyTimedOut,
     ck.CheckpointAborted,
     sn.SnapshotAborted,
     sv.ValidationAborted,
@@ -108,13 +109,6 @@ TABLE: Final[tuple[Row[RunState], ...]] = (
     on(given.Scheduled, trainer_rules.scheduled, makes=(tv.SchedulingRecorded,)),
     on(given.DiskMeasured, run_rules.disk_measured, makes=(rv.DiskLow, rv.DiskRecovered)),
     on(given.BudgetsReported, budget_rules.reported, makes=(bv.BudgetsMeasured,)),
-    on(
-        given.StrategyReply,
-        strategy_rules.answered,
-        makes=(gv.StrategyStateGiven, gv.StrategyAnswered, gv.StrategyTimedOut, gv.StrategyAnswerVoided),
-    ),
-    on(given.StrategyOverdue, strategy_rules.overdue, makes=(gv.StrategyTimedOut,)),
-    on(given.VoteGiven, strategy_rules.voted, makes=(gv.StrategyVoted,)),
     # -- reports -------------------------------------------------------------------------------------------------------
     on(
         tv.ReadyReport,
@@ -166,17 +160,8 @@ TABLE: Final[tuple[Row[RunState], ...]] = (
     # A kind of boundary order adds its rule here; the others find that the order is none of theirs.
     on(
         bw.BoundaryOrderReport,
-        rate_rules.applied,
-        strategy_rules.hyper_applied,
-        strategy_rules.state_kept,
-        makes=(
-            lv.RateChanged,
-            lv.RateOrderAborted,
-            hp.HyperparametersChanged,
-            hp.HyperparametersAborted,
-            gv.StrategyStateKept,
-            gv.StrategyStateDropped,
-        ),
+        *(rate_rules.applied, strategy_rules.hyper_applied, strategy_rules.state_kept),
+        makes=(lv.RateChanged, lv.RateOrderAborted, *STRATEGY_APPLIED),
     ),
     on(lv.RatesStandingReport, rate_rules.standing, makes=(lv.RatesRestored,)),
     on(lv.RateViolationReport, rate_rules.violated, makes=(lv.LrViolationDetected,)),
@@ -299,15 +284,7 @@ TABLE: Final[tuple[Row[RunState], ...]] = (
         run_rules.trainer_is_gone,
         snapshot_rules.verify_next,
         checkpoint_rules.sweep,
-        makes=(
-            gv.StrategyTimedOut,
-            bv.BudgetExceeded,
-            *_ENDS,
-            rv.RunFailed,
-            qv.QuarantineAdded,
-            rv.RunPaused,
-            rv.RunStopped,
-        ),
+        makes=(bv.BudgetExceeded, *_ENDS, rv.RunFailed, qv.QuarantineAdded, rv.RunPaused, rv.RunStopped),
     ),
     on(
         tv.TrainerEnded,
@@ -318,7 +295,7 @@ TABLE: Final[tuple[Row[RunState], ...]] = (
         run_rules.trainer_is_gone,
         snapshot_rules.verify_next,
         checkpoint_rules.sweep,
-        makes=(gv.StrategyTimedOut, bv.BudgetExceeded, *_ENDS, rv.RunStopped),
+        makes=(bv.BudgetExceeded, *_ENDS, rv.RunStopped),
     ),
     # -- the run -------------------------------------------------------------------------------------------------------
     on(cv.PauseRequested, control_rules.paused, makes=(rv.RunPaused,)),
@@ -355,7 +332,6 @@ TABLE: Final[tuple[Row[RunState], ...]] = (
     on(sn.SnapshotRingOpened, snapshot_rules.send_ring),
     on(sn.SnapshotRejected, snapshot_rules.verify_next),
     on(lv.RateOrdered, boundary_rules.send),
-    on(hp.HyperparametersOrdered, boundary_rules.send),
     on(lv.RatesRestored, rate_rules.back_off, makes=(rb.RatesBackedOff, lv.RateOrdered)),
     on(qv.QuarantineAdded, quarantine_rules.send),
     on(qv.QuarantineRemoved, quarantine_rules.send),
@@ -377,49 +353,9 @@ TABLE: Final[tuple[Row[RunState], ...]] = (
         rollback_rules.prepare,
         strategy_rules.ask_vote,
     ),
-    # A refusal has the consequences of the trainer's.
-    on(
-        gv.StrategyVoted,
-        rollback_rules.voted,
-        detection_rules.after_refusal,
-        emergency_rules.after_refusal,
-        checkpoint_rules.instead_of_refused,
-        makes=(rb.RollbackEscalated, rb.RollbackAborted, *_EMERGENCY, ck.CheckpointBegun),
-    ),
     on(rb.RollbackHeard, budget_rules.exceeded, makes=(bv.BudgetExceeded,)),
     on(rb.RollbackPrepared, budget_rules.exceeded, makes=(bv.BudgetExceeded,)),
     on(rb.RolledBack, strategy_rules.overtaken, budget_rules.exceeded, makes=(gv.StrategyTimedOut, bv.BudgetExceeded)),
-    # -- the strategy --------------------------------------------------------------------------------------------------
-    on(gv.StrategyStateGiven, boundary_rules.send),
-    # The order to continue comes last, after every order of the answer.
-    on(
-        gv.StrategyAnswered,
-        budget_rules.exceeded,
-        strategy_rules.command,
-        boundary_rules.go_on_closed,
-        makes=(bv.BudgetExceeded, gv.StrategyCommanded),
-    ),
-    on(
-        gv.StrategyTimedOut,
-        budget_rules.exceeded,
-        emergency_rules.after_open_breaker,
-        boundary_rules.go_on_closed,
-        makes=(bv.BudgetExceeded, hv.ConservativeModeEntered),
-    ),
-    on(
-        gv.StrategyCommanded,
-        strategy_rules.obey(control_rules.received(ADAPTATIONS)),
-        makes=(
-            cv.CommandRefused,
-            cv.PauseRequested,
-            lv.RateOrdered,
-            hp.HyperparametersOrdered,
-            rb.RollbackRequested,
-            hv.EmergencyRaised,
-            gv.BreakerSet,
-        ),
-    ),
-    on(gv.BreakerSet, emergency_rules.after_open_breaker, makes=(hv.ConservativeModeEntered,)),
     # -- health --------------------------------------------------------------------------------------------------------
     # The answer comes last: a waiting trainer goes on only if nothing else follows.
     on(
@@ -446,6 +382,7 @@ TABLE: Final[tuple[Row[RunState], ...]] = (
     on(lv.OptimizerRebuildCommitted, budget_rules.exceeded, makes=(bv.BudgetExceeded,)),
     on(bv.BudgetExceeded, budget_rules.enter_conservative, makes=(hv.ConservativeModeEntered,)),
     on(lv.LrViolationDetected, emergency_rules.after_violation, makes=(hv.ConservativeModeEntered,)),
+    *STRATEGY,
 )
 
 ENGINE: Final = Engine(TABLE, apply)

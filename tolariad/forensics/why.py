@@ -48,6 +48,8 @@ TOPICS: Final[dict[str, tuple[str, ...]]] = {
     "conservative": ("ConservativeModeEntered", "ConservativeModeLeft"),
     "memory": ("MemoryPressed", "MemoryRelieved"),
     "lr": ("RateChanged|PlateauReached", "RateOrderAborted|RateOrdered"),
+    "strategy": ("StrategyAnswered|StrategyTimedOut", "StrategyAsked"),
+    "hyperparameters": ("HyperparametersChanged", "HyperparametersAborted|HyperparametersOrdered"),
 }
 _RATE_CHANGES: Final = ("RateChanged", "PlateauReached")
 # What a run says of a topic that it has no event of.
@@ -71,6 +73,8 @@ _NEVER: Final = {
     "violation": "had no learning rate that other code changed",
     "conservative": "was never in conservative mode",
     "memory": "was never short of memory",
+    "strategy": "never asked a strategy",
+    "hyperparameters": "changed no hyper-parameter of an optimizer but the rate",
 }
 # The events that end what an event began, without being caused by it.
 _ENDED_BY: Final = {

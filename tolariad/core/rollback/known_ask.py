@@ -39,6 +39,7 @@ _ANEW: Final = {
     "stability": ("healthy_epochs",),
     "instability": ("asked", "last_mono"),
     "overruns": ("going", "raised"),
+    "strategy": ("asked", "owed"),
 }
 
 

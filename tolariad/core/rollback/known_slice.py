@@ -13,6 +13,7 @@ import msgspec
 from tolariad.core.rates.slice import Change
 from tolariad.core.steps import words as steps
 from tolariad.core.steps.slice import Measured
+from tolariad.core.strategy.slice import Tried
 
 
 class KnownProgress(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -69,9 +70,12 @@ class KnownSnapshots(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class KnownStrategy(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The restored field of `strategy.Strategy`: the strategy's state."""
+    """The restored fields of `strategy.Strategy`: its state, and what happened in the target's epoch."""
 
     kept: bytes = b""
+    answered_epoch: int = 0
+    epoch: Tried = Tried()
+    ended: Tried = Tried()
 
 
 class Known(msgspec.Struct, frozen=True, omit_defaults=True):
