@@ -13,7 +13,6 @@ import msgspec
 from tolariad.core.rates.slice import Change
 from tolariad.core.steps import words as steps
 from tolariad.core.steps.slice import Measured
-from tolariad.core.strategy.slice import Tried
 
 
 class KnownProgress(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -74,8 +73,9 @@ class KnownStrategy(msgspec.Struct, frozen=True, omit_defaults=True):
 
     kept: bytes = b""
     answered_epoch: int = 0
-    epoch: Tried = Tried()
-    ended: Tried = Tried()
+    skipped: int = 0
+    findings: int = 0
+    ended: tuple[int, int, int] = (0, 0, 0)
 
 
 class Known(msgspec.Struct, frozen=True, omit_defaults=True):

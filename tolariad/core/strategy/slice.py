@@ -32,21 +32,14 @@ class Asked(msgspec.Struct, frozen=True):
     mono: int
 
 
-class Tried(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What happened in the epoch so far, or in the newest one that has ended: for the packet."""
-
-    steps: int = 0
-    skipped: int = 0
-    findings: int = 0
-
-
 class Strategy(msgspec.Struct, frozen=True, omit_defaults=True):
     """Slice of RunState. `commands`: of the newest answer. `kept`: the strategy's state.
 
     `owed`: the epoch whose question the end of a trainer closed, or 0. `voted`: rollback and target of the newest vote.
     `rollbacks`: how many rollbacks the strategy ordered. `asked_total`, `unanswered`: questions, and those without an
     answer that nothing overtook. `fallback`: why the newest question has no answer, "" if it has one. `answered_epoch`:
-    the newest epoch with an answer. `slots`: how many the model has for seeds.
+    the newest epoch with an answer. `slots`: how many the model has for seeds. `skipped`, `findings`: of the epoch so far;
+    `ended`: steps, skipped batches and findings of the newest epoch that has ended. The packet tells of it.
     """
 
     asked: Asked | None = None
@@ -60,8 +53,9 @@ class Strategy(msgspec.Struct, frozen=True, omit_defaults=True):
     fallback: str = ""
     answered_epoch: int = 0
     slots: int = 0
-    epoch: Tried = Tried()
-    ended: Tried = Tried()
+    skipped: int = 0
+    findings: int = 0
+    ended: tuple[int, int, int] = (0, 0, 0)
 
 
 class HasStrategy(Protocol):
@@ -113,22 +107,22 @@ def _registered(s: Strategy, e: seeds.SeedSlotsRegistered, _: Cause) -> Strategy
 
 
 def _began(s: Strategy, _: steps.EpochStarted, __: Cause) -> Strategy:
-    return s if s.epoch == Tried() and not s.owed else replace(s, epoch=Tried(), owed=0)
+    return replace(s, skipped=0, findings=0, owed=0) if s.skipped or s.findings or s.owed else s
 
 
 def _ended(s: Strategy, e: steps.EpochFinished, _: Cause) -> Strategy:
-    return replace(s, ended=replace(s.epoch, steps=storable(e.steps)))
+    return replace(s, ended=(storable(e.steps), s.skipped, s.findings))
 
 
 def _skipped(s: Strategy, _: steps.StepSkipped, __: Cause) -> Strategy:
-    return replace(s, epoch=replace(s.epoch, skipped=s.epoch.skipped + 1))
+    return replace(s, skipped=s.skipped + 1)
 
 
 def _found(s: Strategy, e: hv.InstabilityDetected, _: Cause) -> Strategy:
     """Count a finding that called for more than a record."""
     if e.level is None and not e.goes_on:
         return s
-    return replace(s, epoch=replace(s.epoch, findings=s.epoch.findings + 1))
+    return replace(s, findings=s.findings + 1)
 
 
 APPLY: Final[ApplyTable] = {
