@@ -133,7 +133,8 @@ def events_page() -> str:
 
 def _origins(event: type[Event]) -> list[str]:
     """Return the order that the event accepts, and the rows of docs/reactions.md that record it."""
-    accepts = [f"It accepts the order `{event.ORDER}`."] if event.ORDER else []
+    orders = " or ".join(f"`{one}`" for one in event.accepts())
+    accepts = [f"It accepts the order {orders}."] if orders else []
     rows = ", ".join(f"`{row.kind.__name__}`" for row in TABLE if event in row.makes)
     return accepts + ([f"Recorded after: {rows}."] if rows else [])
 

@@ -25,6 +25,8 @@ from tolariad.core.rates import hyper_words as hp
 from tolariad.core.rates import words as lr
 from tolariad.core.rollback import words as rb
 from tolariad.core.run import words as run
+from tolariad.core.seeds import words as sd
+from tolariad.core.seeds.stages import Stage
 from tolariad.core.steps import words as st
 from tolariad.core.strategy import words as gv
 from tolariad.core.trainer import words as tv
@@ -64,6 +66,8 @@ SaidEvent: TypeAlias = (
     | lr.RateOrdered
     | cv.StopRequested
     | cv.ReportRefused
+    | sd.SeedMoved
+    | sd.SeedMoveAborted
     | gv.StrategyTimedOut
     | gv.StrategyVoted
     | gv.BreakerSet
@@ -77,6 +81,8 @@ _NO_TROUBLE: Final = (
     run.DiskRecovered,
     lr.RateOrdered,
     cv.StopRequested,
+    sd.SeedMoved,
+    sd.SeedMoveAborted,
     gv.BreakerSet,
     hp.HyperparametersOrdered,
 )
@@ -127,6 +133,9 @@ def is_said(event: Event) -> bool:
             return actor is None
         case lr.RateOrdered(actor=actor):
             return actor is not None
+        case sd.SeedMoved(stage=stage):
+            # The other moves after a cull follow by themselves.
+            return stage not in (Stage.EMBARGOED, Stage.RESETTING)
         case gv.StrategyTimedOut(reason=reason):
             # What overtook the question is reported.
             return reason is not gv.NoAnswer.OVERTAKEN

@@ -23,6 +23,7 @@ from tolariad.core.rates import words as lv
 from tolariad.core.rollback import rules as rollback_rules
 from tolariad.core.rollback import words as rb
 from tolariad.core.run import words as rv
+from tolariad.core.seeds import words as sd
 from tolariad.core.state import RunState
 from tolariad.core.strategy import rules as strategy_rules
 from tolariad.core.strategy import words as gv
@@ -69,6 +70,7 @@ STRATEGY: Final[tuple[Row[RunState], ...]] = (
             cv.PauseRequested,
             lv.RateOrdered,
             hp.HyperparametersOrdered,
+            sd.SeedMoveOrdered,
             rb.RollbackRequested,
             hv.EmergencyRaised,
             gv.BreakerSet,

@@ -158,6 +158,10 @@ def policy_of(settings: Settings) -> Policy:
         full_budget_s=settings.rollback.full_path_timeout_s,
         rate_factor=settings.rollback.rate_factor,
         chance=settings.detect.chance,
+        morphogenesis=settings.enable_morphogenetic,
+        blend_steps=settings.seeds.blend_steps,
+        embargo_epochs=settings.seeds.embargo_epochs,
+        max_regression=settings.seeds.gates.max_regression,
     )
 
 

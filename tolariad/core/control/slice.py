@@ -54,7 +54,7 @@ class HasControl(Protocol):
 
 # The events that accept an order. Each names its order, so that an id that is repeated, or used for another kind of
 # order, is recognised.
-ACCEPTING: Final = tuple(kind for kind in EVENT_TYPES.values() if kind.ORDER)
+ACCEPTING: Final = tuple(kind for kind in EVENT_TYPES.values() if kind.accepts())
 
 
 def _remember(s: Control, outcome: Outcome) -> tuple[Outcome, ...]:
@@ -65,7 +65,7 @@ def _accepted(s: Control, e: Any, at: Cause) -> Control:
     """Remember the answer. Without an actor and an id the event was not an order but the run's own action."""
     if e.actor is None and not e.id:
         return s
-    return replace(s, outcomes=_remember(s, Outcome(e.id, at.seq, command=e.ORDER)), accepted=s.accepted + 1)
+    return replace(s, outcomes=_remember(s, Outcome(e.id, at.seq, command=e.accepted)), accepted=s.accepted + 1)
 
 
 def _refused(s: Control, e: control.CommandRefused, at: Cause) -> Control:

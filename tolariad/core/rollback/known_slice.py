@@ -11,6 +11,7 @@ from typing import Protocol
 import msgspec
 
 from tolariad.core.rates.slice import Change
+from tolariad.core.seeds.slice import Seed
 from tolariad.core.steps import words as steps
 from tolariad.core.steps.slice import Measured
 
@@ -78,8 +79,17 @@ class KnownStrategy(msgspec.Struct, frozen=True, omit_defaults=True):
     ended: tuple[int, int, int] = (0, 0, 0)
 
 
+class KnownSeeds(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The restored field of `seeds.Seeds`: the seeds themselves, with their stages."""
+
+    seeds: dict[str, Seed] = {}
+
+
 class Known(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The values at one place: after `step`, when batch `batch` of `epoch` had been consumed."""
+    """The values at one place: after `step`, when batch `batch` of `epoch` had been consumed.
+
+    `ledger`: how many changes of the model's shape the state there contains; None: the place tells.
+    """
 
     step: int = 0
     epoch: int = 1
@@ -90,6 +100,8 @@ class Known(msgspec.Struct, frozen=True, omit_defaults=True):
     stability: KnownStability = KnownStability()
     instability: KnownInstability = KnownInstability()
     snapshots: KnownSnapshots = KnownSnapshots()
+    seeds: KnownSeeds = KnownSeeds()
+    ledger: int | None = None
     strategy: KnownStrategy = KnownStrategy()
 
     @property

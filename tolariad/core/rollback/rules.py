@@ -22,6 +22,7 @@ from tolariad.core.rollback.ask import begun, begun_as, may_begin
 from tolariad.core.rollback.slice import HasRollbacks, OpenRollback
 from tolariad.core.run.ask import pause_reached, spawn
 from tolariad.core.run.slice import HasRun, Phase
+from tolariad.core.seeds.slice import HasSeeds
 from tolariad.core.snapshots.ask import Restorable, restorable
 from tolariad.core.snapshots.slice import HasSnapshots
 from tolariad.core.steps.slice import HasProgress
@@ -32,7 +33,9 @@ from tolariad.core.trainer import words as trainer
 from tolariad.core.trainer.slice import HasTrainer
 
 
-class Reads(HasRun, HasProgress, HasCheckpoints, HasTrainer, HasRollbacks, HasSnapshots, HasStrategy, Protocol):
+class Reads(
+    HasRun, HasProgress, HasCheckpoints, HasTrainer, HasRollbacks, HasSnapshots, HasSeeds, HasStrategy, Protocol
+):
     """The slices that the rules of rollbacks read."""
 
 

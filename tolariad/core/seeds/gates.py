@@ -100,14 +100,15 @@ def judge(gate: Gate, measured: SeedMeasure, limits: GateLimits) -> str:
     return _JUDGES[gate](measured, limits)
 
 
-def judge_impact(before: float | None, now: float | None, limits: GateLimits) -> str:
+def judge_impact(before: float | None, now: float | None, max_regression: float) -> str:
     """Return "" if the loss of the validation has not risen too far since the blending began, else the reason.
 
-    The daemon judges this part of G4, because it holds the validations. A loss that is missing is not judged.
+    `max_regression`: the allowed rise, as a share of the loss before. The daemon judges this part of G4, because it
+    holds the validations. A loss that is missing is not judged.
     """
     if before is None or now is None:
         return ""
-    allowed = before + limits.max_regression * abs(before)
+    allowed = before + max_regression * abs(before)
     # Written so that a loss that is NaN fails.
     if now <= allowed:
         return ""

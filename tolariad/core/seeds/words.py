@@ -8,11 +8,11 @@ Promises: SeedMoved holds everything that a re-run or a restart needs to make th
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar
+from typing import Annotated
 
 import msgspec
 
-from tolariad.core.base import Epoch, Event, Name, Report, Step
+from tolariad.core.base import Epoch, Event, Loss, Name, Report, Step
 from tolariad.core.boundary.words import (
     BoundaryOrder,
     BoundaryOrderAborted,
@@ -68,7 +68,6 @@ class MoveSeed(BoundaryOrder, frozen=True, kw_only=True):
     blend_steps: Updates = 0
     example: tuple[int, ...] = ()
     dtype: Name = ""
-    reason: str = ""
 
 
 # -- slots -------------------------------------------------------------------------------------------------------------
@@ -100,8 +99,6 @@ class SeedMoveOrdered(BoundaryOrderGiven, frozen=True, kw_only=True):
     `before`: the stage that the seed then had. Other fields as in SeedMoved.
     """
 
-    ORDER: ClassVar[str] = "SeedAdvance"
-
     slot: str
     stage: Stage
     before: Stage = Stage.UNKNOWN
@@ -109,8 +106,18 @@ class SeedMoveOrdered(BoundaryOrderGiven, frozen=True, kw_only=True):
     blueprint: str = ""
     parameters: dict[str, float] = msgspec.field(default_factory=dict)
     blend_steps: Updates = 0
-    reason: str = ""
     id: str = ""
+
+    @classmethod
+    def accepts(cls) -> tuple[str, ...]:
+        """Return the names of the orders that an event of this type accepts."""
+        return SeedGerminate.__name__, SeedAdvance.__name__, SeedCull.__name__
+
+    @property
+    def accepted(self) -> str:
+        """Return the name of the order that the event accepts."""
+        germinate, advance, cull = self.accepts()
+        return {Stage.GERMINATED: germinate, Stage.CULLED: cull}.get(self.stage, advance)
 
     @property
     def order(self) -> MoveSeed:
@@ -122,7 +129,6 @@ class SeedMoveOrdered(BoundaryOrderGiven, frozen=True, kw_only=True):
             blueprint=self.blueprint,
             parameters=self.parameters,
             blend_steps=self.blend_steps,
-            reason=self.reason,
         )
 
 
@@ -132,7 +138,9 @@ class SeedMoved(BoundaryOrderActed, frozen=True, kw_only=True):
     `germination`: which germination of the run it is, from 1. `before`: the stage before the move. `blueprint`,
     `parameters`, `example` and `dtype` are of a germination: with them the same module can be built again.
     `blend_steps`: updates over which alpha rises, with BLENDING. `parameters_added`: how many the model has more.
-    `measure`: the measurements that the gate judged. `number` counts the boundary orders that acted, from 1.
+    `measure`: the measurements that the gate judged. `epochs`: how many had ended. `validation_loss`: of the last
+    validation, with BLENDING. `by`, `reason`: who ordered the move, and why. `number` counts the boundary orders that
+    acted, from 1.
     """
 
     slot: str
@@ -146,9 +154,12 @@ class SeedMoved(BoundaryOrderActed, frozen=True, kw_only=True):
     blend_steps: Updates = 0
     example: tuple[int, ...] = ()
     dtype: str = ""
-    reason: str = ""
     parameters_added: Parameters = 0
     measure: SeedMeasure | None = None
+    epochs: Epoch = 0
+    validation_loss: Loss | None = None
+    by: str = ""
+    reason: str = ""
 
     @property
     def order(self) -> MoveSeed:
@@ -162,7 +173,6 @@ class SeedMoved(BoundaryOrderActed, frozen=True, kw_only=True):
             blend_steps=self.blend_steps,
             example=self.example,
             dtype=self.dtype,
-            reason=self.reason,
             cause=self.cause,
         )
 

@@ -12,6 +12,7 @@ from tolariad.core.rollback import words as rb
 from tolariad.core.rollback.slice import HasRollbacks
 from tolariad.core.run import limit_ask
 from tolariad.core.run.slice import HasRun, Phase
+from tolariad.core.seeds.slice import HasSeeds
 from tolariad.core.stability import Breaker, BreakerState, breaker_state
 from tolariad.core.steps.slice import HasProgress
 from tolariad.core.strategy import words as st
@@ -25,28 +26,37 @@ _PART_OF_LIMIT: Final = 0.25
 _ENDED: Final = (Phase.STOPPING, Phase.FROZEN, Phase.ROLLING_BACK, Phase.FAILED, Phase.COMPLETED, Phase.STOPPED)
 
 
-class Acts(HasRun, HasStrategy, Protocol):
+class Acts(HasRun, HasSeeds, Protocol):
     """The slices that tell whether there is a strategy."""
 
 
 class MayAsk(
-    HasRun, HasProgress, HasTrainer, HasCheckpoints, HasRollbacks, HasHealth, HasBoundary, HasStrategy, Protocol
+    HasRun,
+    HasProgress,
+    HasTrainer,
+    HasCheckpoints,
+    HasRollbacks,
+    HasHealth,
+    HasBoundary,
+    HasSeeds,
+    HasStrategy,
+    Protocol,
 ):
     """The slices that a question depends on."""
 
 
-class Overdue(HasRun, HasTrainer, HasRollbacks, HasHealth, HasBoundary, HasStrategy, Protocol):
+class Overdue(HasRun, HasTrainer, HasRollbacks, HasHealth, HasBoundary, HasSeeds, HasStrategy, Protocol):
     """The slices with what is awaited, and for how long."""
 
 
-class Votes(HasRun, HasTrainer, HasRollbacks, HasStrategy, Protocol):
+class Votes(HasRun, HasTrainer, HasRollbacks, HasSeeds, HasStrategy, Protocol):
     """The slices that a vote depends on."""
 
 
 def acts(state: Acts) -> bool:
     """Return whether the run has a strategy. The default policy acts by itself only on a model with slots."""
     name = state.run.policy.strategy
-    return name != st.NONE and (name != st.AUTO or state.strategy.slots > 0)
+    return name != st.NONE and (name != st.AUTO or bool(state.seeds.slots))
 
 
 def limit_s(state: HasHealth) -> float:

@@ -14,6 +14,7 @@ from typing import Final, Protocol, TypeVar
 
 from msgspec.structs import replace
 
+from tolariad.core.architecture.slice import HasArchitecture
 from tolariad.core.base import Actor, Event
 from tolariad.core.boundary import words as bw
 from tolariad.core.boundary.slice import WAITING_MAX, HasBoundary
@@ -30,6 +31,9 @@ from tolariad.core.rollback import words as rb
 from tolariad.core.rollback.known_slice import HasKnown, Known
 from tolariad.core.rollback.slice import HasRollbacks
 from tolariad.core.run.slice import TERMINAL, HasRun, Phase
+from tolariad.core.seeds import ask as seeds
+from tolariad.core.seeds.slice import HasSeeds
+from tolariad.core.seeds.words import SeedMoveOrdered
 from tolariad.core.steps import words as sv
 from tolariad.core.steps.slice import HasProgress
 from tolariad.core.strategy import ask as strategy
@@ -50,6 +54,8 @@ class Reads(
     HasHealth,
     HasBoundary,
     HasKnown,
+    HasArchitecture,
+    HasSeeds,
     HasStrategy,
     Protocol,
 ):
@@ -219,6 +225,12 @@ def _refusal(state: Reads, one: st.StrategyCommand, wall: int) -> str:
         late = (wall - one.expires) / 1e6
         return f"it had to begin {late:.0f} ms ago (`execution_deadline_ms` after `issued_at`)"
     return ""
+
+
+def adapt_seed(state: Reads, order: st.AdaptSeed) -> SeedMoveOrdered | Refusal:
+    """Order a move of a seed, or refuse it: by the rules that hold for an operator too."""
+    found = seeds.move(state, order.slot, order.stage, order.blueprint, order.parameters)
+    return Refusal(found.error, found.why) if isinstance(found, seeds.NotMoved) else found
 
 
 def set_breaker(state: Reads, order: st.SetBreaker) -> st.BreakerSet | Refusal:

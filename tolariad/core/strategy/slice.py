@@ -15,7 +15,6 @@ from msgspec.structs import replace
 from tolariad.core.base import ApplyTable, Cause, storable
 from tolariad.core.health import words as hv
 from tolariad.core.rollback import words as rb
-from tolariad.core.seeds import words as seeds
 from tolariad.core.steps import words as steps
 from tolariad.core.strategy import words as st
 from tolariad.core.trainer import words as tv
@@ -38,7 +37,7 @@ class Strategy(msgspec.Struct, frozen=True, omit_defaults=True):
     `owed`: the epoch whose question the end of a trainer closed, or 0. `voted`: rollback and target of the newest vote.
     `rollbacks`: how many rollbacks the strategy ordered. `asked_total`, `unanswered`: questions, and those without an
     answer that nothing overtook. `fallback`: why the newest question has no answer, "" if it has one. `answered_epoch`:
-    the newest epoch with an answer. `slots`: how many the model has for seeds. `skipped`, `findings`: of the epoch so far;
+    the newest epoch with an answer. `skipped`, `findings`: of the epoch so far;
     `ended`: steps, skipped batches and findings of the newest epoch that has ended. The packet tells of it.
     """
 
@@ -52,7 +51,6 @@ class Strategy(msgspec.Struct, frozen=True, omit_defaults=True):
     unanswered: int = 0
     fallback: str = ""
     answered_epoch: int = 0
-    slots: int = 0
     skipped: int = 0
     findings: int = 0
     ended: tuple[int, int, int] = (0, 0, 0)
@@ -102,10 +100,6 @@ def _rollback(s: Strategy, e: rb.RollbackRequested, _: Cause) -> Strategy:
     return replace(s, rollbacks=s.rollbacks + 1) if is_ours else s
 
 
-def _registered(s: Strategy, e: seeds.SeedSlotsRegistered, _: Cause) -> Strategy:
-    return replace(s, slots=len(e.slots))
-
-
 def _began(s: Strategy, _: steps.EpochStarted, __: Cause) -> Strategy:
     return replace(s, skipped=0, findings=0, owed=0) if s.skipped or s.findings or s.owed else s
 
@@ -134,7 +128,6 @@ APPLY: Final[ApplyTable] = {
     **dict.fromkeys((tv.TrainerDied, tv.TrainerEnded), _trainer_gone),
     **dict.fromkeys((rb.RollbackBegun, rb.RolledBack), _branch_left),
     rb.RollbackRequested: _rollback,
-    seeds.SeedSlotsRegistered: _registered,
     steps.EpochStarted: _began,
     steps.EpochFinished: _ended,
     steps.StepSkipped: _skipped,

@@ -25,6 +25,7 @@ from tolariad.core.control.words import Command, Pause
 from tolariad.core.health.words import RaiseEmergency
 from tolariad.core.rates.hyper_words import AdjustOptimizer
 from tolariad.core.rollback.words import Rollback
+from tolariad.core.seeds.stages import Stage
 from tolariad.core.stability import BreakerState
 
 # Of an answer, and of a strategy's state.
@@ -44,8 +45,17 @@ class SetBreaker(Command, frozen=True, kw_only=True):
     state: BreakerState
 
 
+class AdaptSeed(Command, frozen=True, kw_only=True):
+    """Move the seed in `slot` to `stage`. `blueprint` and its `parameters` are for GERMINATED."""
+
+    slot: Name
+    stage: Stage
+    blueprint: Name = ""
+    parameters: dict[str, float] = {}
+
+
 # The orders that a command can lead to.
-Adaptation: TypeAlias = AdjustOptimizer | SetBreaker | Rollback | RaiseEmergency | Pause
+Adaptation: TypeAlias = AdaptSeed | AdjustOptimizer | SetBreaker | Rollback | RaiseEmergency | Pause
 
 
 class StrategyCommand(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
