@@ -76,7 +76,9 @@ class KnownStrategy(msgspec.Struct, frozen=True, omit_defaults=True):
     answered_epoch: int = 0
     skipped: int = 0
     findings: int = 0
-    ended: tuple[int, int, int] = (0, 0, 0)
+    ended_steps: int = 0
+    ended_skipped: int = 0
+    ended_findings: int = 0
 
 
 class KnownSeeds(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -90,7 +90,8 @@ def awaits_vote(state: Votes) -> bool:
     opened = state.rollbacks.open
     if opened is None or not state.trainer.alive or not acts(state):
         return False
-    return state.strategy.voted != (opened.id, opened.checkpoint)
+    voted = state.strategy.voted_rollback, state.strategy.voted_checkpoint
+    return voted != (opened.id, opened.checkpoint)
 
 
 def vote_limit_s(state: HasRun, tier: rb.Tier) -> float:

@@ -34,18 +34,19 @@ class Asked(msgspec.Struct, frozen=True):
 class Strategy(msgspec.Struct, frozen=True, omit_defaults=True):
     """Slice of RunState. `commands`: of the newest answer. `kept`: the strategy's state.
 
-    `owed`: the epoch whose question the end of a trainer closed, or 0. `voted`: rollback and target of the newest vote.
+    `owed`: the epoch whose question the end of a trainer closed, or 0. `voted_…`: rollback and target of the newest vote.
     `rollbacks`: how many rollbacks the strategy ordered. `asked_total`, `unanswered`: questions, and those without an
     answer that nothing overtook. `fallback`: why the newest question has no answer, "" if it has one. `answered_epoch`:
     the newest epoch with an answer. `skipped`, `findings`: of the epoch so far;
-    `ended`: steps, skipped batches and findings of the newest epoch that has ended. The packet tells of it.
+    `ended_…`: of the newest epoch that has ended, of which the packet tells.
     """
 
     asked: Asked | None = None
     commands: tuple[st.StrategyCommand, ...] = ()
     kept: bytes = b""
     owed: int = 0
-    voted: tuple[str, str] = ("", "")
+    voted_rollback: str = ""
+    voted_checkpoint: str = ""
     rollbacks: int = 0
     asked_total: int = 0
     unanswered: int = 0
@@ -53,7 +54,9 @@ class Strategy(msgspec.Struct, frozen=True, omit_defaults=True):
     answered_epoch: int = 0
     skipped: int = 0
     findings: int = 0
-    ended: tuple[int, int, int] = (0, 0, 0)
+    ended_steps: int = 0
+    ended_skipped: int = 0
+    ended_findings: int = 0
 
 
 class HasStrategy(Protocol):
@@ -92,7 +95,7 @@ def _kept(s: Strategy, e: st.StrategyStateKept, _: Cause) -> Strategy:
 
 
 def _voted(s: Strategy, e: st.StrategyVoted, _: Cause) -> Strategy:
-    return replace(s, voted=(e.rollback, e.checkpoint))
+    return replace(s, voted_rollback=e.rollback, voted_checkpoint=e.checkpoint)
 
 
 def _rollback(s: Strategy, e: rb.RollbackRequested, _: Cause) -> Strategy:
@@ -105,7 +108,7 @@ def _began(s: Strategy, _: steps.EpochStarted, __: Cause) -> Strategy:
 
 
 def _ended(s: Strategy, e: steps.EpochFinished, _: Cause) -> Strategy:
-    return replace(s, ended=(storable(e.steps), s.skipped, s.findings))
+    return replace(s, ended_steps=storable(e.steps), ended_skipped=s.skipped, ended_findings=s.findings)
 
 
 def _skipped(s: Strategy, _: steps.StepSkipped, __: Cause) -> Strategy:

@@ -51,7 +51,7 @@ class AdaptSeed(Command, frozen=True, kw_only=True):
     slot: Name
     stage: Stage
     blueprint: Name = ""
-    parameters: dict[str, float] = {}
+    parameters: dict[str, float] = msgspec.field(default_factory=dict)
 
 
 # The orders that a command can lead to.
