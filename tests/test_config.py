@@ -87,6 +87,15 @@ def test_a_tasks_file_counts_from_where_it_was_written(write, tmp_path, monkeypa
     assert load(None, ["task=package.module:Name"]).task == "package.module:Name"
 
 
+def test_a_strategys_file_counts_from_where_it_was_written(write, tmp_path):
+    """As a task's file does. The words for the built-in policy and for none stay as they are."""
+    path = write("tolaria:\n  strategy: ./mine.py:Mine\n")
+    assert load(path).strategy == f"{path.parent}/mine.py:Mine"
+    assert load(None, ["strategy=mine.py:Mine"]).strategy == f"{Path.cwd()}/mine.py:Mine"
+    assert [load(None, [f"strategy={name}"]).strategy for name in ("none", "default")] == ["none", "default"]
+    assert "did you mean default?" in message(None, ["strategy=defualt"])
+
+
 def test_set_may_choose_the_task():
     """`tolariad run --task digits` needs no file."""
     assert load(None, ["task=chars"]).learning_rate.base_lr == 3e-4

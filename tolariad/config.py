@@ -55,10 +55,12 @@ def load(source: str | Path | Mapping[str, Any] | None = None, sets: Iterable[st
 
 
 def _with_anchors(document: dict[str, Any], folder: Path) -> dict[str, Any]:
-    """Return the document with absolute paths in `task` and in the policies that are functions."""
+    """Return the document with absolute paths in `task`, `strategy` and the policies that are functions."""
     document = dict(document)
     if "task" in document:
         document["task"] = anchored(document["task"], folder)
+    if "strategy" in document:
+        document["strategy"] = anchored(document["strategy"], folder)
     if "learning_rate" in document:
         document["learning_rate"] = _with_policy(document["learning_rate"], folder)
     optimizer = document.get("optimizer")

@@ -206,6 +206,8 @@ def _default_text(field: msgspec.structs.FieldInfo) -> str:
 def _literal(value: Any) -> str:
     if value is None:
         return ""
+    if isinstance(value, tuple) and any(isinstance(one, Struct) for one in value):
+        return f"`{msgspec.json.format(msgspec.json.encode(value), indent=0).decode()}`"
     return f"`{str(value).lower() if isinstance(value, bool) else value}`"
 
 

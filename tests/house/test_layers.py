@@ -20,7 +20,7 @@ LAYERS = ("values", "words", "slice", "ask", "engine", "rules", "table")
 # rules: what one concern decides reaches another as an event.
 MAY_IMPORT_ITS_OWN = {"values", "words", "slice", "ask", "engine", "table"}
 # Packages of calculations: nothing in them knows a message, whatever its name.
-CALCULATIONS = {"detection", "learning_rate", "settings"}
+CALCULATIONS = {"detection", "learning_rate", "pruning", "settings"}
 FILES = {
     "base": "values",
     "bounds": "values",

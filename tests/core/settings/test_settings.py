@@ -366,3 +366,19 @@ def test_a_value_in_other_letters_is_known(given, meant):
     with pytest.raises(ConfigError, match=f"got '{given}'; did you mean {meant}") as refused:
         read_settings({"optimizer": {"name": given}})
     assert str(refused.value).count("did you mean") == 1
+
+
+@pytest.mark.parametrize(
+    ("prune", "key", "said"),
+    [
+        ({"caps": [{"epoch": 50, "share": 0.1}, {"epoch": 40, "share": 0.2}]}, "prune.caps", "ascending order"),
+        ({"budgets": [{"epoch": 40, "share": 0.1}, {"epoch": 40, "share": 0.2}]}, "prune.budgets", "ascending order"),
+        ({"caps": [{"epoch": 0, "share": 0.2}, {"epoch": 40, "share": 0.1}]}, "prune.caps", "may not fall"),
+    ],
+)
+def test_a_schedule_of_pruning_that_contradicts_itself_is_refused(prune, key, said):
+    """Entries out of order, two for one epoch, a cap that falls."""
+    (problem,) = check(read_settings({"prune": prune}))
+
+    assert problem.path == key
+    assert said in problem.what

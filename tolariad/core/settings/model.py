@@ -17,6 +17,7 @@ from msgspec import Meta, Struct
 
 from tolariad.core.settings import values as units
 from tolariad.core.settings.optimization import LearningRate, Optimizer, PartOptimizer
+from tolariad.core.settings.pruning import Prune
 from tolariad.core.settings.seeds import SeedSettings
 
 # How long an orderly stop may take before the daemon ends without it. The service manager's limit (TimeoutStopSec in
@@ -354,9 +355,15 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     ema: Ema = Ema()
     integration: Integration = Integration()
     enable_morphogenetic: Annotated[bool, Meta(description="let seeds and pruning change the model")] = True
-    strategy: Annotated[str | None, Meta(description="`package.module:Name`; absent: the default policy")] = None
+    strategy: Annotated[
+        str | None,
+        Meta(
+            description="`none`, `default`, `package.module:Name` or `./file.py:Name`; absent: the default policy, if "
+            "the model has seed slots",
+        ),
+    ] = None
     seeds: SeedSettings = SeedSettings()
-    prune: Annotated[dict[str, Scalar], Meta(description="options for pruning")] = {}
+    prune: Prune = Prune()
     pruning_phase_transition_epoch: Annotated[
         units.EpochCount, Meta(description="epoch at which pruning may begin")
     ] = 30

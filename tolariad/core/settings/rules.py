@@ -19,7 +19,9 @@ from tolariad.core.phrases import counted
 from tolariad.core.settings.changes import Change, change_of, is_under
 from tolariad.core.settings.model import Settings
 from tolariad.core.settings.optimization import LearningRate, Optimizer, PartOptimizer
+from tolariad.core.settings.pruning import Prune, ShareFrom
 from tolariad.core.settings.reading import ConfigError, Problem, read_settings
+from tolariad.core.settings.strategies import strategy_problems
 from tolariad.core.settings.task_defaults import TASK_DEFAULTS, TASK_OPTIONS, defaults_of
 from tolariad.core.settings.values import read_metric
 
@@ -27,14 +29,11 @@ from tolariad.core.settings.values import read_metric
 WITHOUT_EFFECT: Final = (
     "digest",
     "integration.oona_backpressure_limit",
-    "integration.protobuf_version",
-    "integration.tamiyo_timeout_s",
     "metrics",
     "notify",
     "prune",
     "pruning_checkpoint_interval",
     "pruning_phase_transition_epoch",
-    "strategy",
     "telemetry",
 )
 
@@ -57,6 +56,7 @@ def check(settings: Settings) -> list[Problem]:
     """Return the problems between values that are each valid by themselves."""
     return [
         *_task_problems(settings.task),
+        *strategy_problems(settings.strategy),
         *_option_problems(settings),
         *_rate_problems(settings),
         *_optimizer_problems(settings.optimizer, "optimizer"),
@@ -64,6 +64,7 @@ def check(settings: Settings) -> list[Problem]:
         *_one_or_several(settings),
         *_breaker_problems(settings),
         *_metric_problems(settings.keep_best),
+        *_prune_problems(settings.prune),
     ]
 
 
@@ -231,7 +232,7 @@ def _task_problems(task: str | None) -> list[Problem]:
 def _option_problems(settings: Settings) -> list[Problem]:
     """Return the problems of options: names that a built-in task does not have, and keys that contain their value."""
     problems = []
-    for section in ("task_options", "prune"):
+    for section in ("task_options",):
         for key, value in getattr(settings, section).items():
             name, colon, rest = key.partition(":")
             if colon and value is None:
@@ -308,6 +309,17 @@ def _metric_problems(keep_best: str | None) -> list[Problem]:
     except ValueError as error:
         return [Problem(path="keep_best", what=str(error))]
     return []
+
+
+def _prune_problems(prune: Prune) -> Iterator[Problem]:
+    lists: dict[str, tuple[ShareFrom, ...]] = {"budgets": prune.budgets, "caps": prune.caps}
+    for name, entries in lists.items():
+        epochs = [entry.epoch for entry in entries]
+        if epochs != sorted(set(epochs)):
+            yield Problem(path=f"prune.{name}", what=f"must be in ascending order of epochs, got {shown(epochs)}")
+    shares = [entry.share for entry in prune.caps]
+    if shares != sorted(shares):
+        yield Problem(path="prune.caps", what=f"may not fall: pruned channels do not come back; got {shown(shares)}")
 
 
 def _breaker_problems(settings: Settings) -> list[Problem]:

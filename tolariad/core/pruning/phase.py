@@ -1,0 +1,91 @@
+"""The phase of pruning, as a function of epoch, breaker and order.
+
+Promises: equal arguments give the same phase, so a restart or a rollback needs no stored phase to find it. Without an
+order and with a closed breaker the phase only moves forward: validation only, active, disabled. Epochs count from 1.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import Final
+
+from tolariad.core.settings.model import Settings
+from tolariad.core.stability import BreakerState
+
+
+class PruningPhase(IntEnum):
+    """Whether a run only analyses what it could prune, prunes, or does neither. The numbers are Leyline's."""
+
+    VALIDATION_ONLY = 1
+    ACTIVE_PRUNING = 2
+    DISABLED = 3
+
+
+# From the phase that does most to the one that does nothing.
+_LESS_AND_LESS: Final = (PruningPhase.ACTIVE_PRUNING, PruningPhase.VALIDATION_ONLY, PruningPhase.DISABLED)
+
+
+def phase_at(
+    settings: Settings,
+    epoch: int,
+    breaker: BreakerState = BreakerState.CLOSED,
+    override: PruningPhase | None = None,
+) -> PruningPhase:
+    """Return the phase after `epoch` epochs.
+
+    An open breaker disables pruning; a half-open one lets a cycle through as its probe. `override` is an operator's
+    order: it can hold pruning back, but never prune in an epoch in which the schedule does not.
+    """
+    if breaker is BreakerState.OPEN or not settings.enable_morphogenetic:
+        return PruningPhase.DISABLED
+    if epoch <= settings.pruning_phase_transition_epoch:
+        scheduled = PruningPhase.VALIDATION_ONLY
+    elif epoch <= settings.prune.last_epoch:
+        scheduled = PruningPhase.ACTIVE_PRUNING
+    else:
+        scheduled = PruningPhase.DISABLED
+    return scheduled if override is None else max(scheduled, override, key=_LESS_AND_LESS.index)
+
+
+def is_cycle_due(settings: Settings, epoch: int, phase: PruningPhase) -> bool:
+    """Return whether a cycle begins after this epoch: every one if it only analyses, else one in an interval."""
+    if phase is PruningPhase.VALIDATION_ONLY:
+        return epoch > 0
+    return phase is PruningPhase.ACTIVE_PRUNING and epoch % settings.pruning_checkpoint_interval == 0
+
+
+class StructuredPruningPhaseManager:
+    """The phase of a run at its last epoch (source document 004).
+
+    `breaker` and `override` are attributes: the phase follows a change of them at once.
+    """
+
+    def __init__(
+        self,
+        config: Settings,
+        *,
+        breaker: BreakerState = BreakerState.CLOSED,
+        override: PruningPhase | None = None,
+    ) -> None:
+        self.breaker = breaker
+        self.override = override
+        self._settings = config
+        self._epoch = 0
+
+    @property
+    def current_phase(self) -> PruningPhase:
+        """The phase at the epoch that was asked about last."""
+        return phase_at(self._settings, self._epoch, self.breaker, self.override)
+
+    def get_current_phase(self, epoch: int) -> PruningPhase:
+        """Take `epoch` as the current one and return its phase."""
+        self._epoch = epoch
+        return self.current_phase
+
+    def is_pruning_epoch(self, epoch: int) -> bool:
+        """Return whether a cycle of analysis, or of pruning, begins after `epoch`."""
+        return is_cycle_due(self._settings, epoch, phase_at(self._settings, epoch, self.breaker, self.override))
+
+    def reset_to_checkpoint(self, epoch: int) -> None:
+        """Go back to the epoch of a checkpoint, as a rollback does."""
+        self._epoch = epoch
