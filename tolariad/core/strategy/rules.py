@@ -134,7 +134,8 @@ def answered(state: Reads, given: StrategyReply, _: At[Reads]) -> Decision | Non
         void = st.StrategyAnswerVoided(
             generation=given.generation, commands=len(given.commands), seconds=given.spans.answer
         )
-        return Decision((void,)) if is_known else None
+        # Without an answer there is nothing that could be void.
+        return Decision((void,)) if is_known and not given.fallback else None
     if given.fallback:
         is_late = given.spans.answer >= strategy.limit_s(state)
         reason = st.NoAnswer.LATE if is_late else st.NoAnswer.FAILED

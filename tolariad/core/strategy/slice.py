@@ -34,11 +34,11 @@ class Asked(msgspec.Struct, frozen=True):
 class Strategy(msgspec.Struct, frozen=True, omit_defaults=True):
     """Slice of RunState. `commands`: of the newest answer. `kept`: the strategy's state.
 
-    `owed`: the epoch whose question the end of a trainer closed, or 0. `voted_…`: rollback and target of the newest vote.
-    `rollbacks`: how many rollbacks the strategy ordered. `asked_total`, `unanswered`: questions, and those without an
+    `owed`: the epoch whose question the end of a trainer closed, or 0. `voted_…`: rollback and target of the newest
+    vote. `rollbacks`: how many the strategy ordered. `asked_total`, `unanswered`: questions, and those without an
     answer that nothing overtook. `fallback`: why the newest question has no answer, "" if it has one. `answered_epoch`:
-    the newest epoch with an answer. `skipped`, `findings`: of the epoch so far;
-    `ended_…`: of the newest epoch that has ended, of which the packet tells.
+    the newest epoch with an answer. `skipped`, `findings`: of the epoch so far. `ended_…`: of the newest epoch that has
+    ended, for the packet. `device`: the trainer's, as torch names it.
     """
 
     asked: Asked | None = None
@@ -57,6 +57,7 @@ class Strategy(msgspec.Struct, frozen=True, omit_defaults=True):
     ended_steps: int = 0
     ended_skipped: int = 0
     ended_findings: int = 0
+    device: str = ""
 
 
 class HasStrategy(Protocol):
@@ -88,6 +89,10 @@ def _trainer_gone(s: Strategy, _: tv.TrainerDied | tv.TrainerEnded, __: Cause) -
 
 def _branch_left(s: Strategy, _: rb.RollbackBegun | rb.RolledBack, __: Cause) -> Strategy:
     return s if s.asked is None and not s.owed else replace(s, asked=None, owed=0)
+
+
+def _built(s: Strategy, e: tv.ExecutionContextRecorded, _: Cause) -> Strategy:
+    return replace(s, device=e.environment.device)
 
 
 def _kept(s: Strategy, e: st.StrategyStateKept, _: Cause) -> Strategy:
@@ -130,6 +135,7 @@ APPLY: Final[ApplyTable] = {
     st.StrategyVoted: _voted,
     **dict.fromkeys((tv.TrainerDied, tv.TrainerEnded), _trainer_gone),
     **dict.fromkeys((rb.RollbackBegun, rb.RolledBack), _branch_left),
+    tv.ExecutionContextRecorded: _built,
     rb.RollbackRequested: _rollback,
     steps.EpochStarted: _began,
     steps.EpochFinished: _ended,

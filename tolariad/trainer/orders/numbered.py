@@ -6,6 +6,7 @@ their places, before any that waits. The answer to an order is reported before a
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -71,15 +72,21 @@ class OrderRefused(Exception):
 class BoundaryOrders:
     """The trainer's numbered list. `acted` belongs to the state that is trained."""
 
-    def __init__(self, acted: ActedOrders, link: Link) -> None:
-        self._acted = acted
+    def __init__(self, acted: ActedOrders, link: Link, took: Callable[[float], None] = lambda _: None) -> None:
+        """`took` is called with the seconds that each order took."""
+        self._acted, self._took = acted, took
         self._inbox, self._reporter, self._progress = link.inbox, link.reporter, link.progress
         self._handlers: dict[type, Callable[[Any], None]] = {}
 
     def register(self, kind: type[_Kind], handler: Callable[[_Kind], None]) -> None:
         """Let `handler` carry out orders of this kind, or raise OrderRefused. Raises ValueError if there is one."""
-        self._inbox.register(kind, self._obey)
+        self._inbox.register(kind, self._timed)
         self._handlers[kind] = handler
+
+    def _timed(self, order: BoundaryOrder) -> None:
+        begun = time.perf_counter()
+        self._obey(order)
+        self._took(time.perf_counter() - begun)
 
     def _obey(self, order: BoundaryOrder) -> None:
         """Carry out an order from the next update on, and answer it. A repeated order has no effect."""
