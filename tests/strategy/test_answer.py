@@ -66,8 +66,6 @@ def test_one_command_or_a_list_is_an_answer():
         ([pause(), "pause"], "Entry 1 of step"),
         ([[pause()]], "Entry 0 of step"),
         ([pause()] * (COMMANDS_MAX + 1), "17 commands"),
-        (AdaptationCommand(), "no version"),
-        (pause("x" * 70_000), "at most 65536"),
     ],
 )
 def test_what_is_no_answer_is_refused_with_the_reason(answer, why):
@@ -83,6 +81,8 @@ def test_what_is_no_answer_is_refused_with_the_reason(answer, why):
         ([encode(pause()), b"\xff\xff\xff"], "are no AdaptationCommand"),
         ([encode(rate(float("nan")))], "lr = nan"),
         ([AdaptationCommand(version=2).SerializeToString()], "version 2"),
+        ([AdaptationCommand().SerializeToString()], "no version"),
+        ([pause("x" * 70_000).SerializeToString()], "at most 16 commands with together 65536 bytes"),
         ([encode(AdaptationCommand(version=1, command_type=CommandType.COMMAND_PAUSE))], "no `command_id`"),
         ([encode(pause("p")), encode(pause("p"))], "Two commands of the answer"),
         ([encode(pause(str(n))) for n in range(COMMANDS_MAX + 1)], "17 commands"),

@@ -187,6 +187,8 @@ async def test_every_fault_is_a_reason_in_time_and_the_next_answer_is_good(caplo
             assert wrong.fallback.startswith("The strategy liars.py:Faulty: ")
             assert (wrong.commands, wrong.state) == ((), good.state), fault
             assert wrong.seconds < ANSWER_S + 5.0
+            assert wrong.is_late == why.startswith("did not answer"), fault
+            assert wrong.misread == (fault == "another version"), fault
             await runs(strategist)
             good = await ask(strategist, 2 * number + 1)
             assert (good.fallback, count_of(good)) == ("", number + 1), f"after {fault}"

@@ -17,7 +17,6 @@ from tolariad.leyline import (
     SystemStatePacket,
     check_command,
     decode,
-    encode,
 )
 from tolariad.strategy.interface import Strategy
 
@@ -27,7 +26,10 @@ ANSWER_BYTES_MAX: Final = 64 * 1024
 
 
 class AnswerRefused(ValueError):
-    """The run obeys nothing of this answer. The text says why and what to do."""
+    """The run obeys nothing of this answer. The text says why and what to do.
+
+    Its cause is a MessageRefused if a command could not be read, for example one of another version.
+    """
 
 
 def answer_of(strategy: Strategy, packet: SystemStatePacket) -> list[bytes]:
@@ -47,10 +49,8 @@ def answer_of(strategy: Strategy, packet: SystemStatePacket) -> list[bytes]:
 def _bytes_of(command: object, number: int) -> bytes:
     if not isinstance(command, AdaptationCommand):
         raise AnswerRefused(f"Entry {number} of step()'s answer is {_named(command)}, not an AdaptationCommand.")
-    try:
-        return encode(command)
-    except MessageRefused as refused:
-        raise AnswerRefused(str(refused)) from refused
+    # Checked by the reader, who trusts no writer.
+    return command.SerializeToString(deterministic=True)
 
 
 def _named(value: object) -> str:

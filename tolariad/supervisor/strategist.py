@@ -33,13 +33,17 @@ T = TypeVar("T")
 class StrategyAnswer(msgspec.Struct, frozen=True, kw_only=True):
     """The answer to one packet. `state`: what the strategy remembers after it (`tolariad.strategy.state`).
 
-    `fallback`: why there is no answer, as a sentence; "" if there is one. `seconds`: from the question to the answer.
+    `fallback`: why there is no answer, as a sentence; "" if there is one. `is_late`: because it did not come in time.
+    `misread`: how many messages could not be read, such as commands of another version. `seconds`: from the question to
+    the answer.
     """
 
     commands: tuple[AdaptationCommand, ...] = ()
     state: bytes = b""
     seconds: float = 0.0
     fallback: str = ""
+    is_late: bool = False
+    misread: int = 0
 
 
 class VoteKind(enum.Enum):
@@ -55,6 +59,10 @@ class Vote(msgspec.Struct, frozen=True, kw_only=True):
 
     kind: VoteKind
     why: str = ""
+
+
+class _Late(StrategyFailed):
+    """There was no answer in time."""
 
 
 class _Decider(Protocol):
@@ -155,12 +163,14 @@ class Strategist:
     async def ask(self, packet: SystemStatePacket, generation: int) -> StrategyAnswer:
         """Return the strategy's answer, or why there is none."""
         started = time.perf_counter()
+        is_late, misread = False, 0
         try:
             question = self._decider.step(generation, packet, self._state)
             answer = await self._in_turn(question, self._answer_s, "did not answer")
             commands = read_commands(answer.commands, packet)
         except (StrategyFailed, AnswerRefused, StateRefused, MessageRefused) as failed:
-            why = str(failed)
+            why, is_late = str(failed), isinstance(failed, _Late)
+            misread = sum(isinstance(one, MessageRefused) for one in (failed, failed.__cause__))
         except Exception as error:  # noqa: BLE001 - the run goes on, whatever is wrong with the strategy
             _log.exception("The strategy %s could not be asked", self._name)
             why = f"could not be asked: {type(error).__name__}: {error}"
@@ -169,7 +179,8 @@ class Strategist:
             return StrategyAnswer(commands=commands, state=self._state, seconds=time.perf_counter() - started)
         text = f"The strategy {self._name}: {why}"
         _log.warning("%s. The run goes on without its answer.", text.rstrip("."))
-        return StrategyAnswer(state=self._state, seconds=time.perf_counter() - started, fallback=text)
+        seconds = time.perf_counter() - started
+        return StrategyAnswer(state=self._state, seconds=seconds, fallback=text, is_late=is_late, misread=misread)
 
     async def _in_turn(self, question: Coroutine[Any, Any, T], limit_s: float, what: str) -> T:
         """Ask when no other question is open, and wait at most `limit_s`. Raises what the question raises."""
@@ -183,7 +194,7 @@ class Strategist:
             if has_turn:
                 self._decider.give_up(why)
             if isinstance(ended, TimeoutError):
-                raise StrategyFailed(self._decider.problem or why) from ended
+                raise _Late(self._decider.problem or why) from ended
             raise
         finally:
             question.close()
