@@ -80,19 +80,14 @@ class BoundaryOrders:
 
     def register(self, kind: type[_Kind], handler: Callable[[_Kind], None]) -> None:
         """Let `handler` carry out orders of this kind, or raise OrderRefused. Raises ValueError if there is one."""
-        self._inbox.register(kind, self._timed)
+        self._inbox.register(kind, self._obey)
         self._handlers[kind] = handler
-
-    def _timed(self, order: BoundaryOrder) -> None:
-        begun = time.perf_counter()
-        self._obey(order)
-        self._took(time.perf_counter() - begun)
 
     def _obey(self, order: BoundaryOrder) -> None:
         """Carry out an order from the next update on, and answer it. A repeated order has no effect."""
         if order.cause in self._acted:
             return
-        refused = ""
+        refused, begun = "", time.perf_counter()
         try:
             self._handlers[type(order)](order)
         except OrderRefused as error:
@@ -100,6 +95,7 @@ class BoundaryOrders:
             self._acted.remember(order.cause)
         else:
             self._acted.add(order.cause)
+        self._took(time.perf_counter() - begun)
         before_step = self._progress.step + 1
         self._reporter.report(BoundaryOrderReport(order=order.cause, applied_before_step=before_step, refused=refused))
 
