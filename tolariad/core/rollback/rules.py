@@ -141,9 +141,11 @@ def _opened(
     | rb.RolledBackReport
     | st.StrategyVoted,
 ) -> OpenRollback | None:
-    """Return the open rollback if the report belongs to it, else None."""
+    """Return the open rollback if the report belongs to it and to its present target, else None."""
     opened = state.rollbacks.open
-    return opened if opened is not None and opened.id == report.rollback else None
+    if opened is None or opened.id != report.rollback:
+        return None
+    return opened if getattr(report, "checkpoint", "") in ("", opened.checkpoint) else None
 
 
 def heard(state: Reads, report: rb.RollbackHeardReport, _: At[Reads]) -> Decision | None:
