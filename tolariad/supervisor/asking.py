@@ -112,6 +112,7 @@ class StrategyAsker:
             spans=spans,
             packet_bytes=size,
             fallback=answer.fallback,
+            is_late=answer.is_late,
             misread=answer.misread,
         )
 

@@ -53,7 +53,7 @@ def test_a_seed_germinates_by_the_rules_that_hold_for_operators():
 @pytest.mark.parametrize(
     ("wrong", "why"),
     [
-        (seed("third"), "there is no slot 'third' (did you mean first?)"),
+        (seed("third"), "there is no slot 'third'; there are first, second"),
         (seed(stage=Stage.BLENDING), "slot first is empty"),
         (seed(blueprint="bottelneck"), "there is no blueprint 'bottelneck' (did you mean bottleneck?)"),
         (adjust(optimizer="generator", lr=0.1), "there is no optimizer or group 'generator'"),

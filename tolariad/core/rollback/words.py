@@ -225,7 +225,8 @@ class RollbackHeardReport(Report, frozen=True, kw_only=True):
 class RollbackPreparedReport(Report, frozen=True, kw_only=True):
     """The trainer has stopped and holds the target's verified state. `participants` are ready to take it.
 
-    `abstained`: those that gave no answer in time. `checkpoint`: the target; the strategy may have refused it meanwhile.
+    `abstained`: those that gave no answer in time. `checkpoint`: the target, which the
+    strategy may have refused meanwhile.
     """
 
     rollback: str

@@ -137,8 +137,7 @@ def answered(state: Reads, given: StrategyReply, _: At[Reads]) -> Decision | Non
         # Without an answer there is nothing that could be void.
         return Decision((void,)) if is_known and not given.fallback else None
     if given.fallback:
-        is_late = given.spans.answer >= strategy.limit_s(state)
-        reason = st.NoAnswer.LATE if is_late else st.NoAnswer.FAILED
+        reason = st.NoAnswer.LATE if given.is_late else st.NoAnswer.FAILED
         end = _unanswered(state, reason, given.fallback)
         return Decision((replace(end, spans=given.spans, misread=given.misread),))
     asked, question = state.strategy.asked, state.boundary.asked
