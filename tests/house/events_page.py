@@ -55,7 +55,7 @@ def _unit(kind: inspect.Type) -> str:
         case inspect.UnionType():
             return next(filter(None, map(_unit, kind.types)), "")
         case inspect.EnumType():
-            return ", ".join(str(one.value) for one in kind.cls)
+            return ", ".join(f"{one.value} {one.name}" if isinstance(one, int) else str(one.value) for one in kind.cls)
         case _:
             return ""
 

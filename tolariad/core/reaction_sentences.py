@@ -92,7 +92,7 @@ def _moved(e: sd.SeedMoved) -> str:
     match e.stage:
         case Stage.GERMINATED:
             added = counted(e.parameters_added, "parameter")
-            return f"A seed germinated in slot {e.slot} ({e.blueprint}, {added}); it is there {at}."
+            return f"A seed germinated in slot {e.slot} {at}: {e.blueprint}, {added}."
         case Stage.BLENDING:
             return f"The seed in slot {e.slot} is blended in over {counted(e.blend_steps, 'step')}, {at}."
         case Stage.FOSSILIZED:

@@ -17,20 +17,24 @@ class Conflict(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     method: Annotated[
         str,
         Meta(
-            pattern=r"^[a-z][a-z0-9_]*$",
-            description="`pcgrad`, `average`, `priority`, or an aggregator of TorchJD by name",
+            pattern=r"^(pcgrad|average|priority|torchjd:[A-Za-z0-9]+)$",
+            description="`pcgrad`, `average`, `priority`, or `torchjd:NAME`, an aggregator of TorchJD (extra "
+            "`aggregators`)",
         ),
     ] = "pcgrad"
     threshold: Annotated[
         float,
         Meta(
             ge=-1,
-            le=1,
+            le=0,
             description="two gradients conflict if their cosine is below this; the default almost never holds, 0 is "
             "the usual one for pcgrad",
         ),
     ] = -0.5
-    every: Annotated[units.Positive, Meta(description="steps between two checks for conflicts")] = 1
+    every: Annotated[
+        units.Positive,
+        Meta(description="steps between two checks for conflicts; each costs a backward pass for every loss"),
+    ] = 50
 
 
 class SeedSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -52,7 +56,11 @@ class SeedSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
         units.EpochCount, Meta(description="epochs after a cull in which the slot stays empty")
     ] = 5
     max_gradient_norm: Annotated[
-        units.Coefficient, Meta(description="the gradients of each seed are clipped to this norm; 0: not clipped")
+        units.Coefficient,
+        Meta(
+            description="the gradients of each seed, and those of the host in a step with auxiliary losses, are "
+            "clipped to this norm; 0: not clipped"
+        ),
     ] = 10.0
     conflict: Conflict = Conflict()
     gates: GateLimits = GateLimits()
