@@ -217,7 +217,7 @@ def restore(
     setup.model.zero_grad(set_to_none=True)
     _restore_model(setup, loaded, moved, copy)
     done("model")
-    setup.strategy.state = loaded.state.get("strategy", b"")
+    setup.strategy.restored(loaded.state.get("strategy", b""))
     if setup.strategy.state:
         done("strategy")
     scaling = loaded.state.get("scaling")

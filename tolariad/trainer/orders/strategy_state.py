@@ -24,6 +24,10 @@ class StrategyState:
     def __init__(self) -> None:
         self.state = b""
 
+    def restored(self, state: bytes) -> None:
+        """Hold the bytes of a capture."""
+        self.state = state
+
     def obey(self, orders: BoundaryOrders, position: Callable[[], Position]) -> None:
         """Take new bytes from the daemon's orders. `position`: the place of training."""
 
