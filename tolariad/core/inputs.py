@@ -173,7 +173,8 @@ class BudgetsReported(Input, frozen=True, kw_only=True):
 class StrategyReply(Input, frozen=True, kw_only=True):
     """The strategy's answer to the question of this generation, with its state after it.
 
-    `fallback`: why it has none; then there are no commands. `is_late`: because it was not there in time. `misread`: messages of another version of the contract.
+    `fallback`: why it has none; then there are no commands. `is_late`: because it was not there in time. `misread`:
+    messages of another version of the contract.
     """
 
     generation: int
