@@ -23,7 +23,7 @@ ALLOWED: dict[str, str] = {
     "tolariad/supervisor/procfs.py": _SYSTEM,
     "tolariad/supervisor/ring.py": _SYSTEM,
     "tolariad/trainer/process/determinism.py": _SYSTEM,
-    "tolariad/trainer/process/lifelines.py::offer_as_victim": _SYSTEM,
+    "tolariad/lifelines.py::offer_as_victim": _SYSTEM,
     "tolariad/trainer/health/stopwatch.py": _SYSTEM,
     "tolariad/control/peer.py": _SYSTEM,
     "tolariad/config.py": _USERS,

@@ -95,10 +95,10 @@ def test_every_slot_is_told_with_its_stage_and_measurements():
         steps_in_stage=3,
         dropped=2,
     )
-    seed = Seed(
-        "first", stage=Stage.BLENDING, germination=1, since_step=3, blend_steps=4, parameters_added=99, measure=measure
+    seed = Seed("first", stage=Stage.BLENDING, germination=1, since_step=3, blend_steps=4, parameters_added=99)
+    world.state = replace(
+        world.state, seeds=replace(world.state.seeds, seeds={"first": seed}, measures={"first": measure})
     )
-    world.state = replace(world.state, seeds=replace(world.state.seeds, seeds={"first": seed}))
     first, second = packet(world, 1).seed_states
 
     assert (first.seed_id, first.stage, first.layer_depth, first.age_epochs) == ("first", Stage.BLENDING, 1, 1)

@@ -13,7 +13,7 @@ from typing import Final
 import msgspec
 
 from tolariad.core.exits import EXIT_CONFIG
-from tolariad.leyline import SystemStatePacket, decode
+from tolariad.leyline import CommandRefused, SystemStatePacket, decode
 from tolariad.strategy.answer import AnswerRefused, answer_of
 from tolariad.strategy.finding import StrategyRefused, find_strategy
 from tolariad.strategy.frames import HEADER_BYTES, Frame, Kind, Ready, frame, read_header
@@ -29,7 +29,7 @@ def serve(connection: socket.socket, name: str) -> int:
         strategy, source_hash = find_strategy(name)
         ready = Ready(source_hash=source_hash, state=_state_of(strategy))
     except Exception as error:  # noqa: BLE001 - whatever the user's file raises is the answer
-        connection.sendall(frame(Kind.REFUSED, 0, _told(error, "cannot be used")))
+        connection.sendall(_refusal(0, error, "cannot be used"))
         return EXIT_CONFIG
     connection.sendall(frame(Kind.READY, 0, msgspec.msgpack.encode(ready)))
     for request in _requests(connection):
@@ -68,7 +68,7 @@ def _answers(strategy: Strategy, request: Frame) -> list[bytes]:
             return [*told, frame(Kind.STATE, generation, _state_of(strategy))]
         call_optional(strategy, called, read_state(body))
     except Exception as error:  # noqa: BLE001 - as above; the process goes on
-        return [frame(Kind.REFUSED, generation, _told(error, f"failed in {called}()"))]
+        return [_refusal(generation, error, f"failed in {called}()")]
     return [frame(Kind.DONE, generation)]
 
 
@@ -76,12 +76,16 @@ def _state_of(strategy: Strategy) -> bytes:
     return write_state(call_optional(strategy, "state_dict"))
 
 
-def _told(error: Exception, what: str) -> bytes:
-    """Return the reason in a line, and write the traceback to stderr, which the daemon logs."""
-    if isinstance(error, AnswerRefused | StateRefused | StrategyRefused):
-        return str(error).encode("utf-8", "backslashreplace")
+def told(error: Exception, what: str) -> str:
+    """Return the reason in a line. Write the traceback of the user's error to stderr, which the daemon logs."""
+    if isinstance(error, AnswerRefused | CommandRefused | StateRefused | StrategyRefused):
+        return str(error)
     traceback.print_exception(error)
     raised = "".join(traceback.format_exception_only(error)).strip()
     last = next(iter(reversed(traceback.extract_tb(error.__traceback__))), None)
     place = f" ({last.filename}:{last.lineno})" if last is not None else ""
-    return f"{what}: {raised}{place}"[:_TEXT_CHARS].encode("utf-8", "backslashreplace")
+    return f"{what}: {raised}{place}"[:_TEXT_CHARS]
+
+
+def _refusal(generation: int, error: Exception, what: str) -> bytes:
+    return frame(Kind.REFUSED, generation, told(error, what).encode("utf-8", "backslashreplace"))

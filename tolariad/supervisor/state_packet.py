@@ -73,7 +73,7 @@ def seed_states(state: RunState) -> Iterator[SeedState]:
     """Yield one entry for each slot, in the order of the model's modules; empty slots too."""
     for found in state.seeds.slots[:SEEDS_MAX]:
         seed = state.seeds.seed(found.name)
-        measure = seed.measure if seed.stage is not Stage.DORMANT else None
+        measure = state.seeds.measures.get(found.name) if seed.stage is not Stage.DORMANT else None
         yield SeedState(
             seed_id=found.name,
             stage=int(seed.stage),  # type: ignore[arg-type]  # Leyline's numbers are the stage's

@@ -1,9 +1,9 @@
 """Asks the strategy (Tamiyo) of a run: the default policy in this process, a user's in a process of its own.
 
 Promises: `ask`, `restore`, `vote` and `close` never raise, except that a caller may cancel them. Every command that
-`ask` returns is valid for its packet. `ask` returns after at most `answer_s`; without a valid answer it returns no
-command, the state of the last good answer, and the reason. Strategy and state never disagree: before the next question
-the strategy goes back to the state that the run has.
+`ask` returns could be read; whether it is obeyed, the caller decides for each. `ask` returns after at most `answer_s`;
+without an answer it returns no command, the state of the last good answer, and the reason. Strategy and state never
+disagree: before the next question the strategy goes back to the state that the run has.
 """
 
 from __future__ import annotations
@@ -167,7 +167,7 @@ class Strategist:
         try:
             question = self._decider.step(generation, packet, self._state)
             answer = await self._in_turn(question, self._answer_s, "did not answer")
-            commands = read_commands(answer.commands, packet)
+            commands = read_commands(answer.commands)
         except (StrategyFailed, AnswerRefused, StateRefused, MessageRefused) as failed:
             why, is_late = str(failed), isinstance(failed, _Late)
             misread = sum(isinstance(one, MessageRefused) for one in (failed, failed.__cause__))

@@ -1,8 +1,8 @@
 """The architecture ledger as recorded in the journal: slice, apply table, and which changes a place contains.
 
-Invariants: the ledger is of the current branch, oldest change first. A rollback removes the changes after its target:
-`known_ask` knows how many it contains. Hooks change the model before a checkpoint of the same place, so for their
-changes the place alone tells. An order that germinates or culls a seed may act after it.
+Invariants: the ledger is of the current branch, oldest change first. A rollback removes the changes after its target.
+Hooks change the model before a checkpoint of the same place, so for their changes the place alone tells. Seeds change
+it by boundary orders, which may act before or after such a checkpoint: there the number of orders tells.
 
 One event, SeedMoved, is an order that acted and an entry here, so that no crash comes between the two.
 """
@@ -15,7 +15,7 @@ import msgspec
 from msgspec.structs import replace
 
 from tolariad.core.architecture import words as ar
-from tolariad.core.base import ApplyTable, Cause
+from tolariad.core.base import ApplyTable, Cause, storable
 from tolariad.core.rollback import words as rollback
 from tolariad.core.seeds import ledger
 from tolariad.core.seeds import words as sd
@@ -30,12 +30,16 @@ _HELD_MAX: Final = CHANGES_MAX + SLOTS_MAX
 
 
 class Change(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One change of the model's shape. `epoch_ended`: as in ArchitectureChanged; 0 for a change of a seed."""
+    """One change of the model's shape. `epoch_ended`: as in ArchitectureChanged.
+
+    `order`: the number of the boundary order that germinated or culled a seed; 0 for the change of a hook.
+    """
 
     name: str
     arguments: str
     applied_before_step: int
     epoch_ended: int = 0
+    order: int = 0
 
 
 class Architecture(msgspec.Struct, frozen=True):
@@ -72,13 +76,18 @@ def _moved(s: Architecture, e: sd.SeedMoved, _: Cause) -> Architecture:
         entry = ledger.removed(e.slot, e.germination)
     else:
         return s
-    change = Change(entry.name, entry.arguments, e.applied_before_step)
+    change = Change(entry.name, entry.arguments, e.applied_before_step, order=storable(e.number))
     return replace(s, changes=(*s.changes, change)[:_HELD_MAX])
 
 
 def _rolled_back(s: Architecture, e: rollback.RolledBack, _: Cause) -> Architecture:
-    held = (one for one in s.changes if is_held_at(one.applied_before_step, one.epoch_ended, e.step, e.epoch))
-    return replace(s, changes=tuple(held)) if s.changes else s
+    return replace(s, changes=tuple(one for one in s.changes if _is_held(one, e))) if s.changes else s
+
+
+def _is_held(one: Change, target: rollback.RolledBack) -> bool:
+    if one.order:
+        return one.order <= (target.orders or 0)
+    return is_held_at(one.applied_before_step, one.epoch_ended, target.step, target.epoch)
 
 
 APPLY: Final[ApplyTable] = {

@@ -15,7 +15,6 @@ from typing import Any, Final, Protocol
 import msgspec
 from msgspec.structs import asdict, fields, replace
 
-from tolariad.core.architecture.slice import HasArchitecture
 from tolariad.core.base import Event
 from tolariad.core.checkpoints import words as ck
 from tolariad.core.checkpoints.slice import HasCheckpoints
@@ -25,8 +24,6 @@ from tolariad.core.rollback import words as rb
 from tolariad.core.rollback.known_slice import HasKnown, Knowledge, Known
 from tolariad.core.run import words as run
 from tolariad.core.run.slice import HasRun
-from tolariad.core.seeds import words as sd
-from tolariad.core.seeds.slice import HasSeeds
 from tolariad.core.snapshots import words as sn
 from tolariad.core.snapshots.slice import HasSnapshots
 from tolariad.core.steps import words as steps
@@ -46,19 +43,7 @@ _ANEW: Final = {
 }
 
 
-class Reads(
-    HasProgress,
-    HasCheckpoints,
-    HasRun,
-    HasRates,
-    HasHealth,
-    HasSnapshots,
-    HasArchitecture,
-    HasSeeds,
-    HasStrategy,
-    HasKnown,
-    Protocol,
-):
+class Reads(HasProgress, HasCheckpoints, HasRun, HasRates, HasHealth, HasSnapshots, HasStrategy, HasKnown, Protocol):
     """The slices of which a rollback restores something, and those with the names of possible targets."""
 
 
@@ -73,8 +58,7 @@ def known_of(state: Reads) -> Known:
         name: part(**{field: getattr(getattr(state, name), field) for field in part.__struct_fields__})
         for name, part in _PARTS.items()
     }
-    ledger = len(state.architecture.changes)
-    return Known(state.progress.step, epoch, batch, ledger=ledger, **parts)  # type: ignore[arg-type]  # each part is its field's type
+    return Known(state.progress.step, epoch, batch, **parts)  # type: ignore[arg-type]  # each part is its field's type
 
 
 def _copied(before: Reads, after: Reads, e: rb.StateCopied) -> Changed:
@@ -110,23 +94,6 @@ def _epoch_started(before: Reads, after: Reads, _: Event) -> Changed:
     return {"known": _without_gone(after, replace(s, best_end=end, former_ends=former))}
 
 
-def _seed_moved(_: Reads, after: Reads, __: sd.SeedMoved) -> Changed:
-    """Correct the values that are saved for the place of a move: a copy that a re-run makes there contains it.
-
-    The epoch's end of the place may be recorded already, so the values were saved before the move.
-    """
-    s, now = after.known, known_of(after)
-
-    def corrected(one: Known) -> Known:
-        is_here = (one.place, one.step) == (now.place, now.step)
-        return replace(one, seeds=now.seeds, ledger=now.ledger) if is_here else one
-
-    last_batch = None if s.last_batch is None else corrected(s.last_batch)
-    best_end = None if s.best_end is None else corrected(s.best_end)
-    known = replace(s, last_batch=last_batch, best_end=best_end, former_ends=tuple(map(corrected, s.former_ends)))
-    return {} if known == s else {"known": known}
-
-
 def _ends(s: Knowledge) -> tuple[Known, ...]:
     """Return the values at the ends of the best epochs, oldest first."""
     return s.former_ends if s.best_end is None else (*s.former_ends, s.best_end)
@@ -136,8 +103,6 @@ def _rolled_back(before: Reads, after: Reads, e: rb.RolledBack) -> Changed:
     """Restore the values of the target, and drop those of places after it."""
     known = before.known.held.get(e.checkpoint) or _nearest(before, e)
     slices: dict[str, Any] = {name: replace(getattr(after, name), **asdict(getattr(known, name))) for name in _PARTS}
-    if known.ledger is not None:
-        slices["architecture"] = replace(after.architecture, changes=before.architecture.changes[: known.ledger])
     for name, anew in _ANEW.items():
         slice_: msgspec.Struct = slices.get(name, getattr(after, name))
         new = type(slice_)()
@@ -187,7 +152,6 @@ CHANGES: Final[dict[type[Event], Callable[[Reads, Reads, Any], Changed]]] = {
     steps.EpochFinished: _batches_over,
     steps.EpochStarted: _epoch_started,
     rb.RolledBack: _rolled_back,
-    sd.SeedMoved: _seed_moved,
     **dict.fromkeys(
         (
             ck.CheckpointCommitted,

@@ -11,7 +11,6 @@ from typing import Protocol
 import msgspec
 
 from tolariad.core.rates.slice import Change
-from tolariad.core.seeds.slice import Seed
 from tolariad.core.steps import words as steps
 from tolariad.core.steps.slice import Measured
 
@@ -81,17 +80,8 @@ class KnownStrategy(msgspec.Struct, frozen=True, omit_defaults=True):
     ended_findings: int = 0
 
 
-class KnownSeeds(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The restored field of `seeds.Seeds`: the seeds themselves, with their stages."""
-
-    seeds: dict[str, Seed] = {}
-
-
 class Known(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The values at one place: after `step`, when batch `batch` of `epoch` had been consumed.
-
-    `ledger`: how many changes of the model's shape the state there contains; None: the place tells.
-    """
+    """The values at one place: after `step`, when batch `batch` of `epoch` had been consumed."""
 
     step: int = 0
     epoch: int = 1
@@ -102,8 +92,6 @@ class Known(msgspec.Struct, frozen=True, omit_defaults=True):
     stability: KnownStability = KnownStability()
     instability: KnownInstability = KnownInstability()
     snapshots: KnownSnapshots = KnownSnapshots()
-    seeds: KnownSeeds = KnownSeeds()
-    ledger: int | None = None
     strategy: KnownStrategy = KnownStrategy()
 
     @property

@@ -2,6 +2,9 @@
 
 Invariants: a seed is only in a stage to which a legal move led. At most one move of a slot waits. No number of a
 germination is used twice, even after a rollback. A slot that is back in DORMANT has no entry.
+
+A rollback takes back the moves that its target does not contain. The number of boundary orders that acted tells which:
+neither step nor batch does, because an order may act before or after a copy of the same place.
 """
 
 from __future__ import annotations
@@ -15,10 +18,11 @@ from msgspec.structs import replace
 from tolariad.core.base import Actor, ApplyTable, Cause, storable
 from tolariad.core.boundary.slice import WAITING_MAX
 from tolariad.core.rates.slice import GivenBy
+from tolariad.core.rollback import words as rollback
 from tolariad.core.seeds import words as sd
 from tolariad.core.seeds.blending import alpha
 from tolariad.core.seeds.gates import SeedMeasure
-from tolariad.core.seeds.stages import Stage
+from tolariad.core.seeds.stages import PLANTED, Stage
 
 # Leyline's limit of seeds in one packet.
 SLOTS_MAX: Final = 100
@@ -49,7 +53,6 @@ class Seed(msgspec.Struct, frozen=True, omit_defaults=True):
     born_step: int = 1
     born_epochs: int = 0
     loss_before: float | None = None
-    measure: SeedMeasure | None = None
     by: str = ""
     reason: str = ""
 
@@ -60,16 +63,26 @@ class Seed(msgspec.Struct, frozen=True, omit_defaults=True):
         return 1.0 if self.stage in _FULL else 0.0
 
 
+class PastMove(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The seed after boundary order `number`."""
+
+    number: int
+    seed: Seed
+
+
 class Seeds(msgspec.Struct, frozen=True):
     """Slice of RunState. `slots`: those of the model, in the order of its modules. `blueprints`: the known names.
 
-    `seeds`: by slot, without the slots in DORMANT. `germinations`: how many were ever ordered. `given_by`: who gave the
-    waiting orders.
+    `seeds`: by slot, without the slots in DORMANT. `moves`: all of the current line, oldest first: the checkpoint of
+    step 0 is kept, so a rollback may take back any. The ledger's bound on germinations bounds them. `measures`: the
+    newest measurements, by slot. `germinations`: how many were ever ordered. `given_by`: who gave the waiting orders.
     """
 
     slots: tuple[sd.SlotFound, ...] = ()
     blueprints: tuple[str, ...] = ()
     seeds: dict[str, Seed] = {}
+    moves: tuple[PastMove, ...] = ()
+    measures: dict[str, SeedMeasure] = {}
     germinations: int = 0
     given_by: tuple[GivenBy, ...] = ()
 
@@ -109,10 +122,24 @@ def _without(s: Seeds, cause: int) -> tuple[GivenBy, ...]:
 
 
 def _moved(s: Seeds, e: sd.SeedMoved, _: Cause) -> Seeds:
-    seeds = {slot: one for slot, one in s.seeds.items() if slot != e.slot}
-    if e.stage is not Stage.DORMANT and len(seeds) < _ENTRIES_MAX:
-        seeds[e.slot] = _after(s.seed(e.slot), e)
-    return replace(s, given_by=_without(s, e.cause), seeds=seeds)
+    seed = _after(s.seed(e.slot), e)
+    measures = {slot: one for slot, one in s.measures.items() if slot != e.slot}
+    if e.measure is not None and e.stage in PLANTED:
+        measures[e.slot] = e.measure
+    return replace(
+        s,
+        given_by=_without(s, e.cause),
+        seeds=_with(s.seeds, seed),
+        moves=(*s.moves, PastMove(storable(e.number), seed)),
+        measures=measures,
+    )
+
+
+def _with(seeds: dict[str, Seed], seed: Seed) -> dict[str, Seed]:
+    others = {slot: one for slot, one in seeds.items() if slot != seed.slot}
+    if seed.stage is Stage.DORMANT or len(others) >= _ENTRIES_MAX:
+        return others
+    return {**others, seed.slot: seed}
 
 
 def _after(seed: Seed, e: sd.SeedMoved) -> Seed:
@@ -138,7 +165,6 @@ def _after(seed: Seed, e: sd.SeedMoved) -> Seed:
         stage=e.stage,
         since_step=storable(e.applied_before_step),
         since_epochs=storable(e.epochs),
-        measure=e.measure or seed.measure,
         by=e.by,
         reason=e.reason,
     )
@@ -153,9 +179,19 @@ def _aborted(s: Seeds, e: sd.SeedMoveAborted, _: Cause) -> Seeds:
 
 
 def _measured(s: Seeds, e: sd.SeedsMeasured, _: Cause) -> Seeds:
-    found = {one.slot: one for one in e.seeds}
-    seeds = {slot: replace(one, measure=found.get(slot, one.measure)) for slot, one in s.seeds.items()}
-    return replace(s, seeds=seeds)
+    found = {one.slot: one for one in e.seeds[:SLOTS_MAX]}
+    return replace(s, measures={slot: one for slot, one in found.items() if slot in s.seeds})
+
+
+def _rolled_back(s: Seeds, e: rollback.RolledBack, _: Cause) -> Seeds:
+    """Take back the moves that the target does not contain. A target of an older version contains none."""
+    if not s.moves:
+        return s
+    held = tuple(one for one in s.moves if one.number <= (e.orders or 0))
+    seeds: dict[str, Seed] = {}
+    for one in held:
+        seeds = _with(seeds, one.seed)
+    return replace(s, seeds=seeds, moves=held, measures={})
 
 
 APPLY: Final[ApplyTable] = {
@@ -164,4 +200,5 @@ APPLY: Final[ApplyTable] = {
     sd.SeedMoved: _moved,
     sd.SeedMoveAborted: _aborted,
     sd.SeedsMeasured: _measured,
+    rollback.RolledBack: _rolled_back,
 }

@@ -232,12 +232,11 @@ def _task_problems(task: str | None) -> list[Problem]:
 def _option_problems(settings: Settings) -> list[Problem]:
     """Return the problems of options: names that a built-in task does not have, and keys that contain their value."""
     problems = []
-    for section in ("task_options",):
-        for key, value in getattr(settings, section).items():
-            name, colon, rest = key.partition(":")
-            if colon and value is None:
-                what = f"is a key without a value: YAML needs a space after the colon, as in `{{{name}: {rest}}}`"
-                problems.append(Problem(path=f"{section}.{key}", what=what))
+    for key, value in settings.task_options.items():
+        name, colon, rest = key.partition(":")
+        if colon and value is None:
+            what = f"is a key without a value: YAML needs a space after the colon, as in `{{{name}: {rest}}}`"
+            problems.append(Problem(path=f"task_options.{key}", what=what))
     if settings.task not in TASK_DEFAULTS:
         return problems
     known = TASK_OPTIONS.get(settings.task or "", {})
