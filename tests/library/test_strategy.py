@@ -113,6 +113,24 @@ def test_ordered_hyper_parameters_change_the_updates_from_one_step_on(calm, tmp_
     assert of(events, lv.AuditDiffered) == of(events, lv.LrViolationDetected) == []
 
 
+def test_a_breaker_is_opened_and_closed(scripted, monkeypatch, tmp_path):
+    """Both are events with the strategy's reason."""
+    opened, closed = (
+        AdaptationCommand(
+            version=1,
+            command_id=state,
+            command_type=4,
+            circuit_breaker={"desired_state": f"CIRCUIT_STATE_{state}", "rationale": "noisy"},
+            annotations={"breaker": "lr"},
+        )
+        for state in ("OPEN", "CLOSED")
+    )
+    monkeypatch.setattr(Scripted, "script", {1: [opened], 2: [closed]})
+    _, events = trained(tmp_path / "run")
+    found = [(event.breaker, event.state.value, event.actor.reason) for event in of(events, st.BreakerSet)]
+    assert found == [("lr", "open", "noisy"), ("lr", "closed", "noisy")]
+
+
 def test_every_part_of_the_boundary_is_measured(calm):
     """The daemon's parts in the answer, the trainer's in its tallies."""
     _, events = calm
