@@ -43,6 +43,8 @@ def sample(kind: inspect.Type) -> Any:
             return 0.123456789
         case inspect.BoolType():
             return True
+        case inspect.BytesType():
+            return b"body"
         case inspect.EnumType():
             return next(iter(kind.cls))
         case inspect.StructType():

@@ -9,6 +9,7 @@ from typing import Annotated, Any, Final, Literal
 
 import msgspec
 
+from tolariad.control.strategy_status import StrategyStatus, strategy_status
 from tolariad.control.tables import SeedStatus, growing
 from tolariad.core.checkpoints.catalogue_slice import none_left
 from tolariad.core.plain import finite, number_state, rfc3339
@@ -198,6 +199,7 @@ class RunStatus(msgspec.Struct, frozen=True, kw_only=True):
     memory: MemoryStatus | None
     emergency: EmergencyStatus | None
     disk_low: str | None
+    strategy: StrategyStatus | None = None
     said: tuple[SaidStatus, ...] = ()
     troubles: tuple[TroubleStatus, ...] = ()
     served_by: Server | None = None
@@ -253,6 +255,7 @@ def run_status(state: RunState, directory: str, facts: LiveFacts) -> RunStatus:
         conservative=_conservative(state, facts),
         emergency=EmergencyStatus(level=emergency.level.value, why=emergency.why) if emergency.level else None,
         memory=_memory(state, facts),
+        strategy=strategy_status(state, facts.mono_ns),
         disk_low=state.disk.words if state.disk.low is not None else None,
         said=tuple(_said(one) for one in state.said.latest),
         troubles=_troubles(state),

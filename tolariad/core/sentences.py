@@ -20,6 +20,7 @@ from tolariad.core.phrases import because, by, counted, last_line, listed, size,
 from tolariad.core.reaction_sentences import REACTIONS
 from tolariad.core.run import words as run
 from tolariad.core.steps import words as st
+from tolariad.core.strategy_sentences import STRATEGY
 from tolariad.core.trainer import words as tv
 
 
@@ -260,4 +261,5 @@ SENTENCES: Final[dict[type[Event], str | Callable[[Any], str]]] = {
     cv.TelemetryDropped: lambda e: f"There was no room for {counted(sum(e.dropped.values()), 'telemetry message')}.",
     cv.ReportRefused: "Trainer {e.incarnation} contradicts the journal and is ended{why}",
     **REACTIONS,
+    **STRATEGY,
 }

@@ -27,6 +27,7 @@ from tolariad.core.rollback.words import Rollback
 from tolariad.core.run.slice import Phase
 from tolariad.core.run.words import ExitDaemon
 from tolariad.core.state import RunState
+from tolariad.core.strategy.words import AskStrategy, AskVote
 from tolariad.core.trainer.data_ask import data_refusal, other_data
 from tolariad.core.trainer.words import DeathReason, KillTrainer, SpawnTrainer
 from tolariad.core.vocabulary import AnyCommand
@@ -36,6 +37,7 @@ from tolariad.daemon.place import PlaceWatch, RunPlace
 from tolariad.daemon.port import now
 from tolariad.daemon.request import RunRequest, StartRefused
 from tolariad.kernel import Kernel, Published
+from tolariad.library.asking import AskingThread, require_default
 from tolariad.library.control import ControlThread
 from tolariad.library.saying import Saying
 from tolariad.storage import copy_checkpoint
@@ -77,6 +79,7 @@ class Live:
         # all.
         self._ends: tuple[_Ends, ...] = ()
         self._saying = Saying()
+        self._asking = AskingThread(opened.resolved.settings, self._kernel.submit)
         self._control = ControlThread(opened, self._kernel, lambda: self._page, self._saying.note)
         self._copying: list[threading.Thread] = []
 
@@ -90,6 +93,7 @@ class Live:
         # A call of `train` is the wish to go on: a failed run needs no other word.
         opened = open_run(request, StartMode.RETRY, Notifier({}))
         try:
+            require_default(opened.resolved.settings)
             with kept_from_children(opened.run_dir):  # fingerprints of data may be taken in a worker
                 setup = build(opened.resolved.text.encode(), earlier_threads(opened), FoundTask(task, ""))
             other = other_data(opened.state.progress, setup.environment)
@@ -127,6 +131,7 @@ class Live:
         finally:
             watch.close()
             self._control.close()
+            self._asking.close()
             self._saved.close()
             kernel.stop()
             self._saying.close()
@@ -216,6 +221,8 @@ class Live:
         for effect in turn.effects:
             if isinstance(effect, KillTrainer):
                 self._cut()
+            elif isinstance(effect, AskStrategy | AskVote):
+                self._asking.obey(effect, turn.state)
             elif isinstance(effect, SpawnTrainer | ExitDaemon):
                 self._effects.put(effect)
             else:

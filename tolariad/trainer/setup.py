@@ -9,6 +9,7 @@ from msgspec.structs import replace
 
 from tolariad.trainer.gradients.owners import SeedGradients
 from tolariad.trainer.orders.numbered import ActedOrders
+from tolariad.trainer.orders.strategy_state import StrategyState
 from tolariad.trainer.rollback.participants import Participants
 from tolariad.trainer.step.metrics import StepMetrics
 
@@ -68,6 +69,7 @@ class Setup:
     auxiliary: AuxiliaryLosses | None = None
     seed_gradients: SeedGradients = field(default_factory=SeedGradients)
     acted: ActedOrders = field(default_factory=ActedOrders)
+    strategy: StrategyState = field(default_factory=StrategyState)
     participants: Participants = field(default_factory=Participants)
     metrics: StepMetrics = field(default_factory=StepMetrics)
 

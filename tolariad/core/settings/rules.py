@@ -29,14 +29,11 @@ from tolariad.core.settings.values import read_metric
 WITHOUT_EFFECT: Final = (
     "digest",
     "integration.oona_backpressure_limit",
-    "integration.protobuf_version",
-    "integration.tamiyo_timeout_s",
     "metrics",
     "notify",
     "prune",
     "pruning_checkpoint_interval",
     "pruning_phase_transition_epoch",
-    "strategy",
     "telemetry",
 )
 
