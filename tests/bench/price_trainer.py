@@ -22,9 +22,9 @@ from torch.optim.optimizer import _global_optimizer_pre_hooks
 
 from tests.bench import price_loops
 from tests.bench.price_task import MODELS, layers
+from tolariad import lifelines
 from tolariad.trainer import loop
 from tolariad.trainer.__main__ import main
-from tolariad.trainer.process import lifelines as process
 
 
 class Block:
@@ -207,4 +207,4 @@ def daemon_cpu_ns() -> dict[str, int]:
 
 if __name__ == "__main__":
     loop.Trainer = Priced  # type: ignore[misc]
-    process.leave(main())
+    lifelines.leave(main())

@@ -140,6 +140,25 @@ def test_check_says_what_sync_does_about_durable_bytes(tolariad, monkeypatch, sy
     assert (journal["gb_day"] < by_step) is ("at most" in says)
 
 
+def test_check_tries_a_strategy_of_the_users(tolariad, monkeypatch, tmp_path):
+    """In a process of its own. One that cannot be used is exit 78 with its reason; `default` needs no trial."""
+    monkeypatch.setattr(checking, "_costs", lambda _: COSTS)
+    (tmp_path / "mine.py").write_text(
+        "class Mine:\n    def step(self, packet):\n        return []\n"
+        "class Bad:\n    def step(self, packet):\n        return 1 / 0\n"
+    )
+    given = ("check", "--task", "digits", "--set")
+    code, words, _ = tolariad(*given, f"strategy={tmp_path}/mine.py:Mine")
+    bad, _, why = tolariad(*given, f"strategy={tmp_path}/mine.py:Bad")
+    _, as_json, _ = tolariad(*given, "strategy=default", "--json")
+
+    assert code == 0
+    assert "mine.py:Mine: 0 commands for 15 made-up epochs, slowest answer" in words
+    assert bad == 78
+    assert f"ZeroDivisionError: division by zero ({tmp_path}/mine.py:6)" in why
+    assert "strategy" not in json.loads(as_json)
+
+
 def test_a_check_that_cannot_be_answered_is_78(tolariad, monkeypatch):
     """A trainer that dies is an error with its exit code, not a stack trace."""
     monkeypatch.setattr(trials.sys, "executable", "/bin/false")

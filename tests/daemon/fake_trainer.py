@@ -1,7 +1,7 @@
 """A trainer without torch: the real lifelines, channel and orders, with steps that compute nothing.
 
 `FAKE_TRAINER=ACTION@STEP[,…]` makes it misbehave, each once in the life of a run; `FAKE_STEP_S` is how long a step
-takes, `FAKE_EPOCH` how many an epoch has.
+takes, `FAKE_EPOCH` how many an epoch has. `FAKE_SLOTS=NAME[,…]`: slots of its model, in which every move succeeds.
 """
 
 from __future__ import annotations
@@ -14,16 +14,17 @@ import sys
 import time
 from pathlib import Path
 
-from tolariad import run_files
+from tolariad import lifelines, run_files
 from tolariad.channel import Activity, Page, TrainerEnd
 from tolariad.core.checkpoints import words as ck
 from tolariad.core.control import words as cv
 from tolariad.core.health import quarantine_words as qn
+from tolariad.core.seeds import words as sd
 from tolariad.core.steps import words as sv
 from tolariad.core.trainer import words as tv
 from tolariad.trainer.errors import ToldToExit
 from tolariad.trainer.orders import Boundary, Link
-from tolariad.trainer.process import lifelines as process
+from tolariad.trainer.process.lifelines import dump_stacks_on_request, lock_run
 
 STEPS_PER_EPOCH = int(os.environ.get("FAKE_EPOCH", "10"))
 # How long a step takes; `crawl` makes the rest of a trainer's steps slow, so that a test can catch it in the middle.
@@ -79,8 +80,18 @@ class Fake:
         self.link.inbox.register(ck.AbortCheckpoints, lambda _: None)
         self.link.inbox.register(qn.SetQuarantine, lambda _: None)
         self.link.inbox.register(cv.SetEnd, self.set_end)
+        self.link.inbox.register(sd.MoveSeed, self.move)
         self.epochs = 0
-        self.reporter.report(tv.ReadyReport(environment=ENVIRONMENT, parameters=1, steps_per_epoch=STEPS_PER_EPOCH))
+        slots = tuple(map(sd.SlotFound, filter(None, os.environ.get("FAKE_SLOTS", "").split(","))))
+        self.reporter.report(
+            tv.ReadyReport(
+                environment=ENVIRONMENT,
+                parameters=1,
+                steps_per_epoch=STEPS_PER_EPOCH,
+                slots=slots,
+                blueprints=("conv",) if slots else (),
+            )
+        )
 
     @property
     def epoch(self) -> int:
@@ -90,6 +101,11 @@ class Fake:
     def set_end(self, order: cv.SetEnd) -> None:
         """Epochs only."""
         self.epochs = order.epochs
+
+    def move(self, order: sd.MoveSeed) -> None:
+        """Move a seed that has no module."""
+        before = self.progress.step + 1
+        self.reporter.report(sd.SeedMovedReport(order=order.cause, applied_before_step=before, parameters_added=4))
 
     def take(self, order: ck.TakeCheckpoint) -> None:
         """Write a checkpoint without content."""
@@ -174,14 +190,14 @@ def main() -> int:
     if orphan:
         (args.run / "orphan").write_text(str(os.getpid()))
     else:
-        process.die_with_parent(args.parent_pid)
-    process.be_ordinary()
-    process.ignore_terminal_signals()
-    process.dump_stacks_on_request(args.run)
+        lifelines.die_with_parent(args.parent_pid)
+    lifelines.be_ordinary()
+    lifelines.ignore_terminal_signals()
+    dump_stacks_on_request(args.run)
     page = Page.attach(args.page_fd)
     page.beat(0, time.monotonic_ns(), Activity.BUILD)
-    lock = process.lock_run(args.run, lambda: None)
-    process.guard_children((args.channel_fd, lock, args.page_fd))
+    lock = lock_run(args.run, lambda: None)
+    lifelines.guard_children((args.channel_fd, lock, args.page_fd))
     end = TrainerEnd(socket.socket(fileno=args.channel_fd), page)
     if os.environ.get("FAKE_REFUSAL"):
         end.report(tv.SetupRefusedReport(why=os.environ["FAKE_REFUSAL"]))

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.house.test_imports import EVERYBODY, ROOMS, ROOTS, TASK_DATA, is_ours, is_within, room_of
+from tests.house.test_imports import EVERYBODY, OPTIONAL, ROOMS, ROOTS, is_ours, is_within, room_of
 from tests.house.tree import PRODUCT, ROOT, every_file, imports_of, is_standard, module_name, python_files
 
 PAGES = sorted(path for path in every_file() if path.suffix == ".md")
@@ -67,7 +67,7 @@ def test_the_architecture_page_has_what_the_code_imports():
         if room in ROOTS:
             continue
         for found in imports_of(path):
-            if is_standard(found.name) or is_within(found.name, {"msgspec", *rows[room], *TASK_DATA}):
+            if is_standard(found.name) or is_within(found.name, {"msgspec", *rows[room], *OPTIONAL}):
                 continue
             if not is_ours(found.name) or room_of(found.name) not in {room, *rows[room], *EVERYBODY}:
                 hidden.add(f"{room}: {found.name}")

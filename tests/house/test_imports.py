@@ -20,12 +20,13 @@ from tests.house.tree import (
     shown,
 )
 
-# room: (rooms it may import, packages it may import). msgspec and `failpoints` and `run_files` are everybody's.
+# room: (rooms it may import, packages it may import). msgspec, `failpoints`, `lifelines`, `run_files` are everybody's.
 ROOMS: dict[str, tuple[set[str], set[str]]] = {
     "journal": (set(), {"google_crc32c", "blake3", "zstandard"}),
     "core": (set(), set()),
     "failpoints": (set(), set()),
     "run_files": (set(), set()),
+    "lifelines": (set(), set()),
     "loop_files": (set(), {"aiofiles"}),
     "guards": ({"core"}, set()),
     "rate_functions": ({"core"}, set()),
@@ -49,13 +50,13 @@ ROOMS: dict[str, tuple[set[str], set[str]]] = {
 }
 ROOTS = {"daemon", "library", "cli", "trainer.__main__", "__init__"}
 # The bare package holds the version; its public names are lazy, and a room that used them would import a root.
-EVERYBODY = {"failpoints", "run_files", "__init__"}
+EVERYBODY = {"failpoints", "lifelines", "run_files", "__init__"}
 # In one module only, because only it has the reason.
 ALSO = {
     "journal.export": {"aiofiles"},  # runs inside the daemon's loop
 }
-# Inside a function of the trainer's tasks: their data lie in these packages.
-TASK_DATA = {"sklearn", "torchvision", "torchdata"}
+# Inside functions of the trainer, because they may be absent: the data of tasks, and the graph of pruning.
+OPTIONAL = {"sklearn", "torchvision", "torchdata", "torch_pruning"}
 
 
 def room_of(module: str) -> str:
@@ -89,7 +90,7 @@ def forbidden(module: str, found: Import) -> str | None:
         return None if other in {room, *rooms, *EVERYBODY} else f"{room} may not know {other}"
     if is_within(found.name, {"msgspec", *packages, *ALSO.get(module, set())}):
         return None
-    if room == "trainer" and found.in_function and is_within(found.name, TASK_DATA):
+    if room == "trainer" and found.in_function and is_within(found.name, OPTIONAL):
         return None
     return f"{room} may not use {found.name}"
 

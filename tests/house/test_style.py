@@ -18,7 +18,7 @@ from tests.house.tree import PRODUCT, ROOT, every_file, module_name, nodes, pars
 FUNCTION_LINES_MAX = 70
 FILE_LINES_MAX = 400
 # The commands, and the program that the daemon starts: its output is kept line by line.
-MAY_PRINT = ("tolariad/cli/", "tolariad/trainer/__main__.py")
+MAY_PRINT = ("tolariad/strategy/__main__.py", "tolariad/cli/", "tolariad/trainer/__main__.py")
 # Loading any of these from a file or a socket can run code.
 CODE_LOADERS = {"pickle", "cPickle", "dill", "cloudpickle", "marshal", "shelve", "joblib"}
 # Assembled, so that this file does not contain the texts that it searches for.

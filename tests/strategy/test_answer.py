@@ -1,4 +1,4 @@
-"""An answer is obeyed whole or not at all."""
+"""An answer is read whole or not at all."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_one_command_or_a_list_is_an_answer():
     assert answer_of(Says(pause()), ASKED) == [encode(pause())]
     assert answer_of(Says([pause("1"), pause("2")]), ASKED) == [encode(pause("1")), encode(pause("2"))]
     assert answer_of(Says(()), ASKED) == []
-    assert read_commands(answer_of(Says(AdaptationCommand(version=1)), ASKED), ASKED) == ()
+    assert read_commands(answer_of(Says(AdaptationCommand(version=1)), ASKED)) == ()
 
 
 @pytest.mark.parametrize(
@@ -66,8 +66,6 @@ def test_one_command_or_a_list_is_an_answer():
         ([pause(), "pause"], "Entry 1 of step"),
         ([[pause()]], "Entry 0 of step"),
         ([pause()] * (COMMANDS_MAX + 1), "17 commands"),
-        (AdaptationCommand(), "no version"),
-        (pause("x" * 70_000), "at most 65536"),
     ],
 )
 def test_what_is_no_answer_is_refused_with_the_reason(answer, why):
@@ -79,12 +77,10 @@ def test_what_is_no_answer_is_refused_with_the_reason(answer, why):
 @pytest.mark.parametrize(
     ("given", "why"),
     [
-        ([encode(cull("nobody"))], r"the seed 'nobody'; the run has a, b\."),
         ([encode(pause()), b"\xff\xff\xff"], "are no AdaptationCommand"),
-        ([encode(rate(float("nan")))], "lr = nan"),
         ([AdaptationCommand(version=2).SerializeToString()], "version 2"),
-        ([encode(AdaptationCommand(version=1, command_type=CommandType.COMMAND_PAUSE))], "no `command_id`"),
-        ([encode(pause("p")), encode(pause("p"))], "Two commands of the answer"),
+        ([AdaptationCommand().SerializeToString()], "no version"),
+        ([pause("x" * 70_000).SerializeToString()], "at most 16 commands with together 65536 bytes"),
         ([encode(pause(str(n))) for n in range(COMMANDS_MAX + 1)], "17 commands"),
         (
             [encode(pause("x" * (ANSWER_BYTES_MAX // 2))), encode(pause("y" * (ANSWER_BYTES_MAX // 2)))],
@@ -92,13 +88,14 @@ def test_what_is_no_answer_is_refused_with_the_reason(answer, why):
         ),
     ],
 )
-def test_one_invalid_command_refuses_the_whole_answer(given, why):
-    """Half of a decision is never obeyed."""
+def test_what_cannot_be_read_refuses_the_whole_answer(given, why):
+    """Half of an answer is no decision of the strategy's."""
     with pytest.raises(AnswerRefused, match=why):
-        read_commands(given, ASKED)
+        read_commands(given)
 
 
-def test_a_valid_answer_comes_back_in_its_order():
-    """Commands that change nothing are left out."""
-    commands = [cull("b"), AdaptationCommand(version=1), rate(0.5)]
-    assert read_commands(list(map(encode, commands)), ASKED) == (commands[0], commands[2])
+def test_readable_commands_come_back_as_they_are_and_in_order():
+    """Also those that the run will refuse. Commands that ask for nothing are left out."""
+    commands = [cull("nobody"), AdaptationCommand(version=1), rate(float("nan")), pause(), pause()]
+    read = read_commands(list(map(encode, commands)))
+    assert list(map(encode, read)) == [encode(one) for one in commands if one.command_type]

@@ -245,7 +245,7 @@ def test_what_cannot_be_trained_is_refused(small, methods, explicit, why):
 
 def test_the_package_and_the_life_lines_load_no_torch():
     """The process must hold its lock before the import of torch, and other packages read the template as text."""
-    modules = "tolariad.trainer, tolariad.trainer.process.lifelines, tolariad.trainer.__main__"
+    modules = "tolariad.lifelines, tolariad.trainer, tolariad.trainer.process.lifelines, tolariad.trainer.__main__"
     probe = f"import sys, {modules}; print('torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True, check=True)
     assert done.stdout == "False\n"

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import math
+import subprocess
+import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -14,8 +16,10 @@ import msgspec
 from tolariad.cli import output, trials
 from tolariad.cli.errors import CommandError
 from tolariad.config import schema
+from tolariad.core.exits import EXIT_CONFIG
 from tolariad.core.settings.model import Settings
 from tolariad.core.settings.rules import rate_notes, resolved_json, without_effect
+from tolariad.core.settings.strategies import DEFAULT, NONE
 from tolariad.core.steps.ask import SHORT_STEP_NS
 from tolariad.forensics.words import safe
 from tolariad.kernel.recorder import HOLD_NS
@@ -26,6 +30,8 @@ _PAGE_BYTES: Final = 4096
 _EVENT_BYTES: Final = 150
 _DAY_S: Final = 86_400
 _GROUPS_MAX: Final = 6
+# A strategy may import torch.
+_REHEARSAL_S: Final = 120.0
 _TEMPLATE: Final = Path(__file__).resolve().parents[1] / "trainer" / "tasks" / "template.py"
 
 
@@ -56,13 +62,17 @@ def check(
     resolved = resolved_json(settings)
     costs = _costs(resolved)
     journal = durable(settings.journal.sync, costs["step_ms"], costs["journal_gb_day"])
+    strategy = rehearsed(settings)
     if as_json:
-        output.put_json({"config": json.loads(resolved), "costs": costs, "journal": msgspec.to_builtins(journal)})
+        told = {"config": json.loads(resolved), "costs": costs, "journal": msgspec.to_builtins(journal)}
+        output.put_json(told | ({"strategy": strategy} if strategy else {}))
         return 0
     if verbose:
         output.put(json.dumps(json.loads(resolved), indent=2))
     for line in [*_plan_lines(settings, costs), *_cost_lines(costs, journal)]:
         output.put(line)
+    if strategy:
+        output.put(_strategy_line(settings, strategy))
     for note in rate_notes(settings):
         output.note(note)
     if not verbose:
@@ -71,6 +81,30 @@ def check(
     if idle:
         output.note(f"keys without effect in this version: {', '.join(idle)}")
     return 0
+
+
+def rehearsed(settings: Settings) -> dict[str, Any] | None:
+    """Try a strategy of the user in a process of its own. Return what it did, None without one. Raises CommandError."""
+    if settings.strategy is None or settings.strategy in (NONE, DEFAULT):
+        return None
+    command = (sys.executable, "-m", "tolariad.strategy", "--rehearse", "--name", settings.strategy)
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=_REHEARSAL_S, check=False)
+    except subprocess.TimeoutExpired as error:
+        why = f"the strategy {settings.strategy} did not end its rehearsal within {_REHEARSAL_S:g} s"
+        raise CommandError(EXIT_CONFIG, why, hint="docs/strategy.md says what step() may do", name="Config") from error
+    if done.returncode:
+        why = done.stderr.strip().splitlines()[-1] if done.stderr.strip() else f"exit code {done.returncode}"
+        raise CommandError(EXIT_CONFIG, why, hint="docs/strategy.md shows a whole strategy", name="Config")
+    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return found
+
+
+def _strategy_line(settings: Settings, found: dict[str, Any]) -> str:
+    commands = output.counted(found["commands"], "command")
+    slowest = f"slowest answer {found['slowest_ms']:.2f} ms"
+    of = f"{found['packets']} made-up epochs"
+    return f"strategy       {safe(settings.strategy or '')}: {commands} for {of}, {slowest}"
 
 
 def _costs(resolved: bytes) -> dict[str, Any]:

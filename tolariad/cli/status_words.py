@@ -13,6 +13,7 @@ from typing import Any, Final
 from tolariad.cli.output import COLUMNS, counted, duration, number, painted, size
 from tolariad.cli.output import table as table_lines
 from tolariad.cli.wrapping import width
+from tolariad.core.phrases import listed
 from tolariad.forensics.words import safe
 
 _PHASE_COLOURS: Final = {
@@ -79,6 +80,7 @@ def _facts(status: Status) -> Iterator[str]:
         "mode": status.get("conservative") and _conservative(status["conservative"]),
         "memory": status.get("memory") and _memory(status["memory"]),
         "progress": _progress(status),
+        "seeds": status.get("seeds") and _seeds(status["seeds"]),
         "loss": _has(status, "loss")
         and f"{number(status['loss'], status['loss_state'])}  (lr {number(status['lr'])}, {_norm(status)})",
         "validation": _validation(status),
@@ -250,6 +252,15 @@ def _conservative(mode: Status) -> str:
     when = f"for {duration(mode['age_s'])}" if mode["age_s"] is not None else f"since {mode['since']}"
     healthy = counted(mode["healthy_epochs"], "healthy epoch")
     return f"{painted('conservative', 'yellow')} {when}, {healthy} since: {safe(mode['why'])}"
+
+
+def _seeds(seeds: list[Status]) -> str:
+    """Return the first slots with their stages, and how many more there are; alpha while a seed is blended in."""
+    each = (
+        f"{safe(one['slot'])} {one['stage']}" + (f" (alpha {one['alpha']:.3g})" if one["stage"] == "BLENDING" else "")
+        for one in seeds
+    )
+    return listed(each)
 
 
 def _trainer(trainer: Status) -> str:

@@ -9,6 +9,7 @@ from typing import Annotated, Any, Final, Literal
 
 import msgspec
 
+from tolariad.control.tables import SeedStatus, growing
 from tolariad.core.checkpoints.catalogue_slice import none_left
 from tolariad.core.plain import finite, number_state, rfc3339
 from tolariad.core.run import limit_ask as limits
@@ -199,6 +200,7 @@ class RunStatus(msgspec.Struct, frozen=True, kw_only=True):
     said: tuple[SaidStatus, ...] = ()
     troubles: tuple[TroubleStatus, ...] = ()
     served_by: Server | None = None
+    seeds: tuple[SeedStatus, ...] = ()
 
 
 def run_status(state: RunState, directory: str, facts: LiveFacts) -> RunStatus:
@@ -251,6 +253,7 @@ def run_status(state: RunState, directory: str, facts: LiveFacts) -> RunStatus:
         said=tuple(_said(one) for one in state.said.latest),
         troubles=_troubles(state),
         served_by=facts.served_by,
+        seeds=growing(state),
     )
 
 

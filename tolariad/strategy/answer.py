@@ -1,7 +1,7 @@
-"""A strategy's answer to one packet: as its `step` returns it, as bytes, and checked.
+"""A strategy's answer to one packet: as its `step` returns it, as bytes, and read again.
 
-Promises: an answer that passes has at most 16 valid commands, and names only seeds of the packet. One invalid command
-refuses the whole answer, so that half of a decision is never obeyed.
+Promises: an answer that is read has at most 16 commands of this version, with at most 64 KiB together. An answer of
+which a part cannot be read is refused whole.
 """
 
 from __future__ import annotations
@@ -11,13 +11,10 @@ from typing import Final
 
 from tolariad.leyline import (
     AdaptationCommand,
-    CommandRefused,
     CommandType,
     MessageRefused,
     SystemStatePacket,
-    check_command,
     decode,
-    encode,
 )
 from tolariad.strategy.interface import Strategy
 
@@ -27,7 +24,10 @@ ANSWER_BYTES_MAX: Final = 64 * 1024
 
 
 class AnswerRefused(ValueError):
-    """The run obeys nothing of this answer. The text says why and what to do."""
+    """The run obeys nothing of this answer. The text says why and what to do.
+
+    Its cause is a MessageRefused if a command could not be read, for example one of another version.
+    """
 
 
 def answer_of(strategy: Strategy, packet: SystemStatePacket) -> list[bytes]:
@@ -47,39 +47,34 @@ def answer_of(strategy: Strategy, packet: SystemStatePacket) -> list[bytes]:
 def _bytes_of(command: object, number: int) -> bytes:
     if not isinstance(command, AdaptationCommand):
         raise AnswerRefused(f"Entry {number} of step()'s answer is {_named(command)}, not an AdaptationCommand.")
-    try:
-        return encode(command)
-    except MessageRefused as refused:
-        raise AnswerRefused(str(refused)) from refused
+    # Checked by the reader, who trusts no writer.
+    return command.SerializeToString(deterministic=True)
 
 
 def _named(value: object) -> str:
     return "None" if value is None else f"an object of type {type(value).__name__}"
 
 
-def read_commands(given: Sequence[bytes], packet: SystemStatePacket) -> tuple[AdaptationCommand, ...]:
-    """Return the commands that change something. Raises AnswerRefused if one of them is not valid for this packet."""
+def read_commands(given: Sequence[bytes]) -> tuple[AdaptationCommand, ...]:
+    """Return the commands that ask for something, as they came: whether a run obeys one is the run's own check.
+
+    Raises AnswerRefused if one of them cannot be read, or if there is too much of them.
+    """
     size = sum(map(len, given))
     if len(given) > COMMANDS_MAX or size > ANSWER_BYTES_MAX:
         raise AnswerRefused(
             f"The answer has {len(given)} commands with {size} bytes; at most {COMMANDS_MAX} commands with together "
             f"{ANSWER_BYTES_MAX} bytes are allowed."
         )
-    seeds = {seed.seed_id for seed in packet.seed_states}
-    commands = [_read(data, seeds) for data in given]
-    names = [command.command_id for command in commands if command.command_id]
-    if twice := next((name for name in names if names.count(name) > 1), ""):
-        raise AnswerRefused(f"Two commands of the answer have the `command_id` {twice!r}; give each its own.")
-    return tuple(one for one in commands if one.command_type != CommandType.COMMAND_UNKNOWN)
+    return tuple(command for data in given if _asks(command := _read(data)))
 
 
-def _read(data: bytes, seeds: set[str]) -> AdaptationCommand:
+def _read(data: bytes) -> AdaptationCommand:
     try:
-        command = decode(AdaptationCommand, data)
-        check_command(command)
-    except (MessageRefused, CommandRefused) as refused:
+        return decode(AdaptationCommand, data)
+    except MessageRefused as refused:
         raise AnswerRefused(str(refused)) from refused
-    if command.command_type == CommandType.COMMAND_SEED and command.target_seed_id not in seeds:
-        known = ", ".join(sorted(seeds)[:8]) or "none"
-        raise AnswerRefused(f"COMMAND_SEED names the seed {command.target_seed_id[:80]!r}; the run has {known}.")
-    return command
+
+
+def _asks(command: AdaptationCommand) -> bool:
+    return command.command_type != CommandType.COMMAND_UNKNOWN or command.WhichOneof("payload") is not None

@@ -82,7 +82,8 @@ def _attribute(module: ModuleType, attribute: str, name: str) -> Any:
             known = [one for one, value in vars(within).items() if callable(value) and not one.startswith("_")]
             near = difflib.get_close_matches(part, known, 1, 0.6)
             question = f"; did you mean {attribute.replace(part, near[0])!r}?" if near else ""
-            raise StrategyRefused(f"strategy: {name!r}: {module.__name__} has no {attribute!r}{question}")
+            place = Path(name.rpartition(":")[0]).name
+            raise StrategyRefused(f"strategy: {place} has no {attribute!r}{question}")
     return found
 
 

@@ -26,7 +26,7 @@ from tolariad.core.inputs import Input, TrainerGone, TrainerSilent, TrainerSpawn
 from tolariad.supervisor.hang import HangLimits, HangMonitor, Silence
 from tolariad.supervisor.output import OutputCapture, Sink
 from tolariad.supervisor.process import ChildProcess, Evidence, child_environment, death_reason
-from tolariad.supervisor.procfs import boot_id, oom_kill_count, wait_channel
+from tolariad.supervisor.procfs import boot_id, catches, oom_kill_count, wait_channel
 
 _log: Final = logging.getLogger(__name__)
 
@@ -224,7 +224,7 @@ class Incarnation(RunningTrainer):
 
     async def _take_stacks(self) -> str:
         """Make the trainer's faulthandler write the stacks of all threads, and read them."""
-        if not _catches(self.pid, signal.SIGUSR2):
+        if not catches(self.pid, signal.SIGUSR2):
             return ""
         before = await loop_files.in_thread(_size, self._run_dir)
         self._child.send(signal.SIGUSR2)
@@ -256,16 +256,6 @@ class Incarnation(RunningTrainer):
             output=output,
             stacks=stacks,
         )
-
-
-def _catches(pid: int, number: signal.Signals) -> bool:
-    """Return whether the process handles the signal. If it does not, the signal would kill it without its stacks."""
-    try:
-        lines = Path(f"/proc/{pid}/status").read_text().splitlines()
-    except OSError:
-        return False
-    caught = next((line.split()[1] for line in lines if line.startswith("SigCgt:")), "0")
-    return bool(int(caught, 16) >> (number - 1) & 1)
 
 
 def _size(run_dir: Path) -> int:

@@ -1,4 +1,4 @@
-"""Capture the trainer's output: pass it on line by line, and keep its last part for the record of the trainer's death.
+"""Capture a process's output: pass it on line by line, and keep its last part for the record of the process's death.
 
 Promises: reading never blocks, a flood of output never fills the memory, and a grandchild that keeps the pipe open
 delays nothing. Sinks must not block.
@@ -22,14 +22,25 @@ Sink = Callable[[bytes], None]
 class OutputCapture:
     """Reads one pipe on the event loop until `finish` is called."""
 
-    def __init__(self, descriptor: int, sinks: tuple[Sink, ...]) -> None:
+    def __init__(self, descriptor: int, sinks: tuple[Sink, ...], *, pause_s: float = 0.0) -> None:
+        """`pause_s`: wait so long after each read, so that a flood takes no more than a share of the loop's time."""
         os.set_blocking(descriptor, False)
         self._descriptor = descriptor
         self._sinks = sinks
         self._partial = b""
         self._tail = bytearray()
         self._loop = asyncio.get_running_loop()
-        self._loop.add_reader(descriptor, self._read_some)
+        self._pause_s = pause_s
+        self._paused: asyncio.TimerHandle | None = None
+        self._resume()
+
+    def _resume(self) -> None:
+        self._loop.add_reader(self._descriptor, self._read_once)
+
+    def _read_once(self) -> None:
+        if self._read_some() and self._pause_s:
+            self._loop.remove_reader(self._descriptor)
+            self._paused = self._loop.call_later(self._pause_s, self._resume)
 
     def _read_some(self) -> bool:
         """Read once; the loop calls this again while there is more. Return False if there is nothing to read."""
@@ -63,6 +74,8 @@ class OutputCapture:
 
         It does not wait for end-of-file: a grandchild that inherited the pipe could keep it open for ever.
         """
+        if self._paused is not None:
+            self._paused.cancel()
         for _ in range(_LAST_READS):
             if not self._read_some():
                 break

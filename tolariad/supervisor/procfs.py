@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import resource
+import signal
 from pathlib import Path
 from typing import Final
 
@@ -58,6 +59,16 @@ def wait_channel(pid: int) -> str:
     except OSError:
         function = ""
     return f"{stat.state} {function}".strip() if function not in ("", "0") else stat.state
+
+
+def catches(pid: int, number: signal.Signals) -> bool:
+    """Return whether the process handles the signal. If it does not, the signal would kill it."""
+    try:
+        lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    except OSError:
+        return False
+    caught = next((line.split()[1] for line in lines if line.startswith("SigCgt:")), "0")
+    return bool(int(caught, 16) >> (number - 1) & 1)
 
 
 def own_limits() -> Limits:

@@ -15,9 +15,9 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from tolariad import run_files
+from tolariad import lifelines, run_files
 from tolariad.core.exits import EXIT_CONFIG, EXIT_TRY_AGAIN
-from tolariad.trainer.process import lifelines as process
+from tolariad.trainer.process.lifelines import dump_stacks_on_request, lock_run
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -56,23 +56,23 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         if arguments.trial:
             if sys.platform == "linux":
-                process.die_with_parent(os.getppid())
+                lifelines.die_with_parent(os.getppid())
             from tolariad.trainer.trials.answering import answer
 
             return answer()
         return _serve(arguments)
-    except process.ProcessError as error:
+    except lifelines.ProcessError as error:
         print(f"tolariad.trainer: {error}", file=sys.stderr)  # noqa: T201 - the daemon logs the output
         return EXIT_TRY_AGAIN
 
 
 def _serve(arguments: argparse.Namespace) -> int:
     """Become a trainer: first the lifelines, then import torch, then train."""
-    process.die_with_parent(arguments.parent_pid)
-    process.be_ordinary()
-    process.ignore_terminal_signals()
-    process.offer_as_victim()
-    process.dump_stacks_on_request(arguments.run)
+    lifelines.die_with_parent(arguments.parent_pid)
+    lifelines.be_ordinary()
+    lifelines.ignore_terminal_signals()
+    lifelines.offer_as_victim(lifelines.TRAINER_SCORE)
+    dump_stacks_on_request(arguments.run)
 
     from tolariad.channel import Activity, Page, TrainerEnd
 
@@ -82,9 +82,9 @@ def _serve(arguments: argparse.Namespace) -> int:
         page.beat(0, time.monotonic_ns(), Activity.IMPORT)
 
     beat()
-    lock = process.lock_run(arguments.run, beat)
+    lock = lock_run(arguments.run, beat)
     ring = () if arguments.ring_fd is None else (arguments.ring_fd,)
-    process.guard_children((arguments.channel_fd, lock, arguments.page_fd, *ring))
+    lifelines.guard_children((arguments.channel_fd, lock, arguments.page_fd, *ring))
     beat()
     end = TrainerEnd(socket.socket(fileno=arguments.channel_fd), page)
     return _train(arguments, end)
@@ -105,4 +105,4 @@ def _train(arguments: argparse.Namespace, end: TrainerEnd) -> int:
 
 
 if __name__ == "__main__":
-    process.leave(main())
+    lifelines.leave(main())

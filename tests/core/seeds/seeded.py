@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
+
 from msgspec.structs import replace
 
 from tests.core.rated import RatedTrainer, RatedWorld
 from tolariad.core.seeds import words as sd
 from tolariad.core.seeds.ask import waiting_move
 from tolariad.core.seeds.gates import GATES, GateLimits, SeedMeasure, judge
+from tolariad.core.seeds.ledger import GERMINATE
 from tolariad.core.seeds.stages import PLANTED, Stage, is_legal
 
 SLOTS = (sd.SlotFound("trunk", 2), sd.SlotFound("neck", 5), sd.SlotFound("head", 7))
@@ -161,3 +164,31 @@ def moved_to(world, stage, slot="trunk"):
 def waits(world, slot):
     """Whether a move of the slot waits for its boundary."""
     return waiting_move(world.state, slot) is not None
+
+
+def in_step(world):
+    """Whether daemon and trainer must agree: it trains, and all that it said is recorded."""
+    trainer, state = world.trainer, world.state
+    return (
+        trainer is not None
+        and trainer.order is not None
+        and state.trainer.began
+        and not trainer.todo
+        and not trainer.script
+        and all(one.number <= trainer.applied for one in trainer.script_orders)
+        and trainer.done_epoch >= trainer.order.epoch_finished
+        and state.progress.rerun is None
+        and state.rollbacks.open is None
+    )
+
+
+def assert_agrees(world, where=""):
+    """The trainer's stages are the journal's; the ledger has a germination for each module that is there."""
+    known = {slot: (one.stage, one.germination) for slot, one in world.state.seeds.seeds.items()}
+    assert known == {slot: (stage, number) for slot, (stage, _, number) in world.trainer.stages.items()}, where
+    there = {}
+    for change in world.state.architecture.changes:
+        given = json.loads(change.arguments)
+        there[given["slot"]] = given["number"] if change.name == GERMINATE else None
+    held = {slot: one.germination for slot, one in world.state.seeds.seeds.items() if one.stage < Stage.CULLED}
+    assert {slot: number for slot, number in there.items() if number is not None} == held, where

@@ -82,11 +82,14 @@ def test_an_unknown_slot_is_refused_with_the_nearest_name():
     refused(without.command(sd.SeedGerminate(slot="a", blueprint="conv")), "NotFound", "docs/growing.md")
 
 
-def test_an_unknown_blueprint_is_refused_here_and_a_path_by_the_trainer():
-    """Names are known to the kernel; a file or module is tried by the trainer."""
+def test_an_unknown_blueprint_is_refused_and_so_is_code_that_an_order_brings():
+    """A file or a module must be named in the configuration first."""
     world = world_at()
     refused(world.germinate(blueprint="botleneck"), "NotFound", "did you mean bottleneck?", "conv, low_rank")
     refused(world.germinate(blueprint=" "), "Refused", "needs a blueprint")
+    refused(world.germinate(blueprint="./mine.py:Mine"), "NotFound", "`seeds.blueprints` of the configuration")
+    known = replace(world.state.seeds, blueprints=("conv", "./mine.py:Mine"))
+    world.state = replace(world.state, seeds=known)
     assert isinstance(world.germinate(blueprint="./mine.py:Mine"), Accepted)
 
 

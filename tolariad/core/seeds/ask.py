@@ -126,10 +126,12 @@ def _refused(state: Reads, slot: str, stage: Stage) -> NotMoved | None:
 def _refused_germination(state: Reads, slot: str, blueprint: str, parameters: Mapping[str, float]) -> NotMoved | None:
     if not blueprint.strip():
         return NotMoved("Refused", f"a germination needs a blueprint, such as {_known_blueprints(state)}")
+    # A path or a module is none of them, unless the configuration names it: an order must not bring code of its own.
     known = state.seeds.blueprints
-    if known and blueprint not in known and ":" not in blueprint:
+    if blueprint not in known:
         what = f"there is no blueprint {shown(blueprint)}{_nearest(blueprint, known)}"
-        return NotMoved("NotFound", f"{what}; there are {_known_blueprints(state)}")
+        own = "; `seeds.blueprints` of the configuration adds one of your own" if ":" in blueprint else ""
+        return NotMoved("NotFound", f"{what}; there are {_known_blueprints(state)}{own}")
     if len(parameters) > PARAMETERS_MAX:
         return NotMoved("Refused", f"a blueprint takes at most {PARAMETERS_MAX} parameters, not {len(parameters)}")
     if wrong := next((name for name, value in parameters.items() if not isfinite(value)), None):

@@ -8,7 +8,7 @@ Promises: SeedMoved holds everything that a re-run or a restart needs to make th
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 import msgspec
 
@@ -35,6 +35,8 @@ Updates = Annotated[int, unit("optimizer updates", 0, COUNT_MAX)]
 class SeedGerminate(Command, frozen=True, kw_only=True):
     """Germinate a seed in `slot` at the next step boundary. `parameters` are the blueprint's own."""
 
+    METHOD: ClassVar[str] = "SeedsGerminate"
+
     slot: Name
     blueprint: Name
     parameters: dict[str, float] = msgspec.field(default_factory=dict)
@@ -43,11 +45,15 @@ class SeedGerminate(Command, frozen=True, kw_only=True):
 class SeedAdvance(Command, frozen=True, kw_only=True):
     """Move the seed in `slot` to its next stage at the next step boundary, if it passes the gate."""
 
+    METHOD: ClassVar[str] = "SeedsAdvance"
+
     slot: Name
 
 
 class SeedCull(Command, frozen=True, kw_only=True):
     """Remove the seed in `slot` at the next step boundary. The slot is embargoed, then it can germinate again."""
+
+    METHOD: ClassVar[str] = "SeedsCull"
 
     slot: Name
 
@@ -83,7 +89,8 @@ class SlotFound(msgspec.Struct, frozen=True):
 class SeedSlotsRegistered(Event, frozen=True, kw_only=True):
     """The slots of the model that the trainer built, in the order of its modules.
 
-    Recorded if they differ from the known ones. `blueprints`: the names of those that are built in or installed.
+    Recorded if they differ from the known ones. `blueprints`: those that are built in, installed or
+    configured.
     """
 
     slots: tuple[SlotFound, ...]

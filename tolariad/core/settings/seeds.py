@@ -45,7 +45,11 @@ class SeedSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
         Meta(description="slots to attach, beside those of the model: `{slot: qualified name of a module}`"),
     ] = {}
     blueprints: Annotated[
-        tuple[str, ...], Meta(description="blueprints that the default policy tries, in this order for each slot")
+        tuple[str, ...],
+        Meta(
+            description="blueprints that the default policy tries, in this order for each slot: names, "
+            "`package.module:Name` or `./file.py:Name`; an order may name these and the installed ones"
+        ),
     ] = ("bottleneck", "conv", "low_rank")
     optimizer: Annotated[Optimizer | None, Meta(description="optimizer of every seed; absent: of the host's kind")] = (
         None

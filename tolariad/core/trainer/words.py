@@ -184,8 +184,8 @@ class ExitTrainer(TrainerEffect, frozen=True, kw_only=True):
 class ReadyReport(Report, frozen=True, kw_only=True):
     """Model, optimizer and data are built. Nothing is restored or trained yet.
 
-    `slots`: those for seeds, in the order of the model's modules. `blueprints`: the names of those that are built in or
-    installed.
+    `slots`: those for seeds, in the order of the model's modules. `blueprints`: the names of those that are built in,
+    installed or configured.
     """
 
     environment: Environment

@@ -1,0 +1,14 @@
+"""One thread: these models are small, and on busy cores threads wait for each other longer than they compute."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+
+@pytest.fixture(autouse=True)
+def one_thread():
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)

@@ -1,0 +1,93 @@
+"""Tie a process to the daemon that started it, and its children to itself, before it imports anything large.
+
+Trainer and strategy use it. Promises: the process dies with its daemon, and its forked children die with it. They keep
+none of the descriptors that belong to it.
+"""
+
+from __future__ import annotations
+
+import atexit
+import ctypes
+import os
+import signal
+import sys
+from typing import Final, NoReturn
+
+_PR_SET_PDEATHSIG: Final = 1
+# Higher than the daemon's: if memory runs out, the system should kill the trainer first, and a strategy before it.
+TRAINER_SCORE: Final = 500
+STRATEGY_SCORE: Final = 1000
+
+
+class ProcessError(Exception):
+    """The process cannot be set up. The text gives the reason."""
+
+
+def die_with_parent(parent_pid: int) -> None:
+    """Ask for SIGKILL when the parent ends. Raises ProcessError if it has ended already."""
+    _set_death_signal()
+    # If the parent ended between fork and here, the signal would never be sent.
+    if os.getppid() != parent_pid:
+        raise ProcessError(f"the daemon (pid {parent_pid}) has ended")
+
+
+def _set_death_signal() -> None:
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0) != 0:
+        raise ProcessError(f"prctl(PR_SET_PDEATHSIG) failed: {os.strerror(ctypes.get_errno())}")
+
+
+def ignore_terminal_signals() -> None:
+    """Ignore ^C and SIGTERM: the daemon handles them and orders what follows."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+
+
+def be_ordinary() -> None:
+    """Leave a real-time scheduling class inherited from the daemon: torch's threads would starve all others."""
+    if os.sched_getscheduler(0) & ~os.SCHED_RESET_ON_FORK in (os.SCHED_FIFO, os.SCHED_RR):
+        os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))
+
+
+def guard_children(descriptors: tuple[int, ...]) -> None:
+    """Make every forked child die with this process, and close these descriptors at once.
+
+    A DataLoader worker would otherwise hold a trainer's channel and lock for up to five seconds after its end.
+    """
+
+    def in_child() -> None:
+        _set_death_signal()
+        # The child inherits SIGTERM as ignored. A pool that ends its workers with SIGTERM would wait for ever.
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        for descriptor in descriptors:
+            try:
+                os.close(descriptor)
+            except OSError:
+                # It was closed before the fork, so the child never had it.
+                continue
+
+    os.register_at_fork(after_in_child=in_child)
+    for descriptor in descriptors:
+        os.set_inheritable(descriptor, False)
+
+
+def offer_as_victim(score: int) -> None:
+    """Raise this process's out-of-memory score to `score`. A refusal is ignored."""
+    try:
+        with open("/proc/self/oom_score_adj", "r+", encoding="ascii") as file:  # noqa: PTH123 - a file of the kernel's
+            if int(file.read()) < score:
+                file.seek(0)
+                file.write(str(score))
+    except OSError:
+        return
+
+
+def leave(code: int) -> NoReturn:
+    """End the process: run the exit hooks and flush the output, but do not tear down torch's modules.
+
+    The teardown takes most of a second, and a stopping daemon, or the next trainer, would wait for it.
+    """
+    atexit._run_exitfuncs()  # noqa: SLF001 - the interpreter itself would call this
+    for stream in (sys.stdout, sys.stderr):
+        stream.flush()
+    os._exit(code)

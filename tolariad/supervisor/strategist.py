@@ -1,0 +1,224 @@
+"""Asks the strategy (Tamiyo) of a run: the default policy in this process, a user's in a process of its own.
+
+Promises: `ask`, `restore`, `vote` and `close` never raise, except that a caller may cancel them. Every command that
+`ask` returns could be read; whether it is obeyed, the caller decides for each. `ask` returns after at most `answer_s`;
+without an answer it returns no command, the state of the last good answer, and the reason. Strategy and state never
+disagree: before the next question the strategy goes back to the state that the run has.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import enum
+import logging
+import time
+from collections.abc import Callable, Coroutine
+from typing import Any, Final, Protocol, TypeVar
+
+import msgspec
+
+from tolariad.core.settings.strategies import DEFAULT
+from tolariad.leyline import AdaptationCommand, MessageRefused, SystemStatePacket
+from tolariad.strategy import AnswerRefused, DefaultStrategy, StateRefused, Strategy, answer_of, read_commands
+from tolariad.strategy.interface import call_optional
+from tolariad.strategy.state import read_state, write_state
+from tolariad.supervisor.strategy_keeper import StrategyKeeper
+from tolariad.supervisor.strategy_process import Answer, Refused, StrategyFailed, StrategySetup
+
+_log: Final = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+
+class StrategyAnswer(msgspec.Struct, frozen=True, kw_only=True):
+    """The answer to one packet. `state`: what the strategy remembers after it (`tolariad.strategy.state`).
+
+    `fallback`: why there is no answer, as a sentence; "" if there is one. `is_late`: because it did not come in time.
+    `misread`: how many messages could not be read, such as commands of another version. `seconds`: from the question to
+    the answer.
+    """
+
+    commands: tuple[AdaptationCommand, ...] = ()
+    state: bytes = b""
+    seconds: float = 0.0
+    fallback: str = ""
+    is_late: bool = False
+    misread: int = 0
+
+
+class VoteKind(enum.Enum):
+    """Whether a strategy can go back to a state. One that gives no answer in time abstains."""
+
+    AGREED = "agreed"
+    REFUSED = "refused"
+    ABSTAINED = "abstained"
+
+
+class Vote(msgspec.Struct, frozen=True, kw_only=True):
+    """A strategy's vote on a rollback. `why`: a sentence, unless it agreed."""
+
+    kind: VoteKind
+    why: str = ""
+
+
+class _Late(StrategyFailed):
+    """There was no answer in time."""
+
+
+class _Decider(Protocol):
+    """What answers: in this process or in another. Its methods raise StrategyFailed and the errors of an answer."""
+
+    @property
+    def problem(self) -> str: ...
+
+    @property
+    def source_hash(self) -> str: ...
+
+    def start(self) -> None: ...
+
+    def step(self, generation: int, packet: SystemStatePacket, state: bytes) -> Coroutine[Any, Any, Answer]: ...
+
+    def vote(self, state: bytes) -> Coroutine[Any, Any, None]: ...
+
+    def give_up(self, why: str) -> None: ...
+
+    async def close(self) -> None: ...
+
+
+class _BuiltIn:
+    """The default policy. It is bounded by construction, so it is called in the loop."""
+
+    problem = ""
+    source_hash = ""
+
+    def __init__(self, make: Callable[[], Strategy]) -> None:
+        self._make = make
+        self._strategy = make()
+        self._holds: bytes | None = b""
+
+    def start(self) -> None:
+        """Nothing has to be started."""
+
+    async def step(self, _: int, packet: SystemStatePacket, state: bytes) -> Answer:
+        """Return the answer of the policy with this state."""
+        try:
+            if self._holds != state:
+                self._go_to(state)
+            self._holds = None
+            commands = answer_of(self._strategy, packet)
+            self._holds = write_state(call_optional(self._strategy, "state_dict"))
+        except (AnswerRefused, StateRefused):
+            raise
+        except Exception as error:
+            raise Refused(f"failed: {type(error).__name__}: {error}") from error
+        return Answer(commands, self._holds)
+
+    def _go_to(self, state: bytes) -> None:
+        if state:
+            call_optional(self._strategy, "load_state_dict", read_state(state))
+        else:
+            self._strategy = self._make()
+
+    async def vote(self, state: bytes) -> None:
+        """Return if the policy can go back to the state. Raises Refused."""
+        try:
+            if state:
+                call_optional(self._strategy, "prepare_rollback", read_state(state))
+        except Exception as error:
+            raise Refused(str(error)) from error
+
+    def give_up(self, why: str) -> None:
+        """Nothing is pending."""
+
+    async def close(self) -> None:
+        """Nothing has to be ended."""
+
+
+class Strategist:
+    """Belongs to the event loop of the main thread."""
+
+    def __init__(self, setup: StrategySetup, make_default: Callable[[], Strategy] = DefaultStrategy) -> None:
+        """Start nothing yet. `make_default`: makes the policy for the strategy `default`."""
+        self._name = setup.shown
+        self._answer_s = setup.limits.answer_s
+        self._decider: _Decider = _BuiltIn(make_default) if setup.strategy == DEFAULT else StrategyKeeper(setup)
+        self._state = b""
+        # One question at a time: an answer belongs to the question before it.
+        self._one_at_a_time = asyncio.Lock()
+
+    @property
+    def source_hash(self) -> str:
+        """SHA-256 of the user's file, in hexadecimal; "" if there is none, or it is not known yet."""
+        return self._decider.source_hash
+
+    @property
+    def problem(self) -> str:
+        """Why the strategy could not answer now, as a clause; "" if it could."""
+        return self._decider.problem
+
+    def start(self) -> None:
+        """Begin to start the process, so that it is ready at the first question. A no-op for the default policy."""
+        self._decider.start()
+
+    async def ask(self, packet: SystemStatePacket, generation: int) -> StrategyAnswer:
+        """Return the strategy's answer, or why there is none."""
+        started = time.perf_counter()
+        is_late, misread = False, 0
+        try:
+            question = self._decider.step(generation, packet, self._state)
+            answer = await self._in_turn(question, self._answer_s, "did not answer")
+            commands = read_commands(answer.commands)
+        except (StrategyFailed, AnswerRefused, StateRefused, MessageRefused) as failed:
+            why, is_late = str(failed), isinstance(failed, _Late)
+            misread = sum(isinstance(one, MessageRefused) for one in (failed, failed.__cause__))
+        except Exception as error:  # noqa: BLE001 - the run goes on, whatever is wrong with the strategy
+            _log.exception("The strategy %s could not be asked", self._name)
+            why = f"could not be asked: {type(error).__name__}: {error}"
+        else:
+            self._state = answer.end
+            return StrategyAnswer(commands=commands, state=self._state, seconds=time.perf_counter() - started)
+        text = f"The strategy {self._name}: {why}"
+        _log.warning("%s. The run goes on without its answer.", text.rstrip("."))
+        seconds = time.perf_counter() - started
+        return StrategyAnswer(state=self._state, seconds=seconds, fallback=text, is_late=is_late, misread=misread)
+
+    async def _in_turn(self, question: Coroutine[Any, Any, T], limit_s: float, what: str) -> T:
+        """Ask when no other question is open, and wait at most `limit_s`. Raises what the question raises."""
+        has_turn = False
+        try:
+            async with asyncio.timeout(limit_s), self._one_at_a_time:
+                has_turn = True
+                return await question
+        except (TimeoutError, asyncio.CancelledError) as ended:
+            why = f"{what} within {limit_s:g} s"
+            if has_turn:
+                self._decider.give_up(why)
+            if isinstance(ended, TimeoutError):
+                raise _Late(self._decider.problem or why) from ended
+            raise
+        finally:
+            question.close()
+
+    def restore(self, state: bytes) -> None:
+        """Make the strategy go back to this state before the next question. b"": to its beginning."""
+        self._state = state
+
+    async def vote(self, state: bytes, limit_s: float) -> Vote:
+        """Ask whether the strategy can go back to this state. Waits at most `limit_s`."""
+        try:
+            await self._in_turn(self._decider.vote(state), limit_s, "did not vote")
+        except Refused as refused:
+            return self._voted(VoteKind.REFUSED, str(refused))
+        except StrategyFailed as failed:
+            return self._voted(VoteKind.ABSTAINED, str(failed))
+        except Exception as error:  # noqa: BLE001 - as in `ask`
+            _log.exception("The strategy %s could not be asked for its vote", self._name)
+            return self._voted(VoteKind.ABSTAINED, f"{type(error).__name__}: {error}")
+        return Vote(kind=VoteKind.AGREED)
+
+    def _voted(self, kind: VoteKind, why: str) -> Vote:
+        return Vote(kind=kind, why=f"The strategy {self._name}: {why}")
+
+    async def close(self) -> None:
+        """End the process and everything that it started."""
+        await self._decider.close()

@@ -1,0 +1,112 @@
+"""The modules whose channels can be pruned: which dimension of which tensor holds them, and how a module is refitted.
+
+Promises: a kind of module that is not in this table is refused by name. `refit` makes a module's own counts, such as
+`out_channels`, agree with its tensors.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final, NamedTuple
+
+from torch import nn
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.modules.conv import _ConvNd, _ConvTransposeNd
+from torch.nn.modules.instancenorm import _InstanceNorm
+
+_MIXES: Final = "normalises over its channels together: without one of them the others would change"
+_REFUSED: Final[tuple[tuple[tuple[type[nn.Module], ...], str], ...]] = (
+    ((nn.LayerNorm, nn.RMSNorm), _MIXES),
+    ((nn.MultiheadAttention,), "has heads: they are pruned whole"),
+    ((nn.RNNBase,), "is recurrent: its states have its channels"),
+)
+
+
+class Places(NamedTuple):
+    """Names and dimensions of a module's tensors that hold the channels of one of its sides."""
+
+    parameters: tuple[tuple[str, int], ...]
+    buffers: tuple[tuple[str, int], ...] = ()
+    produces: bool = False
+
+
+def is_depthwise(module: nn.Module) -> bool:
+    """Return whether each output channel of this convolution is computed from the same channel of its input."""
+    return (
+        isinstance(module, _ConvNd)
+        and not isinstance(module, _ConvTransposeNd)
+        and module.groups == module.in_channels == module.out_channels > 1
+    )
+
+
+def places(module: nn.Module, *, outputs: bool) -> Places | str:
+    """Return where the module's output channels (else its input channels) lie, or a clause: why it is refused."""
+    why = next((why for kinds, why in _REFUSED if isinstance(module, kinds)), "")
+    found: Places | str = why or f"is a {type(module).__name__}, whose channels are not known"
+    if isinstance(module, nn.Linear):
+        found = _of(module, [("weight", 0), ("bias", 0)], produces=True) if outputs else _of(module, [("weight", 1)])
+    elif isinstance(module, _ConvNd):
+        found = _of_convolution(module, outputs=outputs)
+    elif isinstance(module, (_BatchNorm, _InstanceNorm)):
+        statistics = ("running_mean", "running_var")
+        kept = tuple((name, 0) for name in statistics if module._buffers.get(name) is not None)  # noqa: SLF001
+        found = _of(module, [("weight", 0), ("bias", 0)])._replace(buffers=kept)
+    elif isinstance(module, nn.GroupNorm):
+        found = _of(module, [("weight", 0), ("bias", 0)])
+    elif isinstance(module, nn.PReLU):
+        found = _of(module, [("weight", 0)] if module.num_parameters > 1 else [])
+    elif isinstance(module, nn.Embedding) and not module.sparse:
+        found = _of(module, [("weight", 1)], produces=True)
+    return found if isinstance(found, str) else _checked(module, found)
+
+
+def _of(module: nn.Module, names: list[tuple[str, int]], *, produces: bool = False) -> Places:
+    """Leave out what the module does not have, such as a bias."""
+    return Places(tuple((name, dim) for name, dim in names if getattr(module, name) is not None), produces=produces)
+
+
+def _of_convolution(module: _ConvNd, *, outputs: bool) -> Places | str:
+    rows, columns = (1, 0) if isinstance(module, _ConvTransposeNd) else (0, 1)
+    if is_depthwise(module):
+        return _of(module, [("weight", 0), ("bias", 0)], produces=True)
+    if module.groups > 1:
+        return f"is a convolution in {module.groups} groups, which would become unequal"
+    if outputs:
+        return _of(module, [("weight", rows), ("bias", 0)], produces=True)
+    return _of(module, [("weight", columns)])
+
+
+def _checked(module: nn.Module, found: Places) -> Places | str:
+    computed = [name for name, _ in found.parameters if name not in module._parameters]  # noqa: SLF001
+    return f"computes its {computed[0]} (a parametrization)" if computed else found
+
+
+def refit(module: nn.Module) -> None:
+    """Let the module's counts agree with the sizes of its tensors, after channels were removed from them."""
+    shape: Any = getattr(getattr(module, "weight", None), "shape", None)
+    counts: dict[str, int] = {}
+    if isinstance(module, nn.Linear):
+        counts = {"out_features": shape[0], "in_features": shape[1]}
+    elif is_depthwise(module):
+        counts = {"groups": shape[0], "in_channels": shape[0], "out_channels": shape[0]}
+    elif isinstance(module, _ConvNd):
+        rows, columns = (1, 0) if isinstance(module, _ConvTransposeNd) else (0, 1)
+        counts = {"out_channels": shape[rows], "in_channels": shape[columns]}
+    elif isinstance(module, nn.Embedding):
+        counts = {"embedding_dim": shape[1]}
+    elif isinstance(module, nn.PReLU):
+        counts = {"num_parameters": shape[0]}
+    _set(module, counts)
+
+
+def refit_norm(module: nn.Module, gone: int) -> None:
+    """Let a normalisation expect so many channels fewer. It may have no tensors to tell from."""
+    if isinstance(module, (_BatchNorm, _InstanceNorm)):
+        _set(module, {"num_features": module.num_features - gone})
+    elif isinstance(module, nn.GroupNorm):
+        left = module.num_channels - gone
+        _set(module, {"num_groups": module.num_groups * left // module.num_channels, "num_channels": left})
+
+
+def _set(module: nn.Module, counts: dict[str, int]) -> None:
+    for name, count in counts.items():
+        setattr(module, name, count)

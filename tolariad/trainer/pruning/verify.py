@@ -1,0 +1,169 @@
+"""Groups of a model that were shown by numbers: a masked copy and a compacted copy give the same outputs.
+
+Promises: the model is not touched and no generator advances. The copies compute in float64 with random weights, so that
+a weight that happens to be 0 hides nothing. A graph is only a guess: an operation that mixes channels, such as a flip
+or a softmax, looks like one that does not.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, Final
+
+import torch
+from msgspec.structs import replace
+from torch import Tensor, nn
+from torch.utils import _pytree as pytree
+
+from tolariad.trainer.pruning.graph import trace
+from tolariad.trainer.pruning.heads import Heads, find_heads
+from tolariad.trainer.pruning.removal import remove
+from tolariad.trainer.pruning.units import (
+    Coordinates,
+    Found,
+    PruningRefused,
+    Refusal,
+    UnitGroup,
+    coordinates,
+    removed,
+)
+
+_TOLERANCE: Final = 1e-9
+_SEED: Final = 3
+
+
+def find_groups(model: nn.Module, inputs: tuple[Any, ...], *, protected: Collection[str] = ()) -> Found:
+    """Return all groups of `model` that can be pruned, and the modules that are refused with the reasons.
+
+    `inputs`: an example of the positional arguments, such as those of one batch. `protected`: names of modules or
+    parameters that no group may touch, such as seeds that are not fossilised. Raises PruningRefused if the model cannot
+    be copied or traced, ImportError without torch-pruning.
+    """
+    with torch.random.fork_rng(devices=[]), torch.enable_grad():
+        torch.manual_seed(_SEED)
+        trial, given = _trial(model), pytree.tree_map(_widened, inputs)
+        found = trace(copy.deepcopy(trial), given, protected)
+        proved, refused = _proved(trial, given, found.groups)
+        of_heads, not_heads = _proved_heads(trial, given, find_heads(model, protected))
+    order = {name: at for at, (name, _) in enumerate(model.named_modules())}
+    taken = {one.path for group in of_heads for one in group.slices if one.produces}
+    return Found(
+        tuple(sorted([*proved, *of_heads], key=lambda group: order[group.name])),
+        tuple(one for one in (*found.refused, *refused, *not_heads) if not _is_taken(one.name, taken)),
+    )
+
+
+def _is_taken(name: str, taken: set[str]) -> bool:
+    """A module whose channels were refused one by one may be pruned by heads."""
+    return any(path.startswith(f"{name}.") for path in taken)
+
+
+def same_outputs(one: nn.Module, other: nn.Module, inputs: tuple[Any, ...], tolerance: float) -> str:
+    """Return "" if both give the same outputs, else a clause. Both must be in evaluation mode."""
+    first = _outputs(one, inputs)
+    try:
+        second = _outputs(other, inputs)
+    except Exception as error:  # noqa: BLE001 - a shape that the model's code has written into it: any error may follow
+        return f"without them the model fails: {type(error).__name__}: {error}"
+    shapes = [tuple(tensor.shape) for tensor in first], [tuple(tensor.shape) for tensor in second]
+    if shapes[0] != shapes[1]:
+        return f"without them the outputs have other shapes: {shapes[1]} instead of {shapes[0]}"
+    for a, b in zip(first, second, strict=True):
+        scale = max(1.0, float(a.abs().max())) if a.numel() else 1.0
+        worst = float((a - b).abs().max()) / scale if a.numel() else 0.0
+        # Negated: a NaN is no agreement.
+        if not worst <= tolerance:
+            return f"masked and removed they give different outputs (by {worst:.1e})"
+    return ""
+
+
+@torch.no_grad()
+def zero(tensors: Mapping[str, Tensor], coordinates: Coordinates) -> None:
+    """Set these coordinates of the tensors to 0."""
+    for path, dims in coordinates.items():
+        for dim, indices in dims.items():
+            tensor = tensors[path]
+            tensor.index_fill_(dim, torch.tensor(indices, device=tensor.device), 0.0)
+
+
+def _trial(model: nn.Module) -> nn.Module:
+    """Return a copy in float64 on the CPU, in evaluation mode, with random weights and statistics."""
+    try:
+        trial = copy.deepcopy(model).to("cpu").double().eval()
+    except Exception as error:
+        raise PruningRefused(f"the model cannot be copied: {type(error).__name__}: {error}") from error
+    with torch.no_grad():
+        for parameter in trial.parameters():
+            parameter.requires_grad_(parameter.is_floating_point())
+            if parameter.is_floating_point():
+                parameter.copy_(0.3 * torch.randn(parameter.shape, dtype=parameter.dtype))
+        for name, buffer in trial.named_buffers():
+            if name.rpartition(".")[2] in {"running_mean", "running_var"}:
+                buffer.copy_(torch.rand_like(buffer) + 0.5)
+    return trial
+
+
+def _widened(value: Any) -> Any:
+    if not isinstance(value, Tensor):
+        return value
+    value = value.detach().cpu()
+    return value.double() if value.is_floating_point() else value
+
+
+@torch.no_grad()
+def _outputs(model: nn.Module, inputs: tuple[Any, ...]) -> list[Tensor]:
+    """Return the tensors of the outputs. Draws of random numbers are the same in every call."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(_SEED)
+        # A copy of the inputs: a model may change them.
+        outputs = model(*pytree.tree_map(lambda one: one.clone() if isinstance(one, Tensor) else one, inputs))
+    return [one.detach() for one in pytree.tree_leaves(outputs) if isinstance(one, Tensor)]
+
+
+def _proved(
+    trial: nn.Module, inputs: tuple[Any, ...], groups: Sequence[UnitGroup]
+) -> tuple[list[UnitGroup], list[Refusal]]:
+    """Split the groups into those that hold and those that do not. One trial for all of them, if all hold."""
+    if not _disagreement(trial, inputs, groups):
+        return list(groups), []
+    each = [(group, _disagreement(trial, inputs, [group])) for group in groups]
+    return (
+        [group for group, why in each if not why],
+        [Refusal(group.name, why) for group, why in each if why],
+    )
+
+
+def _disagreement(trial: nn.Module, inputs: tuple[Any, ...], groups: Sequence[UnitGroup]) -> str:
+    """Compare a copy in which a unit of each group is masked with one in which it is removed."""
+    gone = removed(groups, {group.name: (_one(group),) for group in groups})
+    masked, small = copy.deepcopy(trial), copy.deepcopy(trial)
+    zero(dict(masked.named_parameters()), gone.parameters)
+    remove(small, groups, {group.name: (_one(group),) for group in groups})
+    return same_outputs(masked, small, inputs, _TOLERANCE)
+
+
+def _one(group: UnitGroup) -> int:
+    """Neither the first nor the last, if there are more: at an end an off-by-one may not show."""
+    return group.width // 3
+
+
+def _proved_heads(
+    trial: nn.Module, inputs: tuple[Any, ...], found: Sequence[Heads]
+) -> tuple[list[UnitGroup], list[Refusal]]:
+    """Show that rows and columns are those of the same head; then whether heads can be removed as well."""
+    groups, refused = [], []
+    for group, values in found:
+        unit = (_one(group),)
+        columns = [one for one in group.slices if not one.produces]
+        without = []
+        for slices in (columns, values, group.slices):
+            masked = copy.deepcopy(trial)
+            zero(dict(masked.named_parameters()), coordinates((one, unit) for one in slices))
+            without.append(masked)
+        # A head whose output is not read, one whose values are 0, and one that is gone must all be the same.
+        if any(same_outputs(without[0], other, inputs, _TOLERANCE) for other in without[1:]):
+            refused.append(Refusal(group.name, "its rows are not ordered by queries, keys and values, then by heads"))
+        else:
+            groups.append(replace(group, fixed=group.fixed or _disagreement(trial, inputs, [group])))
+    return groups, refused
