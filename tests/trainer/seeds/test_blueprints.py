@@ -56,15 +56,15 @@ def test_a_germination_is_not_seen_even_of_numbers_that_are_not_finite(name, sha
         assert same_bits(slot(h).detach(), h)
 
 
-@pytest.mark.parametrize(("name", "shape"), CASES)
+@pytest.mark.parametrize(("name", "shape"), [(name, shape) for name, shape in CASES if shape in {(4, 8), (2, 6, 5, 5)}])
 def test_a_seed_learns_to_be_something_else(name, shape):
     """A few updates towards the double of its input bring it nearer."""
     torch.manual_seed(2)
     seed = find_blueprint(name).build(torch.zeros(shape))
-    optimizer = torch.optim.Adam(seed.parameters(), 0.03)
+    optimizer = torch.optim.Adam(seed.parameters(), 0.1)
     h = torch.randn(shape)
     losses = []
-    for _ in range(40):
+    for _ in range(15):
         optimizer.zero_grad()
         loss = (seed(h) - 2 * h).square().mean()
         loss.backward()
