@@ -18,6 +18,8 @@ from tolariad.core.run.slice import Phase
 from tolariad.core.seeds import words as sd
 from tolariad.core.seeds.ask import PARAMETERS_MAX
 from tolariad.core.seeds.stages import GROWTH, Stage
+from tolariad.core.state import RunState, fold
+from tolariad.core.vocabulary import decode_event, encode_event
 
 LONG = {"epochs": 5, "embargo_epochs": 1}
 
@@ -48,6 +50,16 @@ def test_a_germination_is_an_event_first_and_then_an_order():
     assert (moved.parameters_added, moved.measure.parameters) == (40, 40)
     assert (moved.by, moved.reason) == ("test", "it stalls")
     assert world.stage() is Stage.GERMINATED
+
+
+def test_a_whole_number_is_recorded_as_it_is_read_back():
+    """JSON has one kind of number. The ledger's text must not differ between the live state and a replay."""
+    world = world_at()
+    world.germinate(parameters={"rank": 4})
+    tick_until(world, lambda: world.stage() is Stage.GERMINATED, "germinated")
+    replayed = fold(RunState(), [decode_event(encode_event(event)) for event in world.events])
+    assert replayed.architecture == world.state.architecture
+    assert '"parameters": {"rank": 4.0}' in world.state.architecture.changes[0].arguments
 
 
 def test_a_seed_advances_from_stage_to_stage_up_to_the_model_itself():

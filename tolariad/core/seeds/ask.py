@@ -94,7 +94,8 @@ def _ordered(
         before=seed.stage,
         number=state.seeds.germinations + 1 if germinates else seed.germination,
         blueprint=blueprint if germinates else "",
-        parameters=dict(parameters or {}) if germinates else {},
+        # A whole number in an order is read back as a float: the ledger's entry must be the same before and after.
+        parameters={name: float(value) for name, value in (parameters or {}).items()} if germinates else {},
         blend_steps=state.run.policy.blend_steps if stage is Stage.BLENDING else 0,
     )
 
