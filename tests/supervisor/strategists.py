@@ -28,7 +28,7 @@ class Log:
 
 
 @asynccontextmanager
-async def asked(name: str, limits: StrategyLimits = QUICK, log: Log | None = None, **setup):
+async def asked(name: str, limits: StrategyLimits = PATIENT, log: Log | None = None, **setup):
     """A strategist of one of the liars, with its process started."""
     setup = {"strategy": f"{LIARS}:{name}", "environment": dict(os.environ), "limits": limits} | setup
     strategist = Strategist(StrategySetup(sinks=(log,) if log else (), **setup))

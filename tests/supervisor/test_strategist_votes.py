@@ -46,7 +46,7 @@ async def test_a_vote_that_hangs_is_no_vote():
 
 async def test_a_vote_beside_an_open_question_abstains_and_disturbs_nothing():
     """The question belongs to somebody else."""
-    async with asked("Faulty") as strategist:
+    async with asked("Faulty", QUICK) as strategist:
         await runs(strategist)
         await ask(strategist, 1)
         pending = asyncio.create_task(ask(strategist, 2, "hangs"))
