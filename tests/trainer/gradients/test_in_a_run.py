@@ -236,6 +236,19 @@ def test_a_skipped_step_updates_no_seed(grown):
     assert not changed(list(setup.model.parameters()), before)
 
 
+def test_a_step_that_was_never_settled_is_forgotten(grown):
+    """A rollback may commit at the gate. The next step may have seeds without gradients, and settles nothing of it."""
+    setup, batches = grown(task="Seeded", file="seeded")
+    norms = [plot.gradient_norm for plot in setup.garden.growing]
+    forward_backward(setup, batches, 1)
+    drop_gradients(setup.garden.owned_by_seeds())
+
+    setup.seed_gradients.tend()
+    setup.seed_gradients.settle()
+
+    assert [plot.gradient_norm for plot in setup.garden.growing] == norms
+
+
 def test_all_norms_come_in_one_transfer(grown, monkeypatch):
     """However many seeds there are, their norms are read once, and only after the host's update has begun."""
     setup, batches = grown(task="Seeded", file="seeded")

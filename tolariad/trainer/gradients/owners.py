@@ -50,6 +50,8 @@ class SeedGradients:
 
     def tend(self) -> None:
         """Unscale, measure and clip the gradients of every seed on its own, and those of a host with seeds' losses."""
+        # A rollback may have committed after the last call: nobody settled that step.
+        self._in_flight = None
         took_part, self._lost = (False, set()) if self.auxiliary is None else self.auxiliary.end_step()
         if took_part and self._limit and self._clips_host:
             of_host = [list(parameters_of(self._host))]
