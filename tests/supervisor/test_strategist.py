@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.supervisor import liars
-from tests.supervisor.strategists import ANSWER_S, LIARS, PATIENT, ask, asked, becomes, count_of, group_of, runs
+from tests.supervisor.strategists import ANSWER_S, LIARS, PATIENT, ask, asked, becomes, count_of, runs, strategies_of
 from tolariad.leyline import CommandType
 from tolariad.strategy import write_state
 from tolariad.supervisor.strategist import VoteKind
@@ -109,7 +109,7 @@ async def test_every_fault_is_a_reason_in_time_and_the_next_answer_is_good(caplo
     async with asked("Faulty") as strategist:
         await runs(strategist)
         good = await ask(strategist, 1)
-        pids = group_of(strategist)
+        pids = strategies_of(os.getpid())
         for number, (fault, why) in enumerate(FAULTS.items(), 1):
             wrong = await ask(strategist, 2 * number, fault)
             assert why in wrong.fallback, fault
@@ -122,7 +122,7 @@ async def test_every_fault_is_a_reason_in_time_and_the_next_answer_is_good(caplo
             good = await ask(strategist, 2 * number + 1)
             assert (good.fallback, count_of(good)) == ("", number + 1), f"after {fault}"
             assert [one.command_id for one in good.commands] == [f"{2 * number + 1}:{number + 1}"]
-            assert (group_of(strategist) == pids) == (number <= GO_ON), fault
+            assert (strategies_of(os.getpid()) == pids) == (number <= GO_ON), fault
 
     assert FAULTS.keys() == liars.FAULTS.keys() - LEFT_TO_THE_RUN
     assert all(why in caplog.text for why in FAULTS.values())
@@ -153,10 +153,10 @@ async def test_children_of_a_strategy_are_killed_with_it():
     async with asked("Faulty") as strategist:
         await runs(strategist)
         pending = asyncio.create_task(ask(strategist, 1, "forks children"))
-        await becomes(lambda: len(group_of(strategist)) == 28)
+        await becomes(lambda: len(strategies_of(os.getpid())) == 28)
         assert "did not answer" in (await pending).fallback
         await runs(strategist)
-        assert len(group_of(strategist)) == 1
+        assert len(strategies_of(os.getpid())) == 1
 
 
 async def test_a_strategy_that_hangs_at_its_start_is_started_again(tmp_path, monkeypatch):
@@ -241,4 +241,4 @@ async def test_a_closed_strategist_answers_nothing_and_starts_nothing():
         await strategist.close()
         assert "was closed" in (await ask(strategist, 1)).fallback
         strategist.start()
-        assert group_of(strategist) == []
+        assert strategies_of(os.getpid()) == []

@@ -17,6 +17,7 @@ from tolariad.core.control.rules import Order
 from tolariad.core.health import emergency_rules, quarantine_rules
 from tolariad.core.health import quarantine_words as qv
 from tolariad.core.health import words as hv
+from tolariad.core.rates import hyper_words as hp
 from tolariad.core.rates import rules as rate_rules
 from tolariad.core.rates import words as lv
 from tolariad.core.reaction_sentences import rollback_answer
@@ -27,6 +28,8 @@ from tolariad.core.run import words as rv
 from tolariad.core.seeds import rules as seed_rules
 from tolariad.core.seeds import words as sd
 from tolariad.core.sentences import sentence
+from tolariad.core.strategy import rules as strategy_rules
+from tolariad.core.strategy import words as gv
 
 _RUN_ENDS: Final = (rv.RunCompleted, rv.RunFailed, rv.RunStopped)
 
@@ -84,4 +87,12 @@ ORDERS: Final[Mapping[type[cv.Command], Order]] = {
     sd.SeedGerminate: _seed_order(seed_rules.order_to_germinate),
     sd.SeedAdvance: _seed_order(seed_rules.order_to_advance),
     sd.SeedCull: _seed_order(seed_rules.order_to_cull),
+}
+
+# The orders that a command of the strategy may lead to. Operators have the first three, and others instead of the rest.
+ADAPTATIONS: Final[Mapping[type[cv.Command], Order]] = {
+    **{kind: ORDERS[kind] for kind in (cv.Pause, rb.Rollback, hv.RaiseEmergency)},
+    gv.AdaptSeed: Order(strategy_rules.adapt_seed, done=(sd.SeedMoved,), failed=(sd.SeedMoveAborted,)),
+    hp.AdjustOptimizer: Order(rate_rules.adjust, done=(hp.HyperparametersChanged, lv.RateChanged)),
+    gv.SetBreaker: Order(strategy_rules.set_breaker, done=(gv.BreakerSet,)),
 }

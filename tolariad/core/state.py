@@ -32,6 +32,7 @@ from tolariad.core.run.slice import DISK, Disk
 from tolariad.core.seeds import slice as seeds
 from tolariad.core.snapshots import slice as snapshots
 from tolariad.core.steps import slice as steps
+from tolariad.core.strategy import slice as strategy
 from tolariad.core.trainer import slice as trainer
 from tolariad.core.vocabulary import Unknown
 
@@ -64,6 +65,7 @@ class RunState(msgspec.Struct, frozen=True):
     said: said.Said = said.Said()
     architecture: architecture.Architecture = architecture.Architecture()
     seeds: seeds.Seeds = seeds.Seeds()
+    strategy: strategy.Strategy = strategy.Strategy()
 
 
 # Each slice's name in RunState, and its apply table.
@@ -87,6 +89,7 @@ _TABLES: Final[dict[str, ApplyTable]] = {
     "said": said.APPLY,
     "architecture": architecture.APPLY,
     "seeds": seeds.APPLY,
+    "strategy": strategy.APPLY,
 }
 
 

@@ -49,6 +49,8 @@ TOPICS: Final[dict[str, tuple[str, ...]]] = {
     "memory": ("MemoryPressed", "MemoryRelieved"),
     "lr": ("RateChanged|PlateauReached", "RateOrderAborted|RateOrdered"),
     "seed": ("SeedMoved|SeedMoveAborted", "SeedMoveOrdered"),
+    "strategy": ("StrategyAnswered|StrategyTimedOut", "StrategyAsked"),
+    "hyperparameters": ("HyperparametersChanged", "HyperparametersAborted|HyperparametersOrdered"),
 }
 _RATE_CHANGES: Final = ("RateChanged", "PlateauReached")
 # What a run says of a topic that it has no event of.
@@ -73,6 +75,8 @@ _NEVER: Final = {
     "conservative": "was never in conservative mode",
     "memory": "was never short of memory",
     "seed": "moved no seed, and no move was ordered",
+    "strategy": "never asked a strategy",
+    "hyperparameters": "changed no hyper-parameter of an optimizer but the rate",
 }
 # The events that end what an event began, without being caused by it.
 _ENDED_BY: Final = {

@@ -39,6 +39,7 @@ from tolariad.trainer.health.memory import MemoryBudgetManager
 from tolariad.trainer.health.stopwatch import Stopwatch
 from tolariad.trainer.lr.audit import Audit
 from tolariad.trainer.lr.handler import RateHandler
+from tolariad.trainer.optim.hyper import HyperparameterHandler
 from tolariad.trainer.orders import Boundary, BoundaryOrders, Link
 from tolariad.trainer.rollback import RollbackCommitted, RollbackHandler, SnapshotHandler, standing_at
 from tolariad.trainer.seeds.handler import SeedHandler
@@ -95,8 +96,10 @@ class Trainer:
             shares=MemoryBudgetManager(setup, self._saver, self._snapshots, link.inbox).shares,
         )
         self._progress, self._reporter, self._inbox, self._gate = link.progress, link.reporter, link.inbox, link.gate
-        self._orders = BoundaryOrders(setup.acted, link)
+        self._orders = BoundaryOrders(setup.acted, link, self.stopwatch.adapted)
         self._rates = RateHandler(setup.rates, link, self._orders, setup.task)
+        HyperparameterHandler(setup, self._orders)
+        setup.strategy.obey(self._orders, lambda: self.stepper.position)
         self._callbacks = Callbacks(setup.task, setup.rates)
         audit = Audit(setup, self._rates.audit_differed)
         kind = stepper or (Stepper if setup.training_step is None else StepperOfUpdates)

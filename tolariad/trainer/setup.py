@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec.structs import replace
 
 from tolariad.trainer.orders.numbered import ActedOrders
+from tolariad.trainer.orders.strategy_state import StrategyState
 from tolariad.trainer.rollback.participants import Participants
 from tolariad.trainer.step.metrics import StepMetrics
 
@@ -66,6 +67,7 @@ class Setup:
     clip: Callable[[nn.Module], Any] | None = None
     training_step: Callable[..., Any] | None = None
     acted: ActedOrders = field(default_factory=ActedOrders)
+    strategy: StrategyState = field(default_factory=StrategyState)
     participants: Participants = field(default_factory=Participants)
     metrics: StepMetrics = field(default_factory=StepMetrics)
 

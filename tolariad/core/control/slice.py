@@ -13,6 +13,8 @@ from msgspec.structs import replace
 
 from tolariad.core.base import ApplyTable, Cause
 from tolariad.core.control import words as control
+from tolariad.core.rates.hyper_words import HyperparametersOrdered
+from tolariad.core.strategy.words import BreakerSet
 from tolariad.core.vocabulary import EVENT_TYPES
 
 OUTCOMES_MAX: Final = 1000
@@ -70,4 +72,8 @@ def _refused(s: Control, e: control.CommandRefused, at: Cause) -> Control:
     return replace(s, outcomes=_remember(s, Outcome(e.id, at.seq, e.error, e.why, e.command)))
 
 
-APPLY: Final[ApplyTable] = {**dict.fromkeys(ACCEPTING, _accepted), control.CommandRefused: _refused}
+APPLY: Final[ApplyTable] = {
+    # The last two accept commands of the strategy, which operators cannot give.
+    **dict.fromkeys((*ACCEPTING, HyperparametersOrdered, BreakerSet), _accepted),
+    control.CommandRefused: _refused,
+}

@@ -25,8 +25,9 @@ from tolariad.core.health.budget_slice import Overruns
 from tolariad.core.health.detection_slice import Instability
 from tolariad.core.rates import words as lr
 from tolariad.core.run import words as run
-from tolariad.core.stability import Breaker, BreakerRule, failed, succeeded
+from tolariad.core.stability import Breaker, BreakerRule, BreakerState, failed, succeeded
 from tolariad.core.steps import words as steps
+from tolariad.core.strategy import words as strategy
 
 # -- emergencies -------------------------------------------------------------------------------------------------------
 
@@ -135,6 +136,13 @@ def _violated(s: Stability, e: lr.LrViolationDetected, _: Cause) -> Stability:
     )
 
 
+def _breaker_set(s: Stability, e: strategy.BreakerSet, _: Cause) -> Stability:
+    if e.breaker != "lr":
+        return s
+    is_open = e.state is BreakerState.OPEN
+    return replace(s, breaker=Breaker(failures=s.failures, opened=e.mono / 1e9) if is_open else Breaker())
+
+
 def _epoch_finished(s: Stability, e: steps.EpochFinished, _: Cause) -> Stability:
     if s.in_epoch:
         return replace(s, in_epoch=0, healthy_epochs=0, troubled=False)
@@ -168,6 +176,7 @@ STABILITY: Final[ApplyTable] = {
     run.RunStarted: _configured,
     run.ConfigChanged: _configured,
     lr.LrViolationDetected: _violated,
+    strategy.BreakerSet: _breaker_set,
     steps.EpochStarted: _epoch_started,
     steps.EpochFinished: _epoch_finished,
     hv.EmergencyRaised: _emergency,

@@ -224,6 +224,9 @@ def restore(
     setup.model.zero_grad(set_to_none=True)
     _restore_model(setup, loaded, moved, copy)
     done("model")
+    setup.strategy.restored(loaded.state.get("strategy", b""))
+    if setup.strategy.state:
+        done("strategy")
     scaling = loaded.state.get("scaling")
     if setup.scaling is not None and scaling is not None:
         setup.scaling.load(made(scaling, device))

@@ -6,6 +6,7 @@ their places, before any that waits. The answer to an order is reported before a
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
@@ -90,8 +91,9 @@ class Kind(NamedTuple):
 class BoundaryOrders:
     """The trainer's numbered list. `acted` belongs to the state that is trained."""
 
-    def __init__(self, acted: ActedOrders, link: Link) -> None:
-        self._acted = acted
+    def __init__(self, acted: ActedOrders, link: Link, took: Callable[[float], None] = lambda _: None) -> None:
+        """`took` is called with the seconds that each order took."""
+        self._acted, self._took = acted, took
         self._inbox, self._reporter, self._progress = link.inbox, link.reporter, link.progress
         self._kinds: dict[type, Kind] = {}
 
@@ -116,6 +118,7 @@ class BoundaryOrders:
             return
         kind, before_step = self._kinds[type(order)], self._progress.step + 1
         answer = BoundaryOrderReport(order=order.cause, applied_before_step=before_step)
+        begun = time.perf_counter()
         try:
             found = kind.obey(order)
         except OrderRefused as error:
@@ -125,6 +128,7 @@ class BoundaryOrders:
             self._acted.add(order.cause)
             if found is not None:
                 answer = replace(found, order=order.cause, applied_before_step=before_step)
+        self._took(time.perf_counter() - begun)
         self._reporter.report(answer)
         kind.after()
 

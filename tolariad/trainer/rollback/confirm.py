@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from tolariad.trainer.setup import Setup
 
 # Parts of the state tree that belong to the run and not to the user's task or loader.
-_COMPARED: Final = ("model", "rng", "orders", "rates", "detector", "scaling", "architecture", "seeds")
+_COMPARED: Final = ("model", "rng", "orders", "rates", "detector", "scaling", "architecture", "seeds", "strategy")
 
 
 class Confirmation:
