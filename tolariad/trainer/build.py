@@ -21,7 +21,8 @@ from tolariad.trainer.data.feed import Feed, TensorFeed
 from tolariad.trainer.data.loaders import feed_of
 from tolariad.trainer.data.randomness import derived_seed, preserved_rng, seed_everything
 from tolariad.trainer.errors import SetupRefused
-from tolariad.trainer.gradients.auxiliary import auxiliary_losses
+from tolariad.trainer.gradients.auxiliary import AuxiliaryLosses
+from tolariad.trainer.gradients.owners import SeedGradients
 from tolariad.trainer.health.watch import Monitor
 from tolariad.trainer.lr.configured import Horizon, controller_for, horizon
 from tolariad.trainer.optim.average import Average
@@ -39,12 +40,14 @@ from tolariad.trainer.tasks.names import misnamed, uncallable
 from tolariad.trainer.tasks.task import FoundTask, find_task
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from torch import nn
 
     from tolariad.core.settings.model import Settings
     from tolariad.core.trainer.words import DataPrint
+    from tolariad.trainer.seeds.garden import Garden
+    from tolariad.trainer.step.precision import Forward
 
 _log: Final = logging.getLogger(__name__)
 _WITHOUT_VALIDATION: Final = "the task has no validation data; epochs end without metrics"
@@ -77,6 +80,8 @@ def build(config: bytes, threads: int | None = None, given: FoundTask | None = N
     late = reads_late(settings, device)
     rates = controller_for(owned, settings, drawn_for, found.schedules)
     average = Average(model, settings.ema.decay) if settings.ema.decay is not None else None
+    # Other formats have the range of fp32.
+    scaling = Scaling(device) if settings.precision == "fp16" else None
     watch = Monitor(model, device, settings.detect, reads_late=late, loss_unit=_loss_unit(found.task))
     ledger = Ledger(found.task, model, owners, rates, average, device=device)
     ledger.notify(watch.backup.look_again)
@@ -106,19 +111,32 @@ def build(config: bytes, threads: int | None = None, given: FoundTask | None = N
         steps_per_epoch=steps_per_epoch or 0,
         notes=_notes(train, validation, drawn_for),
         average=average,
-        # Other formats have the range of fp32.
-        scaling=Scaling(device) if settings.precision == "fp16" else None,
+        scaling=scaling,
         reads_late=late,
         watch=watch,
         ledger=ledger,
         garden=garden,
+        seed_gradients=_seed_gradients(found.task, settings, garden, owners, forward=forward, scaling=scaling),
         clip=_clip(found.task),
         training_step=_training_step(found.task, settings),
-        auxiliary=auxiliary_losses(found.task, settings, settings.rng_seed),
         participants=_participants(found.task, model),
     )
     _get_ready(setup, grade)
     return setup
+
+
+def _seed_gradients(
+    task: Any, settings: Settings, garden: Garden, host: Sequence[Owner], *, forward: Forward, scaling: Scaling | None
+) -> SeedGradients:
+    """Return what handles the gradients of seeds, with the losses of the task's `seed_losses`, if it has it."""
+    losses_of = getattr(task, "seed_losses", None)
+    auxiliary = None
+    if callable(losses_of):
+        conflict, rng_seed = settings.seeds.conflict, settings.rng_seed or 0
+        auxiliary = AuxiliaryLosses(losses_of, garden, forward, scaling, conflict=conflict, rng_seed=rng_seed)
+    limit = settings.seeds.max_gradient_norm
+    # A copy: owners of seeds are added to the list later.
+    return SeedGradients(garden, tuple(host), scaling, auxiliary, limit=limit, clips_host=_clip(task) is None)
 
 
 def _get_ready(setup: Setup, grade: str) -> None:

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
-from tolariad.trainer.gradients.owners import SeedGradients
 from tolariad.trainer.orders.numbered import ActedOrders
 from tolariad.trainer.orders.strategy_state import StrategyState
 from tolariad.trainer.rollback.participants import Participants
@@ -24,7 +23,7 @@ if TYPE_CHECKING:
     from tolariad.core.trainer.words import Environment
     from tolariad.trainer.architecture import Ledger
     from tolariad.trainer.data.feed import Feed
-    from tolariad.trainer.gradients.auxiliary import AuxiliaryLosses
+    from tolariad.trainer.gradients.owners import SeedGradients
     from tolariad.trainer.health.watch import Monitor
     from tolariad.trainer.lr import UnifiedLRController
     from tolariad.trainer.optim.average import Average
@@ -40,7 +39,7 @@ class Setup:
     `moves`: whether a training batch may have to be moved to the device. `acted`: the boundary orders that the state
     contains. `owners`: the host's, then those of seeds. The list is changed in place: a seed's owner comes and goes
     with it. `host`: those of the model that the task built. Norm, loss and detector see these only. `garden`: the slots
-    for seeds. `auxiliary`: the losses that the task gives for seeds, if it gives any.
+    for seeds.
     """
 
     settings: Settings
@@ -64,10 +63,9 @@ class Setup:
     watch: Monitor
     ledger: Ledger
     garden: Garden
+    seed_gradients: SeedGradients
     clip: Callable[[nn.Module], Any] | None = None
     training_step: Callable[..., Any] | None = None
-    auxiliary: AuxiliaryLosses | None = None
-    seed_gradients: SeedGradients = field(default_factory=SeedGradients)
     acted: ActedOrders = field(default_factory=ActedOrders)
     strategy: StrategyState = field(default_factory=StrategyState)
     participants: Participants = field(default_factory=Participants)

@@ -158,7 +158,7 @@ def host_gradients(setup, batches, *, tend):
     return [one.grad for one in of_host(setup) if one.grad is not None]
 
 
-def _nothing(_) -> None:
+def _nothing() -> None:
     """Leave the gradients as they are."""
 
 
@@ -222,7 +222,7 @@ def test_a_bad_auxiliary_loss_is_counted_once_a_step(grown):
 
     assert math.isfinite(found.grad_norm)
     assert seeds["inner"].dropped == dropped + 1
-    assert setup.auxiliary.end_step() == (False, set())
+    assert setup.seed_gradients.auxiliary.end_step() == (False, set())
 
 
 def test_a_skipped_step_updates_no_seed(grown):
@@ -234,6 +234,19 @@ def test_a_skipped_step_updates_no_seed(grown):
     update(setup, skip=True)
 
     assert not changed(list(setup.model.parameters()), before)
+
+
+def test_a_step_that_was_never_settled_is_forgotten(grown):
+    """A rollback may commit at the gate. The next step may have seeds without gradients, and settles nothing of it."""
+    setup, batches = grown(task="Seeded", file="seeded")
+    norms = [plot.gradient_norm for plot in setup.garden.growing]
+    forward_backward(setup, batches, 1)
+    drop_gradients(setup.garden.owned_by_seeds())
+
+    setup.seed_gradients.tend()
+    setup.seed_gradients.settle()
+
+    assert [plot.gradient_norm for plot in setup.garden.growing] == norms
 
 
 def test_all_norms_come_in_one_transfer(grown, monkeypatch):
@@ -265,7 +278,7 @@ def test_all_norms_come_in_one_transfer(grown, monkeypatch):
 def test_losses_that_cannot_be_used_are_refused(grown, task, said):
     """The message names the method."""
     setup, batches = grown(task="Auxiliary")
-    setup.auxiliary._losses_of = getattr(
+    setup.seed_gradients.auxiliary._losses_of = getattr(
         __import__("tests.trainer.tasks.auxiliary", fromlist=[task]), task
     )().seed_losses
 

@@ -15,40 +15,59 @@ from tolariad.trainer.optim.owners import parameters_of
 from tolariad.trainer.step.measured import Transfer
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from tolariad.trainer.gradients.auxiliary import AuxiliaryLosses
+    from tolariad.trainer.optim.owners import Owner
+    from tolariad.trainer.seeds.garden import Garden
     from tolariad.trainer.seeds.plots import Plot
-    from tolariad.trainer.setup import Setup
+    from tolariad.trainer.step.precision import Scaling
 
 
 class SeedGradients:
-    """Those of the current step. Call `tend` before the update, `settle` before the update of the seeds.
+    """Those of the current step. `auxiliary`: the losses that the task gives for seeds, or None if it gives none.
 
-    Both only if `setup.garden.active`.
+    Call `tend` after the backward pass, and `settle` between the update of the host and those of the seeds; both only
+    if `garden.active`.
     """
 
-    def __init__(self) -> None:
+    def __init__(
+        self,
+        garden: Garden,
+        host: Sequence[Owner],
+        scaling: Scaling | None,
+        auxiliary: AuxiliaryLosses | None,
+        *,
+        limit: float,
+        clips_host: bool,
+    ) -> None:
+        """`limit`: for the norm of each owner, 0: off. `clips_host`: in steps with auxiliary losses."""
+        self._garden, self._host, self._scaling, self.auxiliary = garden, host, scaling, auxiliary
+        self._limit, self._clips_host = limit, clips_host
         self._in_flight: Transfer | None = None
         self._tended: list[Plot] = []
         self._lost: set[str] = set()
 
-    def tend(self, setup: Setup) -> None:
+    def tend(self) -> None:
         """Unscale, measure and clip the gradients of every seed on its own, and those of a host with seeds' losses."""
-        limit = setup.settings.seeds.max_gradient_norm
-        took_part, self._lost = (False, set()) if setup.auxiliary is None else setup.auxiliary.end_step()
-        if took_part and limit and setup.clip is None:
-            of_host = [list(parameters_of(setup.host))]
-            clip(of_host, norms_of(of_host), limit)
-        self._tended = [plot for plot in setup.garden.growing if any(one.grad is not None for one in plot.parameters)]
+        # A rollback may have committed after the last call: nobody settled that step.
+        self._in_flight = None
+        took_part, self._lost = (False, set()) if self.auxiliary is None else self.auxiliary.end_step()
+        if took_part and self._limit and self._clips_host:
+            of_host = [list(parameters_of(self._host))]
+            clip(of_host, norms_of(of_host), self._limit)
+        self._tended = [plot for plot in self._garden.growing if any(one.grad is not None for one in plot.parameters)]
         if not self._tended:
             return
         of_seeds = [plot.parameters for plot in self._tended]
-        if setup.scaling is not None:
-            setup.scaling.unscale_apart([one.grad for found in of_seeds for one in found if one.grad is not None])
+        if self._scaling is not None:
+            self._scaling.unscale_apart([one.grad for found in of_seeds for one in found if one.grad is not None])
         norms = norms_of(of_seeds)
-        clip(of_seeds, norms, limit)
+        clip(of_seeds, norms, self._limit)
         # Begin the transfer now: it then waits for no later work of the device.
         self._in_flight = Transfer(norms)
 
-    def settle(self, setup: Setup) -> None:
+    def settle(self) -> None:
         """Drop the gradients of every seed that has one which is not finite, and note norms and drops in the plots."""
         norms = self._in_flight.read() if self._in_flight is not None else []
         self._in_flight = None
@@ -60,7 +79,7 @@ class SeedGradients:
             for parameter in plot.parameters:
                 parameter.grad = None
             self._lost.add(plot.name)
-        for plot in setup.garden.growing:
+        for plot in self._garden.growing:
             if plot.name in self._lost:
                 plot.measured(math.nan)
         self._tended, self._lost = [], set()

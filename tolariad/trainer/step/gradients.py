@@ -41,7 +41,7 @@ def numbers_of(setup: Setup, losses: list[torch.Tensor], step: int) -> Measured 
     device = losses[0].device
     norm = norm_of(setup, device, step)
     if setup.garden.active:
-        setup.seed_gradients.tend(setup)
+        setup.seed_gradients.tend()
     if device.type != "cpu":
         return _to_host(losses, torch.as_tensor(norm), overflow)
     loss = sum([loss.item() for loss in losses]) / len(losses)
@@ -84,7 +84,7 @@ def update(setup: Setup, *, skip: bool) -> None:
 
 def _update_seeds(setup: Setup, *, skip: bool) -> None:
     """Make the updates of all seeds whose gradients are finite, or skip them."""
-    setup.seed_gradients.settle(setup)
+    setup.seed_gradients.settle()
     if not skip:
         for owner in setup.garden.owned_by_seeds():
             owner.optimizer.step()
@@ -114,8 +114,9 @@ def _backward(setup: Setup, batch: Any, parts: int, step: int) -> torch.Tensor:
         setup.metrics.log(returned, parts, but="loss")
         returned = returned["loss"] if "loss" in returned else _refuse_without_loss(returned)
     loss = scalar(returned)
-    if setup.garden.active and setup.auxiliary is not None and loss.requires_grad:
-        return setup.auxiliary.add_gradients(setup, loss, batch, parts, step)
+    if setup.garden.active and (auxiliary := setup.seed_gradients.auxiliary) is not None and loss.requires_grad:
+        setup.metrics.log(auxiliary.add_gradients(setup.model, loss, batch, parts, step), parts)
+        return loss.detach()
     return add_gradients(setup, loss, parts, "the loss that loss(model, batch) returns")
 
 
