@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
+from tolariad.trainer.gradients.owners import SeedGradients
 from tolariad.trainer.orders.numbered import ActedOrders
 from tolariad.trainer.orders.strategy_state import StrategyState
 from tolariad.trainer.rollback.participants import Participants
@@ -23,10 +24,12 @@ if TYPE_CHECKING:
     from tolariad.core.trainer.words import Environment
     from tolariad.trainer.architecture import Ledger
     from tolariad.trainer.data.feed import Feed
+    from tolariad.trainer.gradients.auxiliary import AuxiliaryLosses
     from tolariad.trainer.health.watch import Monitor
     from tolariad.trainer.lr import UnifiedLRController
     from tolariad.trainer.optim.average import Average
     from tolariad.trainer.optim.owners import Owner
+    from tolariad.trainer.seeds.garden import Garden
     from tolariad.trainer.step.precision import Forward, Scaling
 
 
@@ -35,14 +38,17 @@ class Setup:
     """Model, optimizer, data and helpers of one run. `steps_per_epoch` is 0 if the data has no length.
 
     `moves`: whether a training batch may have to be moved to the device. `acted`: the boundary orders that the state
-    contains.
+    contains. `owners`: the host's, then those of seeds. The list is changed in place: a seed's owner comes and goes
+    with it. `host`: those of the model that the task built. Norm, loss and detector see these only. `garden`: the slots
+    for seeds. `auxiliary`: the losses that the task gives for seeds, if it gives any.
     """
 
     settings: Settings
     rng_seed: int
     task: Any
     model: nn.Module
-    owners: tuple[Owner, ...]
+    owners: list[Owner]
+    host: tuple[Owner, ...]
     rates: UnifiedLRController
     train: Feed
     validation: Feed | None
@@ -57,8 +63,11 @@ class Setup:
     reads_late: bool = False
     watch: Monitor
     ledger: Ledger
+    garden: Garden
     clip: Callable[[nn.Module], Any] | None = None
     training_step: Callable[..., Any] | None = None
+    auxiliary: AuxiliaryLosses | None = None
+    seed_gradients: SeedGradients = field(default_factory=SeedGradients)
     acted: ActedOrders = field(default_factory=ActedOrders)
     strategy: StrategyState = field(default_factory=StrategyState)
     participants: Participants = field(default_factory=Participants)
@@ -72,7 +81,7 @@ class Setup:
     @property
     def optimizer(self) -> torch.optim.Optimizer:
         """The first owner's optimizer: the only one, if the task names no parts."""
-        return self.owners[0].optimizer
+        return self.host[0].optimizer
 
     @property
     def parameters(self) -> int:

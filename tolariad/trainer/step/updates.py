@@ -81,6 +81,11 @@ class Updates:
             close = difflib.get_close_matches(str(name), self._owned, 1, 0.5)
             hint = f"; did you mean {close[0]!r}?" if close else ""
             raise SetupRefused(f"update({name!r}): the optimizers are {', '.join(self._owned)}{hint}")
+        if self._setup.garden.plots:
+            raise SetupRefused(
+                f"update({name!r}): the model has slots for seeds, and which of several losses a seed is to learn from "
+                "is not known. Remove the slots, or call run.step(loss) once for each batch"
+            )
         if not self._step:
             raise SetupRefused(f"update({name!r}) was called outside of a step: call it in training_step only")
         loss = scalar(loss, f"update({name!r}, loss): the loss must be")

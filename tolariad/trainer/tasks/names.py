@@ -24,6 +24,8 @@ OPTIONAL: Final = (
     "clip_gradients",
     "loss_unit",
     "participants",
+    "seed_slots",
+    "seed_losses",
     "on_step_end",
     "on_epoch_end",
     "on_validation_end",
@@ -65,6 +67,7 @@ _LATE: Final = {
     "on_epoch_end": ("model", "epoch", "metrics"),
     "on_validation_end": ("model",),
     "clip_gradients": ("model",),
+    "seed_losses": ("model", "batch"),
     "state_dict": (),
     "load_state_dict": ("state",),
 }
