@@ -7,6 +7,8 @@ long the trainer's thread waited for a processor in it, which is the machine's a
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -28,16 +30,25 @@ def _waited_ns() -> int:
 class WrittenStopwatch(Stopwatch):
     """Appends `seconds waited_ns` of each boundary to the file that the environment names."""
 
+    _before_ns = _apart_ns = 0
+
     def trained(self) -> None:
         super().trained()
-        self._before_ns = _waited_ns()
+        self._before_ns, self._apart_ns = _waited_ns(), 0
+
+    @contextmanager
+    def apart(self) -> Iterator[None]:
+        begun = _waited_ns()
+        with super().apart():
+            yield
+        self._apart_ns += _waited_ns() - begun
 
     def went_on(self) -> None:
         begun = self._boundary
         if begun is not None:
             took = self._clock() - begun - self._elsewhere
             with Path(os.environ["TOLARIA_BOUNDARIES"]).open("a") as file:
-                file.write(f"{took} {_waited_ns() - self._before_ns}\n")
+                file.write(f"{took} {_waited_ns() - self._before_ns - self._apart_ns}\n")
         super().went_on()
 
 
