@@ -19,8 +19,8 @@ _HEAD = f"""\
 # Leyline: messages to other subsystems
 
 A run tells other subsystems of its state, and takes their commands, in messages of protobuf. The sources are in
-`proto/tolariad/leyline/v1/`, the protobuf package is `esper.leyline.v1`. A run sends a SystemStatePacket to its strategy
-after each epoch, and obeys AdaptationCommands. Nothing sends or reads the others yet. In Python:
+`proto/tolariad/leyline/v1/`, the protobuf package is `esper.leyline.v1`. After each epoch a run sends a
+SystemStatePacket to its strategy, and obeys AdaptationCommands. Nothing sends or reads the others yet. In Python:
 
 ```python
 from tolariad.leyline import SystemStatePacket, SystemStateSerializer

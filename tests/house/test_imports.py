@@ -55,7 +55,7 @@ EVERYBODY = {"failpoints", "lifelines", "run_files", "__init__"}
 ALSO = {
     "journal.export": {"aiofiles"},  # runs inside the daemon's loop
 }
-# Inside functions of the trainer, because they may be absent: the data of tasks, and what extras bring.
+# Inside functions of the trainer, because they may be absent: the data of tasks, and what an extra brings.
 OPTIONAL = {"sklearn", "torchvision", "torchdata", "torch_pruning", "torchjd"}
 
 

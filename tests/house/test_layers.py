@@ -25,6 +25,7 @@ FILES = {
     "base": "values",
     "bounds": "values",
     "exits": "values",
+    "nearest": "values",
     "plain": "values",
     "phrases": "values",
     "interfaces": "values",

@@ -1,4 +1,4 @@
-"""Seeds in a recorded run: it resumes and rolls back across their moves, to the bit of an undisturbed run."""
+"""Seeds in a recorded run: it resumes and rolls back across their moves, to the bit of the undisturbed run."""
 
 from __future__ import annotations
 

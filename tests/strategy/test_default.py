@@ -148,6 +148,18 @@ def test_a_healthy_seed_advances_to_the_fossil():
     }
 
 
+def test_the_reasons_are_sentences_with_their_numbers():
+    """They are what `tolaria why` shows beside the change."""
+    strategy = DefaultStrategy()
+    reasons = [one.annotations["reason"] for given in life([2, 3, 3, 3]) for one in strategy.step(given)]
+
+    assert reasons == [
+        "the best loss, 1, is 3 epochs old",
+        "0 epochs in GERMINATED, loss 1, alpha 1",
+        "2 epochs in TRAINING, loss 1, alpha 1",
+    ]
+
+
 def test_a_seed_is_settled_only_at_the_full_alpha():
     """BLENDING is left at alpha 1, not before."""
     blended = [packet(epoch, 1.0, [seed("a", Stage.SEED_STAGE_BLENDING, alpha=0.9999)]) for epoch in range(1, 30)]

@@ -84,6 +84,9 @@ def _facts(status: Status) -> Iterator[str]:
         "seeds": status.get("seeds") and _seeds(status["seeds"]),
         "loss": _has(status, "loss")
         and f"{number(status['loss'], status['loss_state'])}  (lr {number(status['lr'])}, {_norm(status)})",
+        "metrics": ", ".join(
+            f"{safe(name)} {number(value)}" for name, value in (status.get("step_metrics") or {}).items()
+        ),
         "validation": _validation(status),
         "speed": status["steps_per_s"] and f"{status['steps_per_s']:.1f} steps/s, {duration(status['eta_s'])} left",
         "checkpoint": _checkpoint(status),

@@ -87,7 +87,7 @@ class TrainerSpawned(Input, frozen=True, kw_only=True):
 
 
 class TrainerGone(Input, frozen=True, kw_only=True):
-    """The trainer is reaped and its channel is drained, or it could not be started."""
+    """The trainer is reaped and its channel is drained, or it could not be started. `in_program`: see TrainerDied."""
 
     incarnation: int
     reason: DeathReason
@@ -96,6 +96,7 @@ class TrainerGone(Input, frozen=True, kw_only=True):
     signal: str = ""
     output: str = ""
     stacks: str = ""
+    in_program: bool = False
 
 
 class TrainerSilent(Input, frozen=True, kw_only=True):

@@ -14,7 +14,7 @@ import threading
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from tolariad.channel import Page, TrainerEnd, channel_pair
 from tolariad.core.base import Actor
@@ -31,6 +31,7 @@ from tolariad.core.strategy.words import AskStrategy, AskVote
 from tolariad.core.trainer.data_ask import data_refusal, other_data
 from tolariad.core.trainer.words import DeathReason, KillTrainer, SpawnTrainer
 from tolariad.core.vocabulary import AnyCommand
+from tolariad.daemon.children import kept_from_children
 from tolariad.daemon.opening import OpenRun, begin, earlier_threads, open_run, require_linux
 from tolariad.daemon.place import PlaceWatch, RunPlace
 from tolariad.daemon.port import now
@@ -46,13 +47,13 @@ from tolariad.supervisor.saved_states import SavedStates
 from tolariad.trainer.build import build
 from tolariad.trainer.checkpoints.restore import load, restore
 from tolariad.trainer.loop import Trainer
-from tolariad.trainer.process.children import kept_from_children
 from tolariad.trainer.process.lifecycle import End, Steps, steps_through
 from tolariad.trainer.process.lifelines import lock_run
 from tolariad.trainer.setup import Setup
 from tolariad.trainer.step.stepper import Stepper
 from tolariad.trainer.tasks.task import FoundTask
 
+_TERMINATED: Final = "SIGTERM: the run stops at the next boundary with a checkpoint. Start the program again to go on."
 _Ends: TypeAlias = "queue.SimpleQueue[CheckpointCommitted | CheckpointAborted]"
 
 
@@ -93,7 +94,7 @@ class Live:
         opened = open_run(request, StartMode.RETRY, Notifier({}))
         try:
             require_default(opened.resolved.settings)
-            with kept_from_children(opened.journal.folder):  # fingerprints of data may be taken in a worker
+            with kept_from_children(opened.run_dir):  # fingerprints of data may be taken in a worker
                 setup = build(opened.resolved.text.encode(), earlier_threads(opened), FoundTask(task, ""))
             other = other_data(opened.state.progress, setup.environment)
             if other and not request.accept_data:
@@ -111,8 +112,8 @@ class Live:
 
     # -- life cycle ----------------------------------------------------------------------------------------------------
 
-    def run(self, hear: Callable[[Callable[[], None]], None], drive: Callable[[Trainer], Steps]) -> Steps:
-        """Run until the run ends, and yield what `drive` yields of each trainer. `hear` gets what to call on ^C."""
+    def run(self, hear: Callable[[Callable[[str], None]], None], drive: Callable[[Trainer], Steps]) -> Steps:
+        """Run until the run ends, and yield what `drive` yields of each trainer. `hear` gets what a signal calls."""
         opened, kernel = self._opened, self._kernel
         watch = PlaceWatch(self._place, kernel.check_place)
         try:
@@ -176,7 +177,7 @@ class Live:
         self._channel = theirs
         reason, code = DeathReason.KILLED, 1
         descriptors = (lock, page.descriptor, ours.fileno(), theirs.fileno(), self._saved.arena)
-        with kept_from_children(opened.journal.folder, *descriptors):
+        with kept_from_children(opened.run_dir, *descriptors):
             kernel.attach(
                 ours, TrainerSpawned(incarnation=incarnation, pid=os.getpid(), start_ticks=0, boot_id=boot_id())
             )
@@ -189,7 +190,10 @@ class Live:
                 raise
             finally:
                 self._channel = self._page = None
-                self._tell(TrainerGone(incarnation=incarnation, reason=reason, pid=os.getpid(), exit_code=code))
+                gone = TrainerGone(
+                    incarnation=incarnation, reason=reason, pid=os.getpid(), exit_code=code, in_program=True
+                )
+                self._tell(gone)
                 channel.close()
                 page.close()
                 os.close(lock)
@@ -252,8 +256,10 @@ class Live:
         self._kernel.submit(CommandReceived(command=command, actor=actor), answered.put)
         return answered.get()
 
-    def _stop(self) -> None:
-        self._kernel.submit(SignalReceived(count=1, name="SIGINT"))
+    def _stop(self, name: str) -> None:
+        if name == "SIGTERM":
+            self._saying.note(_TERMINATED)
+        self._kernel.submit(SignalReceived(count=1, name=name))
 
     def stop(self) -> bool:
         """Order a stop with a checkpoint. Return whether it was accepted."""

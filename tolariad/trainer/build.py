@@ -141,9 +141,9 @@ def _found(given: FoundTask | None, settings: Settings) -> FoundTask:
     return found
 
 
-def _config_hash(settings: Settings, total_steps: int) -> str:
+def _config_hash(settings: Settings, total_steps: int | None) -> str:
     """Return a hash of the keys that a step may depend on, and of the length that schedules are computed for."""
-    return blake3(exact_json(settings) + b"%d" % total_steps).hexdigest()
+    return blake3(exact_json(settings) + b"%d" % (total_steps or 0)).hexdigest()
 
 
 def _training_step(task: Any, settings: Settings) -> Callable[..., Any] | None:

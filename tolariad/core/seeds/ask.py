@@ -6,7 +6,6 @@ what to do. Operators and the strategy get the same answers.
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterator, Mapping
 from math import isfinite
 from typing import Final, Protocol, TypeAlias
@@ -17,6 +16,7 @@ from tolariad.core.architecture.slice import CHANGES_MAX, HasArchitecture
 from tolariad.core.boundary.slice import WAITING_MAX, HasBoundary
 from tolariad.core.bounds import NOTE_CHARACTERS_MAX, shown
 from tolariad.core.health.slice import HasHealth
+from tolariad.core.nearest import did_you_mean, nearest
 from tolariad.core.phrases import counted, listed
 from tolariad.core.run.slice import TERMINAL, HasRun, Phase
 from tolariad.core.seeds import ledger
@@ -129,7 +129,7 @@ def _refused_germination(state: Reads, slot: str, blueprint: str, parameters: Ma
     # A path or a module is none of them, unless the configuration names it: an order must not bring code of its own.
     known = state.seeds.blueprints
     if blueprint not in known:
-        what = f"there is no blueprint {shown(blueprint)}{_nearest(blueprint, known)}"
+        what = f"there is no blueprint {shown(blueprint)}{did_you_mean(nearest(blueprint, known))}"
         own = "; `seeds.blueprints` of the configuration adds one of your own" if ":" in blueprint else ""
         return NotMoved("NotFound", f"{what}; there are {_known_blueprints(state)}{own}")
     if len(parameters) > PARAMETERS_MAX:
@@ -151,15 +151,10 @@ def _refused_germination(state: Reads, slot: str, blueprint: str, parameters: Ma
 def _unknown_slot(state: Reads, slot: str) -> str:
     names = [one.name for one in state.seeds.slots]
     if names:
-        return f"there is no slot {shown(slot)}{_nearest(slot, names)}; there are {listed(names)}"
+        return f"there is no slot {shown(slot)}{did_you_mean(nearest(slot, names))}; there are {listed(names)}"
     if not state.progress.environment:
         return f"there is no slot {shown(slot)}: the trainer is still being built"
     return f"there is no slot {shown(slot)}: the model has no slots for seeds; docs/growing.md says how to give it some"
-
-
-def _nearest(name: str, known: list[str] | tuple[str, ...]) -> str:
-    close = difflib.get_close_matches(name, known, 1, 0.5)
-    return f" (did you mean {close[0]}?)" if close else ""
 
 
 def _known_blueprints(state: Reads) -> str:

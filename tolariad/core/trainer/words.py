@@ -134,7 +134,11 @@ class ExceptionRaised(Event, frozen=True, kw_only=True):
 
 
 class TrainerDied(Event, frozen=True, kw_only=True):
-    """The trainer ended without an order, with everything known about the cause."""
+    """The trainer ended without an order, with everything known about the cause.
+
+    `restart_s`: the next one starts after so many seconds; None: the run has ended. `in_program`: a program that calls
+    the library trained, so its next start, or call of `train`, starts the next one.
+    """
 
     incarnation: int
     reason: DeathReason
@@ -145,6 +149,7 @@ class TrainerDied(Event, frozen=True, kw_only=True):
     output: str = ""
     stacks: str = ""
     restart_s: Seconds | None = None
+    in_program: bool = False
 
 
 class TrainerEnded(Event, frozen=True, kw_only=True):

@@ -68,9 +68,9 @@ def capture(setup: Setup, position: Position) -> Snapshot:
         "detector": setup.watch.state(),
         "scaling": setup.scaling.state() if setup.scaling is not None else None,
         **({"architecture": state_of(setup.ledger.changes)} if setup.ledger.changes else {}),
+        **({"seeds": {"slots": garden.state(), "owners": seeds}} if garden.plots else {}),
         # Absent without a strategy, whose checkpoints are those of a version without one.
         **({"strategy": setup.strategy.state} if setup.strategy.state else {}),
-        **({"seeds": {"slots": garden.state(), "owners": seeds}} if garden.plots else {}),
         **({"participants": states} if (states := setup.participants.states()) else {}),
     }
     state, state_tensors = encode_tree(rest, "state")

@@ -99,6 +99,6 @@ def _checked(returned: Any) -> Sequence[SeedGradientInfo]:
     if isinstance(infos, (list, tuple)) and all(isinstance(info, SeedGradientInfo) for info in infos):
         return infos
     raise SetupRefused(
-        "seed_losses(model, batch) must return a list of tolariad.trainer.gradients.SeedGradientInfo, perhaps empty, "
+        "seed_losses(model, batch) must return a list of tolariad.trainer.gradients.SeedGradientInfo, or an empty one, "
         f"not {type(returned).__name__}"
     )

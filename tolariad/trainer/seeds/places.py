@@ -13,13 +13,13 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-import difflib
 from collections.abc import Iterator
 from typing import Any, Final
 
 import torch
 from torch import Tensor, nn
 
+from tolariad.core.nearest import KEYS_ALIKE, all_near, did_you_mean
 from tolariad.trainer.errors import SetupRefused
 from tolariad.trainer.seeds.slot import SeedSlot
 
@@ -100,7 +100,8 @@ def slots_of(model: nn.Module) -> dict[str, SeedSlot]:
 def parameter_owners(model: nn.Module) -> dict[str, str]:
     """Return, for each parameter of the model, the slot whose seed it belongs to; "" for the host's.
 
-    A parameter of several names is listed by its first.
+    A parameter of several names is listed by its first. This walks through the whole model: keep the answer until the
+    model changes.
     """
     slots = {id(slot): slot.name for slot in slots_of(model).values()}
     owners: dict[str, str] = {}
@@ -144,9 +145,9 @@ def _named(model: nn.Module, name: str) -> nn.Module:
         return found
     own = [one for one in modules if one and _CHILD not in one]
     # The end of the name is what people remember, so compare that too.
-    near = [one for one in own if one.endswith(f".{name}")] or difflib.get_close_matches(name, own, _NAMED_MAX, 0.6)
-    hint = f"did you mean {', '.join(map(repr, near[:_NAMED_MAX]))}?" if near else "see model.named_modules()"
-    raise SetupRefused(f"seeds: the model has no module {name!r}; {hint}")
+    near = [one for one in own if one.endswith(f".{name}")] or all_near(name, own, _NAMED_MAX, KEYS_ALIKE)
+    hint = did_you_mean(", ".join(near[:_NAMED_MAX])) or "; see model.named_modules()"
+    raise SetupRefused(f"seeds: the model has no module {name!r}{hint}")
 
 
 def _keeper(target: nn.Module, shown: str) -> nn.Module:

@@ -6,12 +6,12 @@ Promises: only the module that the name means is imported. A package registers b
 
 from __future__ import annotations
 
-import difflib
 import inspect
 from collections.abc import Mapping
 from importlib.metadata import entry_points
 from typing import Any, Final
 
+from tolariad.core.nearest import did_you_mean, nearest
 from tolariad.trainer.errors import SetupRefused
 from tolariad.trainer.seeds.blueprints import Blueprint, Bottleneck, Conv, LowRank
 from tolariad.trainer.tasks.imported import attribute_of, module_at, place_of
@@ -67,7 +67,6 @@ def _made(found: Any, name: str, options: dict[str, float]) -> Any:
     if not any(one.kind is inspect.Parameter.VAR_KEYWORD for one in known.values()):
         for option in options:
             if option not in known:
-                close = difflib.get_close_matches(option, list(known), 1, 0.5)
-                hint = f"; did you mean {close[0]!r}?" if close else ""
+                hint = did_you_mean(nearest(option, known))
                 raise SetupRefused(f"blueprint: {name!r} has no option {option!r}{hint}")
     return found(**options)

@@ -5,21 +5,21 @@ Promises: only that module is imported. A name that is not there is refused with
 
 from __future__ import annotations
 
-import difflib
 import importlib
 import importlib.util
 import sys
-from collections.abc import Iterable
+from collections.abc import Collection
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tolariad.core.nearest import KEYS_ALIKE, did_you_mean, nearest
 from tolariad.trainer.errors import SetupRefused
 
 if TYPE_CHECKING:
     from types import ModuleType
 
 
-def place_of(name: str, kind: str, known: Iterable[str]) -> tuple[str, str]:
+def place_of(name: str, kind: str, known: Collection[str]) -> tuple[str, str]:
     """Return file or package, and the name in it. `known`: the names without a colon. Raises SetupRefused.
 
     `kind` is the setting, such as `task`: messages begin with it, and the module of a file is named for it.
@@ -27,8 +27,7 @@ def place_of(name: str, kind: str, known: Iterable[str]) -> tuple[str, str]:
     place, separator, attribute = name.rpartition(":")
     if not separator or not attribute:
         names = ", ".join(known)
-        close = difflib.get_close_matches(name, [*known], 1, 0.6)
-        hint = f"; did you mean {close[0]!r}?" if close else ""
+        hint = did_you_mean(nearest(name, known, KEYS_ALIKE))
         raise SetupRefused(f"{kind}: {name!r} is not one of {names}, package.module:Name, ./file.py:Name{hint}")
     return place, attribute
 
@@ -78,5 +77,5 @@ def _from_package(place: str, name: str, kind: str) -> ModuleType:
 def _nearest(within: Any, attribute: str, part: str) -> str:
     """Return the question for the public class or function of `within` with the nearest name; "" if none is near."""
     known = [name for name, value in vars(within).items() if callable(value) and not name.startswith("_")]
-    close = difflib.get_close_matches(part, known, 1, 0.6)
-    return f"; did you mean {attribute.replace(part, close[0])!r}?" if close else ""
+    close = nearest(part, known, KEYS_ALIKE)
+    return did_you_mean(close and attribute.replace(part, close))

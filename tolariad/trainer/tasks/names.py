@@ -6,11 +6,12 @@ is the user's own.
 
 from __future__ import annotations
 
-import difflib
 import inspect
 from collections.abc import Iterator
 from types import FunctionType, ModuleType
 from typing import Any, Final
+
+from tolariad.core.nearest import nearest
 
 VALIDATION: Final = ("val_data", "evaluate")
 REQUIRED: Final = ("model", "train_data", "loss", *VALIDATION)
@@ -129,5 +130,4 @@ def misnamed(task: Any) -> Iterator[tuple[str, str]]:
 
 def _meant(name: str) -> str | None:
     """Return the known name that this one was probably meant to be."""
-    near = difflib.get_close_matches(name, (*REQUIRED, *OPTIONAL), 1, _SIMILARITY)
-    return _ELSEWHERE.get(name) or next(iter(near), None)
+    return _ELSEWHERE.get(name) or nearest(name, (*REQUIRED, *OPTIONAL), _SIMILARITY)
