@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from tolariad.core.inputs import StrategyReply, VoteGiven
+from tolariad.core.run.slice import TRAINING
 from tolariad.core.settings import strategies
 from tolariad.core.settings.model import Settings
 from tolariad.core.state import RunState
@@ -37,8 +38,8 @@ class Asking:
         self._orders: set[asyncio.Task[None]] = set()
 
     def prepare(self, state: RunState) -> None:
-        """Start the strategy if the run has one, so that it is ready at the first question."""
-        if self._asker is None and state.trainer.ready and acts(state):
+        """Start the strategy if the run has one, so that it is ready at the first question: beside the trainer."""
+        if self._asker is None and state.run.phase in TRAINING and acts(state):
             self._asker = asyncio.create_task(self._begin())
 
     async def _begin(self) -> StrategyAsker:

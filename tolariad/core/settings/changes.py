@@ -47,6 +47,9 @@ FREE: Final = (
     "audit",
     "digest",
     "notify",
+    # Every answer is recorded with the orders that it led to.
+    "strategy",
+    "integration",
     # Every move is recorded with its numbers, so no step that the journal holds depends on these.
     "seeds.blend_steps",
     "seeds.blueprints",

@@ -196,6 +196,10 @@ class UnifiedLRController(Integrity):
         """All groups, in the order of their registration."""
         return tuple(group for held in self._every for group in held.groups)
 
+    def names_of(self, name: str) -> tuple[str, ...]:
+        """Return the groups of the optimizer with this name, in its order. Raises KeyError."""
+        return self._held[name].names
+
     # -- orders --------------------------------------------------------------------------------------------------------
 
     def order(self, group_id: str, value: float, policy: LRPolicy | None = None, *, reason: str) -> float:

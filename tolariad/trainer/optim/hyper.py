@@ -45,11 +45,10 @@ class HyperparameterHandler:
 
     def _groups(self, wanted: str) -> Iterator[tuple[Optimizer, dict[str, Any]]]:
         """Yield the groups of the optimizers of this name, or the groups of this name, with their optimizers."""
-        # The controller's groups are those of all owners, in order.
-        names = iter(self._setup.rates.names)
         for owner in self._setup.owners:
-            for group in owner.optimizer.param_groups:
-                if is_of(wanted, owner.name) or is_of(wanted, next(names, "")):
+            names = self._setup.rates.names_of(owner.name)
+            for name, group in zip(names, owner.optimizer.param_groups, strict=True):
+                if is_of(wanted, owner.name) or is_of(wanted, name):
                     yield owner.optimizer, group
 
 
