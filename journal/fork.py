@@ -2,12 +2,18 @@
 
 A forked child inherits the descriptors, and with them the lock and the segment. It would hold the lock after its parent
 has died, and could write into its parent's journal. So every open journal is closed in every child.
+
+Whatever else a child must let go of, such as a socket, is registered here too: one hook for the whole process, because
+Python cannot unregister one.
 """
 
 from __future__ import annotations
 
 import os
 import weakref
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
 from typing import Final, Protocol
 
 
@@ -20,11 +26,26 @@ class Abandons(Protocol):
 
 # Weak references: registering a journal must not keep it open.
 _OPEN: Final[weakref.WeakSet[Abandons]] = weakref.WeakSet()
+_DESCRIPTORS: Final = Path("/proc/self/fd")
 
 
 def abandon_after_fork(opened: Abandons) -> None:
     """Call `opened.abandon_in_child()` in every child forked from now on."""
     _OPEN.add(opened)
+
+
+def keep_after_fork(opened: Abandons) -> None:
+    """Call it no more: it is closed, or a child may have it from now on."""
+    _OPEN.discard(opened)
+
+
+def close_descriptors(is_ours: Callable[[int], bool]) -> None:
+    """Close every descriptor of this process for which `is_ours` returns true. One that it cannot look at is left."""
+    for entry in tuple(_DESCRIPTORS.iterdir()):
+        # One of them was of the directory listing itself, which is closed by now.
+        with suppress(OSError):
+            if is_ours(int(entry.name)):
+                os.close(int(entry.name))
 
 
 def _in_child() -> None:

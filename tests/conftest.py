@@ -1,4 +1,6 @@
-"""Fixtures every test may use: a seed that can be given back, a fresh run folder, a folder that is quick to sync."""
+"""Fixtures every test may use: a seed that can be given back, a fresh run folder, a folder that is quick to sync, and
+a process with torch imported.
+"""
 
 from __future__ import annotations
 
@@ -16,6 +18,9 @@ import pytest
 from tests.core.reactions.checked import check_declarations, record_decisions
 
 MEMORY = Path("/dev/shm")
+# Models of tests are small: a second thread waits for the first, and takes a core from the other tests. Before torch is
+# imported, and for every process that a test starts. A test that needs more threads says so.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 
 def _seed_of_this_session() -> int:
@@ -73,6 +78,15 @@ def run_dir(tmp_path: Path) -> Path:
     folder = tmp_path / "run"
     folder.mkdir()
     return folder
+
+
+@pytest.fixture(scope="session")
+def template(tmp_path_factory):
+    """The process from which programs that need torch are forked: it imports torch once."""
+    from tests.campaign.forks import Template  # the mutation table copies a part of the tests only
+
+    with Template(tmp_path_factory.mktemp("template")) as started:
+        yield started
 
 
 @pytest.fixture

@@ -36,6 +36,9 @@ POINTS: Final = (
     "rollback_confirm",
     "snapshot",
     "snapshot_taken",
+    "seed_move",
+    "seed_planted",
+    "seed_moved",
 )
 VARIABLE: Final = "TOLARIA_FAILPOINT"
 

@@ -58,7 +58,9 @@ def trained(millions: float) -> Any:
     names = ("model_hash", "task_hash", "config_hash", "python", "torch", "numpy", "device", "cpu", "gpu", "cuda")
     return SimpleNamespace(
         model=model,
-        owners=(Owner("host", optimizer),),
+        owners=[Owner("host", optimizer)],
+        host=(Owner("host", optimizer),),
+        garden=no_seeds(),
         train=TensorFeed([torch.zeros(2)], 1, 0),
         task=object(),
         average=None,
@@ -71,6 +73,11 @@ def trained(millions: float) -> Any:
         device=torch.device("cpu"),
         environment=SimpleNamespace(**dict.fromkeys(names, "")),
     )
+
+
+def no_seeds() -> SimpleNamespace:
+    """A garden as far as checkpoints look at one: without slots."""
+    return SimpleNamespace(plots={}, active=False, owned_by_seeds=list, state=dict, load=lambda *_: None, prefixes=())
 
 
 def timed(call: Callable[[], object]) -> float:

@@ -24,12 +24,13 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import SimpleNamespace
-from typing import NoReturn
+from typing import NamedTuple, NoReturn
 
 ROOT = Path(__file__).parents[2]
 PRELOADED = (
@@ -88,11 +89,12 @@ class Template:
         shells: int,
         restart_s: float | None = None,
         program: str = "tolariad",
+        errors: int | None = None,
     ) -> Forked:
         """`tolariad ARGUMENTS` in `folder`, its output to descriptor `log`, with `shells` to start trainers from.
 
         `restart_s`: it waits no longer before it starts the next one, whatever the number of deaths. `program`: a
-        Python file that is run instead of tolariad.
+        Python file that is run instead of tolariad. `errors`: the descriptor for its errors, else they go to `log` too.
         """
         connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         connection.settimeout(_START_S)
@@ -105,9 +107,47 @@ class Template:
             "restart_s": restart_s,
             "program": program,
         }
-        socket.send_fds(connection, [json.dumps(order).encode()], [log])
+        socket.send_fds(connection, [json.dumps(order).encode()], [log, log if errors is None else errors])
         pid, descriptors, _, _ = socket.recv_fds(connection, _MESSAGE_BYTES, 1)
         return Forked(connection, int(pid), descriptors[0])
+
+    def run(
+        self,
+        arguments: Sequence[str],
+        *,
+        folder: Path,
+        failpoint: str = "",
+        program: str = "tolariad",
+        timeout: float = 300.0,
+    ) -> Ended:
+        """Run `tolariad ARGUMENTS`, or another program, to its end in `folder`. Raises TimeoutExpired."""
+        environment = {**os.environ, "TOLARIA_FAILPOINT": failpoint}
+        shells = 1 + failpoint.count("@") if program == "tolariad" else 0
+        with tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as errors:
+            process = self.start(
+                [str(one) for one in arguments],
+                environment=environment,
+                folder=folder,
+                log=output.fileno(),
+                shells=shells,
+                program=program,
+                errors=errors.fileno(),
+            )
+            try:
+                code = process.wait(timeout)
+            finally:
+                process.kill()
+            output.seek(0)
+            errors.seek(0)
+            return Ended(code, output.read().decode(), errors.read().decode())
+
+
+class Ended(NamedTuple):
+    """A program that has ended: its exit code, negative for a signal, and what it wrote."""
+
+    returncode: int
+    stdout: str
+    stderr: str
 
 
 class Forked:
@@ -175,12 +215,13 @@ def serve(path: str) -> None:
 
 def _fork_daemon(listener: socket.socket) -> tuple[socket.socket, int, int]:
     connection, _ = listener.accept()
-    message, (log,), _, _ = socket.recv_fds(connection, _MESSAGE_BYTES, 1)
+    message, (log, errors), _, _ = socket.recv_fds(connection, _MESSAGE_BYTES, 2)
     order = json.loads(message)
     pid = os.fork()
     if pid == 0:
-        _become({1: log, 2: log}, order["environment"], order["folder"], lambda: _main(order))
+        _become({1: log, 2: errors}, order["environment"], order["folder"], lambda: _main(order))
     os.close(log)
+    os.close(errors)
     pidfd = os.pidfd_open(pid)
     socket.send_fds(connection, [str(pid).encode()], [pidfd])
     return connection, pid, pidfd

@@ -73,7 +73,7 @@ def as_user_every(runs: int) -> int:
 
     A start without the template imports torch, which takes more time than all else in a run.
     """
-    return 5 if runs >= MANY_RUNS else 13
+    return 5 if runs >= MANY_RUNS else 25
 
 
 def deal(seed: int, runs: int) -> list[Plan]:

@@ -176,7 +176,7 @@ def test_no_answer_is_exit_1_and_a_bad_place_exit_2(tolaria, dead_run):
     assert tolaria("state", dead_run, "--at", "step:13").code == 1
     assert "the last one is 12" in tolaria("state", dead_run, "--at", "step:13").err
     assert tolaria("evnts", dead_run).code == 2
-    assert "'events'" in tolaria("evnts", dead_run).err
+    assert "did you mean events?" in tolaria("evnts", dead_run).err
 
 
 def test_without_a_command_the_help_is_shown_as_it_is(tolaria):

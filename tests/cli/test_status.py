@@ -19,8 +19,8 @@ from tolariad.core.health.histogram import Bin, bucket_of
 from tolariad.core.health.words import ConservativeModeEntered, EmergencyRaised, Level
 from tolariad.core.inputs import TrainerGone, TrainerSpawned
 from tolariad.core.rollback.words import RolledBack
-from tolariad.core.run.words import FailureKind, RunCompleted, RunFailed
-from tolariad.core.steps.words import SkipReason, StepSkipped, ValidationFinished
+from tolariad.core.run.words import FailureKind, RunCompleted, RunFailed, RunStopped, StopMode
+from tolariad.core.steps.words import MetricsNamedReport, SkipReason, StepReport, StepSkipped, ValidationFinished
 from tolariad.core.trainer.words import DeathReason, SetupRefusedReport, TrainerDied
 
 FIELDS = {field.name for field in msgspec.structs.fields(RunStatus)}
@@ -208,7 +208,7 @@ def test_a_run_that_failed_at_once_shows_no_number_that_it_does_not_have(tolaria
     made = Recorder(tmp_path / "typo" / "journal", segment_bytes=1 << 20)
     made.open_run(name="typo")
     made.take(TrainerSpawned(incarnation=1, pid=5001, start_ticks=1, boot_id="ab"))
-    made.report(SetupRefusedReport(why="my_task.py has no 'MyTsk'; did you mean 'MyTask'?"))
+    made.report(SetupRefusedReport(why="my_task.py has no 'MyTsk'; did you mean MyTask?"))
     made.journal.close()
     listed = tolaria("list", tmp_path).out.splitlines()[1].split("  ")
     cells = [cell.strip() for cell in listed if cell.strip()]
@@ -231,6 +231,18 @@ def test_a_completed_run_has_no_last_error(tolaria, recorder):
     status = recorder.status()
     assert (status.phase, status.last_error) == ("completed", None)
     assert status.trainer.deaths_total == 1
+
+
+def test_a_stop_after_a_death_that_was_overcome_is_no_error(tolaria, recorder):
+    """A new step was made after the death. If none was, the stopped run still says of what its trainer died."""
+    recorder.take(TrainerGone(incarnation=1, reason=DeathReason.SIGNAL, signal="SIGKILL"))
+    stopped = RunStopped(step=12, mode=StopMode.GRACEFUL, checkpoint="c000001")
+    recorder.record(stopped)
+    assert recorder.status().last_error == "the trainer ended: SIGKILL"
+    recorder.take(TrainerSpawned(incarnation=2, pid=5001, start_ticks=1, boot_id="ab"))
+    recorder.step()
+    recorder.record(stopped)
+    assert (recorder.status().phase, recorder.status().last_error) == ("stopped", None)
 
 
 def test_list_shows_a_damaged_run_and_goes_on(tolaria, dead_run, tmp_path):
@@ -297,6 +309,19 @@ def test_the_tasks_own_metrics_are_in_the_line_of_the_validation(tolaria, live_r
         one for one in tolaria("status", "--dir", live_run.path.parent).out.splitlines() if "  validation " in one
     ]
     assert line.split() == ["validation", "auc", "0.75,", "f1", "0.5"]
+
+
+def test_the_tasks_metrics_of_the_last_step_have_a_line(tolaria, live_run):
+    """What `loss` returned beside the loss; without any there is no line."""
+    assert "  metrics " not in tolaria("status", "--dir", live_run.path.parent).out
+    recorder = live_run.recorder
+    step = StepReport(step=13, epoch=2, batch=3, loss=0.5, grad_norm=1.0, lr=0.003, rates=1, metrics=(0.25, 7.0))
+    live_run.do(lambda: recorder.report(MetricsNamedReport(names=("acc", "margin"))))
+    live_run.do(lambda: recorder.report(step))
+    (line,) = [one for one in tolaria("status", "--dir", live_run.path.parent).out.splitlines() if "  metrics " in one]
+    assert line.split() == ["metrics", "acc", "0.25,", "margin", "7"]
+    shown = tolaria("status", "--dir", live_run.path.parent, "--json").json
+    assert shown["step_metrics"] == {"acc": 0.25, "margin": 7.0}
 
 
 def test_the_time_of_a_checkpoint_of_a_dead_run_is_local_and_to_the_second(tolaria, dead_run):

@@ -18,7 +18,7 @@ from tolariad.control.peer import Operators, operators
 from tolariad.control.place import bind
 from tolariad.control.server import ControlServer
 from tolariad.control.status import Heartbeat, LiveFacts, RunStatus, run_status
-from tolariad.control.tables import BudgetTable, RateTable, budget_table, rate_table
+from tolariad.control.tables import BudgetTable, RateTable, SeedTable, budget_table, rate_table, seed_table
 from tolariad.core.base import Actor, Event
 from tolariad.core.checkpoints import words as ck
 from tolariad.core.control import words as cv
@@ -108,6 +108,9 @@ class Recorder:
 
     def rates(self) -> RateTable:
         return rate_table(self.state)
+
+    def seeds(self) -> SeedTable:
+        return seed_table(self.state)
 
     def budgets(self) -> BudgetTable:
         return budget_table(self.state, self.histograms.meters, mono_ns=self.mono, since="just now")

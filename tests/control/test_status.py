@@ -18,7 +18,7 @@ from tolariad.core.health.quarantine_words import QuarantineAdded
 from tolariad.core.health.words import ConservativeModeEntered, ConservativeModeLeft
 from tolariad.core.inputs import CommandReceived
 from tolariad.core.plain import rfc3339
-from tolariad.core.run.words import DiskLow, DiskRecovered, FailureKind, RunFailed, RunResumed
+from tolariad.core.run.words import DiskLow, DiskRecovered, FailureKind, RunCompleted, RunFailed, RunResumed
 from tolariad.core.state import RunState
 from tolariad.core.trainer.words import DeathReason, ExceptionRaised, TrainerDied
 
@@ -61,6 +61,19 @@ def test_time_in_which_no_step_counts_does_not_slow_the_speed(recorder, ended):
 
     shown = run_status(recorder.state, "/r", facts(recorder))
     assert 10 < shown.steps_per_s <= 101
+
+
+def test_a_complete_run_over_data_without_a_length_had_the_steps_that_it_made(recorder):
+    """Not those of `stop.steps`, which are only the most that it might have made."""
+    for _ in range(3):
+        recorder.step()
+    recorder.record(RunCompleted(step=3, epochs=1, checkpoint="c000001"))
+    state = recorder.state
+    policy = replace(state.run.policy, stop_steps=1000)
+    for an_epoch, total in ((0, state.progress.step), (10, 30)):
+        progress = replace(state.progress, steps_per_epoch=an_epoch)
+        shown = run_status(replace(state, run=replace(state.run, policy=policy), progress=progress), "/r", LiveFacts())
+        assert (shown.phase, shown.steps_total) == ("completed", total)
 
 
 @pytest.mark.parametrize(

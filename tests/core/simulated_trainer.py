@@ -152,10 +152,12 @@ class Trainer:
 
     def _prepared(self, order: rb.PrepareRollback) -> Report:
         if order.checkpoint.id in self.broken:
-            return rb.RollbackRefusedReport(rollback=order.rollback, **DAMAGED)
+            return rb.RollbackRefusedReport(rollback=order.rollback, checkpoint=order.checkpoint.id, **DAMAGED)
         if order.checkpoint.id in self.unfit:
-            return rb.RollbackRefusedReport(rollback=order.rollback, **OF_ANOTHER_SHAPE)
-        return rb.RollbackPreparedReport(rollback=order.rollback, participants=("training",), seconds=0.1)
+            return rb.RollbackRefusedReport(rollback=order.rollback, checkpoint=order.checkpoint.id, **OF_ANOTHER_SHAPE)
+        return rb.RollbackPreparedReport(
+            rollback=order.rollback, participants=("training",), seconds=0.1, checkpoint=order.checkpoint.id
+        )
 
     def _roll_back(self, to: ck.CheckpointRef) -> None:
         """Go to the target's place. Epochs after it are trained and reported again."""

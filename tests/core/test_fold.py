@@ -47,6 +47,8 @@ def values(kind: inspect.Type) -> st.SearchStrategy[object]:
             return st.none()
         case inspect.StrType():
             return st.text(st.characters(codec="utf-8"), max_size=8)
+        case inspect.BytesType():
+            return st.binary(max_size=8)
         case _:
             raise AssertionError(f"no strategy for {kind}")
 

@@ -91,8 +91,8 @@ def skipped(reason: steps.SkipReason, loss: float = 9.5, grad_norm: float = 4.0)
             "Conservative mode is off after 3 healthy epochs and 312 s.",
         ),
         (
-            run.RunFrozen(why="nothing is left"),
-            "The run halted: nothing is left. Use `tolaria resume`, `rollback` or `stop`.",
+            run.RunFrozen(why="gone"),
+            "The run halted: gone. Use `tolaria resume`, `rollback` or `stop`, or start your own program again.",
         ),
         (found(Finding.SHIFT), "The loss rose to 3.25 at step 412 (usual: 1.5). No action was taken."),
         (

@@ -43,6 +43,8 @@ def sample(kind: inspect.Type) -> Any:
             return 0.123456789
         case inspect.BoolType():
             return True
+        case inspect.BytesType():
+            return b"body"
         case inspect.EnumType():
             return next(iter(kind.cls))
         case inspect.StructType():
@@ -127,6 +129,12 @@ def test_a_sentence_is_one_whatever_its_fields_hold(event):
             "Trainer 2 died after step 18: ValueError: no such label: 11. The next one starts in 1 s.",
         ),
         (
+            tv.TrainerDied(
+                incarnation=2, reason=tv.DeathReason.EXCEPTION, step=18, output="Bad", restart_s=1.0, in_program=True
+            ),
+            "Trainer 2 died after step 18: Bad. The next start of the program, or the next call of `train`, goes on.",
+        ),
+        (
             tv.TrainerDied(incarnation=1, reason=tv.DeathReason.SIGNAL, step=18, signal="SIGSEGV"),
             "Trainer 1 died after step 18: SIGSEGV ended it.",
         ),
@@ -166,3 +174,16 @@ def test_a_sentence_is_one_whatever_its_fields_hold(event):
 def test_a_sentence_names_what_who_and_why(event, words):
     """One for each of those that people ask for most."""
     assert sentence(event) == words
+
+
+def test_notes_of_the_set_up_are_in_the_sentence_of_the_built_model():
+    """Such as those of a task without validation data: also in `tolaria events` and `tolaria why`."""
+    event = tv.ExecutionContextRecorded(
+        incarnation=1,
+        environment=sample(inspect.type_info(tv.Environment)),
+        hash="ab",
+        parameters=7,
+        steps_per_epoch=3,
+        notes=("the task has no validation data; epochs end without metrics",),
+    )
+    assert sentence(event).endswith(" Note: the task has no validation data; epochs end without metrics.")

@@ -1,7 +1,7 @@
 """A trainer without torch: the real lifelines, channel and orders, with steps that compute nothing.
 
 `FAKE_TRAINER=ACTION@STEP[,…]` makes it misbehave, each once in the life of a run; `FAKE_STEP_S` is how long a step
-takes, `FAKE_EPOCH` how many an epoch has.
+takes, `FAKE_EPOCH` how many an epoch has. `FAKE_SLOTS=NAME[,…]`: slots of its model, in which every move succeeds.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from tolariad.channel import Activity, Page, TrainerEnd
 from tolariad.core.checkpoints import words as ck
 from tolariad.core.control import words as cv
 from tolariad.core.health import quarantine_words as qn
+from tolariad.core.seeds import words as sd
 from tolariad.core.steps import words as sv
 from tolariad.core.trainer import words as tv
 from tolariad.trainer.errors import ToldToExit
@@ -79,8 +80,18 @@ class Fake:
         self.link.inbox.register(ck.AbortCheckpoints, lambda _: None)
         self.link.inbox.register(qn.SetQuarantine, lambda _: None)
         self.link.inbox.register(cv.SetEnd, self.set_end)
+        self.link.inbox.register(sd.MoveSeed, self.move)
         self.epochs = 0
-        self.reporter.report(tv.ReadyReport(environment=ENVIRONMENT, parameters=1, steps_per_epoch=STEPS_PER_EPOCH))
+        slots = tuple(map(sd.SlotFound, filter(None, os.environ.get("FAKE_SLOTS", "").split(","))))
+        self.reporter.report(
+            tv.ReadyReport(
+                environment=ENVIRONMENT,
+                parameters=1,
+                steps_per_epoch=STEPS_PER_EPOCH,
+                slots=slots,
+                blueprints=("conv",) if slots else (),
+            )
+        )
 
     @property
     def epoch(self) -> int:
@@ -90,6 +101,11 @@ class Fake:
     def set_end(self, order: cv.SetEnd) -> None:
         """Epochs only."""
         self.epochs = order.epochs
+
+    def move(self, order: sd.MoveSeed) -> None:
+        """Move a seed that has no module."""
+        before = self.progress.step + 1
+        self.reporter.report(sd.SeedMovedReport(order=order.cause, applied_before_step=before, parameters_added=4))
 
     def take(self, order: ck.TakeCheckpoint) -> None:
         """Write a checkpoint without content."""

@@ -2,11 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
 import torch
 
@@ -22,7 +17,6 @@ from tolariad.trainer.tasks.task import find_task
 
 EXAMPLE = ROOT / "examples" / "gan"
 EPOCHS = 3
-TOLARIAD = Path(sys.executable).with_name("tolariad")
 
 
 def events_of(run):
@@ -80,24 +74,16 @@ def test_a_rollback_and_the_steps_after_it_end_with_the_same_bits(calm, tmp_path
     assert last_files(run) == last_files(calm)
 
 
-def test_a_trainer_killed_between_two_updates_is_continued_to_the_same_bits(tmp_path):
+def test_a_trainer_killed_between_two_updates_is_continued_to_the_same_bits(tmp_path, template):
     """By the daemon. The step had updated the discriminator only; it is made again as a whole."""
     token = tmp_path / "token"
     token.touch()
     # A step passes the point after each of its two updates, and when it is complete.
     runs = {"calm": "", "killed": f"step:{43 * 3 + 1}@{token}"}
-    started = [
-        subprocess.Popen(
-            [TOLARIAD, "run", EXAMPLE / "config.yaml", "--dir", tmp_path / name, "--epochs", str(EPOCHS)],
-            env={**os.environ, "TOLARIA_FAILPOINT": failpoint},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-        )
-        for name, failpoint in runs.items()
-    ]
-    for process in started:
-        said, _ = process.communicate(timeout=300)
-        assert process.returncode == 0, said.decode()
+    for name, failpoint in runs.items():
+        arguments = ("run", EXAMPLE / "config.yaml", "--dir", tmp_path / name, "--epochs", str(EPOCHS))
+        ended = template.run(arguments, folder=ROOT, failpoint=failpoint)
+        assert ended.returncode == 0, ended.stderr
     (died,) = of(events_of(tmp_path / "killed"), TrainerDied)
     assert (died.signal, token.exists()) == ("SIGKILL", False)
     assert last_files(tmp_path / "killed") == last_files(tmp_path / "calm")

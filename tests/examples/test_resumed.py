@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -53,16 +50,13 @@ def test_every_snippet_that_trains_is_tried():
 
 
 @pytest.mark.parametrize("page", READERS_OWN)
-def test_a_snippet_that_trains_is_killed_and_resumes(tmp_path, page):
+def test_a_snippet_that_trains_is_killed_and_resumes(tmp_path, template, page):
     """SIGKILL after step 12; the second start repeats the steps since the checkpoint, bit for bit, and completes."""
     script = tmp_path / "script.py"
     script.write_text(READERS_OWN[page] + snippets()[page])
-    environ = {**os.environ, "PYTHONPATH": str(ROOT), "TOLARIA_FAILPOINT": "step:12"}
-    command = [sys.executable, str(script)]
-    assert subprocess.run(command, cwd=tmp_path, env=environ, capture_output=True, timeout=300).returncode == -9
-    done = subprocess.run(
-        command, cwd=tmp_path, env={**environ, "TOLARIA_FAILPOINT": ""}, capture_output=True, timeout=300, text=True
-    )
+    killed = template.run([], folder=tmp_path, program=str(script), failpoint="step:12")
+    assert killed.returncode == -9, killed.stderr
+    done = template.run([], folder=tmp_path, program=str(script))
     assert done.returncode == 0, done.stderr
     (run,) = (tmp_path / "runs").iterdir()
     events = events_of(run)

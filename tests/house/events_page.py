@@ -55,7 +55,7 @@ def _unit(kind: inspect.Type) -> str:
         case inspect.UnionType():
             return next(filter(None, map(_unit, kind.types)), "")
         case inspect.EnumType():
-            return ", ".join(str(one.value) for one in kind.cls)
+            return ", ".join(f"{one.value} {one.name}" if isinstance(one, int) else str(one.value) for one in kind.cls)
         case _:
             return ""
 
@@ -133,7 +133,8 @@ def events_page() -> str:
 
 def _origins(event: type[Event]) -> list[str]:
     """Return the order that the event accepts, and the rows of docs/reactions.md that record it."""
-    accepts = [f"It accepts the order `{event.ORDER}`."] if event.ORDER else []
+    orders = " or ".join(f"`{one}`" for one in event.accepts())
+    accepts = [f"It accepts the order {orders}."] if orders else []
     rows = ", ".join(f"`{row.kind.__name__}`" for row in TABLE if event in row.makes)
     return accepts + ([f"Recorded after: {rows}."] if rows else [])
 

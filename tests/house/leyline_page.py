@@ -19,8 +19,8 @@ _HEAD = f"""\
 # Leyline: messages to other subsystems
 
 A run tells other subsystems of its state, and takes their commands, in messages of protobuf. The sources are in
-`proto/tolariad/leyline/v1/`, the protobuf package is `esper.leyline.v1`. No run sends or obeys them yet: the strategy
-will. In Python:
+`proto/tolariad/leyline/v1/`, the protobuf package is `esper.leyline.v1`. After each epoch a run sends a
+SystemStatePacket to its strategy, and obeys AdaptationCommands. Nothing sends or reads the others yet. In Python:
 
 ```python
 from tolariad.leyline import SystemStatePacket, SystemStateSerializer
@@ -44,7 +44,9 @@ page.
 ## What a command does
 
 `check_command` returns the row of a command or refuses it: another payload, a blank name, a number that is not finite,
-a deadline without `issued_at`.
+a deadline without `issued_at`. The run refuses what it cannot obey: an unknown seed, group or epoch, a move that is not
+legal, a rate too far from the present one, a deadline that has passed. Each refusal is an event (`CommandRefused`), and
+the other commands of the answer act. A command acts once: an id that was answered before is left out.
 
 | `command_type` | payload | the run |
 |---|---|---|

@@ -55,8 +55,8 @@ EVERYBODY = {"failpoints", "lifelines", "run_files", "__init__"}
 ALSO = {
     "journal.export": {"aiofiles"},  # runs inside the daemon's loop
 }
-# Inside functions of the trainer, because they may be absent: the data of tasks, and the graph of pruning.
-OPTIONAL = {"sklearn", "torchvision", "torchdata", "torch_pruning"}
+# Inside functions of the trainer, because they may be absent: the data of tasks, and what an extra brings.
+OPTIONAL = {"sklearn", "torchvision", "torchdata", "torch_pruning", "torchjd"}
 
 
 def room_of(module: str) -> str:

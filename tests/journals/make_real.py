@@ -45,6 +45,8 @@ SOURCES = (
     "tests/library/test_extend.py",
     "tests/library/test_emergency.py",
     "tests/library/test_backing_off.py",
+    "tests/library/test_strategy.py",
+    "tests/daemon/test_strategy.py",
     "tests/daemon/test_fast_rollback.py",
     "tests/campaign/test_campaign.py",
 )
@@ -52,6 +54,8 @@ SOURCES = (
 NOT_MADE = {
     "RateOrderAborted": "an order fails at its boundary only if a hook removed the group after the order was accepted",
     "TrainerUnkillable": "a process that SIGKILL does not end hangs inside the system's kernel",
+    "StrategyAnswerVoided": "an answer is void only if it crosses with its deadline, or with a rollback",
+    "StrategyStateDropped": "a rollback must commit after the state was given and before the trainer took it",
     "TelemetryDropped": "the queue whose losses it counted is gone until there is a bus",
 }
 

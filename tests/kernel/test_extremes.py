@@ -24,6 +24,8 @@ from tolariad.core.learning_rate.group import Group
 from tolariad.core.learning_rate.schedule import LRPolicy, Schedule
 from tolariad.core.orders import ORDERS
 from tolariad.core.rates import words as lv
+from tolariad.core.seeds import words as sd
+from tolariad.core.seeds.stages import Stage
 from tolariad.core.state import RunState, apply, capture, read_capture
 from tolariad.core.steps import words as sv
 from tolariad.core.trainer import words as tv
@@ -36,15 +38,23 @@ HUGE = 99999999999999999999999
 
 
 def training() -> RunState:
-    """A run in the middle of its second epoch, with checkpoints and a group of rates."""
+    """A run in the middle of its second epoch, with checkpoints, a group of rates and a slot for a seed."""
     world = World(3)
     while world.state.progress.step < 6:
         world.anything()
     schedule = Schedule(policy=LRPolicy.CONSTANT, base_lr=1.0)
-    return apply(world.state, lv.LrGroupsRegistered(groups=(Group(name="a", schedule=schedule),)))
+    state = apply(world.state, lv.LrGroupsRegistered(groups=(Group(name="a", schedule=schedule),)))
+    return apply(state, sd.SeedSlotsRegistered(slots=(sd.SlotFound("a"),), blueprints=("a",)))
+
+
+def grown(state: RunState) -> RunState:
+    """The same run with a seed in its slot."""
+    given = {"slot": "a", "before": Stage.DORMANT, "germination": 1, "applied_before_step": 1, "number": 1}
+    return apply(state, sd.SeedMoved(stage=Stage.GERMINATED, **given))
 
 
 RUNNING = training()
+GROWN = grown(RUNNING)
 
 
 def recorded(decided: Decided[RunState]) -> None:
@@ -61,11 +71,12 @@ def recorded(decided: Decided[RunState]) -> None:
 def test_every_order_with_an_extreme_is_recorded_or_refused(kind):
     """Orders are given as unchecked objects, as a program in the same process may do."""
     refused = taken = 0
+    state = GROWN if kind in (sd.SeedAdvance, sd.SeedCull) else RUNNING
     for path, document in extremes_of(kind):
         command = built(inspect.type_info(kind), document)
         if not isinstance(command, kind):
             continue
-        decision = decide(RUNNING, CommandReceived(command=command, actor=OPERATOR), Now(1, 1))
+        decision = decide(state, CommandReceived(command=command, actor=OPERATOR), Now(1, 1))
         assert isinstance(decision.answer, Accepted | Refusal), path
         if isinstance(decision.answer, Refusal):
             refused += 1

@@ -17,6 +17,7 @@ from journal import Reader, Verdict, verify
 from tolariad import Tolaria, TrainingResult
 from tolariad.core.checkpoints.words import CheckpointCommitted, RerunFinished
 from tolariad.core.rollback.words import RolledBack
+from tolariad.core.run.words import RunStopped
 from tolariad.core.steps.words import StepCompleted
 from tolariad.core.vocabulary import decode_event
 from tolariad.daemon.request import StartRefused
@@ -129,6 +130,57 @@ def test_an_interrupt_stops_at_a_boundary_with_a_checkpoint_and_the_next_call_go
     assert after is before
     assert completed.phase == "completed"
     assert bits(model) == calm
+
+
+def test_sigterm_stops_with_a_checkpoint_and_ends_the_program(tmp_path, calm, caplog):
+    """As a scheduler sends it before it kills. The program is told how to go on; its next start does so."""
+    before, seen = signal.getsignal(signal.SIGTERM), []
+
+    def terminate(step):
+        if step == 10:
+            os.kill(os.getpid(), signal.SIGTERM)
+            # A second one ends the program at once, and so does the first one that a child gets.
+            seen.append(signal.getsignal(signal.SIGTERM))
+
+    with pytest.raises(SystemExit) as ended:
+        train(tmp_path / "run", terminate)
+    events = [decode_event(entry.event) for entry in Reader(tmp_path / "run" / "journal")]
+    stopped = next(event for event in events if isinstance(event, RunStopped))
+    model = network()
+
+    assert ended.value.code == 143
+    assert (before, seen, signal.getsignal(signal.SIGTERM)) == (signal.SIG_DFL, [signal.SIG_DFL], signal.SIG_DFL)
+    assert 10 <= stopped.step < EPOCHS * STEPS_PER_EPOCH
+    assert [event.step for event in events if isinstance(event, CheckpointCommitted)][-1] == stopped.step
+    assert [
+        line
+        for line in caplog.messages
+        if line.startswith("SIGTERM: the run stops") and "Start the program again" in line
+    ]
+    assert train(tmp_path / "run", model=model).phase == "completed"
+    assert bits(model) == calm
+
+
+def test_a_child_is_ended_by_sigterm_and_a_programs_own_handler_is_left(tmp_path):
+    """A pool that ends its workers with SIGTERM would wait for ever for one that passes it to the run."""
+    codes, own = [], []
+
+    def in_a_child(step):
+        if step == 3 and not codes:
+            child = os.fork()
+            if child == 0:
+                os.kill(os.getpid(), signal.SIGTERM)
+                os._exit(0)
+            codes.append(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+
+    assert train(tmp_path / "one", in_a_child).phase == "completed"
+    assert codes == [-signal.SIGTERM]
+    before = signal.signal(signal.SIGTERM, lambda *_: own.append(1))
+    try:
+        result = train(tmp_path / "two", lambda step: os.kill(os.getpid(), signal.SIGTERM) if step == 3 else None)
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert (result.phase, own) == ("completed", [1])
 
 
 def test_a_process_that_is_killed_goes_on_where_it_was(tmp_path, calm):

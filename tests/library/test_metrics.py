@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import itertools
 import math
 
@@ -31,7 +32,7 @@ class Measures:
         inputs, targets = batch
         out = model(inputs)
         others = self.others(out, next(self.calls))
-        return {"loss": functional.cross_entropy(out, targets), **others}
+        return type(others)(loss=functional.cross_entropy(out, targets), **others)
 
 
 def train(run_dir, others, *, on_step_end=None, kind=Measures, **settings):
@@ -68,6 +69,23 @@ def test_what_loss_returns_by_name_is_recorded_with_its_step(run_dir):
     last = of(events, StepCompleted)[-1]
     assert last.metrics == (*seen[-1], 0.5, 1.0)
     assert tolaria.get_metrics()["greatest"] == seen[-1][0]
+
+
+class Output(collections.OrderedDict):
+    """What a model of transformers returns: a dict with its loss, logits, and None for what was not asked for."""
+
+
+def test_the_output_of_a_model_is_returned_as_it_is(run_dir):
+    """Its numbers are recorded; logits, states and a cache are not, and the training is the same."""
+
+    def others(out, call):
+        return Output(logits=out, greatest=out.max(), hidden_states=None, cache=((out, out),))
+
+    found, events, _ = train(run_dir / "run", others)
+    assert [one.names for one in of(events, MetricsNamed)] == [("greatest",)]
+    plain, events, _ = train(run_dir / "plain", lambda out, call: Output(logits=out))
+    assert of(events, MetricsNamed) == []
+    assert plain["loss"] == found["loss"]
 
 
 def test_an_epoch_ends_with_the_means_over_the_steps_that_have_a_number(run_dir):

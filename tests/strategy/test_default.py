@@ -106,10 +106,21 @@ def test_one_seed_grows_at_a_time():
 
 def test_a_loss_close_to_zero_is_compared_with_the_way_to_it():
     """Noise of a loss that has come from 2.3 to 0.02 is neither a divergence nor a regression of a seed."""
-    blended = (seed("a", Stage.SEED_STAGE_BLENDING, alpha=0.5),)
-    losses = [2.3, 0.5, 0.02, 0.035, 0.02, 0.04, 0.03]
+    stages = [Stage.SEED_STAGE_DORMANT] * 3 + [Stage.SEED_STAGE_BLENDING] * 4
+    noise = [2.3, 0.5, 0.02, 0.035, 0.035, 0.04, 0.04]
+    seeds = [[seed("a", stage, alpha=0.5)] for stage in stages]
 
-    assert course(packet(n, loss, blended) for n, loss in enumerate(losses, 1)) == {}
+    assert course(packet(n, 0.9 * 0.5**n) for n in range(1, 5)) == {}
+    assert course(packet(n, loss) for n, loss in enumerate([2.3, 0.5, 0.02, 0.11, 0.11, 0.11], 1)) == {}
+    assert course(packet(n, loss, own) for n, (loss, own) in enumerate(zip(noise, seeds, strict=True), 1)) == {}
+
+
+def test_without_a_validation_the_loss_is_that_of_the_training():
+    """The validation's loss of an earlier epoch is not looked at."""
+    packets = flat(4, SLOTS, validated=None)
+    for one in packets:
+        one.validation_loss = 0.5**one.current_epoch
+    assert course(packets) == {4: [("plateau", "GERMINATE", "early", "bottleneck")]}
 
 
 # -- advancing and culling ---------------------------------------------------------------------------------------------
@@ -135,6 +146,18 @@ def test_a_healthy_seed_advances_to_the_fossil():
         11: [("gate", "EVALUATE", "a")],
         13: [("gate", "FOSSILIZE", "a")],
     }
+
+
+def test_the_reasons_are_sentences_with_their_numbers():
+    """They are what `tolaria why` shows beside the change."""
+    strategy = DefaultStrategy()
+    reasons = [one.annotations["reason"] for given in life([2, 3, 3, 3]) for one in strategy.step(given)]
+
+    assert reasons == [
+        "the best loss, 1, is 3 epochs old",
+        "0 epochs in GERMINATED, loss 1, alpha 1",
+        "2 epochs in TRAINING, loss 1, alpha 1",
+    ]
 
 
 def test_a_seed_is_settled_only_at_the_full_alpha():
@@ -170,7 +193,25 @@ def test_a_regression_removes_the_seed_that_moved_last():
 def test_a_seed_that_brings_nothing_is_removed(stage, epochs, rule):
     """Without a gain the trial ends; a gate that goes on refusing ends the wait."""
     given = course(flat(epochs, [seed("a", stage)]))
-    assert given[epochs] == [(rule, "CULL", "a")]
+    assert given.pop(epochs) == [(rule, "CULL", "a")]
+    assert {one[1] for answer in given.values() for one in answer} <= {"START_GRAFTING"}
+
+
+def test_a_seed_that_is_not_heard_is_not_blamed():
+    """In TRAINING its output is no part of the model's, so a worse loss is not its fault."""
+    training = [seed("a", Stage.SEED_STAGE_TRAINING)]
+    given = course([packet(1, 1.0, training), *(packet(n, 1.3, training) for n in range(2, 8))])
+    assert {one for answer in given.values() for one in answer} == {("gate", "START_GRAFTING", "a")}
+
+
+def test_a_seed_with_a_doubt_is_not_advanced():
+    """A violation in TRAINING, or one worse epoch in SHADOWING, holds it in its stage."""
+    doubted = [seed("a", Stage.SEED_STAGE_TRAINING, isolation_violations=1.0)]
+    shadowed = [seed("a", Stage.SEED_STAGE_SHADOWING)]
+
+    assert course(flat(9, doubted)) == {}
+    assert course([packet(1, 1.0, shadowed), packet(2, 1.2, shadowed)]) == {}
+    assert course([packet(1, 1.0, shadowed), packet(2, 1.0, shadowed)]) == {2: [("gate", "EVALUATE", "a")]}
 
 
 @pytest.mark.parametrize(
@@ -206,6 +247,16 @@ def test_a_divergence_rolls_back_and_then_only_lowers_the_rate():
     spent = [packet(1, rollbacks=2.0), packet(2, 0.5, rollbacks=2.0), packet(3, 9.0, rollbacks=2.0)]
     given = course([*spent[:2], *(packet(n, 9.0, rollbacks=2.0) for n in range(3, 12))])
     assert {rule[1] for answer in given.values() for rule in answer} == {"lr"}
+
+
+def test_a_rollback_that_was_refused_is_not_asked_for_in_each_epoch():
+    """The run goes on diverging: the rate is lowered next, and a rollback is asked for again after three epochs."""
+    given = course([packet(1), packet(2, 0.5), *(packet(n, 9.0) for n in range(3, 8))])
+    assert given == {
+        4: [("divergence", "COMMAND_ROLLBACK")],
+        5: [("divergence", "lr", "0.05")],
+        7: [("divergence", "COMMAND_ROLLBACK")],
+    }
 
 
 def test_a_policy_that_knows_of_no_rollbacks_orders_none():
@@ -263,6 +314,12 @@ def test_the_rate_has_a_floor():
     assert rates == pytest.approx([0.05, 0.025, 0.0125, 0.00625])
 
 
+def test_nothing_grows_soon_after_the_rate_was_lowered():
+    """A new rate needs some epochs to show what it does."""
+    calmed = [packet(n, 1.0, SLOTS, findings=9.0 if n == 4 else 0.0) for n in range(1, 8)]
+    assert course(calmed) == {4: [("instability", "lr", "0.05")], 7: [("plateau", "GERMINATE", "early", "bottleneck")]}
+
+
 def test_nothing_grows_in_a_run_that_is_not_stable():
     """A plateau beside findings lowers the rate and begins no seed."""
     given = course(flat(12, SLOTS, findings=5.0))
@@ -283,6 +340,9 @@ def test_the_same_state_and_packet_give_the_same_bytes():
     here, again = (strategy.step(asked[3])[0] for strategy in strategies[:2])
     there = strategies[2].step(packet(4, 1.0, SLOTS, branch=1.0))[0]
 
+    ids = [one.command_id for asked_for in flat(60, SLOTS) for one in strategies[0].step(asked_for)]
+
+    assert len(ids) == len(set(ids)) > 5
     assert first == second
     assert _bytes(here) == _bytes(again)
     assert here.issued_at.ToNanoseconds() == asked[3].timestamp_ns

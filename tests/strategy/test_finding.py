@@ -82,8 +82,8 @@ def test_the_default_and_a_package_are_found_by_name():
 @pytest.mark.parametrize(
     ("name", "why"),
     [
-        ("Mien", r"did you mean 'Mine'\?"),
-        ("Outer.Iner", r"did you mean 'Outer.Inner'\?"),
+        ("Mien", r"did you mean Mine\?"),
+        ("Outer.Iner", r"did you mean Outer.Inner\?"),
         ("Nothing", "has no 'Nothing'$"),
         ("Steps", "rename stepp to step"),
         ("Bare", r"it needs step\(packet\)"),

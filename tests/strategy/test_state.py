@@ -50,6 +50,7 @@ def test_other_values_are_refused_with_their_place(state, why):
         b"\xc1",
         b"\x91" * 50_000,
         b"\x91" * 20_000,
+        msgspec.msgpack.encode("x" * STATE_BYTES_MAX),
         msgspec.msgpack.encode({"a": b"raw"}),
         msgspec.msgpack.encode({1: 2}),
         msgspec.msgpack.encode(msgspec.msgpack.Ext(5, b"x")),

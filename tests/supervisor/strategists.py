@@ -28,7 +28,7 @@ class Log:
 
 
 @asynccontextmanager
-async def asked(name: str, limits: StrategyLimits = QUICK, log: Log | None = None, **setup):
+async def asked(name: str, limits: StrategyLimits = PATIENT, log: Log | None = None, **setup):
     """A strategist of one of the liars, with its process started."""
     setup = {"strategy": f"{LIARS}:{name}", "environment": dict(os.environ), "limits": limits} | setup
     strategist = Strategist(StrategySetup(sinks=(log,) if log else (), **setup))
@@ -37,11 +37,11 @@ async def asked(name: str, limits: StrategyLimits = QUICK, log: Log | None = Non
         yield strategist
     finally:
         await strategist.close()
-        assert group_of(strategist) == []
+        assert strategies_of(os.getpid()) == []
 
 
-def group_of(strategist: Strategist) -> list[int]:
-    """The processes that the strategist's processes started, by the environment that they inherited."""
+def strategies_of(daemon: int) -> list[int]:
+    """The processes of liars that a daemon started, and their children, by the command line that they inherited."""
     mark = str(LIARS).encode()
     found = []
     for entry in Path("/proc").iterdir():
@@ -51,7 +51,7 @@ def group_of(strategist: Strategist) -> list[int]:
             line, state = (entry / "cmdline").read_bytes(), (entry / "stat").read_text().rpartition(")")[2].split()[0]
         except OSError:
             continue
-        if mark in line and f"--parent-pid\0{os.getpid()}\0".encode() in line and state not in "ZX":
+        if mark in line and f"--parent-pid\0{daemon}\0".encode() in line and state not in "ZX":
             found.append(int(entry.name))
     return found
 

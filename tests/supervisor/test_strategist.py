@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.supervisor import liars
-from tests.supervisor.strategists import ANSWER_S, LIARS, PATIENT, ask, asked, becomes, count_of, group_of, runs
+from tests.supervisor.strategists import ANSWER_S, LIARS, QUICK, ask, asked, becomes, count_of, runs, strategies_of
 from tolariad.leyline import CommandType
 from tolariad.strategy import write_state
 from tolariad.supervisor.strategist import VoteKind
@@ -35,7 +35,7 @@ async def test_an_honest_strategy_answers_and_its_state_comes_along():
 
 async def test_the_first_question_waits_for_the_start():
     """Nobody has to wait for the process before."""
-    async with asked("Honest", PATIENT) as strategist:
+    async with asked("Honest") as strategist:
         assert (await ask(strategist, 1)).fallback == ""
 
 
@@ -106,10 +106,10 @@ async def test_every_fault_is_a_reason_in_time_and_the_next_answer_is_good(caplo
     It goes on in a new process, or in the same one if the user's code only raised or answered wrongly.
     """
     caplog.set_level(logging.WARNING)
-    async with asked("Faulty") as strategist:
+    async with asked("Faulty", QUICK) as strategist:
         await runs(strategist)
         good = await ask(strategist, 1)
-        pids = group_of(strategist)
+        pids = strategies_of(os.getpid())
         for number, (fault, why) in enumerate(FAULTS.items(), 1):
             wrong = await ask(strategist, 2 * number, fault)
             assert why in wrong.fallback, fault
@@ -122,7 +122,7 @@ async def test_every_fault_is_a_reason_in_time_and_the_next_answer_is_good(caplo
             good = await ask(strategist, 2 * number + 1)
             assert (good.fallback, count_of(good)) == ("", number + 1), f"after {fault}"
             assert [one.command_id for one in good.commands] == [f"{2 * number + 1}:{number + 1}"]
-            assert (group_of(strategist) == pids) == (number <= GO_ON), fault
+            assert (strategies_of(os.getpid()) == pids) == (number <= GO_ON), fault
 
     assert FAULTS.keys() == liars.FAULTS.keys() - LEFT_TO_THE_RUN
     assert all(why in caplog.text for why in FAULTS.values())
@@ -138,7 +138,7 @@ LEFT_TO_THE_RUN = {"an unknown seed", "not a number"}
 
 async def test_commands_that_the_run_will_refuse_are_handed_on():
     """One lie costs one command: the pause beside the unknown seed comes along."""
-    async with asked("Faulty", PATIENT) as strategist:
+    async with asked("Faulty") as strategist:
         answers = [await ask(strategist, epoch, fault) for epoch, fault in enumerate(sorted(LEFT_TO_THE_RUN), 1)]
 
     assert [one.fallback for one in answers] == ["", ""]
@@ -150,13 +150,13 @@ async def test_commands_that_the_run_will_refuse_are_handed_on():
 
 async def test_children_of_a_strategy_are_killed_with_it():
     """Forked ones, and programs that it started, which hold its connection open."""
-    async with asked("Faulty") as strategist:
+    async with asked("Faulty", QUICK) as strategist:
         await runs(strategist)
         pending = asyncio.create_task(ask(strategist, 1, "forks children"))
-        await becomes(lambda: len(group_of(strategist)) == 28)
+        await becomes(lambda: len(strategies_of(os.getpid())) == 28)
         assert "did not answer" in (await pending).fallback
         await runs(strategist)
-        assert len(group_of(strategist)) == 1
+        assert len(strategies_of(os.getpid())) == 1
 
 
 async def test_a_strategy_that_hangs_at_its_start_is_started_again(tmp_path, monkeypatch):
@@ -210,7 +210,7 @@ async def test_a_program_that_is_not_there_is_a_reason():
 )
 async def test_a_state_that_is_not_loaded_gives_no_answer(name, why):
     """An answer of a strategy with another state than the run's would be no answer to this run."""
-    async with asked(name) as strategist:
+    async with asked(name, QUICK) as strategist:
         await runs(strategist)
         strategist.restore(write_state({"count": 7}))
         answer = await ask(strategist, 8)
@@ -221,7 +221,7 @@ async def test_a_state_that_is_not_loaded_gives_no_answer(name, why):
 
 async def test_a_question_that_is_not_waited_for_ends_the_process():
     """A later answer to it could be taken for that to the next one."""
-    async with asked("Faulty") as strategist:
+    async with asked("Faulty", QUICK) as strategist:
         await runs(strategist)
         await ask(strategist, 1)
         pending = asyncio.create_task(ask(strategist, 2, "hangs"))
@@ -241,4 +241,4 @@ async def test_a_closed_strategist_answers_nothing_and_starts_nothing():
         await strategist.close()
         assert "was closed" in (await ask(strategist, 1)).fallback
         strategist.start()
-        assert group_of(strategist) == []
+        assert strategies_of(os.getpid()) == []

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
+import sys
 import time
+from pathlib import Path
 
 from tests.strategy.packets import packet, seed
-from tests.supervisor.strategists import QUICK, Log, ask, asked, becomes, count_of, runs
+from tests.supervisor.strategists import LIARS, QUICK, Log, ask, asked, becomes, count_of, runs, strategies_of
 from tolariad.strategy import DefaultStrategy, write_state
 from tolariad.supervisor.strategist import Strategist, VoteKind
 from tolariad.supervisor.strategy_process import Allowance, StrategySetup
@@ -43,7 +46,7 @@ async def test_a_vote_that_hangs_is_no_vote():
 
 async def test_a_vote_beside_an_open_question_abstains_and_disturbs_nothing():
     """The question belongs to somebody else."""
-    async with asked("Faulty") as strategist:
+    async with asked("Faulty", QUICK) as strategist:
         await runs(strategist)
         await ask(strategist, 1)
         pending = asyncio.create_task(ask(strategist, 2, "hangs"))
@@ -162,3 +165,38 @@ async def test_a_packet_that_is_too_large_is_a_reason():
         answer = await strategist.ask(large, 1)
         assert "at most 65536 are allowed" in answer.fallback
         assert (await ask(strategist, 2)).fallback == ""
+
+
+# -- the process and its daemon ----------------------------------------------------------------------------------------
+
+DAEMON = """
+import asyncio, os, sys
+from tolariad.supervisor.strategist import Strategist
+from tolariad.supervisor.strategy_process import StrategySetup
+
+async def main():
+    strategist = Strategist(StrategySetup(strategy=sys.argv[1], environment=dict(os.environ)))
+    strategist.start()
+    while strategist.problem:
+        await asyncio.sleep(0.01)
+    print("ready", flush=True)
+    await asyncio.sleep(600)
+
+asyncio.run(main())
+"""
+
+
+def test_the_process_dies_with_its_daemon_and_is_the_first_to_be_killed_for_memory():
+    """Also if the daemon is killed with SIGKILL, and the strategy waits for nothing."""
+    daemon = subprocess.Popen([sys.executable, "-c", DAEMON, f"{LIARS}:Honest"], stdout=subprocess.PIPE)
+    try:
+        assert daemon.stdout.readline() == b"ready\n"
+        (pid,) = strategies_of(daemon.pid)
+        assert Path(f"/proc/{pid}/oom_score_adj").read_text() == "1000\n"
+    finally:
+        daemon.kill()
+        daemon.wait()
+    deadline = time.monotonic() + 20.0
+    while strategies_of(daemon.pid):
+        assert time.monotonic() < deadline, "it has outlived its daemon"
+        time.sleep(0.01)

@@ -18,7 +18,9 @@ def setup_of(model, loss, clip=None):
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     return SimpleNamespace(
         model=model,
-        owners=(Owner("host", optimizer),),
+        owners=[Owner("host", optimizer)],
+        host=(Owner("host", optimizer),),
+        garden=SimpleNamespace(active=False, plots={}),
         device=CPU,
         moves=True,
         forward=nullcontext,

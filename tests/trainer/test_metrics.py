@@ -73,6 +73,23 @@ def test_what_is_no_metric_is_refused_with_its_name(given, says):
         collected(given)
 
 
+@pytest.mark.parametrize("parts", [1, 2])
+def test_of_what_a_loss_returned_only_the_numbers_are_metrics(parts):
+    """The output of a model has logits, states and a cache too: they get no name and no value."""
+    made = StepMetrics()
+    output = {
+        "loss": torch.ones(()),
+        "logits": torch.ones(2, 3),
+        "aux": torch.tensor(0.5),
+        "cache": (None,),
+        "text": "x",
+    }
+    made.log(output, parts, but="loss")
+    assert (read(made), made.unreported()) == ({"aux": 0.5}, ("aux",))
+    made.log({"loss": torch.ones(()), "logits": torch.ones(2, 3), "hidden": None}, parts, but="loss")
+    assert made.is_empty, "nothing was a number"
+
+
 def test_the_names_that_the_run_has_already_count_too():
     """A known name is always taken; a new one only while there are fewer than 64."""
     names = [f"m{n}" for n in range(METRICS_MAX)]
@@ -101,7 +118,7 @@ def test_the_last_number_of_a_name_counts_and_of_micro_batches_the_mean():
 def test_tensors_of_a_device_are_read_together(monkeypatch, kinds):
     """In one transfer, begun before the update; another is only for what a hook logs after it."""
     # As on a device: none is read at once.
-    monkeypatch.setattr(metrics, "_read", lambda name, value: value.detach().reshape(()))
+    monkeypatch.setattr(metrics, "_read", lambda value: value.detach().reshape(()))
     monkeypatch.setattr(torch.Tensor, "is_cpu", False)
     made, transfers = StepMetrics(), []
     begin = metrics.Transfer

@@ -157,6 +157,17 @@ def test_data_without_a_length_draws_its_rates_for_the_steps_of_the_run(small):
     assert (known.steps_per_epoch, known.rates.groups[0].schedule.total_steps) == (2, 20)
 
 
+def test_data_without_a_length_needs_none_for_constant_rates(small):
+    """Nothing is computed from it. Every other schedule is refused with what to do."""
+    constant = {"base_lr": 0.1, "warmup_epochs": 0, "policy": "constant"}
+    made = small({"train_data": lambda cfg: Endless()}, epochs=10, learning_rate=constant)
+    assert made.rates.groups[0].schedule.total_steps is None
+    assert [note for note in made.notes if "an epoch ends where the data ends" in note]
+    for other in ({"policy": "cosine"}, {"policy": "step"}, {"warmup_epochs": 2}):
+        with pytest.raises(SetupRefused, match=r"does not tell how many batches .* set stop\.steps, or train at"):
+            small({"train_data": lambda cfg: Endless()}, epochs=10, learning_rate=constant | other)
+
+
 def test_groups_by_pattern_have_their_own_rates_and_arguments(small):
     """The first match counts, the rest share the defaults; each group follows its own base rate."""
     groups = [{"match": "*.bias", "weight_decay": 0.0, "base_lr": 0.5}, {"match": "0.*", "weight_decay": 0.3}]
@@ -232,7 +243,7 @@ class DistributedDataParallel(nn.Linear):
         ({"train_data": lambda cfg: 7}, {}, "give a Dataset"),
         ({"state_dict": lambda: {"a": {1}}}, {}, r"task\.a: a builtins\.set"),
         ({}, {"optimizer": {"groups": [{"match": "nope"}]}}, "'nope' matches no parameter"),
-        ({"train_data": lambda cfg: Endless()}, {}, r"give the loader a __len__, or set stop\.steps"),
+        ({"train_data": lambda cfg: Endless()}, {}, r"give the loader a __len__, set stop\.steps"),
         ({}, {"device": "cuda:7"}, "cuda"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",

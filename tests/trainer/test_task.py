@@ -63,7 +63,7 @@ def test_built_in_tasks_are_found_by_name():
         ("digit", "is not one of digits, chars"),
         ("./other.py:Mine", r"there is no file .*other\.py"),
         ("./mine.py:Other", r"^mine\.py has no 'Other'$"),
-        ("./mine.py:Mien", r"^mine\.py has no 'Mien'; did you mean 'Mine'\?$"),
+        ("./mine.py:Mien", r"^mine\.py has no 'Mien'; did you mean Mine\?$"),
         ("./mine.py:Half", "has no method train_data, loss;"),
         ("./mine.py:Lopsided", "has no method evaluate;"),
         ("./mine.py:Elsewhere", "has no method val_data, evaluate; rename val_loader to val_data, rename validation_"),

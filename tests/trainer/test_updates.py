@@ -219,7 +219,7 @@ def test_the_loss_of_the_step_is_the_one_that_the_task_returns(configured):
     ("name", "says"),
     [
         ("NeverUpdates", "made no update; call run.update.name, loss. in it"),
-        ("Misspells", "update.'juge'.: the optimizers are judge, maker; did you mean 'judge'"),
+        ("Misspells", "update.'juge'.: the optimizers are judge, maker; did you mean judge"),
         ("GivesText", "must return a dict of numbers by name; 'loss' is a str"),
         ("Detaches", r"update.'judge', loss.: the loss has no gradient. Give it as it was computed: not `loss.detach"),
         ("KeepsRun", "update.'judge'. was called outside of a step"),

@@ -13,8 +13,9 @@ from torch import nn
 
 from tolariad.core.settings.model import Settings, Stop
 from tolariad.trainer.data.feed import TensorFeed
+from tolariad.trainer.data.samples import samples_of
 from tolariad.trainer.errors import SetupRefused, TaskRaised
-from tolariad.trainer.step.validate import samples_of, try_evaluate, validate
+from tolariad.trainer.step.validate import try_evaluate, validate
 
 
 class Task:

@@ -60,6 +60,7 @@ def state(run: str | None, at: JournalPosition | None, full: bool, as_json: bool
 @click.command()
 @click.argument("run", required=False)
 @click.argument("topic", required=False, metavar="TOPIC")
+@click.argument("slot", required=False, metavar="[SLOT]")
 @click.option(
     "--at",
     callback=read_position,
@@ -75,22 +76,27 @@ def state(run: str | None, at: JournalPosition | None, full: bool, as_json: bool
     help="The format of an event: verbose has all fields.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-def why(run: str | None, topic: str | None, at: JournalPosition | None, style: str, as_json: bool) -> int:
+def why(run: str | None, topic: str | None, slot: str | None, *, as_json: bool, **how: Any) -> int:
     """Show the causes of an event of RUN, and its consequences.
 
     TOPIC selects the event: seq:N, step:N, a checkpoint's id, an event type, or one of these words: pause, resume,
     stop, end, death, hang, failure, freeze, checkpoint, rejected, rerun, completion, rollback, spike, skip, nan, lr,
-    violation, conservative, memory, phase. If several events fit, the newest is shown.
+    violation, conservative, memory, seed, phase. If several events fit, the newest is shown. With `RUN seed SLOT`, or
+    with the topic seed:SLOT, it is the newest of this slot.
     """
+    if slot is not None:
+        if topic != "seed":
+            raise click.UsageError(f"only the topic seed takes a slot, not {topic}")
+        topic = f"seed:{slot}"
     if topic is None:
         # One argument is the topic. A folder is no topic: its topic was forgotten.
         if run is None or Path(run).is_dir():
             raise click.MissingParameter(param_hint="'TOPIC'", param_type="argument")
-        return _answered(None, run, at, style, as_json=as_json)
-    return _answered(run, topic, at, style, as_json=as_json)
+        return _answered(None, run, as_json=as_json, **how)
+    return _answered(run, topic, as_json=as_json, **how)
 
 
-def _answered(run: str | None, topic: str, at: JournalPosition | None, style: str, *, as_json: bool) -> int:
+def _answered(run: str | None, topic: str, *, at: JournalPosition | None, style: str, as_json: bool) -> int:
     with Reader(runs.journal_folder(run)) as reader:
         until_seq = seq_at(reader, at) if at else None
         answer = explain(reader, topic, position=_as_position(topic), until_seq=until_seq)

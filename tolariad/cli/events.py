@@ -17,6 +17,7 @@ from journal.reader import Reader
 from tolariad.cli import output, runs
 from tolariad.cli.errors import Exit
 from tolariad.cli.wrapping import fitted_to
+from tolariad.core.nearest import all_near, did_you_mean
 from tolariad.core.plain import plain_event
 from tolariad.forensics import timeline
 from tolariad.forensics.positions import JournalPosition, parse_position
@@ -113,19 +114,16 @@ def _unheard_of(types: tuple[str, ...]) -> str:
 
     for text in types:
         if not any(name.startswith(text) for name in EVENT_TYPES):
-            near = ", ".join(_near(text, EVENT_TYPES))
-            hint = f"did you mean {near}?" if near else "docs/events.md lists all types"
-            return f"-t {text!r}: no event type begins with this; {hint}"
+            near = did_you_mean(", ".join(_near(text, EVENT_TYPES)))
+            return f"-t {text!r}: no event type begins with this{near or '; docs/events.md lists all types'}"
     return ""
 
 
 def _near(text: str, names: Iterable[str]) -> list[str]:
     """Return the names that contain the text, in upper or lower case, else those that are spelt alike."""
-    import difflib
-
     low = {name.lower(): name for name in names}
     inside = [name for name in low if text.lower() in name]
-    return [low[name] for name in inside[:5] or difflib.get_close_matches(text.lower(), low, n=3, cutoff=0.5)]
+    return [low[name] for name in inside[:5] or all_near(text.lower(), low, 3)]
 
 
 def _chosen(reader: Reader, query: timeline.Query, count: int | None, *, reverse: bool) -> Iterable[JournalEntry]:

@@ -7,6 +7,8 @@ from collections.abc import Mapping
 
 import click
 
+from tolariad.core.nearest import KEYS_ALIKE, did_you_mean, nearest
+
 
 class LazyGroup(click.Group):
     """A group whose commands are given as `{name: "module:attribute"}`. Those of module `rest` belong to it too."""
@@ -46,8 +48,5 @@ class LazyGroup(click.Group):
         try:
             return super().resolve_command(ctx, args)
         except click.UsageError as error:
-            import difflib
-
-            near = difflib.get_close_matches(args[0], self.list_commands(ctx), n=1)
-            hint = f" Did you mean {near[0]!r}?" if near else ""
-            raise click.UsageError(f"There is no command {args[0]!r}.{hint}", ctx) from error
+            hint = did_you_mean(nearest(args[0], self.list_commands(ctx), KEYS_ALIKE))
+            raise click.UsageError(f"There is no command {args[0]!r}{hint or '.'}", ctx) from error

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import csv
-import difflib
 import math
 import shutil
 import sys
@@ -19,6 +18,7 @@ import click
 
 from tolariad.cli import output, runs
 from tolariad.cli.errors import CommandError
+from tolariad.core.nearest import did_you_mean, nearest
 from tolariad.core.plain import STATE_SUFFIX, finite, number_state, rfc3339, safe
 from tolariad.forensics import numbers
 
@@ -90,9 +90,8 @@ def known(name: str, there: Iterable[str], *, by_epoch: bool = True) -> str:
         return name
     if not by_epoch and name.startswith(numbers.OF_A_VALIDATION):
         raise click.UsageError(f"{name!r} is a result of the validation after an epoch: add --epochs")
-    close = difflib.get_close_matches(name, list(there), 1, 0.5)
-    hint = f" Did you mean {close[0]!r}?" if close else ""
-    raise click.UsageError(f"The run has no number {name!r}; it has {', '.join(map(safe, there))}.{hint}")
+    hint = safe(did_you_mean(nearest(name, there)))
+    raise click.UsageError(f"The run has no number {name!r}; it has {', '.join(map(safe, there))}{hint or '.'}")
 
 
 def _of_steps(journal: Path) -> Table:

@@ -13,6 +13,7 @@ from typing import Any, Final
 from tolariad.cli.output import COLUMNS, counted, duration, number, painted, size
 from tolariad.cli.output import table as table_lines
 from tolariad.cli.wrapping import width
+from tolariad.core.phrases import listed
 from tolariad.forensics.words import safe
 
 _PHASE_COLOURS: Final = {
@@ -78,9 +79,14 @@ def _facts(status: Status) -> Iterator[str]:
         "emergency": emergency and f"{painted(safe(emergency['level'].upper()), 'red')}: {safe(emergency['why'])}",
         "mode": status.get("conservative") and _conservative(status["conservative"]),
         "memory": status.get("memory") and _memory(status["memory"]),
+        "strategy": status.get("strategy") and _strategy(status["strategy"]),
         "progress": _progress(status),
+        "seeds": status.get("seeds") and _seeds(status["seeds"]),
         "loss": _has(status, "loss")
         and f"{number(status['loss'], status['loss_state'])}  (lr {number(status['lr'])}, {_norm(status)})",
+        "metrics": ", ".join(
+            f"{safe(name)} {number(value)}" for name, value in (status.get("step_metrics") or {}).items()
+        ),
         "validation": _validation(status),
         "speed": status["steps_per_s"] and f"{status['steps_per_s']:.1f} steps/s, {duration(status['eta_s'])} left",
         "checkpoint": _checkpoint(status),
@@ -246,10 +252,32 @@ def _memory(pressure: Status) -> str:
     return f"{painted('short', 'yellow')} since {safe(str(pressure['since']))}: {held}; {kept}"
 
 
+def _strategy(told: Status) -> str:
+    shown = f"asked {counted(told['asked'], 'time')}"
+    if told["unanswered"]:
+        shown += f", {told['unanswered']} without an answer"
+    if told["answered_epoch"] is not None:
+        shown += f", answered last after epoch {told['answered_epoch']}"
+    if told["waits_for"] is not None:
+        shown += f", training waits for its answer after epoch {told['waits_for']}"
+    if told["fallback"] is not None:
+        shown += f": {safe(told['fallback'])}"
+    return f"{shown} {painted('(not asked for a while: it failed too often)', 'yellow')}" if told["open"] else shown
+
+
 def _conservative(mode: Status) -> str:
     when = f"for {duration(mode['age_s'])}" if mode["age_s"] is not None else f"since {mode['since']}"
     healthy = counted(mode["healthy_epochs"], "healthy epoch")
     return f"{painted('conservative', 'yellow')} {when}, {healthy} since: {safe(mode['why'])}"
+
+
+def _seeds(seeds: list[Status]) -> str:
+    """Return the first slots with their stages, and how many more there are; alpha while a seed is blended in."""
+    each = (
+        f"{safe(one['slot'])} {one['stage']}" + (f" (alpha {one['alpha']:.3g})" if one["stage"] == "BLENDING" else "")
+        for one in seeds
+    )
+    return listed(each)
 
 
 def _trainer(trainer: Status) -> str:

@@ -148,11 +148,15 @@ def export_weights(run: str | None, id_: str | None, weights: Weights | None, fi
         raise CommandError(Exit.NO, what, hint=hint, name="CheckpointUnusable") from error
     if as_json:
         shown = {"id": entry.id, "step": entry.step, "epoch": entry.epoch, "weights": chosen.value, "file": str(file)}
-        output.put_json({**shown, "tensors": done.tensors, "size": done.size})
+        more = {"seeds": done.seeds} if done.seeds else {}
+        output.put_json({**shown, "tensors": done.tensors, "size": done.size, **more})
     else:
         what = f"{chosen.value} weights of checkpoint {entry.id}, step {entry.step}"
         held = f"{output.counted(done.tensors, 'tensor')}, {output.size(done.size)}"
         output.put(safe(f"{file}: {what}: {held}"))
+        if done.seeds:
+            slots = ", ".join(done.seeds)
+            output.put(safe(f"They include the seeds in {slots}: put these into the model first, by regrow()."))
     return Exit.DONE
 
 

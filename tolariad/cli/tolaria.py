@@ -19,6 +19,7 @@ COMMANDS: Final = {
     "watch": "tolariad.cli.live:watch",
     "quarantine": "tolariad.cli.quarantine:quarantine",
     "lr": "tolariad.cli.rates:lr",
+    "seeds": "tolariad.cli.seeds:seeds",
     "logs": "tolariad.cli.logs:logs",
     "list": "tolariad.cli.live:list_runs",
     "events": "tolariad.cli.events:events",

@@ -22,7 +22,7 @@ from tolariad.control.order_methods import METHODS, described, read_order
 from tolariad.control.outcome import Outcome, ended_with_daemon, outcome_of
 from tolariad.control.peer import Operators, Rate
 from tolariad.control.status import RunStatus
-from tolariad.control.tables import BudgetTable, RateTable
+from tolariad.control.tables import BudgetTable, RateTable, SeedTable
 from tolariad.control.wire import INTERFACE, SERVICE, Call, own_error, read_parameters, service_error
 from tolariad.core.base import Actor, Event, Seconds, Seq
 from tolariad.core.decision import Answer, Refusal
@@ -59,6 +59,9 @@ class ControlPort(Protocol):
 
     def rates(self) -> RateTable:
         """Return the learning rates as of the last durable event. Cheap; never waits."""
+
+    def seeds(self) -> SeedTable:
+        """Return slots and seeds as of the last durable event. Cheap; never waits."""
 
     def budgets(self) -> BudgetTable:
         """Return the budgets as of the last durable event. Cheap; never waits."""
@@ -124,6 +127,7 @@ class Methods:
             f"{INTERFACE}.Budgets": _shows("table", port.budgets),
             f"{INTERFACE}.Events": self._events,
             f"{INTERFACE}.LrShow": _shows("rates", port.rates),
+            f"{INTERFACE}.SeedsList": _shows("seeds", port.seeds),
             **dict.fromkeys(METHODS, self._change),
         }
 

@@ -16,7 +16,7 @@ import msgspec
 
 from tolariad.control.outcome import Outcome, OutcomeState
 from tolariad.control.status import NumberState, RunStatus, SaidStatus, Server, TroubleStatus
-from tolariad.control.tables import BudgetTable, RateTable
+from tolariad.control.tables import BudgetTable, RateTable, SeedTable
 from tolariad.control.wire import INTERFACE, Call, read_parameters, service_error
 from tolariad.core.base import Batch, Epoch
 from tolariad.core.control.words import Command
@@ -53,7 +53,7 @@ _FORMS: Final[dict[Any, _Form]] = {
     Batches: _Form(QuarantinedBatches, lambda given: Batches(given.epoch, given.first, given.last)),
 }
 # The types of replies that methods of the description name.
-_REPLIES: Final = (RunStatus, BudgetTable, RateTable, Outcome)
+_REPLIES: Final = (RunStatus, BudgetTable, RateTable, SeedTable, Outcome)
 # The names of types in the description, if they are not those of the code.
 _NAMES: Final[dict[Any, str]] = {
     PolicyName: "RatePolicy",

@@ -8,22 +8,18 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import socket
 import sys
 import time
-from contextlib import suppress
-from pathlib import Path
 from typing import Any, Final
 
-from journal.fork import abandon_after_fork
+from journal.fork import abandon_after_fork, close_descriptors
 from tolariad.control.connection import Connection, ServerLimits
 from tolariad.control.methods import ControlPort, Methods
 from tolariad.control.peer import Operators
 from tolariad.control.place import BACKLOG, Bound, remove_made
 from tolariad.control.wire import own_error
 
-_DESCRIPTORS: Final = Path("/proc/self/fd")
 _log: Final = logging.getLogger(__name__)
 
 
@@ -78,8 +74,7 @@ class ControlServer:
 
         They are found by their address, because one that is just being accepted is in no list of ours yet.
         """
-        for entry in tuple(_DESCRIPTORS.iterdir()):
-            _close_if_at(self._address, int(entry.name))
+        close_descriptors(lambda one: _is_at(self._address, one))
 
     def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         if self._methods.closing.is_set():
@@ -114,11 +109,10 @@ class ControlServer:
         raise own_error("Refused", why)
 
 
-def _close_if_at(address: str, descriptor: int) -> None:
-    """Close the descriptor if it is of a Unix socket with this address of its own."""
-    with suppress(OSError):  # no socket, or the listing of descriptors itself
-        found = socket.socket(fileno=descriptor)
-        is_ours = found.family == socket.AF_UNIX and found.getsockname() == address
+def _is_at(address: str, descriptor: int) -> bool:
+    """Return whether the descriptor is of a Unix socket with this address of its own. Raises OSError for no socket."""
+    found = socket.socket(fileno=descriptor)
+    try:
+        return found.family == socket.AF_UNIX and found.getsockname() == address
+    finally:
         found.detach()
-        if is_ours:
-            os.close(descriptor)

@@ -9,6 +9,8 @@ from typing import Annotated, Any, Final, Literal
 
 import msgspec
 
+from tolariad.control.strategy_status import StrategyStatus, strategy_status
+from tolariad.control.tables import SeedStatus, growing
 from tolariad.core.checkpoints.catalogue_slice import none_left
 from tolariad.core.plain import finite, number_state, rfc3339
 from tolariad.core.run import limit_ask as limits
@@ -147,9 +149,10 @@ class RunStatus(msgspec.Struct, frozen=True, kw_only=True):
 
     A number that is not finite is null; the field `..._state` beside it holds `nan`, `pos_inf` or `neg_inf`. `time` is
     now or, without a daemon, the time of the last step or of the run's start. `metrics`: all values of the last
-    validation, by the task's names. `said`: the newest actions, oldest first. `troubles`: all kinds that there were
-    since the run began, the one that occurred last at the end. `served_by`: `daemon` or `library` (a program that
-    calls `Tolaria.train` or `run`), absent if the run is not live; `pid` is this process.
+    validation, by the task's names; `step_metrics`: those of the last step. `said`: the newest actions, oldest first.
+    `troubles`: all kinds that there were since the run began, the one that occurred last at the end. `served_by`:
+    `daemon` or `library` (a program that calls `Tolaria.train` or `run`), absent if the run is not live; `pid` is this
+    process.
     """
 
     name: str
@@ -196,9 +199,12 @@ class RunStatus(msgspec.Struct, frozen=True, kw_only=True):
     memory: MemoryStatus | None
     emergency: EmergencyStatus | None
     disk_low: str | None
+    strategy: StrategyStatus | None = None
     said: tuple[SaidStatus, ...] = ()
     troubles: tuple[TroubleStatus, ...] = ()
     served_by: Server | None = None
+    step_metrics: dict[str, float | None] = {}
+    seeds: tuple[SeedStatus, ...] = ()
 
 
 def run_status(state: RunState, directory: str, facts: LiveFacts) -> RunStatus:
@@ -207,6 +213,8 @@ def run_status(state: RunState, directory: str, facts: LiveFacts) -> RunStatus:
     failed = facts.journal_failed
     phase = Phase.FROZEN if failed and run.phase not in TERMINAL else run.phase
     total = limits.steps_in_all(state)
+    if phase is Phase.COMPLETED and not progress.steps_per_epoch:
+        total = progress.step  # the data ended; `stop.steps` was only what it might have had at most
     speed = speed_steps_s(progress, facts.mono_ns) if live and phase in TRAINING else None
     metric, emergency = progress.metrics.get, state.emergency
     return RunStatus(
@@ -247,10 +255,13 @@ def run_status(state: RunState, directory: str, facts: LiveFacts) -> RunStatus:
         conservative=_conservative(state, facts),
         emergency=EmergencyStatus(level=emergency.level.value, why=emergency.why) if emergency.level else None,
         memory=_memory(state, facts),
+        strategy=strategy_status(state, facts.mono_ns),
         disk_low=state.disk.words if state.disk.low is not None else None,
         said=tuple(_said(one) for one in state.said.latest),
         troubles=_troubles(state),
         served_by=facts.served_by,
+        step_metrics={name: finite(value) for name, value in progress.step_metrics.items()},
+        seeds=growing(state),
     )
 
 
@@ -312,9 +323,9 @@ def _ordered(state: RunState) -> str | None:
 def _last_error(state: RunState, failed: str | None) -> str | None:
     if failed or state.run.phase is Phase.FAILED:
         return failed or state.run.why
-    if state.run.phase is Phase.COMPLETED:
-        return None  # what a trainer died of was overcome; `deaths_total` counts it
     trainer = state.trainer
+    if state.run.phase is Phase.COMPLETED or (state.run.phase is Phase.STOPPED and not trainer.deaths):
+        return None  # what a trainer died of was overcome; `deaths_total` counts it
     why = trainer.exception.words if trainer.exception is not None else trainer.last_death
     return f"the trainer ended: {why}" if trainer.last_death else None
 

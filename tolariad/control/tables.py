@@ -1,4 +1,4 @@
-"""The tables that clients get: budgets, with a row for each that this version measures, and learning rates by group.
+"""The tables that clients get: budgets, with a row for each that this version measures; learning rates; seeds by slot.
 
 Limits, rates and orders come from folded state, measurements from histograms.
 """
@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import msgspec
+from msgspec.structs import replace
 
 from tolariad.core.checkpoints import ask as retention
 from tolariad.core.health.budgets import BUDGETS, Kind, Unit
@@ -15,6 +16,8 @@ from tolariad.core.health.histogram import Meter, with_one
 from tolariad.core.learning_rate.group import rate_of
 from tolariad.core.plain import finite, rfc3339
 from tolariad.core.rates.words import SetRate
+from tolariad.core.seeds import ask as seeds
+from tolariad.core.seeds.stages import PLANTED, Stage
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -169,3 +172,109 @@ def _rate_group(state: RunState, index: int, step: int) -> RateGroup:
         changed_why=change.reason if change else None,
         changed_time=rfc3339(change.wall) if change else None,
     )
+
+
+class SeedStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """A slot that is not empty, or not free yet: its stage by Leyline's name, and the seed's share in the output."""
+
+    slot: str
+    stage: str
+    alpha: float
+
+
+class SeedRow(msgspec.Struct, frozen=True, kw_only=True):
+    """One slot and its seed. `stage` is its name in Leyline; in DORMANT the slot is empty, and most fields are absent.
+
+    `alpha`: the seed's share in the slot's output. `number`: which germination of the run it is, from 1. `waiting`: the
+    stage of a pending move. `steps` in this stage, and `epochs` since the germination, that were completed.
+    `free_after`: the epoch after which a culled slot can germinate again. The last measurements are those of an
+    epoch's end or of a gate: `gradient_norm`, `learning_rate`, and `dropped` updates since the move.
+    """
+
+    slot: str
+    layer_depth: int
+    stage: str
+    alpha: float
+    number: int | None = None
+    blueprint: str | None = None
+    parameters: int | None = None
+    steps: int | None = None
+    epochs: int | None = None
+    gradient_norm: float | None = None
+    learning_rate: float | None = None
+    dropped: int | None = None
+    waiting: str | None = None
+    quarantine: str | None = None
+    free_after: int | None = None
+    moved_step: int | None = None
+    moved_by: str | None = None
+    moved_why: str | None = None
+
+
+class SeedTable(msgspec.Struct, frozen=True, kw_only=True):
+    """All slots, in the order of the model's modules. `step` is the last applied one.
+
+    `germinations`: how many were ever ordered. `blueprints`: the names that a germination can give.
+    """
+
+    step: int
+    conservative: bool
+    germinations: int
+    blueprints: tuple[str, ...]
+    slots: tuple[SeedRow, ...]
+
+
+def seed_table(state: RunState) -> SeedTable:
+    """Return slots and seeds as of this state."""
+    return SeedTable(
+        step=state.progress.step,
+        conservative=state.stability.conservative,
+        germinations=state.seeds.germinations,
+        blueprints=state.seeds.blueprints,
+        slots=tuple(_seed_row(state, one.name, one.layer_depth) for one in state.seeds.slots),
+    )
+
+
+def _seed_row(state: RunState, slot: str, layer_depth: int) -> SeedRow:
+    seed, step, measure = state.seeds.seed(slot), state.progress.step, state.seeds.measures.get(slot)
+    waiting, entry = seeds.waiting_move(state, slot), state.quarantine.of_seed(slot)
+    row = SeedRow(
+        slot=slot,
+        layer_depth=layer_depth,
+        stage=seed.stage.name,
+        alpha=seed.alpha_after(step),
+        waiting=waiting.stage.name if waiting else None,
+        quarantine=entry.name if entry else None,
+    )
+    if seed.stage is Stage.DORMANT:
+        return row
+    is_there = seed.stage in PLANTED
+    return replace(
+        row,
+        number=seed.germination,
+        blueprint=seed.blueprint,
+        parameters=seed.parameters_added if is_there else None,
+        steps=max(0, step - seed.since_step + 1),
+        epochs=max(0, state.progress.epoch_finished - seed.born_epochs),
+        gradient_norm=_measured(measure.gradient_norm) if measure else None,
+        learning_rate=_measured(measure.learning_rate) if measure else None,
+        dropped=measure.dropped if measure else None,
+        free_after=None if is_there else seeds.embargo_ends(state, seed),
+        moved_step=seed.since_step,
+        moved_by=seed.by or None,
+        moved_why=seed.reason or None,
+    )
+
+
+def _measured(value: float) -> float | None:
+    """Return a number that was measured, or None."""
+    return None if value < 0 else finite(value)
+
+
+def growing(state: RunState) -> tuple[SeedStatus, ...]:
+    """Return the slots that are not free, with their stages."""
+    found, step = state.seeds, state.progress.step
+    if not found.seeds:
+        return ()
+    seeds = (found.seed(one.name) for one in found.slots if one.name in found.seeds)
+    return tuple(SeedStatus(slot=one.slot, stage=one.stage.name, alpha=one.alpha_after(step)) for one in seeds)

@@ -64,7 +64,7 @@ class Event(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_f
     `cause` is the sequence number of the event that led to this one (0: it came from outside). `root` is the first of
     that chain (its own number if it has no cause). `skippable` events never change RunState; an older reader may skip
     them. `ORDER` is the name of the order that the event accepts, or "" if it accepts none; such an event has a field
-    `id`.
+    `id`. A type that accepts several orders says which by `accepts` and `accepted`.
     """
 
     ORDER: ClassVar[str] = ""
@@ -85,6 +85,16 @@ class Event(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_f
         Raises TypeError if a field without a default is in neither.
         """
         return cls(**{**{name: getattr(source, name) for name in _shared(cls, type(source))}, **more})
+
+    @classmethod
+    def accepts(cls) -> tuple[str, ...]:
+        """Return the names of the orders that an event of this type accepts."""
+        return (cls.ORDER,) if cls.ORDER else ()
+
+    @property
+    def accepted(self) -> str:
+        """Return the name of the order that the event accepts, or ""."""
+        return self.ORDER
 
     def caused_by(self, at: Cause | None) -> Self:
         """Return the event with this cause; None: the event that its rule reacts to."""

@@ -13,6 +13,7 @@ from tolariad.core.rollback import ask as rollback
 from tolariad.core.state import RunState
 from tolariad.core.steps.rules import next_step
 from tolariad.core.steps.words import StepReport
+from tolariad.core.strategy import ask as strategy
 
 
 def decide(state: RunState, given: Input, now: Now) -> Decided[RunState]:
@@ -31,4 +32,4 @@ def overdue(state: RunState, now: Now) -> Input | None:
 
     The kernel asks in every turn, at least once a second.
     """
-    return rollback.overdue(state, now.mono)
+    return rollback.overdue(state, now.mono) or strategy.overdue(state, now.mono)

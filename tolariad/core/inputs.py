@@ -14,6 +14,7 @@ import msgspec
 from tolariad.core.base import Actor, Event, Nanoseconds, Seconds
 from tolariad.core.health.budget_words import Tally
 from tolariad.core.run.words import ConfigChanged
+from tolariad.core.strategy import words as strategy
 from tolariad.core.trainer.words import DeathReason, SchedulingRecorded, TrainerDied, TrainerEnded
 from tolariad.core.vocabulary import AnyCommand, Report
 
@@ -86,7 +87,7 @@ class TrainerSpawned(Input, frozen=True, kw_only=True):
 
 
 class TrainerGone(Input, frozen=True, kw_only=True):
-    """The trainer is reaped and its channel is drained, or it could not be started."""
+    """The trainer is reaped and its channel is drained, or it could not be started. `in_program`: see TrainerDied."""
 
     incarnation: int
     reason: DeathReason
@@ -95,6 +96,7 @@ class TrainerGone(Input, frozen=True, kw_only=True):
     signal: str = ""
     output: str = ""
     stacks: str = ""
+    in_program: bool = False
 
 
 class TrainerSilent(Input, frozen=True, kw_only=True):
@@ -167,6 +169,39 @@ class BudgetsReported(Input, frozen=True, kw_only=True):
     """The daemon's own measurements since the last such input."""
 
     tallies: tuple[Tally, ...]
+
+
+class StrategyReply(Input, frozen=True, kw_only=True):
+    """The strategy's answer to the question of this generation, with its state after it.
+
+    `fallback`: why it has none; then there are no commands. `is_late`: because it was not there in time. `misread`:
+    messages of another version of the contract.
+    """
+
+    generation: int
+    commands: tuple[strategy.StrategyCommand, ...] = ()
+    state: bytes = b""
+    spans: strategy.StrategySpans = strategy.StrategySpans()
+    packet_bytes: int = 0
+    fallback: str = ""
+    is_late: bool = False
+    misread: int = 0
+
+
+class StrategyOverdue(Input, frozen=True, kw_only=True):
+    """The time for an answer to the question of this generation is over."""
+
+    generation: int
+
+
+class VoteGiven(Input, frozen=True, kw_only=True):
+    """The strategy's vote on the rollback to `checkpoint`, or that its time is over."""
+
+    rollback: str
+    checkpoint: str
+    vote: strategy.Vote
+    why: str = ""
+    seconds: Seconds = 0.0
 
 
 # After each of these no trainer lives. After `Opened`, because the trainer of the previous daemon died with it.

@@ -5,8 +5,8 @@ docs/contributing.md shows how to add one.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Final
+from collections.abc import Callable, Mapping
+from typing import Any, Final
 
 from msgspec.structs import replace
 
@@ -17,6 +17,7 @@ from tolariad.core.control.rules import Order
 from tolariad.core.health import emergency_rules, quarantine_rules
 from tolariad.core.health import quarantine_words as qv
 from tolariad.core.health import words as hv
+from tolariad.core.rates import hyper_words as hp
 from tolariad.core.rates import rules as rate_rules
 from tolariad.core.rates import words as lv
 from tolariad.core.reaction_sentences import rollback_answer
@@ -24,9 +25,17 @@ from tolariad.core.rollback import rules as rollback_rules
 from tolariad.core.rollback import words as rb
 from tolariad.core.run import limit_rules
 from tolariad.core.run import words as rv
+from tolariad.core.seeds import rules as seed_rules
+from tolariad.core.seeds import words as sd
 from tolariad.core.sentences import sentence
+from tolariad.core.strategy import rules as strategy_rules
+from tolariad.core.strategy import words as gv
 
 _RUN_ENDS: Final = (rv.RunCompleted, rv.RunFailed, rv.RunStopped)
+
+
+def _seed_order(rule: Callable[[Any, Any], Any]) -> Order:
+    return Order(rule, done=(sd.SeedMoved,), failed=(sd.SeedMoveAborted,), overtaken_by=_RUN_ENDS)
 
 
 ORDERS: Final[Mapping[type[cv.Command], Order]] = {
@@ -75,4 +84,15 @@ ORDERS: Final[Mapping[type[cv.Command], Order]] = {
     # The trainer gets it at once, and the next trainer with its order to train.
     qv.QuarantineAdd: Order(quarantine_rules.order_to_add, done=(qv.QuarantineAdded,)),
     qv.QuarantineRemove: Order(quarantine_rules.order_to_remove, done=(qv.QuarantineRemoved,)),
+    sd.SeedGerminate: _seed_order(seed_rules.order_to_germinate),
+    sd.SeedAdvance: _seed_order(seed_rules.order_to_advance),
+    sd.SeedCull: _seed_order(seed_rules.order_to_cull),
+}
+
+# The orders that a command of the strategy may lead to. Operators have the first three, and others instead of the rest.
+ADAPTATIONS: Final[Mapping[type[cv.Command], Order]] = {
+    **{kind: ORDERS[kind] for kind in (cv.Pause, rb.Rollback, hv.RaiseEmergency)},
+    gv.AdaptSeed: Order(strategy_rules.adapt_seed, done=(sd.SeedMoved,), failed=(sd.SeedMoveAborted,)),
+    hp.AdjustOptimizer: Order(rate_rules.adjust, done=(hp.HyperparametersChanged, lv.RateChanged)),
+    gv.SetBreaker: Order(strategy_rules.set_breaker, done=(gv.BreakerSet,)),
 }

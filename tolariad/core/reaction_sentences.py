@@ -1,4 +1,4 @@
-"""The sentences of what a run does about rates, its model's shape, budgets, rollbacks, snapshots and its health.
+"""The sentences of what a run does about rates, its model's shape, seeds, budgets, rollbacks, snapshots and its health.
 
 Promises: as `core.sentences`, whose table includes this one.
 """
@@ -19,6 +19,8 @@ from tolariad.core.learning_rate.group import Group
 from tolariad.core.phrases import because, by, counted, listed, size
 from tolariad.core.rates import words as lr
 from tolariad.core.rollback import words as rb
+from tolariad.core.seeds import words as sd
+from tolariad.core.seeds.stages import Stage
 from tolariad.core.snapshots import words as sn
 
 _SIGNALS: Final = {
@@ -72,6 +74,40 @@ def _plateau(e: lr.PlateauReached) -> str:
 def _changed(e: arch.ArchitectureChanged) -> str:
     called = f"{e.name} {e.arguments}" if len(e.arguments) <= 60 else e.name
     return f"The model has another shape from step {e.applied_before_step} on: {called}; {e.parameters} parameters."
+
+
+def _slots(e: sd.SeedSlotsRegistered) -> str:
+    if not e.slots:
+        return "The model has no slots for seeds any more."
+    return f"The model has {counted(len(e.slots), 'slot')} for seeds: {listed(one.name for one in e.slots)}."
+
+
+def _move_ordered(e: sd.SeedMoveOrdered) -> str:
+    grown = f" from blueprint {e.blueprint}" if e.blueprint else ""
+    return f"The seed in slot {e.slot} is to move to {e.stage.name}{grown}, ordered{by(e)}"
+
+
+def _moved(e: sd.SeedMoved) -> str:
+    at = f"from step {e.applied_before_step} on"
+    match e.stage:
+        case Stage.GERMINATED:
+            added = counted(e.parameters_added, "parameter")
+            return f"A seed germinated in slot {e.slot} {at}: {e.blueprint}, {added}."
+        case Stage.BLENDING:
+            return f"The seed in slot {e.slot} is blended in over {counted(e.blend_steps, 'step')}, {at}."
+        case Stage.FOSSILIZED:
+            return f"The seed in slot {e.slot} is a permanent part of the model {at}."
+        case Stage.CULLED:
+            return f"The seed in slot {e.slot} was culled; its module is removed {at}{because(e.reason)}"
+        case Stage.DORMANT:
+            return f"Slot {e.slot} is free again {at}."
+        case _:
+            return f"The seed in slot {e.slot} is in {e.stage.name} {at}."
+
+
+def _measured(e: sd.SeedsMeasured) -> str:
+    each = (f"{one.slot} {one.stage.name}, alpha {one.alpha:.4g}" for one in e.seeds)
+    return f"Measured {counted(len(e.seeds), 'seed')} at the end of epoch {e.epoch}: {listed(each) or 'none'}."
 
 
 def _exceeded(e: bv.BudgetExceeded) -> str:
@@ -179,6 +215,11 @@ REACTIONS: Final[dict[type[Event], str | Callable[[Any], str]]] = {
     lr.OptimizerRebuildCommitted: "The optimizer {e.optimizer} was rebuilt in {e.elapsed_ms:.3g} ms.",
     lr.OptimizerRebuildAborted: "The rebuild of the optimizer {e.optimizer} was given up{why}",
     arch.ArchitectureChanged: _changed,
+    sd.SeedSlotsRegistered: _slots,
+    sd.SeedMoveOrdered: _move_ordered,
+    sd.SeedMoved: _moved,
+    sd.SeedMoveAborted: lambda e: f"The seed in slot {e.slot} did not move to {e.stage.name}{because(e.why)}",
+    sd.SeedsMeasured: _measured,
     bv.BudgetsMeasured: lambda e: f"Measured {counted(len(e.tallies), 'budget')} in epoch {e.epoch}.",
     bv.BudgetExceeded: _exceeded,
     bv.MemoryPressed: "Memory is short: {e.budget} holds {e.percent:.3g} %, over its share of {e.limit:.3g} %.",

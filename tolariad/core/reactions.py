@@ -32,11 +32,16 @@ from tolariad.core.rollback import words as rb
 from tolariad.core.run import limit_rules
 from tolariad.core.run import rules as run_rules
 from tolariad.core.run import words as rv
+from tolariad.core.seeds import rules as seed_rules
+from tolariad.core.seeds import words as sd
 from tolariad.core.snapshots import rules as snapshot_rules
 from tolariad.core.snapshots import words as sn
 from tolariad.core.state import RunState, apply
 from tolariad.core.steps import rules as step_rules
 from tolariad.core.steps import words as sv
+from tolariad.core.strategy import rules as strategy_rules
+from tolariad.core.strategy import words as gv
+from tolariad.core.strategy_reactions import STRATEGY, STRATEGY_APPLIED
 from tolariad.core.trainer import rules as trainer_rules
 from tolariad.core.trainer import words as tv
 
@@ -44,6 +49,7 @@ from tolariad.core.trainer import words as tv
 _FACTS: Final = (rv.JournalRecovered, rv.GapRecorded, rv.RunStarted, rv.DaemonStarted, rv.ConfigChanged)
 # The ends of all operations that a trainer had open when it was gone.
 _ENDS: Final = (
+    gv.StrategyTimedOut,
     ck.CheckpointAborted,
     sn.SnapshotAborted,
     sv.ValidationAborted,
@@ -55,6 +61,7 @@ _ENDS: Final = (
 _EMERGENCY: Final = (hv.ConservativeModeEntered, rb.RollbackBegun, rv.RunFrozen)
 _UNUSABLE: Final = (sn.SnapshotRejected, ck.CheckpointUnfit, ck.CheckpointRejected)
 _RETAINED: Final = (ck.CheckpointDeletionBegun, ck.StorageExhausted, ck.StorageRelieved)
+_MOVED: Final = (sd.SeedMoved, sd.SeedMoveAborted, cv.ReportRefused)
 
 TABLE: Final[tuple[Row[RunState], ...]] = (
     # -- inputs --------------------------------------------------------------------------------------------------------
@@ -110,7 +117,8 @@ TABLE: Final[tuple[Row[RunState], ...]] = (
         tv.ReadyReport,
         trainer_rules.ready,
         rate_rules.registered,
-        makes=(tv.ExecutionContextRecorded, rv.RunFailed, lv.LrGroupsRegistered),
+        seed_rules.registered,
+        makes=(tv.ExecutionContextRecorded, rv.RunFailed, lv.LrGroupsRegistered, sd.SeedSlotsRegistered),
     ),
     on(tv.SetupRefusedReport, trainer_rules.setup_refused, makes=(rv.RunFailed,)),
     on(tv.ExceptionReport, trainer_rules.raised, makes=(tv.ExceptionRaised,)),
@@ -154,7 +162,13 @@ TABLE: Final[tuple[Row[RunState], ...]] = (
     ),
     on(cv.HeldReport, checkpoint_rules.of_stop_held, run_rules.paused, makes=(ck.CheckpointBegun, rv.RunPaused)),
     # A kind of boundary order adds its rule here; the others find that the order is none of theirs.
-    on(bw.BoundaryOrderReport, rate_rules.applied, makes=(lv.RateChanged, lv.RateOrderAborted)),
+    on(
+        bw.BoundaryOrderReport,
+        *(rate_rules.applied, seed_rules.moved, strategy_rules.hyper_applied, strategy_rules.state_kept),
+        makes=(lv.RateChanged, lv.RateOrderAborted, *_MOVED, *STRATEGY_APPLIED),
+    ),
+    on(sd.SeedMovedReport, seed_rules.moved, makes=_MOVED),
+    on(sd.SeedsMeasuredReport, seed_rules.measured, makes=(sd.SeedsMeasured,)),
     on(lv.RatesStandingReport, rate_rules.standing, makes=(lv.RatesRestored,)),
     on(lv.RateViolationReport, rate_rules.violated, makes=(lv.LrViolationDetected,)),
     on(lv.AuditReport, rate_rules.audited, makes=(lv.AuditDiffered,)),
@@ -216,7 +230,9 @@ TABLE: Final[tuple[Row[RunState], ...]] = (
         quarantine_rules.remove_ended,
         checkpoint_rules.after_epoch,
         snapshot_rules.after_epoch,
+        seed_rules.follow,
         # Who is asked at the end of an epoch adds its rule above this line.
+        strategy_rules.ask,
         boundary_rules.go_on,
         makes=(
             lv.PlateauReached,
@@ -227,12 +243,13 @@ TABLE: Final[tuple[Row[RunState], ...]] = (
             qv.QuarantineRemoved,
             ck.CheckpointBegun,
             sn.SnapshotBegun,
+            sd.SeedMoveOrdered,
+            gv.StrategyAsked,
         ),
     ),
     on(
         sv.ValidationFinished,
-        limit_rules.after_validation,
-        detection_rules.after_validation,
+        *(limit_rules.after_validation, detection_rules.after_validation),
         makes=(sv.ValidationImproved, rv.RunFailed, hv.InstabilityDetected),
     ),
     # -- the trainer ---------------------------------------------------------------------------------------------------
@@ -242,9 +259,10 @@ TABLE: Final[tuple[Row[RunState], ...]] = (
         trainer_rules.train,
         checkpoint_rules.first,
         boundary_rules.send_waiting,
+        strategy_rules.ask_again,
         budget_rules.tell_pressure_again,
         run_rules.hold,
-        makes=(rv.RunFailed, ck.CheckpointBegun),
+        makes=(rv.RunFailed, ck.CheckpointBegun, gv.StrategyAsked),
     ),
     on(
         ck.TrainingStarted,
@@ -263,6 +281,7 @@ TABLE: Final[tuple[Row[RunState], ...]] = (
     on(cv.ReportRefused, trainer_rules.untrusted),
     on(
         tv.TrainerDied,
+        strategy_rules.overtaken,
         budget_rules.exceeded,
         trainer_rules.abort_open,
         rollback_rules.complete_open,
@@ -276,6 +295,7 @@ TABLE: Final[tuple[Row[RunState], ...]] = (
     ),
     on(
         tv.TrainerEnded,
+        strategy_rules.overtaken,
         budget_rules.exceeded,
         trainer_rules.abort_open,
         rollback_rules.complete_open,
@@ -320,22 +340,30 @@ TABLE: Final[tuple[Row[RunState], ...]] = (
     on(sn.SnapshotRejected, snapshot_rules.verify_next),
     on(lv.RateOrdered, boundary_rules.send),
     on(lv.RatesRestored, rate_rules.back_off, makes=(rb.RatesBackedOff, lv.RateOrdered)),
-    on(qv.QuarantineAdded, quarantine_rules.send),
+    on(qv.QuarantineAdded, quarantine_rules.send, seed_rules.follow, makes=(sd.SeedMoveOrdered,)),
     on(qv.QuarantineRemoved, quarantine_rules.send),
+    on(sd.SeedMoveOrdered, boundary_rules.send),
+    on(sd.SeedMoved, seed_rules.follow, makes=(sd.SeedMoveOrdered,)),
     # -- rollbacks -----------------------------------------------------------------------------------------------------
     on(rb.RollbackRequested, rollback_rules.begin_ordered, makes=(rb.RollbackBegun, rb.RollbackAborted)),
     on(
         rb.RollbackBegun,
+        strategy_rules.overtaken,
         checkpoint_rules.beyond_target,
         rollback_rules.prepare,
+        strategy_rules.ask_vote,
         rollback_rules.without_trainer,
         boundary_rules.go_on_closed,
-        makes=(rb.RolledBack, rv.RunPaused),
+        makes=(gv.StrategyTimedOut, rb.RolledBack, rv.RunPaused),
     ),
-    on(rb.RollbackEscalated, checkpoint_rules.beyond_target, rollback_rules.prepare),
+    on(rb.RollbackEscalated, checkpoint_rules.beyond_target, rollback_rules.prepare, strategy_rules.ask_vote),
     on(rb.RollbackHeard, budget_rules.exceeded, makes=(bv.BudgetExceeded,)),
     on(rb.RollbackPrepared, budget_rules.exceeded, makes=(bv.BudgetExceeded,)),
-    on(rb.RolledBack, budget_rules.exceeded, makes=(bv.BudgetExceeded,)),
+    on(
+        rb.RolledBack,
+        *(strategy_rules.overtaken, budget_rules.exceeded, seed_rules.follow),
+        makes=(gv.StrategyTimedOut, bv.BudgetExceeded, sd.SeedMoveOrdered),
+    ),
     # -- health --------------------------------------------------------------------------------------------------------
     # The answer comes last: a waiting trainer goes on only if nothing else follows.
     on(
@@ -362,6 +390,7 @@ TABLE: Final[tuple[Row[RunState], ...]] = (
     on(lv.OptimizerRebuildCommitted, budget_rules.exceeded, makes=(bv.BudgetExceeded,)),
     on(bv.BudgetExceeded, budget_rules.enter_conservative, makes=(hv.ConservativeModeEntered,)),
     on(lv.LrViolationDetected, emergency_rules.after_violation, makes=(hv.ConservativeModeEntered,)),
+    *STRATEGY,
 )
 
 ENGINE: Final = Engine(TABLE, apply)

@@ -21,10 +21,14 @@ from tolariad.core.detection.rules import Finding
 from tolariad.core.health import quarantine_words as qn
 from tolariad.core.health import words as hv
 from tolariad.core.phrases import last_line
+from tolariad.core.rates import hyper_words as hp
 from tolariad.core.rates import words as lr
 from tolariad.core.rollback import words as rb
 from tolariad.core.run import words as run
+from tolariad.core.seeds import words as sd
+from tolariad.core.seeds.stages import Stage
 from tolariad.core.steps import words as st
+from tolariad.core.strategy import words as gv
 from tolariad.core.trainer import words as tv
 
 LATEST_MAX: Final = 16
@@ -62,6 +66,12 @@ SaidEvent: TypeAlias = (
     | lr.RateOrdered
     | cv.StopRequested
     | cv.ReportRefused
+    | sd.SeedMoved
+    | sd.SeedMoveAborted
+    | gv.StrategyTimedOut
+    | gv.StrategyVoted
+    | gv.BreakerSet
+    | hp.HyperparametersOrdered
 )
 # Reported, but no trouble: orders, and the ends of troubles.
 _NO_TROUBLE: Final = (
@@ -71,6 +81,10 @@ _NO_TROUBLE: Final = (
     run.DiskRecovered,
     lr.RateOrdered,
     cv.StopRequested,
+    sd.SeedMoved,
+    sd.SeedMoveAborted,
+    gv.BreakerSet,
+    hp.HyperparametersOrdered,
 )
 # Ends that an order or the daemon caused.
 _TOLD_TO_END: Final = (tv.DeathReason.WITH_DAEMON, tv.DeathReason.KILLED)
@@ -119,6 +133,14 @@ def is_said(event: Event) -> bool:
             return actor is None
         case lr.RateOrdered(actor=actor):
             return actor is not None
+        case sd.SeedMoved(stage=stage):
+            # The other moves after a cull follow by themselves.
+            return stage not in (Stage.EMBARGOED, Stage.RESETTING)
+        case gv.StrategyTimedOut(reason=reason):
+            # What overtook the question is reported.
+            return reason is not gv.NoAnswer.OVERTAKEN
+        case gv.StrategyVoted(vote=vote):
+            return vote is gv.Vote.REFUSED
         case ck.CheckpointAborted(why=why):
             # The event that ended the trainer is reported.
             return why != ck.TRAINER_ENDED

@@ -20,6 +20,7 @@ from tolariad.core.phrases import because, by, counted, last_line, listed, size,
 from tolariad.core.reaction_sentences import REACTIONS
 from tolariad.core.run import words as run
 from tolariad.core.steps import words as st
+from tolariad.core.strategy_sentences import STRATEGY
 from tolariad.core.trainer import words as tv
 
 
@@ -95,7 +96,8 @@ def _built(e: tv.ExecutionContextRecorded) -> str:
     a_epoch = f", {counted(e.steps_per_epoch, 'step')} an epoch" if e.steps_per_epoch else ""
     where = f"{e.environment.device}, torch {e.environment.torch}"
     other = f" Other data were accepted: {e.other_data.rstrip('.')}." if e.other_data else ""
-    return f"Trainer {e.incarnation} built the model: {e.parameters} parameters{a_epoch}, on {where}.{other}"
+    notes = f" Note{because(listed(e.notes))}" if e.notes else ""
+    return f"Trainer {e.incarnation} built the model: {e.parameters} parameters{a_epoch}, on {where}.{other}{notes}"
 
 
 def _scheduled(e: tv.SchedulingRecorded) -> str:
@@ -119,6 +121,8 @@ def _died(e: tv.TrainerDied) -> str:
         tv.DeathReason.WITH_DAEMON: "it ended with its daemon",
     }
     again = "" if e.restart_s is None else f" The next one starts in {e.restart_s:.3g} s."
+    if again and e.in_program:
+        again = " The next start of the program, or the next call of `train`, goes on."
     return f"Trainer {e.incarnation} died after step {e.step}{because(how[e.reason])}{again}"
 
 
@@ -210,7 +214,7 @@ SENTENCES: Final[dict[type[Event], str | Callable[[Any], str]]] = {
     run.RunCompleted: _completed,
     run.RunFailed: "The run failed{why}",
     run.RunRetried: "The failed run was started again{by}",
-    run.RunFrozen: "The run halted{why} Use `tolaria resume`, `rollback` or `stop`.",
+    run.RunFrozen: "The run halted{why} Use `tolaria resume`, `rollback` or `stop`, or start your own program again.",
     run.DiskLow: _disk_low,
     run.DiskRecovered: _disk_recovered,
     tv.TrainerStarted: "Trainer {e.incarnation} was started as pid {e.pid}.",
@@ -257,4 +261,5 @@ SENTENCES: Final[dict[type[Event], str | Callable[[Any], str]]] = {
     cv.TelemetryDropped: lambda e: f"There was no room for {counted(sum(e.dropped.values()), 'telemetry message')}.",
     cv.ReportRefused: "Trainer {e.incarnation} contradicts the journal and is ended{why}",
     **REACTIONS,
+    **STRATEGY,
 }

@@ -29,8 +29,10 @@ from tolariad.core.rollback import slice as rollback
 from tolariad.core.run import limit_slice as limits
 from tolariad.core.run import slice as run
 from tolariad.core.run.slice import DISK, Disk
+from tolariad.core.seeds import slice as seeds
 from tolariad.core.snapshots import slice as snapshots
 from tolariad.core.steps import slice as steps
+from tolariad.core.strategy import slice as strategy
 from tolariad.core.trainer import slice as trainer
 from tolariad.core.vocabulary import Unknown
 
@@ -62,6 +64,8 @@ class RunState(msgspec.Struct, frozen=True):
     known: known_slice.Knowledge = known_slice.Knowledge()
     said: said.Said = said.Said()
     architecture: architecture.Architecture = architecture.Architecture()
+    seeds: seeds.Seeds = seeds.Seeds()
+    strategy: strategy.Strategy = strategy.Strategy()
 
 
 # Each slice's name in RunState, and its apply table.
@@ -84,6 +88,8 @@ _TABLES: Final[dict[str, ApplyTable]] = {
     "snapshots": snapshots.APPLY,
     "said": said.APPLY,
     "architecture": architecture.APPLY,
+    "seeds": seeds.APPLY,
+    "strategy": strategy.APPLY,
 }
 
 

@@ -21,11 +21,14 @@ from tolariad.core.control import words as control
 from tolariad.core.health import budget_words as budgets
 from tolariad.core.health import quarantine_words as quarantine
 from tolariad.core.health import words as hv
+from tolariad.core.rates import hyper_words as hyper
 from tolariad.core.rates import words as learning_rate
 from tolariad.core.rollback import words as rollback
 from tolariad.core.run import words as run
+from tolariad.core.seeds import words as seeds
 from tolariad.core.snapshots import words as snapshots
 from tolariad.core.steps import words as steps
+from tolariad.core.strategy import words as strategy
 from tolariad.core.trainer import words as trainer
 
 # The modules with messages, by their titles in docs/events.md.
@@ -36,7 +39,10 @@ CONCERNS: Final = {
     "Checkpoints and re-runs": checkpoints,
     "Orders and notes": control,
     "Learning rates and optimizers": learning_rate,
+    "Hyper-parameters of optimizers": hyper,
     "Architecture": architecture,
+    "Seeds": seeds,
+    "The strategy": strategy,
     "Budgets": budgets,
     "Rollbacks": rollback,
     "Snapshots": snapshots,

@@ -34,8 +34,10 @@ from tolariad.core.run.slice import TERMINAL, Phase
 from tolariad.core.run.words import ExitDaemon
 from tolariad.core.settings.model import STOP_BUDGET_S, Settings
 from tolariad.core.state import RunState
+from tolariad.core.strategy.words import AskStrategy, AskVote
 from tolariad.core.trainer.words import KillTrainer, SpawnTrainer
 from tolariad.daemon import leaving
+from tolariad.daemon.asking import Asking
 from tolariad.daemon.attend import Attendant
 from tolariad.daemon.disk import measured, watch_disk
 from tolariad.daemon.opening import OpenRun, begin, earlier_threads
@@ -109,6 +111,7 @@ class Daemon:
         log.bind(lambda: log_fields(run.run_dir, self._kernel.durable))
         self._saved = SavedStates(run.run_dir / "checkpoints", self._kernel.submit)
         self._trainer_log = _open_trainer_log(run)
+        self._asking = Asking(settings, (self._trainer_log.write, self._log.write), self._kernel.submit)
         self._supervisor = Supervisor(
             *(self._trainer_setup(), self._kernel, _former_trainer(run)),
             defect=self._give_up,
@@ -240,6 +243,7 @@ class Daemon:
     async def _leave(self) -> None:
         """Shut down in order: end the trainer, stop recording, close the journal."""
         await leaving.cancel(self._tasks)
+        await self._asking.close()
         await self._supervisor.close()
         if self._server is not None:
             await self._server.close()
@@ -276,8 +280,11 @@ class Daemon:
         self._heeded_ns = time.monotonic_ns()
         if not self._is_open.done():
             self._is_open.set_result(None)
+        self._asking.prepare(published.state)
         for effect in published.effects:
-            if isinstance(effect, ExitDaemon):
+            if isinstance(effect, AskStrategy | AskVote):
+                self._asking.obey(effect, published.state)
+            elif isinstance(effect, ExitDaemon):
                 self._end(effect, published.state.run.phase)
             elif isinstance(effect, SpawnTrainer | KillTrainer):
                 self._supervisor.obey(effect)

@@ -20,7 +20,7 @@ from journal import Journal
 from tolariad.channel import Page
 from tolariad.control.methods import Change
 from tolariad.control.status import Heartbeat, LiveFacts, RunStatus, Server, run_status
-from tolariad.control.tables import BudgetTable, RateTable, budget_table, rate_table
+from tolariad.control.tables import BudgetTable, RateTable, SeedTable, budget_table, rate_table, seed_table
 from tolariad.core.base import Actor, Event
 from tolariad.core.decision import Answer
 from tolariad.core.inputs import CommandReceived, Now
@@ -149,6 +149,11 @@ class RunPort:
         """The learning rates as of the last durable event."""
         self.last_use_ns = time.monotonic_ns()
         return rate_table(self._kernel.durable)
+
+    def seeds(self) -> SeedTable:
+        """Slots and seeds as of the last durable event."""
+        self.last_use_ns = time.monotonic_ns()
+        return seed_table(self._kernel.durable)
 
     def budgets(self) -> BudgetTable:
         """The budgets as of the last durable event."""

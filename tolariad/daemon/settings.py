@@ -17,11 +17,12 @@ from tolariad import config, run_files
 from tolariad.core.exits import EXIT_CONFIG
 from tolariad.core.health.budget_slice import breakers_of, limits_of
 from tolariad.core.run.words import Policy
-from tolariad.core.settings import rules
+from tolariad.core.settings import rules, strategies
 from tolariad.core.settings.model import Settings
 from tolariad.core.settings.reading import ConfigError, read_settings
 from tolariad.core.settings.values import DEFAULT_METRIC, Better, read_metric
 from tolariad.core.stability import breaker_rule
+from tolariad.core.strategy.words import AUTO, NONE
 from tolariad.daemon.request import RunRequest, StartRefused, refusing
 from tolariad.rate_functions import FunctionRefused, pinned
 
@@ -158,6 +159,11 @@ def policy_of(settings: Settings) -> Policy:
         full_budget_s=settings.rollback.full_path_timeout_s,
         rate_factor=settings.rollback.rate_factor,
         chance=settings.detect.chance,
+        strategy=strategies.who_decides(settings, 0) or (AUTO if strategies.who_decides(settings, 1) else NONE),
+        morphogenesis=settings.enable_morphogenetic,
+        blend_steps=settings.seeds.blend_steps,
+        embargo_epochs=settings.seeds.embargo_epochs,
+        max_regression=settings.seeds.gates.max_regression,
     )
 
 

@@ -10,10 +10,10 @@ import time
 from typing import Final
 
 from tolariad.channel import Activity, TrainerEnd
+from tolariad.daemon.children import kept_from_children
 from tolariad.daemon.opening import OpenRun, earlier_threads
 from tolariad.supervisor.threaded import TrainerCode, TrainerExit
 from tolariad.trainer.loop import Trainer
-from tolariad.trainer.process.children import kept_from_children
 from tolariad.trainer.process.lifecycle import End, built, see_through
 from tolariad.trainer.process.lifelines import lock_run
 
@@ -34,7 +34,7 @@ def trainer_code(run: OpenRun, ring: int) -> TrainerCode:
         beat()
         lock = lock_run(run.run_dir, beat)
         try:
-            with kept_from_children(run.journal.folder, lock, ring, *descriptors):
+            with kept_from_children(run.run_dir, lock, ring, *descriptors):
                 ending = see_through(build, channel)
         finally:
             os.close(lock)

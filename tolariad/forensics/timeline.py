@@ -35,14 +35,16 @@ class Brief(msgspec.Struct, frozen=True, gc=False):
     reason: str | None = None
     finding: str | None = None
     checkpoint: Any = None
+    slot: str | None = None
 
     def is_of(self, kind: str) -> bool:
         """Return whether it is of this type.
 
-        `Type:word`: of this type, with that reason or finding. `Type:resumed`: with a checkpoint that it went on from.
+        `Type:word`: of this type, with that reason or finding, or of that slot. `Type:resumed`: with a checkpoint that
+        it went on from.
         """
         name, _, word = kind.partition(":")
-        fits = word in ("", self.reason, self.finding) or (word == "resumed" and bool(self.checkpoint))
+        fits = word in ("", self.reason, self.finding, self.slot) or (word == "resumed" and bool(self.checkpoint))
         return self.type == name and fits
 
 

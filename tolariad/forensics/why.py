@@ -48,6 +48,9 @@ TOPICS: Final[dict[str, tuple[str, ...]]] = {
     "conservative": ("ConservativeModeEntered", "ConservativeModeLeft"),
     "memory": ("MemoryPressed", "MemoryRelieved"),
     "lr": ("RateChanged|PlateauReached", "RateOrderAborted|RateOrdered"),
+    "seed": ("SeedMoved|SeedMoveAborted", "SeedMoveOrdered"),
+    "strategy": ("StrategyAnswered|StrategyTimedOut", "StrategyAsked"),
+    "hyperparameters": ("HyperparametersChanged", "HyperparametersAborted|HyperparametersOrdered"),
 }
 _RATE_CHANGES: Final = ("RateChanged", "PlateauReached")
 # What a run says of a topic that it has no event of.
@@ -71,6 +74,9 @@ _NEVER: Final = {
     "violation": "had no learning rate that other code changed",
     "conservative": "was never in conservative mode",
     "memory": "was never short of memory",
+    "seed": "moved no seed, and no move was ordered",
+    "strategy": "never asked a strategy",
+    "hyperparameters": "changed no hyper-parameter of an optimizer but the rate",
 }
 # The events that end what an event began, without being caused by it.
 _ENDED_BY: Final = {
@@ -111,7 +117,7 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def why(reader: Reader, topic: str, *, position: JournalPosition | None = None, until_seq: int | None = None) -> Answer:
-    """Explain a topic: a word of TOPICS, `phase`, a checkpoint's id, or an event type.
+    """Explain a topic: a word of TOPICS, `seed:SLOT`, `phase`, a checkpoint's id, or an event type.
 
     With `position`, explain the event there. `until_seq`: ignore later events. Raises NoAnswer.
     """
@@ -137,6 +143,9 @@ def _nothing(topic: str, *, by_then: bool) -> str:
     if topic == "lr":
         had = "had " if by_then else ""
         return f"{then}no order and no plateau {had}changed a rate of this run; only its schedules did"
+    word, _, slot = topic.partition(":")
+    if word == "seed" and slot:
+        return f"{then}no seed in slot {slot!r} moved, and no move was ordered; `tolaria seeds list` shows the slots"
     if topic in TOPICS:
         return f"{then}this run {_NEVER[topic]}; `tolaria why RUN phase` explains its phase"
     words = ", ".join(sorted(TOPICS))
@@ -220,8 +229,10 @@ def _newest(reader: Reader, topic: str, until_seq: int | None) -> JournalEntry |
     if topic == "phase":
         phase = state_at(reader, until_seq).state.run.phase
         return newest_of([kind.__name__ for kind, table in TRANSITIONS.items() if phase in table.values()])
-    if topic in TOPICS:
-        found = (newest_of(types.split("|")) for types in TOPICS[topic])
+    word, _, slot = topic.partition(":")
+    if topic in TOPICS or (word == "seed" and slot):
+        of = f":{slot}" if slot else ""
+        found = (newest_of([f"{kind}{of}" for kind in types.split("|")]) for types in TOPICS[word])
         return next((entry for entry in found if entry is not None), None)
     if topic in EVENT_TYPES:
         return newest_of((topic,))

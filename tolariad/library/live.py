@@ -14,7 +14,7 @@ import threading
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from tolariad.channel import Page, TrainerEnd, channel_pair
 from tolariad.core.base import Actor
@@ -27,14 +27,17 @@ from tolariad.core.rollback.words import Rollback
 from tolariad.core.run.slice import Phase
 from tolariad.core.run.words import ExitDaemon
 from tolariad.core.state import RunState
+from tolariad.core.strategy.words import AskStrategy, AskVote
 from tolariad.core.trainer.data_ask import data_refusal, other_data
 from tolariad.core.trainer.words import DeathReason, KillTrainer, SpawnTrainer
 from tolariad.core.vocabulary import AnyCommand
+from tolariad.daemon.children import kept_from_children
 from tolariad.daemon.opening import OpenRun, begin, earlier_threads, open_run, require_linux
 from tolariad.daemon.place import PlaceWatch, RunPlace
 from tolariad.daemon.port import now
 from tolariad.daemon.request import RunRequest, StartRefused
 from tolariad.kernel import Kernel, Published
+from tolariad.library.asking import AskingThread, require_default
 from tolariad.library.control import ControlThread
 from tolariad.library.saying import Saying
 from tolariad.storage import copy_checkpoint
@@ -44,13 +47,13 @@ from tolariad.supervisor.saved_states import SavedStates
 from tolariad.trainer.build import build
 from tolariad.trainer.checkpoints.restore import load, restore
 from tolariad.trainer.loop import Trainer
-from tolariad.trainer.process.children import kept_from_children
 from tolariad.trainer.process.lifecycle import End, Steps, steps_through
 from tolariad.trainer.process.lifelines import lock_run
 from tolariad.trainer.setup import Setup
 from tolariad.trainer.step.stepper import Stepper
 from tolariad.trainer.tasks.task import FoundTask
 
+_TERMINATED: Final = "SIGTERM: the run stops at the next boundary with a checkpoint. Start the program again to go on."
 _Ends: TypeAlias = "queue.SimpleQueue[CheckpointCommitted | CheckpointAborted]"
 
 
@@ -76,6 +79,7 @@ class Live:
         # all.
         self._ends: tuple[_Ends, ...] = ()
         self._saying = Saying()
+        self._asking = AskingThread(opened.resolved.settings, self._kernel.submit)
         self._control = ControlThread(opened, self._kernel, lambda: self._page, self._saying.note)
         self._copying: list[threading.Thread] = []
 
@@ -89,7 +93,8 @@ class Live:
         # A call of `train` is the wish to go on: a failed run needs no other word.
         opened = open_run(request, StartMode.RETRY, Notifier({}))
         try:
-            with kept_from_children(opened.journal.folder):  # fingerprints of data may be taken in a worker
+            require_default(opened.resolved.settings)
+            with kept_from_children(opened.run_dir):  # fingerprints of data may be taken in a worker
                 setup = build(opened.resolved.text.encode(), earlier_threads(opened), FoundTask(task, ""))
             other = other_data(opened.state.progress, setup.environment)
             if other and not request.accept_data:
@@ -107,8 +112,8 @@ class Live:
 
     # -- life cycle ----------------------------------------------------------------------------------------------------
 
-    def run(self, hear: Callable[[Callable[[], None]], None], drive: Callable[[Trainer], Steps]) -> Steps:
-        """Run until the run ends, and yield what `drive` yields of each trainer. `hear` gets what to call on ^C."""
+    def run(self, hear: Callable[[Callable[[str], None]], None], drive: Callable[[Trainer], Steps]) -> Steps:
+        """Run until the run ends, and yield what `drive` yields of each trainer. `hear` gets what a signal calls."""
         opened, kernel = self._opened, self._kernel
         watch = PlaceWatch(self._place, kernel.check_place)
         try:
@@ -126,6 +131,7 @@ class Live:
         finally:
             watch.close()
             self._control.close()
+            self._asking.close()
             self._saved.close()
             kernel.stop()
             self._saying.close()
@@ -171,7 +177,7 @@ class Live:
         self._channel = theirs
         reason, code = DeathReason.KILLED, 1
         descriptors = (lock, page.descriptor, ours.fileno(), theirs.fileno(), self._saved.arena)
-        with kept_from_children(opened.journal.folder, *descriptors):
+        with kept_from_children(opened.run_dir, *descriptors):
             kernel.attach(
                 ours, TrainerSpawned(incarnation=incarnation, pid=os.getpid(), start_ticks=0, boot_id=boot_id())
             )
@@ -184,7 +190,10 @@ class Live:
                 raise
             finally:
                 self._channel = self._page = None
-                self._tell(TrainerGone(incarnation=incarnation, reason=reason, pid=os.getpid(), exit_code=code))
+                gone = TrainerGone(
+                    incarnation=incarnation, reason=reason, pid=os.getpid(), exit_code=code, in_program=True
+                )
+                self._tell(gone)
                 channel.close()
                 page.close()
                 os.close(lock)
@@ -212,6 +221,8 @@ class Live:
         for effect in turn.effects:
             if isinstance(effect, KillTrainer):
                 self._cut()
+            elif isinstance(effect, AskStrategy | AskVote):
+                self._asking.obey(effect, turn.state)
             elif isinstance(effect, SpawnTrainer | ExitDaemon):
                 self._effects.put(effect)
             else:
@@ -245,8 +256,10 @@ class Live:
         self._kernel.submit(CommandReceived(command=command, actor=actor), answered.put)
         return answered.get()
 
-    def _stop(self) -> None:
-        self._kernel.submit(SignalReceived(count=1, name="SIGINT"))
+    def _stop(self, name: str) -> None:
+        if name == "SIGTERM":
+            self._saying.note(_TERMINATED)
+        self._kernel.submit(SignalReceived(count=1, name=name))
 
     def stop(self) -> bool:
         """Order a stop with a checkpoint. Return whether it was accepted."""

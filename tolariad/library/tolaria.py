@@ -5,7 +5,7 @@
 
 Training runs in the thread that calls `train`; recording runs in the kernel's thread. A program that is killed and
 started again continues where it was, bit for bit. ^C and a notebook's stop button end the training at the next step
-boundary, with a checkpoint.
+boundary, with a checkpoint. SIGTERM does the same, and ends the program after that.
 
 Promises: P1 to P3, as for the daemon. Signal handlers, random state and torch's global switches are restored at the
 end. Only one run at a time in a process, because random state and switches belong to the process.
@@ -14,6 +14,7 @@ end. Only one run at a time in a process, because random state and switches belo
 from __future__ import annotations
 
 import copy
+import os
 import signal
 import threading
 from collections.abc import Callable, Iterator, Mapping
@@ -44,6 +45,8 @@ from tolariad.trainer.tasks.given import GivenTask
 from tolariad.trainer.tasks.task import GIVEN
 
 _busy: Final = threading.Lock()
+# What a second signal does, as in any Python program.
+_USUAL: Final[dict[int, Any]] = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.SIG_DFL}
 
 
 class Tolaria:
@@ -136,7 +139,7 @@ class Tolaria:
         drive: Callable[[Trainer], Steps],
         stepper: type[Stepper] | None = None,
     ) -> Steps:
-        """Open the run, and yield what `drive` yields until it ends."""
+        """Open the run, and yield what `drive` yields until it ends. Raises SystemExit after a SIGTERM."""
         settings = replace(settings, task=settings.task or GIVEN)
         request = RunRequest(
             run_dir=self.run_dir,
@@ -222,24 +225,35 @@ class Tolaria:
 
 
 @contextmanager
-def _signals_given_back() -> Iterator[Callable[[Callable[[], None]], None]]:
-    """In the block, the first ^C calls the given function and a second one raises KeyboardInterrupt.
+def _signals_given_back() -> Iterator[Callable[[Callable[[str], None]], None]]:
+    """In the block, the first ^C or SIGTERM calls the given function with its name; a second one acts as usual.
 
-    Yield a function that takes the function to call. Only the main thread can handle signals.
+    Yield a function that takes the function to call. Only the main thread can handle signals. A program's own handler
+    of SIGTERM is left as it is. After a SIGTERM the block ends with SystemExit: that signal ends the program, and what
+    it wants to do at its end is done.
     """
     if threading.current_thread() is not threading.main_thread():
         yield lambda _: None
         return
-    before = signal.getsignal(signal.SIGINT)
+    before, owner, came = {number: signal.getsignal(number) for number in _USUAL}, os.getpid(), list[int]()
+    taken = [signal.SIGINT] + [signal.SIGTERM] * (before[signal.SIGTERM] is signal.SIG_DFL)
 
-    def hear(stop: Callable[[], None]) -> None:
-        def first(_number: int, _frame: Any) -> None:
-            signal.signal(signal.SIGINT, signal.default_int_handler)
-            stop()
+    def hear(stop: Callable[[str], None]) -> None:
+        def first(number: int, _frame: Any) -> None:
+            signal.signal(number, _USUAL[number])
+            if os.getpid() != owner:
+                signal.raise_signal(number)  # a forked child, such as a worker of a pool: nothing stops there
+                return
+            came.append(number)
+            stop(signal.Signals(number).name)
 
-        signal.signal(signal.SIGINT, first)
+        for number in taken:
+            signal.signal(number, first)
 
     try:
         yield hear
     finally:
-        signal.signal(signal.SIGINT, before)
+        for number in taken:
+            signal.signal(number, before[number])
+        if signal.SIGTERM in came:
+            raise SystemExit(128 + signal.SIGTERM)

@@ -13,7 +13,16 @@ from pathlib import Path
 
 import msgspec
 
-from tolariad.storage.manifest import AVERAGE_PIECE, MODEL_PIECE, Manifest
+from tolariad.storage.grown import Fossil, fossils
+from tolariad.storage.manifest import (
+    AVERAGE_PIECE,
+    MODEL_PIECE,
+    OF_AVERAGE,
+    OF_MODEL,
+    SEEDS_PIECE,
+    STATE_PIECE,
+    Manifest,
+)
 from tolariad.storage.tensor_file import Tensor, header, layout, parse
 from tolariad.storage.verify import CheckpointUnusable, map_piece, read_manifest
 
@@ -30,11 +39,15 @@ class NoAverage(Exception):
 
 
 class Exported(msgspec.Struct, frozen=True, kw_only=True):
-    """The result: number of tensors, size of the file in bytes, the checkpoint's manifest."""
+    """The result: number of tensors, size of the file in bytes, the checkpoint's manifest.
+
+    `seeds`: the slots whose seeds are a part of the model. The file's metadata says how they were built.
+    """
 
     tensors: int
     size: int
     manifest: Manifest
+    seeds: tuple[str, ...] = ()
 
 
 def export_weights(folder: Path, manifest_hash: str, weights: Weights, target: Path) -> Exported:
@@ -46,7 +59,12 @@ def export_weights(folder: Path, manifest_hash: str, weights: Weights, target: P
     tensors = _tensors(folder, manifest, MODEL_PIECE)
     if weights is Weights.AVERAGED:
         tensors |= _tensors(folder, manifest, AVERAGE_PIECE)
+    of_seeds = _tensors(folder, manifest, SEEDS_PIECE) if manifest.group(SEEDS_PIECE) else {}
+    grown = _grown(folder, manifest) if of_seeds else ()
+    tensors |= _of_fossils(of_seeds, grown, weights)
     for alias, holder in manifest.aliases.items():
+        if holder not in tensors and f"{OF_MODEL}{holder}" in of_seeds:
+            continue  # of a seed that is not a part of the model yet
         if holder not in tensors:
             raise CheckpointUnusable(
                 "manifest.json", f"{alias} is tied to {holder}, which the checkpoint does not contain"
@@ -56,7 +74,28 @@ def export_weights(folder: Path, manifest_hash: str, weights: Weights, target: P
         tensors.setdefault(alias, held._replace(entry=msgspec.structs.replace(held.entry, name=alias)))
     for name in manifest.transient:
         tensors.pop(name, None)
-    return Exported(tensors=len(tensors), size=_write(target, tensors, _labels(manifest, weights)), manifest=manifest)
+    size = _write(target, tensors, _labels(manifest, weights, grown))
+    return Exported(tensors=len(tensors), size=size, manifest=manifest, seeds=tuple(one.slot for one in grown))
+
+
+def _grown(folder: Path, manifest: Manifest) -> tuple[Fossil, ...]:
+    """Return the seeds that are a permanent part of the model. Raises CheckpointUnusable."""
+    (piece,) = manifest.group(STATE_PIECE)
+    try:
+        return fossils(bytes(map_piece(folder, piece)))
+    except ValueError as error:
+        raise CheckpointUnusable(piece.name, str(error)) from error
+
+
+def _of_fossils(held: dict[str, Tensor], grown: tuple[Fossil, ...], weights: Weights) -> dict[str, Tensor]:
+    """Return the tensors of these seeds, by their names in the model."""
+    found = {}
+    for kind in (OF_MODEL, OF_AVERAGE) if weights is Weights.AVERAGED else (OF_MODEL,):
+        for name, tensor in held.items():
+            own = name.removeprefix(kind)
+            if own != name and own.startswith(tuple(one.prefix for one in grown)):
+                found[own] = tensor._replace(entry=msgspec.structs.replace(tensor.entry, name=own))
+    return found
 
 
 def _tensors(folder: Path, manifest: Manifest, group: str) -> dict[str, Tensor]:
@@ -82,9 +121,10 @@ def _joined(rows: list[Tensor], shape: tuple[int, ...]) -> Tensor:
     return Tensor(msgspec.structs.replace(rows[0].entry, shape=shape, size=len(data)), data)
 
 
-def _labels(manifest: Manifest, weights: Weights) -> dict[str, str]:
+def _labels(manifest: Manifest, weights: Weights, grown: tuple[Fossil, ...]) -> dict[str, str]:
     """Return the origin of the weights. Other programs read `format` before they load the file."""
     return {
+        **({"seeds": msgspec.json.encode(grown).decode()} if grown else {}),
         "format": "pt",
         "run": manifest.training_run_id,
         "checkpoint": manifest.checkpoint_id,

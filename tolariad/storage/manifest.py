@@ -22,6 +22,11 @@ FILE_NAME: Final = "manifest.json"
 # Groups of pieces whose names are used outside the trainer too. The number is the rank's.
 MODEL_PIECE: Final = "model-00000.safetensors"
 AVERAGE_PIECE: Final = "ema-00000.safetensors"
+SEEDS_PIECE: Final = "seeds-00000.safetensors"
+STATE_PIECE: Final = "state-00000.msgpack"
+# Before the names of the seeds' parameters and buffers, and of their averages, in the piece of the seeds.
+OF_MODEL: Final = "model."
+OF_AVERAGE: Final = "average."
 IMPORTANCE_PIECE: Final = "importance-00000.safetensors"
 # Leyline's number. A run of this version never prunes.
 PRUNING_DISABLED: Final = 3

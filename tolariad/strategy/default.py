@@ -28,7 +28,7 @@ class DefaultStrategy:
         """Return at most `commands_max` commands."""
         seen = read_packet(packet)
         self._state, wishes = decide(self._state, seen, self._limits)
-        return [command_of(wish, seen, number) for number, wish in enumerate(wishes)]
+        return [command_of(wish, seen) for wish in wishes]
 
     def state_dict(self) -> Any:
         """Return what it remembers, as JSON can hold it."""

@@ -6,7 +6,6 @@ arguments; an object with `step` is used as it is.
 
 from __future__ import annotations
 
-import difflib
 import hashlib
 import importlib
 import importlib.util
@@ -16,6 +15,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, Final, NamedTuple
 
+from tolariad.core.nearest import KEYS_ALIKE, did_you_mean, nearest
 from tolariad.core.settings.strategies import DEFAULT
 from tolariad.strategy.default import DefaultStrategy
 from tolariad.strategy.interface import OPTIONAL, REQUIRED, Strategy
@@ -80,8 +80,8 @@ def _attribute(module: ModuleType, attribute: str, name: str) -> Any:
         within, found = found, getattr(found, part, None)
         if found is None:
             known = [one for one, value in vars(within).items() if callable(value) and not one.startswith("_")]
-            near = difflib.get_close_matches(part, known, 1, 0.6)
-            question = f"; did you mean {attribute.replace(part, near[0])!r}?" if near else ""
+            near = nearest(part, known, KEYS_ALIKE)
+            question = did_you_mean(near and attribute.replace(part, near))
             place = Path(name.rpartition(":")[0]).name
             raise StrategyRefused(f"strategy: {place} has no {attribute!r}{question}")
     return found
@@ -90,8 +90,8 @@ def _attribute(module: ModuleType, attribute: str, name: str) -> Any:
 def _check(strategy: Any, name: str) -> None:
     """Raise StrategyRefused if the object cannot be used as a strategy."""
     if not callable(getattr(strategy, "step", None)):
-        near = difflib.get_close_matches("step", _methods(strategy), 1, _SIMILARITY)
-        hint = f"; rename {near[0]} to step" if near else "; it needs step(packet)"
+        near = nearest("step", _methods(strategy), _SIMILARITY)
+        hint = f"; rename {near} to step" if near else "; it needs step(packet)"
         raise StrategyRefused(f"strategy: {name!r} has no method step{hint}")
     try:
         inspect.signature(strategy.step).bind(object())
@@ -104,9 +104,9 @@ def _check(strategy: Any, name: str) -> None:
         missing = ("state_dict", "load_state_dict")[has.index(False)]
         raise StrategyRefused(f"strategy: {name!r} has no method {missing}; a strategy has both or neither")
     for method in _methods(strategy):
-        near = difflib.get_close_matches(method, OPTIONAL, 1, 0.85)
-        if near and method not in (*REQUIRED, *OPTIONAL) and not hasattr(strategy, near[0]):
-            raise StrategyRefused(f"strategy: {name!r}: {method} is never called; rename it to {near[0]}")
+        near = nearest(method, OPTIONAL, 0.85)
+        if near and method not in (*REQUIRED, *OPTIONAL) and not hasattr(strategy, near):
+            raise StrategyRefused(f"strategy: {name!r}: {method} is never called; rename it to {near}")
 
 
 def _methods(strategy: Any) -> list[str]:

@@ -12,6 +12,7 @@ from typing import Final
 
 from msgspec.structs import replace
 
+from tolariad.core.phrases import counted
 from tolariad.leyline import SeedLifecycleStage as Stage
 from tolariad.leyline import SeedOperation as Operation
 from tolariad.strategy.memory import NEXT, PolicyLimits, PolicyState, SlotMemory, gain_of, is_due, shown
@@ -56,9 +57,12 @@ def _fault(
         return "regression", f"the loss is {seen.loss:.6g}, before the seed it was {shown(slot.before)}"
     is_trial = seed.stage == Stage.SEED_STAGE_PROBATIONARY
     if is_trial and age >= limits.trial and not _is_worth_it(slot, state, seen, limits):
-        return "trial", f"after {age} epochs the loss is {seen.loss:.6g}, before the seed {shown(slot.before)}"
+        return (
+            "trial",
+            f"after {counted(age, 'epoch')} the loss is {seen.loss:.6g}, before the seed {shown(slot.before)}",
+        )
     if age >= limits.stuck and seed.stage != Stage.SEED_STAGE_BLENDING:
-        return "stuck", f"it has been in its stage for {age} epochs: its gate refuses"
+        return "stuck", f"it has been in its stage for {counted(age, 'epoch')}: its gate refuses"
     return None
 
 
@@ -74,7 +78,8 @@ def advances(state: PolicyState, seen: Seen, limits: PolicyLimits) -> Iterator[M
             continue
         age = seen.epoch - state.slots[seed.key].since
         if not seed.is_sick and _is_ready(seed, state, seen, limits):
-            reason = f"{age} epochs in {Stage.Name(seed.stage)}, loss {seen.loss:.6g}, alpha {seed.alpha:.6g}"
+            stage = Stage.Name(seed.stage).removeprefix("SEED_STAGE_")
+            reason = f"{counted(age, 'epoch')} in {stage}, loss {seen.loss:.6g}, alpha {seed.alpha:.6g}"
             yield MoveSeed(rule="gate", reason=reason, seed=seed.name, operation=NEXT[seed.stage])
 
 
@@ -116,10 +121,10 @@ def germination(state: PolicyState, seen: Seen, limits: PolicyLimits) -> tuple[P
         return None
     slot = state.slots[seed.key]
     blueprint = limits.blueprints[slot.tried % len(limits.blueprints)]
-    flat = seen.epoch - state.best_epoch
+    flat = counted(seen.epoch - state.best_epoch, "epoch")
     wish = MoveSeed(
         rule="plateau",
-        reason=f"the best loss, {shown(state.best)}, is {flat} epochs old",
+        reason=f"the best loss, {shown(state.best)}, is {flat} old",
         seed=seed.name,
         operation=Operation.SEED_OP_GERMINATE,
         blueprint=blueprint,

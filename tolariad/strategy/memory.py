@@ -160,8 +160,8 @@ def gain_of(slot: SlotMemory, state: PolicyState, seen: Seen) -> float | None:
 
 
 def is_due(last: int, epoch: int, pause: int) -> bool:
-    """Return whether the pause after `last` is over. An epoch before `last` is of another branch, and ends it too."""
-    return last == 0 or not last <= epoch < last + pause
+    """Return whether the pause after epoch `last` is over; 0: there was none."""
+    return last == 0 or epoch >= last + pause
 
 
 def shown(loss: float | None) -> str:

@@ -1,7 +1,7 @@
 """What the default policy wants, and the command that says it.
 
 Promises: the same wish at the same place of a run is the same command, byte for byte: the id follows from the run, the
-branch, the epoch and the place in the answer, and the time is the packet's. Every command passes `check_command`.
+branch, the epoch, the rule and the seed, and the time is the packet's. Every command passes `check_command`.
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ class RollBack(_Reasoned, frozen=True, kw_only=True):
 Wish: TypeAlias = MoveSeed | LowerRate | RollBack
 
 
-def command_of(wish: Wish, seen: Seen, number: int) -> AdaptationCommand:
-    """Return the command for a wish; `number`: its place in the answer."""
+def command_of(wish: Wish, seen: Seen) -> AdaptationCommand:
+    """Return the command for a wish. An answer has at most one wish of one rule for one seed."""
     command = AdaptationCommand(
         version=_VERSION, issued_by=ISSUED_BY, annotations={"rule": wish.rule, "reason": wish.reason}
     )
@@ -67,6 +67,6 @@ def command_of(wish: Wish, seen: Seen, number: int) -> AdaptationCommand:
     else:
         command.command_type = CommandType.COMMAND_ROLLBACK
         command.rollback_payload["reason"] = wish.reason
-    place = (seen.run, str(seen.branch), str(seen.epoch), str(number), wish.rule, target)
+    place = (seen.run, str(seen.branch), str(seen.epoch), wish.rule, target)
     command.command_id = str(uuid.uuid5(uuid.NAMESPACE_OID, "\0".join(place)))
     return command

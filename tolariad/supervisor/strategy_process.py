@@ -212,6 +212,8 @@ class StrategyProcess:
         self.kill()
         while not await self.gone_within(self._limits.kill_s):
             _log.error("The strategy's process %d (%s) does not end. No other one is started.", *self._stuck())
+        # An open request must see the end of the connection first: of a closed socket nobody would tell it.
+        await asyncio.sleep(0)
         self._socket.close()
         output = self._output.finish()
         self._allowance.close()

@@ -21,13 +21,16 @@ from tolariad.trainer.data.feed import Feed, TensorFeed
 from tolariad.trainer.data.loaders import feed_of
 from tolariad.trainer.data.randomness import derived_seed, preserved_rng, seed_everything
 from tolariad.trainer.errors import SetupRefused
+from tolariad.trainer.gradients.auxiliary import AuxiliaryLosses
+from tolariad.trainer.gradients.owners import SeedGradients
 from tolariad.trainer.health.watch import Monitor
-from tolariad.trainer.lr.configured import controller_for, horizon
+from tolariad.trainer.lr.configured import Horizon, controller_for, horizon
 from tolariad.trainer.optim.average import Average
 from tolariad.trainer.optim.configured import build_optimizers
 from tolariad.trainer.optim.owners import Owner
 from tolariad.trainer.process import determinism
 from tolariad.trainer.rollback.participants import Participants
+from tolariad.trainer.seeds.found import find_slots, garden_of
 from tolariad.trainer.setup import Setup
 from tolariad.trainer.step.compiled import compile_forward
 from tolariad.trainer.step.measured import reads_late
@@ -37,11 +40,14 @@ from tolariad.trainer.tasks.names import misnamed, uncallable
 from tolariad.trainer.tasks.task import FoundTask, find_task
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from torch import nn
 
     from tolariad.core.settings.model import Settings
+    from tolariad.core.trainer.words import DataPrint
+    from tolariad.trainer.seeds.garden import Garden
+    from tolariad.trainer.step.precision import Forward
 
 _log: Final = logging.getLogger(__name__)
 _WITHOUT_VALIDATION: Final = "the task has no validation data; epochs end without metrics"
@@ -60,30 +66,33 @@ def build(config: bytes, threads: int | None = None, given: FoundTask | None = N
     device = determinism.chosen_device(settings)
     grade = determinism.chosen_grade(settings, device)
     forward = forward_context(settings, device)
-    determinism.prepare(
-        grade, settings.torch_threads or threads or determinism.chosen_threads(settings, device), device
-    )
+    chosen_threads = settings.torch_threads or threads or determinism.chosen_threads(settings, device)
+    determinism.prepare(grade, chosen_threads, device)
     seed_everything(derived_seed(settings.rng_seed, "task"))  # a task may draw while it is imported and created
     found = _found(given, settings)
     model = _model(found.task, settings, device)
+    slots = find_slots(found.task, model, settings)
     train, validation = _feeds(found.task, settings)
     owned = build_optimizers(found.task, model, settings)
-    owners = tuple(Owner(name, groups.optimizer) for name, groups in owned.items())
+    owners = [Owner(name, groups.optimizer) for name, groups in owned.items()]
     steps_per_epoch = _steps_per_epoch(train, settings.accumulate)
     drawn_for = horizon(steps_per_epoch, settings)
     late = reads_late(settings, device)
     rates = controller_for(owned, settings, drawn_for, found.schedules)
     average = Average(model, settings.ema.decay) if settings.ema.decay is not None else None
+    # Other formats have the range of fp32.
+    scaling = Scaling(device) if settings.precision == "fp16" else None
     watch = Monitor(model, device, settings.detect, reads_late=late, loss_unit=_loss_unit(found.task))
     ledger = Ledger(found.task, model, owners, rates, average, device=device)
     ledger.notify(watch.backup.look_again)
-    clip = getattr(found.task, "clip_gradients", None)
+    garden = garden_of(slots, ledger, owners, rates, settings=settings)
     setup = Setup(
         settings=settings,
         rng_seed=settings.rng_seed,
         task=found.task,
         model=model,
         owners=owners,
+        host=tuple(owners),
         rates=rates,
         train=train,
         validation=validation,
@@ -97,27 +106,47 @@ def build(config: bytes, threads: int | None = None, given: FoundTask | None = N
             precision=settings.precision,
             task_hash=found.source_hash,
             config_hash=_config_hash(settings, drawn_for.total_steps),
-            data=tuple(feed.fingerprint() for feed in (train, validation) if feed is not None),
+            data=_fingerprints(train, validation),
         ),
         steps_per_epoch=steps_per_epoch or 0,
-        notes=tuple(filter(None, (train.note, _WITHOUT_VALIDATION if validation is None else "", drawn_for.note))),
+        notes=_notes(train, validation, drawn_for),
         average=average,
-        # Other formats have the range of fp32.
-        scaling=Scaling(device) if settings.precision == "fp16" else None,
+        scaling=scaling,
         reads_late=late,
         watch=watch,
         ledger=ledger,
-        clip=clip if callable(clip) else None,
+        garden=garden,
+        seed_gradients=_seed_gradients(found.task, settings, garden, owners, forward=forward, scaling=scaling),
+        clip=_clip(found.task),
         training_step=_training_step(found.task, settings),
         participants=_participants(found.task, model),
     )
-    check_capturable(model, owners, found.task, train)
-    check_participants(setup.participants)
-    if settings.compile:
-        compile_forward(model, strict=grade == "strict")
-    # Training draws from this seed on, independent of how much the building of model and data drew.
-    seed_everything(derived_seed(settings.rng_seed, "training"))
+    _get_ready(setup, grade)
     return setup
+
+
+def _seed_gradients(
+    task: Any, settings: Settings, garden: Garden, host: Sequence[Owner], *, forward: Forward, scaling: Scaling | None
+) -> SeedGradients:
+    """Return what handles the gradients of seeds, with the losses of the task's `seed_losses`, if it has it."""
+    losses_of = getattr(task, "seed_losses", None)
+    auxiliary = None
+    if callable(losses_of):
+        conflict, rng_seed = settings.seeds.conflict, settings.rng_seed or 0
+        auxiliary = AuxiliaryLosses(losses_of, garden, forward, scaling, conflict=conflict, rng_seed=rng_seed)
+    limit = settings.seeds.max_gradient_norm
+    # A copy: owners of seeds are added to the list later.
+    return SeedGradients(garden, tuple(host), scaling, auxiliary, limit=limit, clips_host=_clip(task) is None)
+
+
+def _get_ready(setup: Setup, grade: str) -> None:
+    """Check that checkpoints are possible, compile if it is wanted, and seed the training."""
+    check_capturable(setup.model, setup.owners, setup.task, setup.train)
+    check_participants(setup.participants)
+    if setup.settings.compile:
+        compile_forward(setup.model, strict=grade == "strict")
+    # Training draws from this seed on, independent of how much the building of model and data drew.
+    seed_everything(derived_seed(setup.rng_seed, "training"))
 
 
 def _found(given: FoundTask | None, settings: Settings) -> FoundTask:
@@ -130,9 +159,9 @@ def _found(given: FoundTask | None, settings: Settings) -> FoundTask:
     return found
 
 
-def _config_hash(settings: Settings, total_steps: int) -> str:
+def _config_hash(settings: Settings, total_steps: int | None) -> str:
     """Return a hash of the keys that a step may depend on, and of the length that schedules are computed for."""
-    return blake3(exact_json(settings) + b"%d" % total_steps).hexdigest()
+    return blake3(exact_json(settings) + b"%d" % (total_steps or 0)).hexdigest()
 
 
 def _training_step(task: Any, settings: Settings) -> Callable[..., Any] | None:
@@ -147,6 +176,22 @@ def _training_step(task: Any, settings: Settings) -> Callable[..., Any] | None:
         )
     step: Callable[..., Any] = found
     return step
+
+
+def _clip(task: Any) -> Callable[[nn.Module], Any] | None:
+    """Return the task's `clip_gradients`; None if it has none."""
+    found = getattr(task, "clip_gradients", None)
+    return found if callable(found) else None
+
+
+def _fingerprints(*feeds: Feed | None) -> tuple[DataPrint, ...]:
+    """Return the fingerprints of the data that there is."""
+    return tuple(feed.fingerprint() for feed in feeds if feed is not None)
+
+
+def _notes(train: Feed, validation: Feed | None, drawn_for: Horizon) -> tuple[str, ...]:
+    """Return what the user should know of the data."""
+    return tuple(filter(None, (train.note, _WITHOUT_VALIDATION if validation is None else "", drawn_for.note)))
 
 
 def _loss_unit(task: Any) -> float | None:

@@ -25,6 +25,7 @@ from tolariad.core.checkpoints import words as checkpoints
 from tolariad.core.control import words as control
 from tolariad.core.health.budget_words import BudgetsReport
 from tolariad.core.rates import words as learning_rate
+from tolariad.core.seeds.words import SlotFound
 from tolariad.core.steps import words as steps
 from tolariad.core.trainer import words as trainer
 from tolariad.failpoints import reached
@@ -38,8 +39,10 @@ from tolariad.trainer.health.memory import MemoryBudgetManager
 from tolariad.trainer.health.stopwatch import Stopwatch
 from tolariad.trainer.lr.audit import Audit
 from tolariad.trainer.lr.handler import RateHandler
+from tolariad.trainer.optim.hyper import HyperparameterHandler
 from tolariad.trainer.orders import Boundary, BoundaryOrders, Link
 from tolariad.trainer.rollback import RollbackCommitted, RollbackHandler, SnapshotHandler, standing_at
+from tolariad.trainer.seeds.handler import SeedHandler
 from tolariad.trainer.step.compiled import compiler_watched
 from tolariad.trainer.step.several import StepperOfUpdates
 from tolariad.trainer.step.stepper import Stepper
@@ -93,14 +96,24 @@ class Trainer:
             shares=MemoryBudgetManager(setup, self._saver, self._snapshots, link.inbox).shares,
         )
         self._progress, self._reporter, self._inbox, self._gate = link.progress, link.reporter, link.inbox, link.gate
-        self._orders = BoundaryOrders(setup.acted, link)
+        self._orders = BoundaryOrders(setup.acted, link, self.stopwatch.adapted)
         self._rates = RateHandler(setup.rates, link, self._orders, setup.task)
+        HyperparameterHandler(setup, self._orders)
+        setup.strategy.obey(self._orders, lambda: self.stepper.position)
         self._callbacks = Callbacks(setup.task, setup.rates)
         audit = Audit(setup, self._rates.audit_differed)
         kind = stepper or (Stepper if setup.training_step is None else StepperOfUpdates)
         takes = self._callbacks.takes_context("on_step_end")
         self.stepper = kind(setup, link, self.stopwatch, audit, hook=self._hook, gives_context=takes)
         self._architecture = ArchitectureHandler(setup, link, lambda: self.stepper.rerun)
+        self._seeds = SeedHandler(
+            setup,
+            link,
+            self._orders,
+            rates=self._rates,
+            architecture=self._architecture,
+            position=lambda: self.stepper.position,
+        )
         setup.ledger.notify(audit.begin_anew)
         self._boundary = Boundary(link, before_obeying=self.stepper.settle, standing=self.stopwatch.standing)
         CheckpointHandler(
@@ -163,6 +176,8 @@ class Trainer:
                 steps_per_epoch=setup.steps_per_epoch,
                 notes=setup.notes,
                 groups=setup.rates.groups,
+                slots=tuple(SlotFound(name, one.slot.layer_depth) for name, one in setup.garden.plots.items()),
+                blueprints=setup.garden.blueprints,
             )
         )
         reporter = self._reporter
@@ -280,6 +295,8 @@ class Trainer:
         rates.end_epoch(epoch, {"val_loss": metrics["loss"]} if "loss" in metrics else rates.host_metrics)
         self.stepper.stand_at(Position(step=self.step, epoch=epoch + 1, batch=0))
         self._repeat_orders()
+        if self.setup.garden.active and epoch > self._order.epoch_finished:
+            self._seeds.report_measures(epoch)
         if epoch > self._order.epoch_finished or epoch == self._order.epoch_to_keep:
             self._reporter.report(steps.EpochReport(epoch=epoch, step=self.step, tallies=self.stopwatch.taken()))
             self._boundary.wait_for_continue(epoch)
@@ -302,6 +319,9 @@ class Trainer:
 
     def _stop(self) -> None:
         """Obey orders: first repeat those of the re-run that acted at this boundary, then the pending ones."""
+        garden = self.setup.garden
+        if garden.attends:
+            garden.stand_at(self.step, self.stepper.position.batch)
         self._repeat_orders()
         if self._architecture.has_news:
             self.stepper.settle()

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec.structs import replace
 
 from tolariad.trainer.orders.numbered import ActedOrders
+from tolariad.trainer.orders.strategy_state import StrategyState
 from tolariad.trainer.rollback.participants import Participants
 from tolariad.trainer.step.metrics import StepMetrics
 
@@ -22,10 +23,12 @@ if TYPE_CHECKING:
     from tolariad.core.trainer.words import Environment
     from tolariad.trainer.architecture import Ledger
     from tolariad.trainer.data.feed import Feed
+    from tolariad.trainer.gradients.owners import SeedGradients
     from tolariad.trainer.health.watch import Monitor
     from tolariad.trainer.lr import UnifiedLRController
     from tolariad.trainer.optim.average import Average
     from tolariad.trainer.optim.owners import Owner
+    from tolariad.trainer.seeds.garden import Garden
     from tolariad.trainer.step.precision import Forward, Scaling
 
 
@@ -34,14 +37,17 @@ class Setup:
     """Model, optimizer, data and helpers of one run. `steps_per_epoch` is 0 if the data has no length.
 
     `moves`: whether a training batch may have to be moved to the device. `acted`: the boundary orders that the state
-    contains.
+    contains. `owners`: the host's, then those of seeds. The list is changed in place: a seed's owner comes and goes
+    with it. `host`: those of the model that the task built. Norm, loss and detector see these only. `garden`: the slots
+    for seeds.
     """
 
     settings: Settings
     rng_seed: int
     task: Any
     model: nn.Module
-    owners: tuple[Owner, ...]
+    owners: list[Owner]
+    host: tuple[Owner, ...]
     rates: UnifiedLRController
     train: Feed
     validation: Feed | None
@@ -56,9 +62,12 @@ class Setup:
     reads_late: bool = False
     watch: Monitor
     ledger: Ledger
+    garden: Garden
+    seed_gradients: SeedGradients
     clip: Callable[[nn.Module], Any] | None = None
     training_step: Callable[..., Any] | None = None
     acted: ActedOrders = field(default_factory=ActedOrders)
+    strategy: StrategyState = field(default_factory=StrategyState)
     participants: Participants = field(default_factory=Participants)
     metrics: StepMetrics = field(default_factory=StepMetrics)
 
@@ -70,7 +79,7 @@ class Setup:
     @property
     def optimizer(self) -> torch.optim.Optimizer:
         """The first owner's optimizer: the only one, if the task names no parts."""
-        return self.owners[0].optimizer
+        return self.host[0].optimizer
 
     @property
     def parameters(self) -> int:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 
 import pytest
-from hypothesis import assume, example, given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from tests.core.rated import rates_at
 from tolariad.core.learning_rate.curve import rate, rates_digest, top_step
 from tolariad.core.learning_rate.group import Group, after_epoch, coming, ordered, rate_of, refusal
+from tolariad.core.learning_rate.residues import least_at
 from tolariad.core.learning_rate.schedule import (
     BY_LENGTH,
     WHOLE_RUN,
@@ -206,17 +207,20 @@ def test_the_first_epoch_that_counts_does_not_depend_on_its_steps(epochs, warmup
     1,
 )
 def test_the_highest_step_to_come_is_known_without_looking_at_every_step(schedule, step):
-    """Up to the rounding of restarts between two steps, no later step has a higher rate."""
+    """No later step has a higher rate, also of restarts after less than two steps."""
     if schedule.policy in WHOLE_RUN:
         schedule = replace(schedule, warmup_steps=0)
-    # In a cycle of less than two steps the rounding is all that there is.
-    steps = (schedule.total_steps or 0) - 1 - schedule.warmup_steps
-    assume(schedule.policy is not LRPolicy.COSINE_RESTARTS or steps >= 2 * schedule.rule.num_cycles)
     top = top_step(schedule, step)
     assert top >= step
-    later = max(rate(schedule, one) for one in range(step, step + 120))
-    slack = 1.0 if schedule.policy is not LRPolicy.COSINE_RESTARTS else 0.5
-    assert rate(schedule, top) >= later * slack
+    assert rate(schedule, top) == max(rate(schedule, one) for one in range(step, step + 120))
+
+
+@given(st.integers(0, 200), st.integers(1, 100), st.integers(0, 300), st.integers(1, 300))
+def test_the_least_remainder_is_found_without_looking_at_every_number(factor, modulus, start, count):
+    """And at its first number; a range of a billion takes as long as one of ten."""
+    numbers = range(start, start + count)
+    assert least_at(factor, modulus, numbers) == min(numbers, key=lambda n: (factor * n % modulus, n))
+    assert least_at(1_000_003, 10**9 + 7, range(1, 10**9 + 7)) * 1_000_003 % (10**9 + 7) == 1
 
 
 # -- orders --

@@ -154,7 +154,7 @@ def test_values_that_contradict_each_other_are_found(document, path):
         ("lrr", "no breaker with this name.*did you mean lr"),
         ("lr_stepp", "no breaker with this name.*did you mean lr_step"),
         ("zzzz", "no breaker with this name; the breakers are lr, "),
-        ("strategy_answer", "this breaker would never open: there is no strategy yet"),
+        ("group_addition", "this breaker would never open: there are no seeds yet"),
         ("journal_append", "this breaker would never open: an overrun of this budget is recorded"),
         ("full_rollback", "this breaker would never open: an overrun"),
         ("telemetry_queue", "this breaker would never open"),
@@ -309,7 +309,7 @@ def test_difference_names_dotted_keys():
 def test_keys_without_effect_are_listed_where_they_were_set():
     """Only what somebody set, and only what does nothing yet."""
     assert without_effect(Settings()) == []
-    assert without_effect(read_settings({"epochs": 3, "enable_morphogenetic": False})) == ["enable_morphogenetic"]
+    assert without_effect(read_settings({"epochs": 3, "metrics": {"listen": "x:1"}})) == ["metrics.listen"]
     assert without_effect(read_settings({"optimizers": {"generator": {}}})) == []
     assert without_effect(read_settings({"rollback": {"fast_path_enabled": False}})) == []
     assert without_effect(read_settings({"journal": {"sync": "step"}})) == []

@@ -73,7 +73,7 @@ def misnames(loop, run, batch, number):
         (gives_text, SetupRefused, "'name' is a str"),
         (gives_vector, SetupRefused, r"step\(loss\): the loss must be a tensor with one element"),
         (detaches, SetupRefused, r"step\(loss\): the loss has no gradient. Give it as it was computed"),
-        (misnames, SetupRefused, "the optimizers are host; did you mean 'host'"),
+        (misnames, SetupRefused, "the optimizers are host; did you mean host"),
     ],
     ids=lambda one: getattr(one, "__name__", None),
 )

@@ -329,3 +329,31 @@ def test_the_time_of_the_loop_is_the_tasks(tmp_path):
     shares = [tally.worst for tally in tallies if tally.budget == "training_degradation"]
     assert shares
     assert max(shares) < 50.0
+
+
+def test_data_without_a_length_need_no_number_of_steps_at_constant_rates(tmp_path):
+    """An epoch ends where the data ends. Stopped within one and started again, the loop ends with the same bits."""
+
+    class Stream(torch.utils.data.IterableDataset):
+        def __iter__(self):
+            return iter(data())
+
+    def start(run_dir, stop_at=None):
+        model = network()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+        run = Tolaria({"tolaria": {"rng_seed": 1, "torch_threads": 1}}, run_dir=run_dir).run(
+            model, optimizer, DataLoader(Stream(), 12)
+        )
+        made = 0
+        for _ in run.epochs(2):
+            for inputs, targets in run.batches():
+                run.step(cross_entropy(model(inputs), targets))
+                made += 1
+                if made == stop_at:
+                    run.stop()
+        return bits(model), run.result
+
+    calm, result = start(tmp_path / "calm")
+    assert (result.phase, result.epochs, result.steps) == ("completed", 2, 2 * STEPS_PER_EPOCH)
+    assert start(tmp_path / "run", STEPS_PER_EPOCH + 3)[1].phase == "stopped"
+    assert start(tmp_path / "run")[0] == calm

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import re
 import signal
-import subprocess
-import sys
 
 import pytest
 
@@ -33,14 +30,11 @@ def scripts() -> tuple[str, str]:
     return plain, recorded
 
 
-def start(folder, script, failpoint="", *, code=0):
+def start(template, folder, script, failpoint="", *, code=0):
     """Run a script in a folder. Return what it printed."""
     folder.mkdir(exist_ok=True)
     (folder / "script.py").write_text(script + BITS)
-    environment = {**os.environ, "TOLARIA_FAILPOINT": failpoint, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-    ended = subprocess.run(
-        [sys.executable, "script.py"], cwd=folder, env=environment, capture_output=True, text=True, check=False
-    )
+    ended = template.run([], folder=folder, program=str(folder / "script.py"), failpoint=failpoint)
     assert ended.returncode == code, ended.stderr
     return ended.stdout.splitlines()
 
@@ -62,25 +56,25 @@ def sides():
 
 
 @pytest.fixture(scope="module")
-def expected(sides, tmp_path_factory):
+def expected(template, sides, tmp_path_factory):
     """What the plain script prints."""
-    return start(tmp_path_factory.mktemp("plain"), sides[0])
+    return start(template, tmp_path_factory.mktemp("plain"), sides[0])
 
 
-def test_the_recorded_script_prints_what_the_plain_one_prints(tmp_path, sides, expected):
+def test_the_recorded_script_prints_what_the_plain_one_prints(template, tmp_path, sides, expected):
     """Every accuracy and every bit."""
-    assert start(tmp_path, sides[1]) == expected
+    assert start(template, tmp_path, sides[1]) == expected
     assert len(expected) == 11
 
 
 @pytest.mark.parametrize(
     "points", [("step:41",), pytest.param(("gate:97", "boundary:33", "step:3"), marks=pytest.mark.torture)], ids=str
 )
-def test_the_script_killed_and_started_again_ends_with_the_same_bits(tmp_path, sides, expected, points):
+def test_the_script_killed_and_started_again_ends_with_the_same_bits(template, tmp_path, sides, expected, points):
     """kill -9, as often as there are points; the steps that are made again come out the same."""
     for point in points:
-        start(tmp_path, sides[1], point, code=-signal.SIGKILL)
-    again = start(tmp_path, sides[1])
+        start(template, tmp_path, sides[1], point, code=-signal.SIGKILL)
+    again = start(template, tmp_path, sides[1])
     events = [decode_event(entry.event) for entry in Reader(tmp_path / "runs" / "mine" / "journal")]
     reruns = [event for event in events if isinstance(event, RerunFinished)]
 

@@ -39,6 +39,14 @@ HOOKS = (
     "configure_callbacks",
     "on_train_end",
     "test_step",
+    "test_dataloader",
+    "on_test_start",
+    "on_test_end",
+    "on_test_epoch_start",
+    "on_test_epoch_end",
+    "on_test_batch_start",
+    "on_test_batch_end",
+    "predict_step",
     "of_a_newer_version",
     "log",
     "log_dict",
@@ -88,6 +96,27 @@ class Line(LightningModule):
         return torch.optim.SGD(self.parameters(), lr=self.lr)
 
     train_dataloader = Rows(4).train_dataloader
+
+
+class Tested(Line):
+    """Has test data, and hooks that note when they are called, with the greatest value of the batches so far."""
+
+    def setup(self, stage):
+        self.stages = [*getattr(self, "stages", []), stage]
+
+    def on_test_epoch_start(self):
+        self.greatest = 0.0
+
+    def test_step(self, batch, batch_idx):
+        x, y = batch
+        self.greatest = max(self.greatest, float(x.max()))
+        self.log("test_loss", functional.mse_loss(self.line(x), y))
+
+    def on_test_epoch_end(self):
+        self.log("greatest", self.greatest)
+        self.log("setups", len(self.stages))
+
+    test_dataloader = Rows(6).train_dataloader
 
 
 class Noisy(Line):

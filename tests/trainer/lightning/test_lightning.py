@@ -8,16 +8,12 @@ from __future__ import annotations
 import copy
 import importlib.util
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import torch
 
 from journal import Reader
-from tests.house.tree import ROOT
 from tolariad.core.steps.words import ValidationFinished
 from tolariad.core.trainer.words import TrainerDied
 from tolariad.core.vocabulary import decode_event
@@ -26,12 +22,13 @@ from tolariad.trainer.data.randomness import derived_seed, seed_everything
 from tolariad.trainer.lightning.hooks import CALLED, ELSEWHERE, REFUSED, hooks_of
 
 FILE = Path(__file__).parents[1] / "tasks" / "lightning_modules.py"
-TOLARIAD = Path(sys.executable).with_name("tolariad")
 STUB = Path(__file__).with_name("stub.py")
 WITH_LIGHTNING = pytest.mark.skipif(importlib.util.find_spec("lightning") is None, reason="lightning is not installed")
 pytestmark = pytest.mark.filterwarnings("ignore")
-STEPS = 200
+# Steps of each case, in the ordinary suite and in the long one.
+SHORT, LONG = 80, 200
 
+# The epochs are those of a long run.
 CASES = {
     "Convolutional": {"epochs": 20, "task_options": {"lr": 0.02}},
     "Perceptron": {
@@ -39,7 +36,7 @@ CASES = {
         "accumulate": 2,
         "task_options": {"lr": 0.3, "datamodule": "Rows", "gradient_clip_val": 0.05},
     },
-    "Plateaus": {"epochs": 10, "task_options": {"lr": 0.3, "datamodule": "Rows"}},
+    "Plateaus": {"epochs": 20, "task_options": {"lr": 0.3, "datamodule": "Rows", "batch_size": 16}},
 }
 
 
@@ -59,7 +56,7 @@ class Recorded:
 
 
 def lightnings(configuration, epochs, accumulate=1, task_options=None):
-    """Train the same module by Lightning, on the batches that this trainer yields. Return the module."""
+    """Train the same module by Lightning, on the batches that this trainer yields. Return the module and its steps."""
     import lightning.pytorch as pl
 
     class Seeded(pl.Callback):
@@ -85,26 +82,29 @@ def lightnings(configuration, epochs, accumulate=1, task_options=None):
         callbacks=[Seeded()],
     )
     trainer.fit(theirs, Recorded(setup.train), Recorded(setup.validation, validation=True))
-    assert trainer.global_step == STEPS
-    return theirs
+    return theirs, trainer.global_step
 
 
 @WITH_LIGHTNING
-def test_the_weights_are_those_of_lightnings_trainer_also_after_restarts(daemon_in, configured):
-    """Two hundred steps, bit for bit: undisturbed, and restarted twice from a checkpoint within an epoch."""
-    for name, options in CASES.items():
+@pytest.mark.parametrize("steps", [SHORT, pytest.param(LONG, marks=pytest.mark.torture)])
+def test_the_weights_are_those_of_lightnings_trainer_also_after_restarts(daemon_in, configured, steps):
+    """Bit for bit: undisturbed, and restarted twice from a checkpoint within an epoch."""
+    for name, case in CASES.items():
+        options = {**case, "epochs": case["epochs"] * steps // LONG}
         configuration = configured(f"lightning:{FILE}:{name}", **options)
-        theirs = lightnings(configuration, **options).state_dict()
+        module, trained = lightnings(configuration, **options)
+        theirs = module.state_dict()
+        assert trained == steps
 
         calm = daemon_in(name, options["epochs"])
         setup = calm.train_here(configuration)
         ours = setup.model.state_dict()
-        assert (calm.last_step, calm.skips) == (STEPS, [])
+        assert (calm.last_step, calm.skips) == (steps, [])
         assert [key for key, value in theirs.items() if not torch.equal(value, ours[key])] == [], name
         assert len({report.lr for report in calm.steps.values()}) > 2
 
         restarted = daemon_in(f"{name} restarted", options["epochs"], checkpoint_every_epoch=False)
-        for checkpoint, at in ((33, 37), (90, 95)):
+        for checkpoint, at in ((13, 17), (45, 49)):
             restarted.checkpoint_after_step, restarted.exit_after_step = checkpoint, at
             restarted.train_here(configuration)
         restarted.train_here(configuration)
@@ -127,7 +127,9 @@ def test_every_hook_of_this_lightning_is_in_one_table():
     [f"{STUB}:Noisy", pytest.param(f"{FILE}:Convolutional", marks=[pytest.mark.torture, WITH_LIGHTNING])],
     ids=["stub", "lightning"],
 )
-def test_a_run_of_the_daemon_that_is_killed_twice_ends_with_the_same_bits(module, daemon_in, configured, tmp_path):
+def test_a_run_of_the_daemon_that_is_killed_twice_ends_with_the_same_bits(
+    module, daemon_in, configured, tmp_path, template
+):
     """SIGKILL within two epochs: its last checkpoint is that of a run in this process."""
     options = {"epochs": 3, "rng_seed": 5, "torch_threads": 1}
     calm = daemon_in("calm", 3)
@@ -140,14 +142,8 @@ def test_a_run_of_the_daemon_that_is_killed_twice_ends_with_the_same_bits(module
     config.write_text(json.dumps({"tolaria": {"task": f"lightning:{module}", **options}}))
     # Each trainer counts anew. The second makes the steps after the last checkpoint again.
     killed = f"step:14@{tokens[0]},validation:4@{tokens[1]}"
-    done = subprocess.run(
-        [TOLARIAD, "run", config, "--dir", tmp_path / "killed"],
-        env={**os.environ, "TOLARIA_FAILPOINT": killed, "PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        timeout=300,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr.decode()
+    done = template.run(["run", config, "--dir", tmp_path / "killed"], folder=tmp_path, failpoint=killed)
+    assert done.returncode == 0, done.stderr
     events = [decode_event(entry.event) for entry in Reader(tmp_path / "killed" / "journal")]
     assert [one.signal for one in events if isinstance(one, TrainerDied)] == ["SIGKILL"] * 2
     assert not any(token.exists() for token in tokens)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import sys
+from pathlib import Path
 
 import msgspec
 import pytest
@@ -11,12 +12,16 @@ import torch
 from torch.utils.data import DataLoader
 
 from tests.trainer.lightning.stub import LightningModule, Line, Rows
+from tests.trainer.trials.conftest import Trained
 from tolariad.core.settings.reading import read_settings
 from tolariad.trainer.build import build
 from tolariad.trainer.errors import SetupRefused
 from tolariad.trainer.lightning.making import Parts
 from tolariad.trainer.lightning.task import LightningTask
 from tolariad.trainer.tasks.task import FoundTask, find_task
+from tolariad.trainer.trials.words import Evaluate
+
+STUB = Path(__file__).with_name("stub.py")
 
 
 def task_of(module, **named):
@@ -54,9 +59,32 @@ def test_a_hook_that_would_not_be_called_is_refused_by_name(name, why):
         task_of(having(name)).model(settings())
 
 
-def test_hooks_of_tests_and_predictions_are_no_obstacle():
+def test_hooks_of_predictions_are_no_obstacle():
     """They are no part of a training."""
-    assert isinstance(task_of(having("test_step")).model(settings()), Line)
+    assert isinstance(task_of(having("predict_step")).model(settings()), Line)
+
+
+def test_the_test_of_a_module_is_its_test_step_on_its_test_data(daemon_in, configured):
+    """`tolariad test`: the mean over all samples, also of a smaller last batch, and what its last hook logs."""
+    run = Trained(daemon_in("run", 1), configured(f"lightning:{STUB}:Tested", epochs=1))
+    found, code = run.ask(Evaluate)
+    x = torch.arange(32.0).reshape(16, 2)
+    with torch.no_grad():
+        loss = torch.nn.functional.mse_loss(run.setup.model.line(x), x.sum(1, keepdim=True)).item()
+
+    assert (code, found.data, found.samples) == (0, "test", 16)
+    assert found.metrics == {"test_loss": pytest.approx(loss, rel=1e-6), "greatest": 31.0, "setups": 2.0}
+
+
+def test_test_data_without_a_test_step_are_refused(daemon_in, configured):
+    """As by Lightning. A module that has neither is validated, if it has a validation."""
+    task = task_of(having("test_dataloader"))
+    task.model(settings())
+    with pytest.raises(SetupRefused, match="there is a test_dataloader, but Mine has no test_step"):
+        task.test_data(settings())
+    assert Trained(daemon_in("run", 1), configured(f"lightning:{STUB}:Noisy", epochs=1)).ask(Evaluate)[0].data == (
+        "validation"
+    )
 
 
 class Manual(Line):
@@ -67,11 +95,11 @@ class Manual(Line):
     ("module", "given", "why"),
     [
         (Manual, {}, r"optimizes manually .*training_step\(model, batch, run\)"),
-        (Line, {"task_options": {"lrr": 0.1}}, "task_options.lrr: Line does not take this argument; did you mean 'lr'"),
+        (Line, {"task_options": {"lrr": 0.1}}, "task_options.lrr: Line does not take this argument; did you mean lr"),
         (
             Line,
             {"task_options": {"datamodule": "Rows", "batch": 1}},
-            "neither Line nor Rows takes this argument; did you mean 'batch_size'",
+            "neither Line nor Rows takes this argument; did you mean batch_size",
         ),
         (type("Needs", (Line,), {"__init__": lambda self, width: None}), {}, "missing a required argument: 'width'"),
         (

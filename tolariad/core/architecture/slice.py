@@ -1,7 +1,10 @@
 """The architecture ledger as recorded in the journal: slice, apply table, and which changes a place contains.
 
 Invariants: the ledger is of the current branch, oldest change first. A rollback removes the changes after its target.
-At one place changes come before checkpoints, so the place alone tells which changes a checkpoint contains.
+Hooks change the model before a checkpoint of the same place, so for their changes the place alone tells. Seeds change
+it by boundary orders, which may act before or after such a checkpoint: there the number of orders tells.
+
+One event, SeedMoved, is an order that acted and an entry here, so that no crash comes between the two.
 """
 
 from __future__ import annotations
@@ -12,23 +15,35 @@ import msgspec
 from msgspec.structs import replace
 
 from tolariad.core.architecture import words as ar
-from tolariad.core.base import ApplyTable, Cause
+from tolariad.core.base import ApplyTable, Cause, storable
 from tolariad.core.rollback import words as rollback
+from tolariad.core.seeds import ledger
+from tolariad.core.seeds import words as sd
+from tolariad.core.seeds.slice import SLOTS_MAX
+from tolariad.core.seeds.stages import Stage
 
-CHANGES_MAX: Final = 256
+# A seed that comes and goes takes two: 4096 are enough for four slots in every epoch of a run of 500 epochs. The ledger
+# then takes about 1 MB in the state and in each checkpoint.
+CHANGES_MAX: Final = 4096
+# Removals of seeds are recorded beyond that: a seed must always be possible to cull.
+_HELD_MAX: Final = CHANGES_MAX + SLOTS_MAX
 
 
 class Change(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One change of the model's shape. `epoch_ended`: as in ArchitectureChanged."""
+    """One change of the model's shape. `epoch_ended`: as in ArchitectureChanged.
+
+    `order`: the number of the boundary order that germinated or culled a seed; 0 for the change of a hook.
+    """
 
     name: str
     arguments: str
     applied_before_step: int
     epoch_ended: int = 0
+    order: int = 0
 
 
 class Architecture(msgspec.Struct, frozen=True):
-    """Slice of RunState. `changes`: those in force, at most CHANGES_MAX."""
+    """Slice of RunState. `changes`: those in force, at most CHANGES_MAX and a removal for each seed."""
 
     changes: tuple[Change, ...] = ()
 
@@ -52,9 +67,31 @@ def _changed(s: Architecture, e: ar.ArchitectureChanged, _: Cause) -> Architectu
     return replace(s, changes=(*s.changes[: max(0, e.number - 1)], change)[:CHANGES_MAX])
 
 
+def _moved(s: Architecture, e: sd.SeedMoved, _: Cause) -> Architecture:
+    if e.stage is Stage.GERMINATED:
+        entry = ledger.germinated(
+            e.slot, e.germination, blueprint=e.blueprint, parameters=e.parameters, example=e.example, dtype=e.dtype
+        )
+    elif e.stage is Stage.CULLED:
+        entry = ledger.removed(e.slot, e.germination)
+    else:
+        return s
+    change = Change(entry.name, entry.arguments, e.applied_before_step, order=storable(e.number))
+    return replace(s, changes=(*s.changes, change)[:_HELD_MAX])
+
+
 def _rolled_back(s: Architecture, e: rollback.RolledBack, _: Cause) -> Architecture:
-    held = (one for one in s.changes if is_held_at(one.applied_before_step, one.epoch_ended, e.step, e.epoch))
-    return replace(s, changes=tuple(held)) if s.changes else s
+    return replace(s, changes=tuple(one for one in s.changes if _is_held(one, e))) if s.changes else s
 
 
-APPLY: Final[ApplyTable] = {ar.ArchitectureChanged: _changed, rollback.RolledBack: _rolled_back}
+def _is_held(one: Change, target: rollback.RolledBack) -> bool:
+    if one.order:
+        return one.order <= (target.orders or 0)
+    return is_held_at(one.applied_before_step, one.epoch_ended, target.step, target.epoch)
+
+
+APPLY: Final[ApplyTable] = {
+    ar.ArchitectureChanged: _changed,
+    sd.SeedMoved: _moved,
+    rollback.RolledBack: _rolled_back,
+}

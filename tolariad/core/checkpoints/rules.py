@@ -38,6 +38,7 @@ from tolariad.core.run.slice import HasRun, Phase
 from tolariad.core.snapshots.slice import HasSnapshots
 from tolariad.core.steps import words as sv
 from tolariad.core.steps.slice import HasProgress
+from tolariad.core.strategy.words import StrategyVoted
 from tolariad.core.trainer import words as tv
 from tolariad.core.trainer.slice import HasTrainer
 
@@ -83,7 +84,9 @@ def instead_of_unusable(state: Reads, _: ck.CheckpointUnusableReport, __: At[Rea
     return None if state.run.phase is Phase.FAILED else _instead_of_all(state)
 
 
-def instead_of_refused(state: Reads, report: rb.RollbackRefusedReport, at: At[Reads]) -> Decision | None:
+def instead_of_refused(
+    state: Reads, report: rb.RollbackRefusedReport | StrategyVoted, at: At[Reads]
+) -> Decision | None:
     """A rollback was given up and training goes on: if no checkpoint is usable any more, take one at once."""
     was_given_up = at.was.rollbacks.open is not None and state.rollbacks.open is None
     return _instead_of_all(state) if was_given_up and not report.restored and not state.run.is_halted else None

@@ -13,6 +13,8 @@ from msgspec.structs import replace
 
 from tolariad.core.base import ApplyTable, Cause
 from tolariad.core.control import words as control
+from tolariad.core.rates.hyper_words import HyperparametersOrdered
+from tolariad.core.strategy.words import BreakerSet
 from tolariad.core.vocabulary import EVENT_TYPES
 
 OUTCOMES_MAX: Final = 1000
@@ -52,7 +54,7 @@ class HasControl(Protocol):
 
 # The events that accept an order. Each names its order, so that an id that is repeated, or used for another kind of
 # order, is recognised.
-ACCEPTING: Final = tuple(kind for kind in EVENT_TYPES.values() if kind.ORDER)
+ACCEPTING: Final = tuple(kind for kind in EVENT_TYPES.values() if kind.accepts())
 
 
 def _remember(s: Control, outcome: Outcome) -> tuple[Outcome, ...]:
@@ -63,11 +65,15 @@ def _accepted(s: Control, e: Any, at: Cause) -> Control:
     """Remember the answer. Without an actor and an id the event was not an order but the run's own action."""
     if e.actor is None and not e.id:
         return s
-    return replace(s, outcomes=_remember(s, Outcome(e.id, at.seq, command=e.ORDER)), accepted=s.accepted + 1)
+    return replace(s, outcomes=_remember(s, Outcome(e.id, at.seq, command=e.accepted)), accepted=s.accepted + 1)
 
 
 def _refused(s: Control, e: control.CommandRefused, at: Cause) -> Control:
     return replace(s, outcomes=_remember(s, Outcome(e.id, at.seq, e.error, e.why, e.command)))
 
 
-APPLY: Final[ApplyTable] = {**dict.fromkeys(ACCEPTING, _accepted), control.CommandRefused: _refused}
+APPLY: Final[ApplyTable] = {
+    # The last two accept commands of the strategy, which operators cannot give.
+    **dict.fromkeys((*ACCEPTING, HyperparametersOrdered, BreakerSet), _accepted),
+    control.CommandRefused: _refused,
+}

@@ -26,6 +26,7 @@ from tolariad.core.rates import words as optimizer
 from tolariad.core.rollback import words as rb
 from tolariad.core.run import words as run
 from tolariad.core.stability import Breaker, BreakerRule, BreakerState, breaker_state, failed, succeeded
+from tolariad.core.strategy import words as strategy
 from tolariad.core.trainer import words as trainer
 
 if TYPE_CHECKING:
@@ -191,6 +192,18 @@ def _of_rebuild(_: Overruns, e: optimizer.OptimizerRebuildCommitted) -> _Found:
     return (("optimizer_rebuild", e.elapsed_ms / 1e3),)
 
 
+def _of_answer(_: Overruns, e: strategy.StrategyAnswered) -> _Found:
+    spans = e.spans
+    found = (
+        ("state_assembly", spans.assembly),
+        ("serialization", spans.encoding),
+        ("strategy_answer", spans.answer),
+        ("boundary_check", spans.check),
+        ("strategy_deadline", spans.answer),
+    )
+    return tuple(one for one in found if one[1])
+
+
 def _of_end(s: Overruns, e: trainer.TrainerDied | trainer.TrainerEnded) -> _Found:
     """The freeze through the shared page is faster than this. By now the process that could train is gone."""
     of_daemon = isinstance(e, trainer.TrainerDied) and e.reason is trainer.DeathReason.WITH_DAEMON
@@ -205,6 +218,7 @@ SAY: Final[dict[type[Event], Callable[[Overruns, Any], _Found]]] = {
     optimizer.OptimizerRebuildCommitted: _of_rebuild,
     trainer.TrainerDied: _of_end,
     trainer.TrainerEnded: _of_end,
+    strategy.StrategyAnswered: _of_answer,
 }
 
 
@@ -232,6 +246,31 @@ def _told(s: Overruns, e: budgets.BudgetsMeasured, _: Cause) -> Overruns:
         if one.budget in BUDGETS:
             s = _judged(s, one.budget, exceeded=one.breaches > 0, mono=e.mono)
     return s
+
+
+def _answered(s: Overruns, e: strategy.StrategyAnswered, at: Cause) -> Overruns:
+    return _misread(_measured(s, e, at), e)
+
+
+def _unanswered(s: Overruns, e: strategy.StrategyTimedOut, _: Cause) -> Overruns:
+    """A question without an answer is one failure, however soon that was known."""
+    if e.reason is strategy.NoAnswer.OVERTAKEN:
+        return s
+    return _misread(_judged(s, "strategy_deadline", exceeded=True, mono=e.mono), e)
+
+
+def _misread(s: Overruns, e: strategy.StrategyAnswered | strategy.StrategyTimedOut) -> Overruns:
+    return _judged(s, "serialization", exceeded=True, mono=e.mono) if e.misread else s
+
+
+def _set(s: Overruns, e: strategy.BreakerSet, _: Cause) -> Overruns:
+    if e.breaker not in WITH_BREAKER:
+        return s
+    rest = {name: one for name, one in s.breakers.items() if name != e.breaker}
+    if e.state is not BreakerState.OPEN:
+        return replace(s, breakers=rest)
+    opened = Breaker(failures=s.rule_of(e.breaker).failures, opened=e.mono / 1e9)
+    return replace(s, breakers={**rest, e.breaker: opened})
 
 
 def _judged(s: Overruns, name: str, *, exceeded: bool, mono: int) -> Overruns:
@@ -316,6 +355,9 @@ APPLY: Final[ApplyTable] = {
     rb.RollbackEscalated: _escalated,
     rb.RolledBack: _measured,
     rb.RollbackAborted: _given_up,
+    strategy.StrategyAnswered: _answered,
+    strategy.StrategyTimedOut: _unanswered,
+    strategy.BreakerSet: _set,
     hv.EmergencyRaised: _raised,
     hv.EmergencyCleared: _given_up,
     hv.ConservativeModeEntered: _careful,

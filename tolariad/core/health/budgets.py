@@ -58,14 +58,12 @@ _soft = functools.partial(Budget, kind="soft")
 _safety = functools.partial(Budget, kind="safety")
 # Budgets that nothing measures yet, with the reason.
 _UNMEASURED: Final[Mapping[str, str]] = {
-    **dict.fromkeys(("state_assembly", "strategy_answer", "adaptation", "boundary_check"), "there is no strategy yet"),
-    **dict.fromkeys(("strategy_deadline", "checkpoint_strategy", "full_strategy"), "there is no strategy yet"),
+    "checkpoint_strategy": "its state is a few bytes of the piece with the rest",
     **dict.fromkeys(("group_addition", "parameter_addition", "seed_registry"), "there are no seeds yet"),
     **dict.fromkeys(("checkpoint_seeds", "full_seeds", "memory_morphogenetic"), "there are no seeds yet"),
     **dict.fromkeys(("importance_overhead", "prune_rollback"), "nothing is pruned yet"),
     **dict.fromkeys(("telemetry_batch", "telemetry_put", "telemetry_queue"), "there is no telemetry bus yet"),
     "memory_telemetry": "there is no telemetry bus yet",
-    "serialization": "nothing is sent to another subsystem yet",
     "emergency_minor": "a record is all that follows",
     "memory_emergency": "it is kept free, not used",
 }

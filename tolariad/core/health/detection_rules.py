@@ -37,6 +37,7 @@ from tolariad.core.rollback.target_ask import RETURNS_MAX
 from tolariad.core.run.slice import Phase
 from tolariad.core.snapshots.ask import Restorable
 from tolariad.core.steps import words as steps
+from tolariad.core.strategy.words import StrategyVoted
 
 
 def reported(state: Reads, report: hv.InstabilityReport, _: At[Reads]) -> Decision | None:
@@ -94,7 +95,7 @@ def answer(state: Reads, event: hv.InstabilityDetected, at: At[Reads]) -> Decisi
     return None if not event.asks or goes_back or halts else Decision((), (hv.GoOn(step=event.step),))
 
 
-def after_refusal(state: Reads, report: rb.RollbackRefusedReport, at: At[Reads]) -> Decision | None:
+def after_refusal(state: Reads, report: rb.RollbackRefusedReport | StrategyVoted, at: At[Reads]) -> Decision | None:
     """No target was usable and the run does not halt: let a waiting trainer go on, in conservative mode."""
     opened, asked = at.was.rollbacks.open, state.instability.asked
     if opened is None or state.rollbacks.open is not None or asked is None or opened.otherwise is rb.Otherwise.HALT:

@@ -32,6 +32,7 @@ from tolariad.core.run.slice import TERMINAL, Phase
 from tolariad.core.snapshots.ask import restorable
 from tolariad.core.stability import may_leave_conservative
 from tolariad.core.steps import words as steps
+from tolariad.core.strategy.words import BreakerSet, StrategyTimedOut, StrategyVoted
 from tolariad.core.trainer import words as trainer
 
 _NONE_LEFT: Final = "no checkpoint is left that was not gone back to twice"
@@ -85,7 +86,7 @@ def carry_out(state: Reads, event: hv.EmergencyRaised, _: At[Reads]) -> Decision
     return Decision((asked,))
 
 
-def after_refusal(state: Reads, report: rb.RollbackRefusedReport, at: At[Reads]) -> Decision | None:
+def after_refusal(state: Reads, report: rb.RollbackRefusedReport | StrategyVoted, at: At[Reads]) -> Decision | None:
     """Halt the run if its rollback was given up for want of a target and calls for a halt then."""
     opened = at.was.rollbacks.open
     if opened is None or state.rollbacks.open is not None or opened.otherwise is not rb.Otherwise.HALT:
@@ -120,6 +121,11 @@ def _halt(state: Reads, why: str) -> Decision:
 
 def after_violation(state: Reads, _: lr.LrViolationDetected, at: At[Reads]) -> Decision:
     """Enter conservative mode after enough rate violations."""
+    return Decision(entered(state, reason_for(state, at.now.mono)))
+
+
+def after_open_breaker(state: Reads, _: StrategyTimedOut | BreakerSet, at: At[Reads]) -> Decision:
+    """Enter conservative mode if a breaker is open now."""
     return Decision(entered(state, reason_for(state, at.now.mono)))
 
 

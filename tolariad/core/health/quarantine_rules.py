@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
+from typing import Protocol
+
 from tolariad.core.decision import Decision, Refusal
 from tolariad.core.engine import At
+from tolariad.core.health import ask
 from tolariad.core.health import quarantine_words as qn
 from tolariad.core.health import words as hv
-from tolariad.core.health.ask import Reads, batch_of_death
+from tolariad.core.health.ask import batch_of_death
 from tolariad.core.health.slice import CURED_MAX, DEATHS_OF_A_BATCH, ENTRIES_MAX
 from tolariad.core.run.slice import TERMINAL
+from tolariad.core.seeds.slice import HasSeeds
+from tolariad.core.seeds.stages import Stage
 from tolariad.core.steps import words as steps
 from tolariad.core.trainer import words as tv
+
+
+class Reads(ask.Reads, HasSeeds, Protocol):
+    """The slices that the rules of quarantine read."""
 
 
 def send(state: Reads, event: qn.QuarantineAdded | qn.QuarantineRemoved, at: At[Reads]) -> Decision | None:
@@ -41,6 +50,7 @@ def order_to_add(state: Reads, command: qn.QuarantineAdd) -> qn.QuarantineAdded 
         batches=command.batches,
         checkpoint=command.checkpoint,
         until=command.until,
+        seed=command.seed,
     )
     if not state.quarantine.takes(event):
         return Refusal("Refused", _no_room(state, command))
@@ -57,6 +67,8 @@ def _refusal(state: Reads, command: qn.QuarantineAdd) -> str:
         return "epochs and batches are counted from 1, and the last batch is not before the first"
     if command.until is not None and command.until <= state.progress.epoch_finished:
         return f"epoch {command.until} has ended already; nothing would be in quarantine"
+    if command.seed and state.seeds.seed(command.seed).stage is Stage.FOSSILIZED:
+        return f"the seed in slot {command.seed} is fossilized: it is a permanent part of the model"
     targets = [one.id for one in state.checkpoints.catalogue if one.is_target]
     if targets == [command.checkpoint]:
         last = f"{command.checkpoint} is the last checkpoint that the run could start from"
@@ -65,15 +77,16 @@ def _refusal(state: Reads, command: qn.QuarantineAdd) -> str:
 
 
 def _no_room(state: Reads, command: qn.QuarantineAdd) -> str:
-    known = state.quarantine.of(command.batches, command.checkpoint)
+    known = state.quarantine.of(command.batches, command.checkpoint, command.seed)
     if known is not None:
         return f"it is in quarantine already, as {known.name}; `tolaria quarantine list` shows it"
     return f"{ENTRIES_MAX} entries are in quarantine, which is all it holds; `tolaria quarantine remove` makes room"
 
 
 def _missing(state: Reads, command: qn.QuarantineAdd) -> str:
-    if command.seed:
-        return f"there is no seed {command.seed!r}: this run has no seeds"
+    if command.seed and not state.seeds.has(command.seed):
+        slots = ", ".join(one.name for one in state.seeds.slots)
+        return f"there is no seed {command.seed!r}; a seed has the name of its slot: {slots or 'this run has none'}"
     if command.checkpoint and not any(one.id == command.checkpoint for one in state.checkpoints.catalogue):
         return f"there is no checkpoint {command.checkpoint!r}; `tolaria checkpoints` lists them"
     return ""

@@ -5,8 +5,8 @@ switch conservative mode, and both reset its counts. The mode never changes a we
 
 Batches enter quarantine after a rollback by the detector (`rollback.skip_batches`), and if the trainer died of one
 three times (`on_death: skip_batch`); its deaths are then counted from 0. The trainer skips them without a forward pass,
-and a re-run does the same. A checkpoint in quarantine is never a target. A seed would be culled and embargoed; no run
-has seeds yet, so an order for one is refused. No name is used twice. The trainer always gets the whole list, so that it
+and a re-run does the same. A checkpoint in quarantine is never a target. A seed in quarantine is culled, and its slot
+does not germinate again. No name is used twice. The trainer always gets the whole list, so that it
 cannot differ from this one. A full quarantine takes no more entries.
 """
 
@@ -25,8 +25,9 @@ from tolariad.core.health.budget_slice import Overruns
 from tolariad.core.health.detection_slice import Instability
 from tolariad.core.rates import words as lr
 from tolariad.core.run import words as run
-from tolariad.core.stability import Breaker, BreakerRule, failed, succeeded
+from tolariad.core.stability import Breaker, BreakerRule, BreakerState, failed, succeeded
 from tolariad.core.steps import words as steps
+from tolariad.core.strategy import words as strategy
 
 # -- emergencies -------------------------------------------------------------------------------------------------------
 
@@ -135,6 +136,13 @@ def _violated(s: Stability, e: lr.LrViolationDetected, _: Cause) -> Stability:
     )
 
 
+def _breaker_set(s: Stability, e: strategy.BreakerSet, _: Cause) -> Stability:
+    if e.breaker != "lr":
+        return s
+    is_open = e.state is BreakerState.OPEN
+    return replace(s, breaker=Breaker(failures=s.failures, opened=e.mono / 1e9) if is_open else Breaker())
+
+
 def _epoch_finished(s: Stability, e: steps.EpochFinished, _: Cause) -> Stability:
     if s.in_epoch:
         return replace(s, in_epoch=0, healthy_epochs=0, troubled=False)
@@ -168,6 +176,7 @@ STABILITY: Final[ApplyTable] = {
     run.RunStarted: _configured,
     run.ConfigChanged: _configured,
     lr.LrViolationDetected: _violated,
+    strategy.BreakerSet: _breaker_set,
     steps.EpochStarted: _epoch_started,
     steps.EpochFinished: _epoch_finished,
     hv.EmergencyRaised: _emergency,
@@ -218,12 +227,16 @@ class Quarantine(msgspec.Struct, frozen=True):
 
     def takes(self, entry: qn.QuarantineAdded) -> bool:
         """Return whether this entry is not there yet, and there is room for it."""
-        return self.of(entry.batches, entry.checkpoint) is None and len(self.entries) < ENTRIES_MAX
+        return self.of(entry.batches, entry.checkpoint, entry.seed) is None and len(self.entries) < ENTRIES_MAX
 
-    def of(self, batches: qn.Batches | None, checkpoint: str) -> QuarantineEntry | None:
-        """Return the entry of exactly these batches, or of this checkpoint, or None."""
-        same = (one for one in self.entries if one.batches == batches and one.checkpoint == checkpoint)
-        return next(same, None)
+    def of(self, batches: qn.Batches | None, checkpoint: str, seed: str) -> QuarantineEntry | None:
+        """Return the entry of exactly these batches, or of this checkpoint or seed, or None."""
+        wanted = batches, checkpoint, seed
+        return next((one for one in self.entries if (one.batches, one.checkpoint, one.seed) == wanted), None)
+
+    def of_seed(self, slot: str) -> QuarantineEntry | None:
+        """Return the entry of the seed in this slot, or None."""
+        return next((one for one in self.entries if one.seed == slot), None) if self.entries else None
 
 
 def _added(s: Quarantine, e: qn.QuarantineAdded, at: Cause) -> Quarantine:

@@ -15,6 +15,7 @@ from typing import Any, Final, NamedTuple
 
 from msgspec.structs import replace
 
+from tolariad.core.learning_rate.residues import least_at
 from tolariad.core.learning_rate.schedule import LRPolicy, PlateauRule, Schedule, Warmup
 from tolariad.core.learning_rate.tabulated import factors_of
 
@@ -241,8 +242,8 @@ def top_step(schedule: Schedule, step: int) -> int:
         top = max((risen, risen + 1), key=lambda n: rate(schedule, schedule.start + 1 + n))
     elif schedule.policy is LRPolicy.COSINE_RESTARTS and total is not None and done > top:
         length = max(1, total - 1 - top)
-        cycle = -(-(done - top) * schedule.rule.num_cycles // length)
-        top += -(-cycle * length // schedule.rule.num_cycles) if cycle < schedule.rule.num_cycles else 0
+        left = range(done - top, length)
+        top += least_at(schedule.rule.num_cycles, length, left) if left else 0
     elif schedule.policy is LRPolicy.FUNCTION:
         factors = factors_of(schedule.function)
         top = max(range(max(0, done), len(factors)), key=factors.__getitem__, default=done)

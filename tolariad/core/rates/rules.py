@@ -25,6 +25,7 @@ from tolariad.core.learning_rate.group import (
 )
 from tolariad.core.learning_rate.schedule import LRPolicy
 from tolariad.core.learning_rate.tabulated import PACKED_MAX, Tabulated, table_refusal
+from tolariad.core.rates import hyper_words as hp
 from tolariad.core.rates import words as lr
 from tolariad.core.rates.slice import HasRates
 from tolariad.core.rollback import words as rollback
@@ -113,6 +114,42 @@ def order(state: Reads, command: lr.LrSet) -> lr.RateOrdered | Refusal:
     if why is not None:
         return Refusal("Refused", why)
     return lr.RateOrdered(group=command.group, value=command.value, policy=policy, function=command.function)
+
+
+def adjust(state: Reads, command: hp.AdjustOptimizer) -> Decision | Refusal:
+    """Accept an order of hyper-parameters, with one of a rate for each group if `lr` is among them; or refuse all."""
+    groups = [group for group in state.rates.groups if hp.is_of(command.optimizer, group.name)]
+    if not groups:
+        known = ", ".join(group.name for group in state.rates.groups) or "none yet: the trainer is still being built"
+        return Refusal("NotFound", f"there is no optimizer or group {command.optimizer!r}; the groups are {known}")
+    values = {name: value for name, value in command.values.items() if name != hp.RATE}
+    if not command.values:
+        return Refusal("Refused", "it names no hyper-parameter")
+    actor = Actor(program="strategy", reason=command.reason)
+    events: list[Event] = []
+    for lr_set in _rates_of(state, groups, command.values.get(hp.RATE)):
+        found = order(state, lr_set)
+        if isinstance(found, Refusal):
+            return found
+        events.append(replace(found, actor=actor))
+    if values:
+        events.append(hp.HyperparametersOrdered(optimizer=command.optimizer, values=values, actor=actor))
+    if len(events) + len(state.boundary.waiting) > WAITING_MAX:
+        return Refusal("Refused", f"{len(state.boundary.waiting)} orders wait for their boundary already")
+    if not events:
+        return Refusal("Refused", f"the rates of {', '.join(group.name for group in groups)} are 0 and stay there")
+    # The id is remembered once.
+    return Decision((replace(events[0], id=command.id), *events[1:]))
+
+
+def _rates_of(state: Reads, groups: list[Group], value: float | None) -> list[lr.LrSet]:
+    """Return an order for each group that is not stopped: all keep their ratio to the first one."""
+    step = state.progress.step + 1
+    moving = [(group, rate) for group in groups if (rate := rate_of(group, step)) > 0]
+    if value is None or not moving:
+        return []
+    first = moving[0][1]
+    return [lr.LrSet(group=group.name, value=value * (rate / first)) for group, rate in moving]
 
 
 def _table_refusal(groups: tuple[Group, ...], group: Group, table: Tabulated) -> str | None:

@@ -13,6 +13,7 @@ from tolariad.core.rollback.slice import HasRollbacks, OpenRollback, WaitingRoll
 from tolariad.core.run.slice import HasRun, Phase
 from tolariad.core.snapshots.ask import Restorable
 from tolariad.core.steps.slice import HasProgress
+from tolariad.core.strategy.words import StrategyVoted
 
 _PHASES: Final = (Phase.RUNNING, Phase.RECOVERING, Phase.PAUSED, Phase.FROZEN)
 
@@ -73,6 +74,6 @@ def deadline_s(state: HasHealth) -> float:
     return state.overruns.limit_of("rollback_deadline")
 
 
-def given_up(opened: OpenRollback, report: rb.RollbackRefusedReport) -> str:
+def given_up(opened: OpenRollback, report: rb.RollbackRefusedReport | StrategyVoted) -> str:
     """Return why a rollback was given up, as a clause."""
     return f"rollback {opened.id}: {report.file}: {report.why}"

@@ -28,6 +28,7 @@ from tolariad.core.snapshots import words as sn
 from tolariad.core.snapshots.slice import HasSnapshots
 from tolariad.core.steps import words as steps
 from tolariad.core.steps.slice import HasProgress
+from tolariad.core.strategy.slice import HasStrategy
 
 # Slice -> the Struct of its restored fields.
 _PARTS: Final = {one.name: type(one.default) for one in fields(Known) if isinstance(one.default, msgspec.Struct)}
@@ -38,10 +39,11 @@ _ANEW: Final = {
     "stability": ("healthy_epochs",),
     "instability": ("asked", "last_mono"),
     "overruns": ("going", "raised"),
+    "strategy": ("asked", "owed"),
 }
 
 
-class Reads(HasProgress, HasCheckpoints, HasRun, HasRates, HasHealth, HasSnapshots, HasKnown, Protocol):
+class Reads(HasProgress, HasCheckpoints, HasRun, HasRates, HasHealth, HasSnapshots, HasStrategy, HasKnown, Protocol):
     """The slices of which a rollback restores something, and those with the names of possible targets."""
 
 

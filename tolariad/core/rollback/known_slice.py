@@ -68,6 +68,18 @@ class KnownSnapshots(msgspec.Struct, frozen=True, omit_defaults=True):
     unhealthy_step: int = 0
 
 
+class KnownStrategy(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The restored fields of `strategy.Strategy`: its state, and what happened in the target's epoch."""
+
+    kept: bytes = b""
+    answered_epoch: int = 0
+    skipped: int = 0
+    findings: int = 0
+    ended_steps: int = 0
+    ended_skipped: int = 0
+    ended_findings: int = 0
+
+
 class Known(msgspec.Struct, frozen=True, omit_defaults=True):
     """The values at one place: after `step`, when batch `batch` of `epoch` had been consumed."""
 
@@ -80,6 +92,7 @@ class Known(msgspec.Struct, frozen=True, omit_defaults=True):
     stability: KnownStability = KnownStability()
     instability: KnownInstability = KnownInstability()
     snapshots: KnownSnapshots = KnownSnapshots()
+    strategy: KnownStrategy = KnownStrategy()
 
     @property
     def place(self) -> tuple[int, int]:

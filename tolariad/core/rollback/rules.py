@@ -22,14 +22,20 @@ from tolariad.core.rollback.ask import begun, begun_as, may_begin
 from tolariad.core.rollback.slice import HasRollbacks, OpenRollback
 from tolariad.core.run.ask import pause_reached, spawn
 from tolariad.core.run.slice import HasRun, Phase
+from tolariad.core.seeds.slice import HasSeeds
 from tolariad.core.snapshots.ask import Restorable, restorable
 from tolariad.core.snapshots.slice import HasSnapshots
 from tolariad.core.steps.slice import HasProgress
+from tolariad.core.strategy import words as st
+from tolariad.core.strategy.ask import awaits_vote
+from tolariad.core.strategy.slice import HasStrategy
 from tolariad.core.trainer import words as trainer
 from tolariad.core.trainer.slice import HasTrainer
 
 
-class Reads(HasRun, HasProgress, HasCheckpoints, HasTrainer, HasRollbacks, HasSnapshots, Protocol):
+class Reads(
+    HasRun, HasProgress, HasCheckpoints, HasTrainer, HasRollbacks, HasSnapshots, HasSeeds, HasStrategy, Protocol
+):
     """The slices that the rules of rollbacks read."""
 
 
@@ -129,11 +135,17 @@ def without_trainer(state: Reads, _: rb.RollbackBegun, at: At[Reads]) -> Decisio
 
 def _opened(
     state: Reads,
-    report: rb.RollbackHeardReport | rb.RollbackPreparedReport | rb.RollbackRefusedReport | rb.RolledBackReport,
+    report: rb.RollbackHeardReport
+    | rb.RollbackPreparedReport
+    | rb.RollbackRefusedReport
+    | rb.RolledBackReport
+    | st.StrategyVoted,
 ) -> OpenRollback | None:
-    """Return the open rollback if the report belongs to it, else None."""
+    """Return the open rollback if the report belongs to it and to its present target, else None."""
     opened = state.rollbacks.open
-    return opened if opened is not None and opened.id == report.rollback else None
+    if opened is None or opened.id != report.rollback:
+        return None
+    return opened if getattr(report, "checkpoint", "") in ("", opened.checkpoint) else None
 
 
 def heard(state: Reads, report: rb.RollbackHeardReport, _: At[Reads]) -> Decision | None:
@@ -152,7 +164,18 @@ def prepared(state: Reads, report: rb.RollbackPreparedReport, _: At[Reads]) -> D
     event = rb.RollbackPrepared(
         rollback=opened.id, participants=report.participants, seconds=report.seconds, abstained=report.abstained
     )
-    return Decision((event.caused_by(opened.cause),), (rb.CommitRollback(rollback=opened.id),))
+    commit = () if awaits_vote(state) else (rb.CommitRollback(rollback=opened.id),)
+    return Decision((event.caused_by(opened.cause),), commit)
+
+
+def voted(state: Reads, event: st.StrategyVoted, at: At[Reads]) -> Decision | None:
+    """Go on after the strategy's vote: to an older target if it refused, else to COMMIT if the trainer is prepared."""
+    opened = state.rollbacks.open
+    if opened is None:
+        return None
+    if event.vote is st.Vote.REFUSED:
+        return refused(state, event, at)
+    return Decision((), (rb.CommitRollback(rollback=opened.id),)) if opened.is_prepared else None
 
 
 def finished(state: Reads, report: rb.RolledBackReport, _: At[Reads]) -> Decision | None:
@@ -166,13 +189,15 @@ def finished(state: Reads, report: rb.RolledBackReport, _: At[Reads]) -> Decisio
     return Decision((done, started), (cv.Hold(),) if state.run.pause is not None else ())
 
 
-def refused(state: Reads, report: rb.RollbackRefusedReport, _: At[Reads]) -> Decision | None:
+def refused(state: Reads, report: rb.RollbackRefusedReport | st.StrategyVoted, _: At[Reads]) -> Decision | None:
     """Reject the target and go on to an older one, unless the order named this one."""
     opened = _opened(state, report)
     if opened is None:
         return None
     # If a participant refused, the target is intact. Another one of the same step would hold the same state.
-    gone = () if report.participant else (targets.rejected(state, opened.checkpoint, report),)
+    gone: tuple[Event, ...] = ()
+    if not isinstance(report, st.StrategyVoted) and not report.participant:
+        gone = (targets.rejected(state, opened.checkpoint, report),)
     until = opened.to_step - 1 if report.participant else opened.to_step
     why = f"{opened.checkpoint} cannot be used: {report.file}: {report.why}"
     if (target := targets.instead(state, opened, until)) is not None:

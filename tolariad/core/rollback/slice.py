@@ -27,7 +27,8 @@ _PLACES_KEPT: Final = 64
 class OpenRollback(msgspec.Struct, frozen=True):
     """A rollback that has not ended.
 
-    After an escalation, `tier`, `checkpoint` and `to_step` are those of the full tier.
+    After an escalation, `tier`, `checkpoint` and `to_step` are those of the full tier. `target_mono`: when this target
+    was chosen. `is_prepared`: the trainer can go back to it.
     """
 
     id: str
@@ -41,6 +42,8 @@ class OpenRollback(msgspec.Struct, frozen=True):
     otherwise: rb.Otherwise = rb.Otherwise.STAY
     from_step: int = 0
     why: str = ""
+    target_mono: int = 0
+    is_prepared: bool = False
 
 
 class WaitingRollback(msgspec.Struct, frozen=True):
@@ -102,7 +105,16 @@ def _begun(s: Rollbacks, e: rb.RollbackBegun, at: Cause) -> Rollbacks:
         begun=s.begun + 1,
         asked=None,
         open=OpenRollback(
-            e.rollback, e.checkpoint, e.tier, at, e.to_step, 0.0, 0, e.rate_factor, e.otherwise, e.from_step, e.why
+            id=e.rollback,
+            checkpoint=e.checkpoint,
+            tier=e.tier,
+            cause=at,
+            to_step=e.to_step,
+            rate_factor=e.rate_factor,
+            otherwise=e.otherwise,
+            from_step=e.from_step,
+            why=e.why,
+            target_mono=e.mono,
         ),
     )
 
@@ -112,13 +124,18 @@ def _heard(s: Rollbacks, e: rb.RollbackHeard, _: Cause) -> Rollbacks:
 
 
 def _prepared(s: Rollbacks, e: rb.RollbackPrepared, _: Cause) -> Rollbacks:
-    return s if s.open is None else replace(s, open=replace(s.open, prepare_s=s.open.prepare_s + e.seconds))
+    return (
+        s
+        if s.open is None
+        else replace(s, open=replace(s.open, prepare_s=s.open.prepare_s + e.seconds, is_prepared=True))
+    )
 
 
 def _escalated(s: Rollbacks, e: rb.RollbackEscalated, _: Cause) -> Rollbacks:
     if s.open is None:
         return s
-    return replace(s, open=replace(s.open, checkpoint=e.checkpoint, tier=rb.Tier.FULL, to_step=e.to_step))
+    target = {"checkpoint": e.checkpoint, "tier": rb.Tier.FULL, "to_step": e.to_step}
+    return replace(s, open=replace(s.open, **target, target_mono=e.mono, is_prepared=False))
 
 
 def _rolled_back(s: Rollbacks, e: rb.RolledBack, at: Cause) -> Rollbacks:

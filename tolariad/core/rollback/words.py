@@ -225,20 +225,22 @@ class RollbackHeardReport(Report, frozen=True, kw_only=True):
 class RollbackPreparedReport(Report, frozen=True, kw_only=True):
     """The trainer has stopped and holds the target's verified state. `participants` are ready to take it.
 
-    `abstained`: those that gave no answer in time.
+    `abstained`: those that gave no answer in time. `checkpoint`: the target, which the
+    strategy may have refused meanwhile.
     """
 
     rollback: str
     participants: tuple[str, ...]
     seconds: Seconds
     abstained: tuple[str, ...] = ()
+    checkpoint: str = ""
 
 
 class RollbackRefusedReport(Report, frozen=True, kw_only=True):
     """The target cannot be used. `restored`: the live state was overwritten before that was known.
 
     `unfit`: the target is intact, but of another shape than the model. `participant`: the target is intact, but this
-    participant cannot go back to it.
+    participant cannot go back to it. `checkpoint`: the target, as in RollbackPreparedReport.
     """
 
     rollback: str
@@ -247,6 +249,7 @@ class RollbackRefusedReport(Report, frozen=True, kw_only=True):
     restored: bool = False
     unfit: bool = False
     participant: str = ""
+    checkpoint: str = ""
 
 
 class RolledBackReport(Report, frozen=True, kw_only=True):

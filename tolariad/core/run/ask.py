@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final, Protocol
 
 from tolariad.core.base import Cause
+from tolariad.core.boundary.slice import HasBoundary
 from tolariad.core.checkpoints.slice import HasCheckpoints
 from tolariad.core.inputs import DiskMeasured
 from tolariad.core.run import words as run
@@ -18,7 +19,7 @@ FLOOR_SEGMENTS: Final = 3
 _MARGIN: Final = 1 / 8
 
 
-class RunAndCheckpoints(HasRun, HasCheckpoints, Protocol):
+class RunAndCheckpoints(HasRun, HasCheckpoints, HasBoundary, Protocol):
     """The slices that the gate depends on."""
 
 
@@ -29,11 +30,14 @@ class RunAndTrainer(HasRun, HasTrainer, Protocol):
 def gate_open(state: RunAndCheckpoints) -> bool:
     """Return whether an update may begin: not before the first checkpoint is committed, never while frozen or ended.
 
+    Nor while a question is open: the orders of its answer act before the next update, also if the trainer died amid it.
+
     If all committed ones have become unusable, training goes on: the next checkpoint is already ordered.
     """
     return (
         not state.run.is_halted
         and state.run.phase is not Phase.ROLLING_BACK
+        and state.boundary.asked is None
         and bool(state.checkpoints.catalogue or state.checkpoints.removed)
     )
 

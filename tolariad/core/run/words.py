@@ -59,6 +59,13 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     full_budget_s: Seconds = 12.0
     rate_factor: float = 1.0
     chance: float | None = None
+    # Of seeds.
+    morphogenesis: bool = True
+    blend_steps: int = 100
+    embargo_epochs: int = 5
+    max_regression: float = 0.05
+    # The name of a strategy, or one of the words in `core.strategy.words`.
+    strategy: str = "none"
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -47,6 +47,14 @@ FREE: Final = (
     "audit",
     "digest",
     "notify",
+    # Every answer is recorded with the orders that it led to.
+    "strategy",
+    "integration",
+    # Every move is recorded with its numbers, so no step that the journal holds depends on these.
+    "seeds.blend_steps",
+    "seeds.blueprints",
+    "seeds.embargo_epochs",
+    "seeds.gates",
 )
 
 # Keys that no start may change, and why.
@@ -55,6 +63,7 @@ NEVER: Final[Mapping[str, str]] = {
     "batch_size": "the place within an epoch is counted in batches",
     "optimizer": "a resume restores the optimizer with its arguments",
     "optimizers": "a resume restores the optimizers with their arguments",
+    "seeds.optimizer": "a resume restores the optimizers of seeds with their arguments",
 }
 # Rates of a part or a group of the optimizer are the controller's. They change as those of `learning_rate` do.
 _RATE: Final = re.compile(r"optimizer(s\.[^.]+)?(\.groups(\[\d+\])?)?\.(base_lr|policy|warmup_epochs|min_lr|max_lr)")

@@ -18,6 +18,7 @@ from msgspec import Meta, Struct
 from tolariad.core.settings import values as units
 from tolariad.core.settings.optimization import LearningRate, Optimizer, PartOptimizer
 from tolariad.core.settings.pruning import Prune
+from tolariad.core.settings.seeds import SeedSettings
 
 # How long an orderly stop may take before the daemon ends without it. The service manager's limit (TimeoutStopSec in
 # systemd/tolariad@.service) must be longer, or its SIGKILL always comes first. A test compares the two.
@@ -361,7 +362,7 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
             "the model has seed slots",
         ),
     ] = None
-    seeds: Annotated[dict[str, Scalar], Meta(description="options for the seed slots")] = {}
+    seeds: SeedSettings = SeedSettings()
     prune: Prune = Prune()
     pruning_phase_transition_epoch: Annotated[
         units.EpochCount, Meta(description="epoch at which pruning may begin")

@@ -9,7 +9,6 @@ its section. So this module walks the sections and lets msgspec convert each val
 
 from __future__ import annotations
 
-import difflib
 import functools
 import math
 import re
@@ -22,6 +21,7 @@ import msgspec
 from msgspec import Struct
 
 from tolariad.core.bounds import NAME_CHARACTERS_MAX, TEXT_CHARACTERS_MAX, shown, text_refusal
+from tolariad.core.nearest import KEYS_ALIKE, did_you_mean, nearest
 from tolariad.core.settings.model import Settings
 
 # Keys that users of torch try, and the key to use instead: rates and seed each have one place.
@@ -33,6 +33,8 @@ _MOVED = {
 }
 # The words for the types in msgspec's messages.
 _TYPE_WORDS = {"float": "a number", "int": "an integer", "str": "text", "bool": "true or false", "array": "a list"}
+# Two keys of different sections share much of their path.
+_PATHS_ALIKE = 0.75
 S = TypeVar("S", bound=Struct)
 
 
@@ -47,7 +49,7 @@ class Problem(Struct, frozen=True, kw_only=True):
     def __str__(self) -> str:
         """Return one line: place, key, problem, suggestion. A place that already names the key is enough."""
         place = f"{self.where}: " if self.where else ""
-        hint = f"; did you mean {self.nearest}?" if self.nearest else ""
+        hint = did_you_mean(self.nearest)
         names_key = self.where is not None and self.where.endswith(f" {self.path}")
         return f"{place}{self.path}: {self.what}{hint}" if self.path and not names_key else f"{place}{self.what}{hint}"
 
@@ -86,8 +88,13 @@ def fields_of(kind: type[Struct]) -> Mapping[str, msgspec.structs.FieldInfo]:
 
 
 def section_of(kind: Any) -> type[Struct] | None:
-    """Return the Struct of a field that is a section, without its annotation; None for a plain value."""
+    """Return the Struct of a field that is a section, without its annotation; None for a plain value.
+
+    A section may be optional: null then is another value than the section with its defaults.
+    """
     plain = _bare(kind)
+    if _is_optional(plain):
+        plain = next(part for part in typing.get_args(plain) if part is not type(None))
     return plain if isinstance(plain, type) and issubclass(plain, Struct) else None
 
 
@@ -133,6 +140,11 @@ def _bare(kind: Any) -> Any:
     return kind
 
 
+def _is_optional(plain: Any) -> bool:
+    is_union = typing.get_origin(plain) in {typing.Union, UnionType}
+    return is_union and type(None) in typing.get_args(plain)
+
+
 def _read_struct(kind: type[S], raw: Any, path: str, problems: list[Problem]) -> S | None:
     if not isinstance(raw, Mapping):
         problems.append(Problem(path=path, what=f"expected a mapping of keys, got {_name_of(raw)}"))
@@ -157,6 +169,8 @@ def _read_struct(kind: type[S], raw: Any, path: str, problems: list[Problem]) ->
 def _read_value(kind: Any, raw: Any, path: str, problems: list[Problem]) -> Any:
     section = section_of(kind)
     if section is not None:
+        if raw is None and _is_optional(_bare(kind)):
+            return None
         # An empty section is what is left if all its lines are commented out. It means the defaults.
         return _read_struct(section, {} if raw is None else raw, path, problems)
     item = items_of(kind)
@@ -209,10 +223,9 @@ def _leaf_problem(kind: Any, raw: Any, path: str, message: str) -> Problem:
     choices = choices_of(kind)
     if choices:
         given = shown(raw).strip("'")
-        close = [one for one in choices if one.lower() == given.lower()]
-        close = close or difflib.get_close_matches(given.lower(), choices, 1, 0.5)
+        same = next((one for one in choices if one.lower() == given.lower()), None)
         what = f"must be one of {', '.join(choices)}, got {shown(raw)}"
-        return Problem(path=path, what=what, nearest=close[0] if close else None)
+        return Problem(path=path, what=what, nearest=same or nearest(given.lower(), choices))
     what, _, inner = message.partition(" - at `$")
     what = re.sub("`([a-z |]+)`", _type_words, what.partition(", got ")[0])
     return Problem(path=path + inner.rstrip("`"), what=f"{what[:1].lower()}{what[1:]}, got {shown(raw)}")
@@ -229,12 +242,12 @@ def _unknown(key: str, path: str, siblings: list[str]) -> Problem:
     moved = _MOVED.get(_without_indices(path), own_rate)
     if moved:
         return Problem(path=path, what=f"is not set here; use {moved}")
-    close = difflib.get_close_matches(key, siblings, 1, 0.6)
-    if not close:
+    meant = nearest(key, siblings, KEYS_ALIKE)
+    if meant is None:
         everywhere = known_keys()
-        close = [name for name in everywhere if name.rsplit(".", 1)[-1] == key][:1]
-        close = close or difflib.get_close_matches(path, everywhere, 1, 0.75)
-    return Problem(path=path, what="unknown key", nearest=close[0] if close else None)
+        namesakes = (name for name in everywhere if name.rsplit(".", 1)[-1] == key)
+        meant = next(namesakes, None) or nearest(path, everywhere, _PATHS_ALIKE)
+    return Problem(path=path, what="unknown key", nearest=meant)
 
 
 def _keys_below(kind: type[Struct], prefix: str) -> Iterator[str]:

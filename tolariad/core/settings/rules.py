@@ -5,7 +5,6 @@ Promises: pure functions of settings. Equal settings have the same canonical for
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
@@ -15,6 +14,7 @@ import msgspec
 from tolariad.core.bounds import shown
 from tolariad.core.health.budgets import BUDGETS, FED_BREAKERS
 from tolariad.core.learning_rate.schedule import WHOLE_RUN, policy_named
+from tolariad.core.nearest import KEYS_ALIKE, nearest
 from tolariad.core.phrases import counted
 from tolariad.core.settings.changes import Change, change_of, is_under
 from tolariad.core.settings.model import Settings
@@ -28,17 +28,12 @@ from tolariad.core.settings.values import read_metric
 # Keys for features that this version does not have. They are accepted; `tolariad check` lists those that are set.
 WITHOUT_EFFECT: Final = (
     "digest",
-    "enable_morphogenetic",
     "integration.oona_backpressure_limit",
-    "integration.protobuf_version",
-    "integration.tamiyo_timeout_s",
     "metrics",
     "notify",
     "prune",
     "pruning_checkpoint_interval",
     "pruning_phase_transition_epoch",
-    "seeds",
-    "strategy",
     "telemetry",
 )
 
@@ -228,21 +223,19 @@ def _flat(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
 def _task_problems(task: str | None) -> list[Problem]:
     if task is None or task in TASK_DEFAULTS or _OWN_TASK.match(task):
         return []
-    close = difflib.get_close_matches(task, list(TASK_DEFAULTS), 1, 0.5)
     names = "package.module:Name, ./file.py:Name or lightning:./file.py:Module"
     what = f"must be {', '.join(TASK_DEFAULTS)}, {names}, got {shown(task)}"
-    return [Problem(path="task", what=what, nearest=close[0] if close else None)]
+    return [Problem(path="task", what=what, nearest=nearest(task, TASK_DEFAULTS))]
 
 
 def _option_problems(settings: Settings) -> list[Problem]:
     """Return the problems of options: names that a built-in task does not have, and keys that contain their value."""
     problems = []
-    for section in ("task_options", "seeds"):
-        for key, value in getattr(settings, section).items():
-            name, colon, rest = key.partition(":")
-            if colon and value is None:
-                what = f"is a key without a value: YAML needs a space after the colon, as in `{{{name}: {rest}}}`"
-                problems.append(Problem(path=f"{section}.{key}", what=what))
+    for key, value in settings.task_options.items():
+        name, colon, rest = key.partition(":")
+        if colon and value is None:
+            what = f"is a key without a value: YAML needs a space after the colon, as in `{{{name}: {rest}}}`"
+            problems.append(Problem(path=f"task_options.{key}", what=what))
     if settings.task not in TASK_DEFAULTS:
         return problems
     known = TASK_OPTIONS.get(settings.task or "", {})
@@ -250,9 +243,8 @@ def _option_problems(settings: Settings) -> list[Problem]:
     for key, value in settings.task_options.items():
         path = f"task_options.{key}"
         if key not in known and path not in reported:
-            close = difflib.get_close_matches(key, list(known), 1, 0.5)
             what = f"the task {settings.task} has no such option; its options: {', '.join(known) or 'none'}"
-            problems.append(Problem(path=path, what=what, nearest=close[0] if close else None))
+            problems.append(Problem(path=path, what=what, nearest=nearest(key, known)))
         elif key in known and value not in known[key]:
             problems.append(Problem(path=path, what=f"must be one of {', '.join(known[key])}, got {shown(value)}"))
     return problems
@@ -334,9 +326,8 @@ def _breaker_problems(settings: Settings) -> list[Problem]:
 def _unfed(name: str) -> Problem:
     path = f"breakers.{name}"
     if name not in BUDGETS:
-        close = difflib.get_close_matches(name, FED_BREAKERS, 1, 0.6)
         what = f"there is no breaker with this name; the breakers are {', '.join(FED_BREAKERS)}"
-        return Problem(path=path, what=what, nearest=close[0] if close else None)
+        return Problem(path=path, what=what, nearest=nearest(name, FED_BREAKERS, KEYS_ALIKE))
     why = BUDGETS[name].unmeasured or "an overrun of this budget is recorded, but does not count as a failure"
     return Problem(path=path, what=f"this breaker would never open: {why}")
 

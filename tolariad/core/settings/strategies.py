@@ -6,11 +6,11 @@ asks nobody: it records nothing, and costs nothing.
 
 from __future__ import annotations
 
-import difflib
 import re
 from typing import TYPE_CHECKING, Final
 
 from tolariad.core.bounds import shown
+from tolariad.core.nearest import nearest
 from tolariad.core.settings.reading import Problem
 
 if TYPE_CHECKING:
@@ -36,6 +36,5 @@ def strategy_problems(strategy: str | None) -> list[Problem]:
     """Return the problem of a name that no strategy can have, with the nearest one."""
     if strategy is None or strategy in (NONE, DEFAULT) or _OWN.match(strategy):
         return []
-    near = difflib.get_close_matches(strategy, (NONE, DEFAULT), 1, 0.5)
     what = f"must be {NONE}, {DEFAULT}, package.module:Name or ./file.py:Name, got {shown(strategy)}"
-    return [Problem(path="strategy", what=what, nearest=near[0] if near else None)]
+    return [Problem(path="strategy", what=what, nearest=nearest(strategy, (NONE, DEFAULT)))]

@@ -9,6 +9,7 @@ import msgspec
 from tolariad.core.base import DaemonEffect, Event, Hex, Report, Seconds, Step, TrainerEffect
 from tolariad.core.learning_rate.group import Group
 from tolariad.core.run.words import Limits
+from tolariad.core.seeds.words import SlotFound
 
 
 class DeathReason(enum.Enum):
@@ -133,7 +134,11 @@ class ExceptionRaised(Event, frozen=True, kw_only=True):
 
 
 class TrainerDied(Event, frozen=True, kw_only=True):
-    """The trainer ended without an order, with everything known about the cause."""
+    """The trainer ended without an order, with everything known about the cause.
+
+    `restart_s`: the next one starts after so many seconds; None: the run has ended. `in_program`: a program that calls
+    the library trained, so its next start, or call of `train`, starts the next one.
+    """
 
     incarnation: int
     reason: DeathReason
@@ -144,6 +149,7 @@ class TrainerDied(Event, frozen=True, kw_only=True):
     output: str = ""
     stacks: str = ""
     restart_s: Seconds | None = None
+    in_program: bool = False
 
 
 class TrainerEnded(Event, frozen=True, kw_only=True):
@@ -181,13 +187,19 @@ class ExitTrainer(TrainerEffect, frozen=True, kw_only=True):
 
 
 class ReadyReport(Report, frozen=True, kw_only=True):
-    """Model, optimizer and data are built. Nothing is restored or trained yet."""
+    """Model, optimizer and data are built. Nothing is restored or trained yet.
+
+    `slots`: those for seeds, in the order of the model's modules. `blueprints`: the names of those that are built in,
+    installed or configured.
+    """
 
     environment: Environment
     parameters: int
     steps_per_epoch: int
     notes: tuple[str, ...] = ()
     groups: tuple[Group, ...] = ()
+    slots: tuple[SlotFound, ...] = ()
+    blueprints: tuple[str, ...] = ()
 
 
 class SetupRefusedReport(Report, frozen=True, kw_only=True):

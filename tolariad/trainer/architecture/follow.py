@@ -31,8 +31,16 @@ class Following:
     """Made before a change, while model and optimizers agree."""
 
     def __init__(
-        self, model: nn.Module, owners: Sequence[Owner], rates: UnifiedLRController, average: Average | None
+        self,
+        model: nn.Module,
+        owners: Sequence[Owner],
+        rates: UnifiedLRController,
+        average: Average | None,
+        *,
+        hosts: int | None = None,
     ) -> None:
+        """`hosts`: so many of the owners, the first ones, are the host's; None: all. New parameters are theirs."""
+        self._hosts = len(owners) if hosts is None else hosts
         self._model, self._optimizer_of, self._rates, self._average = model, owners, rates, average
         self._aborted = ""
         self._before = dict(model.named_parameters())
@@ -112,7 +120,8 @@ class Following:
         module = name
         while module:
             module = module.rpartition(".")[0]
-            found = {owner for held, owner in self._owners.items() if held.startswith(f"{module}." if module else "")}
+            inside = f"{module}." if module else ""
+            found = {owner for held, owner in self._owners.items() if owner < self._hosts and held.startswith(inside)}
             if len(found) == 1:
                 return found.pop()
         return 0

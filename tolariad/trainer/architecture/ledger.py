@@ -1,7 +1,8 @@
 """The ledger of a run's model: which changes it has gone through since the task built it.
 
 A hook asks for a change by `rates.grow(name, **arguments)`. The task's `grow` makes it, the optimizers and the moving
-average follow, and the ledger keeps its name and arguments. They are part of every checkpoint.
+average follow, and the ledger keeps its name and arguments. They are part of every checkpoint. Changes whose name has a
+maker of its own are asked for by boundary orders: a seed is put into its slot, or taken out of it.
 
 Promises: a change is made whole or not at all. `move_to` gives the model the shape of a checkpoint, without a draw from
 any random generator. A change is repeated by the same code, with the same arguments, in the same order.
@@ -11,7 +12,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from weakref import WeakKeyDictionary
 
@@ -21,6 +22,7 @@ from torch import nn
 from tolariad.core.architecture.slice import CHANGES_MAX
 from tolariad.core.bounds import NOTE_CHARACTERS_MAX
 from tolariad.core.rates.words import OptimizerRebuildAborted, OptimizerRebuildCommitted
+from tolariad.core.seeds.ledger import REMOVE, is_of_seed
 from tolariad.core.steps.script_words import ScriptChange
 from tolariad.trainer.architecture.follow import Following
 from tolariad.trainer.architecture.undo import Shapes, Undo, shapes_of
@@ -73,25 +75,37 @@ class _Place(NamedTuple):
     epoch_ended: int
 
 
+# Make a change: the model, the owners and what the rate controller holds.
+Maker = Callable[[ScriptChange], None]
+
+
 def _quiet(_: object) -> None:
     """Nobody wants to know."""
 
 
+def _nothing() -> None:
+    """Nothing is checked."""
+
+
 class Ledger:
-    """The changes of one model, the oldest first. `changes` are those in force."""
+    """The changes of one model, `model`, the oldest first. `changes` are those in force."""
 
     def __init__(
         self,
         task: Any,
         model: nn.Module,
-        owners: Sequence[Owner],
+        owners: list[Owner],
         rates: UnifiedLRController,
         average: Average | None,
         *,
         device: torch.device,
     ) -> None:
-        self._task, self._model, self._device = task, model, device
+        """`owners`: those of the host. The list is changed in place by changes that have a maker."""
+        self._task, self.model, self._device = task, model, device
         self._owners, self._rates, self._average = owners, rates, average
+        self._host = tuple(owners)
+        self._makers: dict[str, Maker] = {}
+        self._check: Callable[[], None] = _nothing
         self._undo = _grown[model] = list[Undo]()
         self._place: _Place | None = None
         self._observers: list[Callable[[], None]] = []
@@ -111,6 +125,22 @@ class Ledger:
     def notify(self, observer: Callable[[], None]) -> None:
         """Call `observer` after every change of the model's shape, and after every one that was undone."""
         self._observers.append(observer)
+
+    # -- changes by boundary orders ------------------------------------------------------------------------------------
+
+    def make_by(self, makers: Mapping[str, Maker], check: Callable[[], None]) -> None:
+        """Let these make the changes of their names. `check` raises SetupRefused if a hook's change harmed them."""
+        self._makers, self._check = dict(makers), check
+
+    def order(self, name: str, arguments: str, *, before_step: int) -> None:
+        """Make a change that has a maker. Raises SetupRefused, or what the maker raises: then nothing has changed."""
+        if name != REMOVE:
+            self._refuse_more()
+        self._make(ScriptChange(len(self.changes) + 1, name, arguments, before_step, 0), self._on_rebuild)
+
+    def _refuse_more(self) -> None:
+        if len(self.changes) >= CHANGES_MAX:
+            raise SetupRefused(f"the model has changed {CHANGES_MAX} times already; more changes are not recorded")
 
     # -- changes by hooks ----------------------------------------------------------------------------------------------
 
@@ -140,8 +170,9 @@ class Ledger:
                 f"grow({name!r}) needs a method grow(model, change) of the task: it makes the change now, and again "
                 "after a restart (docs/task.md)"
             )
-        if len(self.changes) >= CHANGES_MAX:
-            raise SetupRefused(f"the model has changed {CHANGES_MAX} times already; more changes are not recorded")
+        if is_of_seed(name):
+            raise SetupRefused(f"grow({name!r}): a name that begins like this is that of a seed; choose another name")
+        self._refuse_more()
         change = ScriptChange(len(self.changes) + 1, name, text, place.before_step, place.epoch_ended)
         self.forbid()  # the task's `grow` may not ask for another change
         try:
@@ -158,7 +189,10 @@ class Ledger:
             f"change {change.number} of the model, {change.name} {change.arguments}, which this run made before step "
         )
         what += f"{change.before_step}, cannot be repeated"
-        if not self.can_grow:
+        is_of_task = change.name not in self._makers
+        if is_of_task and is_of_seed(change.name):
+            raise SetupRefused(f"{what}: the model has no slot for seeds any more. Give it back the slots that it had")
+        if is_of_task and not self.can_grow:
             raise SetupRefused(
                 f"{what}: the task has no method grow(model, change). Give it back the one that made the change. To "
                 "train the grown model by other code, begin another run with --from and a model(cfg) that builds it"
@@ -166,12 +200,9 @@ class Ledger:
         try:
             self._make(change, _quiet)
         except Exception as error:
-            why = (
-                str(error)
-                if isinstance(error, SetupRefused)
-                else f"the task's grow raised {type(error).__name__}: {error}"
-            )
-            raise SetupRefused(f"{what}: {why}. Let grow do what it did then, and start the run again") from error
+            by, then = ("the task's grow", "grow do") if is_of_task else ("the seed's blueprint", "the blueprint make")
+            why = str(error) if isinstance(error, SetupRefused) else f"{by} raised {type(error).__name__}: {error}"
+            raise SetupRefused(f"{what}: {why}. Let {then} what it did then, and start the run again") from error
 
     def move_to(self, changes: Sequence[ScriptChange]) -> None:
         """Give the model the shape that these changes lead to, whichever it has. Values are still to be restored.
@@ -200,14 +231,14 @@ class Ledger:
         if tuple(changes) != self.changes[:count]:
             return None
         if count == len(self.changes):
-            return shapes_of(self._model)
+            return shapes_of(self.model)
         return self._undo[count].parameters
 
     # -- changes that nobody recorded ----------------------------------------------------------------------------------
 
     def say_unrecorded(self, step: int) -> None:
         """Log once that the model has another shape than the recorded changes gave it. `step`: the last one made."""
-        shapes = shapes_of(self._model)
+        shapes = shapes_of(self.model)
         changed = sorted({name for name, _ in self._shapes.items() ^ shapes.items()})
         if changed:
             _log.warning(UNRECORDED, step, ", ".join(changed[:_NAMED_MAX]) + (", ..." if changed[_NAMED_MAX:] else ""))
@@ -216,17 +247,16 @@ class Ledger:
     # -- inside --------------------------------------------------------------------------------------------------------
 
     def _make(self, change: ScriptChange, tell: Tell) -> None:
-        """Let the task change the model, and all that depends on its shape follow; or leave everything as it was."""
+        """Change the model with all that depends on its shape, or leave everything as it was."""
         self.say_unrecorded(change.before_step - 1)
-        undo, drawn = Undo(self._model, self._owners, self._rates), rng_states()
+        undo, drawn = Undo(self.model, self._owners, self._rates), rng_states()
         rebuilds: list[Told] = []
         try:
             with self._rates.rebuilds_told_to(rebuilds.append):
-                following = Following(self._model, self._owners, self._rates, self._average)
-                given = self._task.grow(self._model, Change(change.name, json.loads(change.arguments)))
-                if any(parameter.device.type != self._device.type for parameter in self._model.parameters()):
-                    self._model.to(self._device)
-                following.after(given)
+                if (maker := self._makers.get(change.name)) is not None:
+                    maker(change)
+                else:
+                    self._grow_and_follow(change)
         except BaseException as error:
             undo.put_back()
             set_rng_states(drawn)
@@ -241,6 +271,15 @@ class Ledger:
         self.changes = (*self.changes, change)
         self._reshaped()
 
+    def _grow_and_follow(self, change: ScriptChange) -> None:
+        """Let the task change the model, and its optimizers and the moving average follow."""
+        following = Following(self.model, self._owners, self._rates, self._average, hosts=len(self._host))
+        given = self._task.grow(self.model, Change(change.name, json.loads(change.arguments)))
+        if any(parameter.device.type != self._device.type for parameter in self.model.parameters()):
+            self.model.to(self._device)
+        following.after(given)
+        self._check()
+
     def _back_to(self, count: int) -> None:
         while len(self._undo) > count:
             self._undo.pop().put_back()
@@ -248,9 +287,9 @@ class Ledger:
         self._reshaped()
 
     def _reshaped(self) -> None:
-        self._shapes = shapes_of(self._model)
+        self._shapes = shapes_of(self.model)
         if self._average is not None:
-            self._average.follow(self._model)
+            self._average.follow(self.model)
         for observer in self._observers:
             observer()
 

@@ -1,9 +1,9 @@
 """The objects that one change of a model replaced, kept so that a rollback can put them back.
 
 Promises: after `put_back` the same modules hold the same parameters, buffers, submodules and plain attributes as before
-the change, as the same objects. Optimizers have their groups and the rate controller its own. Values are not kept: the
-caller restores them from a checkpoint. Of an attribute that is a list, a dict or a set the content is kept, one level
-deep.
+the change, as the same objects. The run has its owners, optimizers their groups, and the rate controller what it held.
+Values are not kept: the caller restores them from a checkpoint. Of an attribute that is a list, a dict or a set the
+content is kept, one level deep.
 """
 
 from __future__ import annotations
@@ -13,8 +13,6 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from weakref import ref
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     import torch
     from torch import nn
     from torch.optim import Optimizer
@@ -49,8 +47,9 @@ class _Groups(NamedTuple):
 class Undo:
     """Made before a change. `settle` after it drops what the change left alone."""
 
-    def __init__(self, model: nn.Module, owners: Sequence[Owner], rates: UnifiedLRController) -> None:
+    def __init__(self, model: nn.Module, owners: list[Owner], rates: UnifiedLRController) -> None:
         self._rates = rates
+        self._owners, self._owned = owners, tuple(owners)
         # By weak references: what is kept must not keep the model alive. A module that a change removes is held by the
         # content of the one that it was removed from.
         self._modules: list[tuple[ref[nn.Module], dict[str, _Attribute]]] = [
@@ -76,6 +75,7 @@ class Undo:
     def put_back(self) -> None:
         """Undo the change: the last one that is in force."""
         self.put_model_back()
+        self._owners[:] = self._owned
         self._rates.go_back(self._mark)
 
     def put_model_back(self) -> None:

@@ -12,7 +12,7 @@ import torch
 from blake3 import blake3
 from msgspec.structs import asdict
 
-from tolariad.storage.manifest import AVERAGE_PIECE, MODEL_PIECE
+from tolariad.storage.manifest import AVERAGE_PIECE, MODEL_PIECE, OF_AVERAGE, OF_MODEL, SEEDS_PIECE, STATE_PIECE
 from tolariad.trainer.architecture.ledger import state_of
 from tolariad.trainer.checkpoints.snapshot import Position, Snapshot
 from tolariad.trainer.checkpoints.tensors import check_tensor, overlap, without_duplicates
@@ -28,29 +28,33 @@ if TYPE_CHECKING:
     from tolariad.trainer.data.feed import Feed
     from tolariad.trainer.optim.owners import Owner
     from tolariad.trainer.rollback.participants import Participants
+    from tolariad.trainer.seeds.garden import Garden
     from tolariad.trainer.setup import Setup
 
 RANK: Final = 0
 MODEL_FILE: Final = MODEL_PIECE
 AVERAGE_FILE: Final = AVERAGE_PIECE
+SEEDS_FILE: Final = SEEDS_PIECE
 OPTIMIZER_FILE: Final = f"optimizer-{RANK:05d}.safetensors"
 STATE_TENSORS_FILE: Final = f"state-{RANK:05d}.safetensors"
-STATE_FILE: Final = f"state-{RANK:05d}.msgpack"
+STATE_FILE: Final = STATE_PIECE
 # Before the names of the tensors of the second owner and of those after it; the first one's have none.
 _OF_OWNER: Final = "owner."
 
 
 def capture(setup: Setup, position: Position) -> Snapshot:
     """Return the whole state of a run, with its live tensors. Raises NotCapturable with the path of the value."""
-    model_tensors, aliases = without_duplicates(live_tensors(setup.model))
-    optimizer, *others = setup.owners
+    garden = setup.garden
+    every_tensor, aliases = without_duplicates(live_tensors(setup.model))
+    model_tensors, of_seeds = _split(every_tensor, garden)
+    optimizer, *others = setup.host
     optimizer_state, optimizer_tensors = encode_tree(optimizer_tree(setup.model, optimizer.optimizer), "optimizer")
-    owners = []
-    for name, held in others:
-        encoded, tensors = encode_tree(optimizer_tree(setup.model, held), f"{_OF_OWNER}{name}")
-        owners.append((name, encoded))
-        optimizer_tensors |= tensors
-    check_apart(optimizer_tensors, {f"model.{name}": tensor for name, tensor in model_tensors.items()})
+    owners, more = _encoded(setup.model, others)
+    optimizer_tensors |= more
+    seeds, seed_tensors = _encoded(setup.model, garden.owned_by_seeds())
+    check_apart(
+        optimizer_tensors | seed_tensors, {f"{OF_MODEL}{name}": tensor for name, tensor in every_tensor.items()}
+    )
     rest = {
         "position": asdict(position),
         "model": {**model_tree(setup.model), "buffers": buffer_tree(setup.model, setup.environment.model_hash)},
@@ -64,12 +68,19 @@ def capture(setup: Setup, position: Position) -> Snapshot:
         "detector": setup.watch.state(),
         "scaling": setup.scaling.state() if setup.scaling is not None else None,
         **({"architecture": state_of(setup.ledger.changes)} if setup.ledger.changes else {}),
+        **({"seeds": {"slots": garden.state(), "owners": seeds}} if garden.plots else {}),
+        # Absent without a strategy, whose checkpoints are those of a version without one.
+        **({"strategy": setup.strategy.state} if setup.strategy.state else {}),
         **({"participants": states} if (states := setup.participants.states()) else {}),
     }
     state, state_tensors = encode_tree(rest, "state")
     files = {MODEL_FILE: model_tensors, OPTIMIZER_FILE: optimizer_tensors, STATE_TENSORS_FILE: state_tensors}
+    seed_tensors |= {f"{OF_MODEL}{name}": tensor for name, tensor in of_seeds.items()}
     if setup.average is not None:
-        files[AVERAGE_FILE] = setup.average.tensors
+        files[AVERAGE_FILE], of_seeds = _split(setup.average.tensors, garden)
+        seed_tensors |= {f"{OF_AVERAGE}{name}": tensor for name, tensor in of_seeds.items()}
+    if garden.active:
+        files[SEEDS_FILE] = seed_tensors
     return Snapshot(
         position=position,
         tensors=files,
@@ -78,6 +89,24 @@ def capture(setup: Setup, position: Position) -> Snapshot:
         state=state,
         state_group=STATE_FILE,
     )
+
+
+def _split(tensors: dict[str, torch.Tensor], garden: Garden) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]:
+    """Return the tensors of the host, and those of the seeds."""
+    if not garden.active:
+        return tensors, {}
+    of_seeds = {name: tensor for name, tensor in tensors.items() if garden.is_of_seed(name)}
+    return {name: tensor for name, tensor in tensors.items() if name not in of_seeds}, of_seeds
+
+
+def _encoded(model: nn.Module, owners: Sequence[Owner]) -> tuple[list[tuple[str, bytes]], dict[str, torch.Tensor]]:
+    """Return the state of each owner's optimizer as msgpack, by name, and the tensors of all of them."""
+    found, tensors = [], dict[str, torch.Tensor]()
+    for name, held in owners:
+        encoded, more = encode_tree(optimizer_tree(model, held), f"{_OF_OWNER}{name}")
+        found.append((name, encoded))
+        tensors |= more
+    return found, tensors
 
 
 def live_tensors(model: nn.Module) -> dict[str, torch.Tensor]:

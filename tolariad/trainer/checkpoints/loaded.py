@@ -22,7 +22,7 @@ class Loaded:
     `transient` are the buffers that `state_dict()` leaves out. `average` is the moving average of the parameters, if
     the run kept one. A tied tensor is listed under each of its names. `acted` are the keys of the newest boundary
     orders that the state contains. `optimizers` are the trees of all optimizers, by owner, in their order. The key of
-    the first is "" if it is the only one.
+    the first is "" if it is the only one of the host. Tensors and optimizers of seeds are among the others.
     """
 
     position: Position
@@ -38,6 +38,12 @@ class Loaded:
     def participants(self) -> dict[str, Any]:
         """The states of the participants of a rollback, by name."""
         held: dict[str, Any] = self.state.get("participants", {})
+        return held
+
+    @property
+    def slots(self) -> dict[str, Any]:
+        """The states of the slots for seeds, by name."""
+        held: dict[str, Any] = self.state.get("seeds", {}).get("slots", {})
         return held
 
     @property

@@ -15,6 +15,7 @@ import numpy as np
 import torch
 
 from tolariad.storage import CheckpointUnfit, CheckpointUnusable, Manifest, held, map_piece, read_manifest
+from tolariad.storage.manifest import OF_AVERAGE, OF_MODEL
 from tolariad.trainer.checkpoints import capture as names
 from tolariad.trainer.checkpoints import lanes
 from tolariad.trainer.checkpoints.capture import live_tensors, optimizer_tree
@@ -81,7 +82,8 @@ def taken_apart(snapshot: Snapshot) -> Loaded:
     for group in (names.MODEL_FILE, names.OPTIMIZER_FILE, names.STATE_TENSORS_FILE):
         if group not in tensors:
             raise CheckpointUnusable(group, "is not among the pieces of this checkpoint")
-    model = dict(tensors[names.MODEL_FILE])
+    of_seeds = tensors.get(names.SEEDS_FILE, {})
+    model = tensors[names.MODEL_FILE] | _below(OF_MODEL, of_seeds)
     for alias, holder in snapshot.aliases.items():
         if holder not in model:
             raise CheckpointUnusable("manifest.json", f"{alias} is listed as tied to {holder}, which does not exist")
@@ -91,16 +93,25 @@ def taken_apart(snapshot: Snapshot) -> Loaded:
         held = tensors[names.OPTIMIZER_FILE]
         optimizers = {state.get("first_owner", ""): decode_tree(state["optimizer"], held)}
         optimizers |= {name: decode_tree(encoded, held) for name, encoded in state.get("owners", ())}
+        seeds = state.get("seeds", {}).get("owners", ())
+        optimizers |= {name: decode_tree(encoded, of_seeds) for name, encoded in seeds}
         position = Position(**state["position"])
         if "orders" not in state:
             state["orders"] = count_in_rates(state.get("rates"))
     except (msgspec.DecodeError, KeyError, TypeError, ValueError) as error:
         raise CheckpointUnusable(names.STATE_FILE, f"does not hold a run's state: {error!r}") from error
     average = tensors.get(names.AVERAGE_FILE)
+    if average is not None:
+        average = average | _below(OF_AVERAGE, of_seeds)
     transient = snapshot.transient
     return Loaded(
         position=position, model=model, state=state, optimizers=optimizers, average=average, transient=transient
     )
+
+
+def _below(prefix: str, tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Return the tensors whose names begin with `prefix`, without it."""
+    return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
 
 
 def check_fits(setup: Setup, loaded: Loaded) -> Moved:
@@ -152,7 +163,8 @@ def check_target(setup: Setup, loaded: Loaded) -> None:
 
 def check_owners(setup: Setup, loaded: Loaded) -> None:
     """Raise CheckpointUnfit if the owners differ, or the parameters or groups of one of them."""
-    here = tuple(owner.name for owner in setup.owners) if len(setup.owners) > 1 else ("",)
+    here = tuple(owner.name for owner in setup.host) if len(setup.host) > 1 else ("",)
+    here += tuple(owner.name for owner in setup.garden.owned_by_seeds())
     if here != tuple(loaded.optimizers):
         was, now = (", ".join(filter(None, each)) or "one optimizer" for each in (loaded.optimizers, here))
         raise CheckpointUnfit(
@@ -205,18 +217,16 @@ def restore(
     have a share (ParticipantRefused is raised if one of them raises); None at a start.
     """
     copy = copy or lanes.copy
-    device, before = setup.device, setup.ledger.changes
-    setup.ledger.move_to(loaded.changes)
-    try:
-        moved = check_fits(setup, loaded)
-    except CheckpointUnfit:
-        setup.ledger.move_to(before)
-        raise
+    moved = _reshaped(setup, loaded)
+    device = setup.device
     setup.participants.restore(loaded.participants, device, limit_s, done)
     # Those of an interrupted step, or of the step before a change that is undone: the next step must not add to them.
     setup.model.zero_grad(set_to_none=True)
     _restore_model(setup, loaded, moved, copy)
     done("model")
+    setup.strategy.restored(loaded.state.get("strategy", b""))
+    if setup.strategy.state:
+        done("strategy")
     scaling = loaded.state.get("scaling")
     if setup.scaling is not None and scaling is not None:
         setup.scaling.load(made(scaling, device))
@@ -225,6 +235,7 @@ def restore(
     done("optimizer")
     rates = made(loaded.state.get("rates"), device)
     setup.rates.restored(rates, loaded.position.step, loaded.position.epoch)
+    setup.garden.load(loaded.slots, loaded.position.step)
     setup.acted.restored(loaded.state["orders"], loaded.acted)
     setup.watch.load_state(loaded.state.get("detector"))
     _restore_task(setup, loaded)
@@ -235,6 +246,18 @@ def restore(
     return loaded.position
 
 
+def _reshaped(setup: Setup, loaded: Loaded) -> Moved:
+    """Give the model the shape of the state. Return the buffers that differ. Raises CheckpointUnfit before a change."""
+    before, slots, step = setup.ledger.changes, setup.garden.state(), setup.rates.global_step
+    setup.ledger.move_to(loaded.changes)
+    try:
+        return check_fits(setup, loaded)
+    except CheckpointUnfit:
+        setup.ledger.move_to(before)
+        setup.garden.load(slots, step)
+        raise
+
+
 def restore_weights(setup: Setup, loaded: Loaded) -> None:
     """Copy model, moving average and the task's own state into a built run, and nothing of its training.
 
@@ -243,6 +266,7 @@ def restore_weights(setup: Setup, loaded: Loaded) -> None:
     """
     setup.ledger.move_to(loaded.changes)
     _restore_model(setup, loaded, _check_model(setup, loaded), lanes.copy)
+    setup.garden.load(loaded.slots, loaded.position.step)
     _restore_task(setup, loaded)
 
 

@@ -29,7 +29,7 @@ from tolariad.core.rollback.words import StateCopiedReport
 from tolariad.failpoints import reached
 from tolariad.storage import CheckpointWriter, Manifest, Pace, remove_partial
 from tolariad.trainer.checkpoints.buffers import HostBuffer
-from tolariad.trainer.checkpoints.capture import AVERAGE_FILE, MODEL_FILE, OPTIMIZER_FILE, capture
+from tolariad.trainer.checkpoints.capture import AVERAGE_FILE, MODEL_FILE, OPTIMIZER_FILE, SEEDS_FILE, capture
 from tolariad.trainer.checkpoints.snapshot import FILE_BYTES_MAX
 from tolariad.trainer.checkpoints.tree import NotCapturable
 from tolariad.trainer.process.threads import stand_back
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 _Report = CheckpointWrittenReport | CheckpointFailedReport
 # No training takes place during these: write them as fast as the disk allows.
 _UNPACED: Final = frozenset({CheckpointReason.START, CheckpointReason.STOP, CheckpointReason.END})
-_SPAN_OF: Final = {MODEL_FILE: "model", AVERAGE_FILE: "model", OPTIMIZER_FILE: "optimizer"}
+_SPAN_OF: Final = {MODEL_FILE: "model", AVERAGE_FILE: "model", OPTIMIZER_FILE: "optimizer", SEEDS_FILE: "seeds"}
 _CLOSE_S: Final = 10.0
 
 

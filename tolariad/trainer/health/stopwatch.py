@@ -99,6 +99,7 @@ class Stopwatch:
         self._whole_s = self._own_s = 0.0
         self._boundary: float | None = None
         self._elsewhere = 0.0
+        self._adapted = 0.0
         self._nested = False
 
     # -- in every step -------------------------------------------------------------------------------------------------
@@ -199,7 +200,7 @@ class Stopwatch:
         if self._bytes is not None:
             grown = 100.0 * (self._held(self._device) - self._bytes) / self._bytes
             self._add_value("memory_overhead", max(0.0, grown))
-        self._boundary, self._elsewhere = now, 0.0
+        self._boundary, self._elsewhere, self._adapted = now, 0.0, 0.0
         with self.apart():
             for name, percent in self._shares().items():
                 self._add_value(name, percent)
@@ -208,7 +209,13 @@ class Stopwatch:
         """End timing the boundary: the next epoch may begin."""
         if self._boundary is not None:
             self._add(BOUNDARY, max(0.0, self._clock() - self._boundary - self._elsewhere))
+            if self._adapted:
+                self._add("adaptation", self._adapted)
         self._boundary = None
+
+    def adapted(self, seconds: float) -> None:
+        """A boundary order was carried out in this time. Those at an epoch's end are the boundary's adaptation."""
+        self._adapted += seconds
 
     @contextmanager
     def apart(self) -> Iterator[None]:

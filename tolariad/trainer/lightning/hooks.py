@@ -1,7 +1,7 @@
 """The hooks of a LightningModule and of a LightningDataModule: which are called, which are refused, and why.
 
 Promises: a hook that the user overrides is called, refused by its name, or belongs to something that is no training,
-such as `test_step`. Of a newer Lightning, a hook that is not known here is refused too.
+such as `predict_step`. Of a newer Lightning, a hook that is not known here is refused too.
 """
 
 from __future__ import annotations
@@ -21,15 +21,16 @@ CALLED: Final = frozenset(
         *("on_train_batch_start", "on_train_batch_end", "on_after_backward", "on_before_optimizer_step"),
         *("on_validation_start", "on_validation_epoch_start", "on_validation_batch_start", "on_validation_batch_end"),
         *("on_validation_epoch_end", "on_validation_end"),
+        # By `tolariad test`.
+        *("test_step", "test_dataloader", "on_test_start", "on_test_end", "on_test_epoch_start", "on_test_epoch_end"),
+        *("on_test_batch_start", "on_test_batch_end"),
         *("on_save_checkpoint", "on_load_checkpoint", "state_dict", "load_state_dict"),
     }
 )
-# Not part of a training: tests, predictions, exports, and what the module's own code calls.
+# Not part of a training or a test: predictions, exports, and what the module's own code calls.
 ELSEWHERE: Final = frozenset(
     {
-        *("test_step", "test_dataloader", "predict_step", "predict_dataloader", "load_from_checkpoint"),
-        *("on_test_start", "on_test_end", "on_test_epoch_start", "on_test_epoch_end"),
-        *("on_test_batch_start", "on_test_batch_end", "on_test_model_eval", "on_test_model_train"),
+        *("predict_step", "predict_dataloader", "load_from_checkpoint", "on_test_model_eval", "on_test_model_train"),
         *("on_predict_start", "on_predict_end", "on_predict_epoch_start", "on_predict_epoch_end"),
         *("on_predict_batch_start", "on_predict_batch_end", "on_predict_model_eval"),
         *("to_onnx", "to_torchscript", "to_tensorrt", "freeze", "unfreeze", "print", "from_datasets", "teardown"),

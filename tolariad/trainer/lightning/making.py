@@ -6,11 +6,11 @@ name.
 
 from __future__ import annotations
 
-import difflib
 import inspect
 from collections.abc import Callable, Mapping
 from typing import Any, Final, NamedTuple
 
+from tolariad.core.nearest import KEYS_ALIKE, did_you_mean, nearest
 from tolariad.trainer.errors import SetupRefused
 from tolariad.trainer.lightning.hooks import lightning_base
 
@@ -62,8 +62,8 @@ def _taken(maker: Callable[..., Any], given: Mapping[str, Any]) -> dict[str, Any
 
 def _unknown(option: str, makers: list[Callable[..., Any]]) -> str:
     names = [name for maker in makers for name in inspect.signature(maker).parameters]
-    close = difflib.get_close_matches(option, [*names, *_OWN], 1, 0.6)
-    hint = f"; did you mean {close[0]!r}?" if close else f"; there are {', '.join([*names, *_OWN])}"
+    known = [*names, *_OWN]
+    hint = did_you_mean(nearest(option, known, KEYS_ALIKE)) or f"; there are {', '.join(known)}"
     of = " nor ".join(getattr(maker, "__name__", "the function") for maker in makers)
     of = f"neither {of} takes" if makers[1:] else f"{of} does not take"
     return f"task_options.{option}: {of} this argument{hint}"

@@ -23,13 +23,14 @@ from tolariad.trainer.lightning.hooks import lightning_base, own_hooks
 from tolariad.trainer.lightning.logged import LOSSES, Log
 from tolariad.trainer.lightning.making import Parts, made
 from tolariad.trainer.lightning.stand_in import StandIn
+from tolariad.trainer.lr.configured import NO_LENGTH, Horizon
 
 if TYPE_CHECKING:
     from array import array
 
     from tolariad.core.learning_rate.schedule import GroupConfig
     from tolariad.core.settings.model import Settings
-    from tolariad.trainer.lr.configured import Horizon
+
 
 _SAVED: Final = (int, float, bool, str, type(None))
 
@@ -48,6 +49,8 @@ class LightningTask:
         self._trainer: StandIn
         self._training_step: Callable[[Any, int], Any]
         self._validation_step: Callable[[Any, int], Any]
+        # What `evaluate` calls: the hooks of a validation, or of a test.
+        self._kind = "validation"
         self._clip: tuple[float | None, str] = (None, "norm")
         self._accumulate, self._batches, self._validates = 1, 0, False
         self._configured: optimizers.Configured
@@ -123,6 +126,23 @@ class LightningTask:
         self._validates = found is not None
         return found
 
+    def test_data(self, _cfg: Settings) -> Any:  # noqa: PT019 - this is no test
+        """Return the loader of test_dataloader, after `setup("test")`; from then on `evaluate` calls test_step.
+
+        None if there is no such loader: then the validation is what can be tested.
+        """
+        if "test_dataloader" not in self._source_hooks:
+            return None
+        if "test_step" not in self._hooks:
+            raise SetupRefused(f"there is a test_dataloader, but {type(self._module).__name__} has no test_step")
+        if self._source is not self._module and "setup" in self._source_hooks:
+            self._source.setup("test")
+        self._call("setup", "test")
+        found = _single(self._loader("test_dataloader"), "test_dataloader")
+        if found is not None:
+            self._kind, self._validation_step = "test", _stepping(self._module.test_step)
+        return found
+
     def _loader(self, name: str) -> Any:
         return getattr(self._source, name)() if name in self._source_hooks else None
 
@@ -147,6 +167,8 @@ class LightningTask:
                 raise SetupRefused("ReduceLROnPlateau needs a validation: a validation_step and a val_dataloader")
             self._monitor = str(plateaus[0].monitor)
             return optimizers.plateau_configs(plateaus[0], LOSSES)
+        if horizon.total_steps is None or horizon.steps_per_epoch is None:
+            raise SetupRefused(NO_LENGTH.format("the rates of configure_optimizers are"))
         lengths = optimizers.Lengths(horizon.total_steps, horizon.steps_per_epoch, self._batches, self._accumulate)
         tables = optimizers.tabulate(configured, lengths)
         self._momenta = tables.momenta
@@ -230,34 +252,35 @@ class LightningTask:
     # -- a validation --------------------------------------------------------------------------------------------------
 
     def evaluate(self, _model: nn.Module, batch: Any) -> dict[str, Any]:
-        """Return what validation_step logs, as means; its `val_loss` is tolariad's `loss`."""
-        module = self._module
+        """Return what validation_step logs, or test_step, as means; its `val_loss` is tolariad's `loss`."""
+        module, kind = self._module, self._kind
         if self._validated is None:
             self._validated = 0
             self._log.begin_validation()
             self._trainer.move(validating=True)
-            self._call("on_validation_start")
-            self._call("on_validation_epoch_start")
+            self._call(f"on_{kind}_start")
+            self._call(f"on_{kind}_epoch_start")
         index, self._validated = self._validated, self._validated + 1
         batch = self._transferred(batch)
-        logged = self._log.at("validation_step", "batch")
-        if "on_validation_batch_start" in self._hooks:
-            module.on_validation_batch_start(batch, index)
+        logged = self._log.at(f"{kind}_step", "batch")
+        if f"on_{kind}_batch_start" in self._hooks:
+            getattr(module, f"on_{kind}_batch_start")(batch, index)
         found = self._validation_step(batch, index)
-        if "on_validation_batch_end" in self._hooks:
-            module.on_validation_batch_end(found, batch, index)
+        if f"on_{kind}_batch_end" in self._hooks:
+            getattr(module, f"on_{kind}_batch_end")(found, batch, index)
         returned = found.get("loss") if isinstance(found, Mapping) else found
         if isinstance(returned, Tensor) and not any(name in logged for name in LOSSES):
             logged["loss"] = returned
         return self._with_loss(logged)
 
     def on_validation_end(self, _model: nn.Module) -> dict[str, float]:
-        """Call the last hooks of a validation. Return what stands for all of it."""
-        logged = self._log.at("on_validation_epoch_end", "whole")
-        if "on_validation_epoch_end" in self._hooks:
-            self._module.on_validation_epoch_end()
+        """Call the last hooks of a validation, or of a test. Return what stands for all of it."""
+        last = f"on_{self._kind}_epoch_end"
+        logged = self._log.at(last, "whole")
+        if last in self._hooks:
+            getattr(self._module, last)()
         found = self._with_loss(self._log.end_validation(logged))
-        self._call("on_validation_end")
+        self._call(f"on_{self._kind}_end")
         self._validated = None
         self._trainer.move(validating=False)
         return found

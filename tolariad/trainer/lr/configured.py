@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from msgspec.structs import asdict, replace
 
 from tolariad.core.learning_rate.group import packed_length
-from tolariad.core.learning_rate.schedule import CurveRule, GroupConfig, LRPolicy, PlateauRule, policy_named
+from tolariad.core.learning_rate.schedule import BY_LENGTH, CurveRule, GroupConfig, LRPolicy, PlateauRule, policy_named
 from tolariad.core.learning_rate.tabulated import PACKED_MAX
 from tolariad.trainer.errors import SetupRefused
 from tolariad.trainer.lr.controller import UnifiedLRController
@@ -21,30 +21,31 @@ if TYPE_CHECKING:
     from tolariad.trainer.optim.configured import Groups
 
 REST: Final = "default"
+NO_LENGTH: Final = (
+    "the data does not tell how many batches an epoch has, and {} computed from that: give the loader a __len__, set "
+    "stop.steps, or train at constant rates: learning_rate: {{policy: constant, warmup_epochs: 0}}"
+)
 _log: Final = logging.getLogger(__name__)
 
 
 class Horizon(NamedTuple):
-    """The lengths that schedules are computed for: updates an epoch and in the run. `note` is for the user."""
+    """The lengths that schedules are computed for: updates an epoch and in the run. `note` is for the user.
 
-    steps_per_epoch: int
-    total_steps: int
+    None: only the end of the data tells.
+    """
+
+    steps_per_epoch: int | None
+    total_steps: int | None
     note: str = ""
 
 
 def horizon(steps_per_epoch: int | None, settings: Settings) -> Horizon:
-    """Return the horizon from the data's length. Without one, divide `stop.steps` into `epochs` equal epochs.
-
-    Raises SetupRefused if neither is known.
-    """
+    """Return the horizon from the data's length. Without one, divide `stop.steps` into `epochs` equal epochs."""
     if steps_per_epoch is not None:
         return Horizon(steps_per_epoch, settings.epochs * steps_per_epoch)
     total = settings.stop.steps
     if total is None:
-        raise SetupRefused(
-            "the task's data does not tell how many batches an epoch has, so no schedule can be computed: "
-            "give the loader a __len__, or set stop.steps"
-        )
+        return Horizon(None, None, "the data has no length: an epoch ends where the data ends")
     share = -(-total // settings.epochs)
     note = (
         f"the data has no length: schedules are computed for {total} steps (stop.steps), in {settings.epochs} epochs "
@@ -59,7 +60,9 @@ def controller_for(
     drawn_for: Horizon,
     schedules: Callable[[Horizon], Sequence[GroupConfig]] | None = None,
 ) -> UnifiedLRController:
-    """Return the controller of the run's optimizers, by owner. Raises SetupRefused for an invalid schedule.
+    """Return the controller of the run's optimizers, by owner.
+
+    Raises SetupRefused for an invalid schedule, or one of a length that nobody knows.
 
     Groups have the rates of the configuration. If the task made the optimizers, the rates keep the ratio that the task
     gave them to the first owner's first group. `schedules` gives the groups of the only optimizer schedules of its own.
@@ -77,6 +80,8 @@ def controller_for(
             if schedules is not None:
                 own = zip(configs, schedules(drawn_for), strict=True)
                 configs = [replace(one, name=config.name) for config, one in own]
+            if drawn_for.total_steps is None:
+                _refuse_without_length(configs)
             controller.register_optimizer(owner, groups.optimizer, configs)
     except ValueError as error:
         raise SetupRefused(f"learning_rate: {error}") from error
@@ -87,6 +92,15 @@ def controller_for(
             f"{PACKED_MAX} fit into the state of the run; use fewer groups with a function"
         )
     return controller
+
+
+def _refuse_without_length(configs: Sequence[GroupConfig]) -> None:
+    """Raise SetupRefused if a schedule needs the length of an epoch or of the run. A constant rate needs neither."""
+    for config in configs:
+        if config.policy in BY_LENGTH or config.policy is LRPolicy.STEP:
+            raise SetupRefused(NO_LENGTH.format(f"learning_rate.policy {config.policy.value} is"))
+        if config.warmup_epochs:
+            raise SetupRefused(NO_LENGTH.format(f"a warm-up is (learning_rate.warmup_epochs {config.warmup_epochs})"))
 
 
 def _warn_of_other_rate(owned: Mapping[str, Groups], settings: Settings, first: float) -> None:

@@ -43,9 +43,9 @@ Grow = Callable[[str, dict[str, Any]], None]
 
 
 class Mark(NamedTuple):
-    """The groups of every optimizer, by its name, and how many groups had been added during training."""
+    """Every optimizer with its groups, by its name, and how many groups had been added during training."""
 
-    groups: dict[str, tuple[Group, ...]]
+    held: dict[str, tuple[Optimizer, tuple[Group, ...]]]
     added: int
 
 
@@ -104,12 +104,14 @@ class UnifiedLRController(Integrity):
         ids: list[str] = []
         for one in configs:
             ids.append(_free(one.group_id or one.name, (*self.names, *ids)))
-        groups = [Group(id_, schedule) for id_, schedule in zip(ids, schedules, strict=True)]
-        self._held[name] = ManagedOptimizer(
-            optimizer, groups, self.global_step, self._tell, compares=self.enable_guards
-        )
-        self._regroup()
+        self.adopt(name, optimizer, [Group(id_, schedule) for id_, schedule in zip(ids, schedules, strict=True)])
         return tuple(ids)
+
+    def adopt(self, name: str, optimizer: Optimizer, groups: Sequence[Group]) -> None:
+        """Take control of an optimizer whose groups have these schedules. Raises ValueError as `register_optimizer`."""
+        self._refuse_known(name, optimizer)
+        self._held[name] = self._managed(optimizer, groups)
+        self._regroup()
 
     def unregister_optimizer(self, name: str) -> None:
         """Release an optimizer. Its rates stay as they are. Raises KeyError, naming the known optimizers."""
@@ -173,12 +175,19 @@ class UnifiedLRController(Integrity):
 
     def mark(self) -> Mark:
         """Return what `go_back` needs."""
-        return Mark({name: held.groups for name, held in self._held.items()}, self._added)
+        return Mark({name: (held.guard.optimizer, held.groups) for name, held in self._held.items()}, self._added)
 
     def go_back(self, mark: Mark) -> None:
-        """Hold the groups that there were at `mark`. The optimizers must have them again already."""
-        for name, groups in mark.groups.items():
-            self._held[name].regroup(groups, self.global_step)
+        """Hold the optimizers and groups that there were at `mark`. The optimizers must have these groups already."""
+        for name in self._held.keys() - mark.held.keys():
+            self._held[name].guard.release()
+        before, self._held = self._held, {}
+        for name, (optimizer, groups) in mark.held.items():
+            if name in before:
+                before[name].regroup(groups, self.global_step)
+                self._held[name] = before[name]
+            else:
+                self._held[name] = self._managed(optimizer, groups)
         self._added = mark.added
         self._regroup()
 
@@ -186,6 +195,10 @@ class UnifiedLRController(Integrity):
     def groups(self) -> tuple[Group, ...]:
         """All groups, in the order of their registration."""
         return tuple(group for held in self._every for group in held.groups)
+
+    def names_of(self, name: str) -> tuple[str, ...]:
+        """Return the groups of the optimizer with this name, in its order. Raises KeyError."""
+        return self._held[name].names
 
     # -- orders --------------------------------------------------------------------------------------------------------
 
@@ -349,6 +362,9 @@ class UnifiedLRController(Integrity):
             raise ValueError(f"an optimizer {name!r} is registered already")
         if self._has_any_of(optimizer):
             raise ValueError(f"optimizer {name!r} holds a parameter that a registered one holds too")
+
+    def _managed(self, optimizer: Optimizer, groups: Sequence[Group]) -> ManagedOptimizer:
+        return ManagedOptimizer(optimizer, groups, self.global_step, self._tell, compares=self.enable_guards)
 
     def _schedule(self, config: GroupConfig) -> Any:
         for note in missing_horizon(config, self._steps_per_epoch, self._total_steps):

@@ -6,8 +6,11 @@ their places, before any that waits. The answer to an order is reported before a
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+
+from msgspec.structs import replace
 
 from tolariad.core.boundary.slice import WAITING_MAX
 from tolariad.core.boundary.words import BoundaryOrder, BoundaryOrderReport
@@ -64,41 +67,74 @@ def count_in_rates(rates: dict[str, Any] | None) -> int:
     return int(rates.pop("orders", 0)) if rates else 0
 
 
+def _nothing() -> None:
+    """Nothing follows the answer."""
+
+
 class OrderRefused(Exception):
     """A boundary order cannot act. The text says why, for the person or program that gave it; nothing was changed."""
+
+
+class Kind(NamedTuple):
+    """How one kind of order is carried out.
+
+    `obey` carries out a new order. It may return the fields in which the answer of its kind exceeds the common one, as
+    a report with any cause and step. `repeat` carries out one of a script, which acted before. `after` is called when a
+    new order was answered.
+    """
+
+    obey: Callable[[Any], BoundaryOrderReport | None]
+    repeat: Callable[[Any], object]
+    after: Callable[[], None]
 
 
 class BoundaryOrders:
     """The trainer's numbered list. `acted` belongs to the state that is trained."""
 
-    def __init__(self, acted: ActedOrders, link: Link) -> None:
-        self._acted = acted
+    def __init__(self, acted: ActedOrders, link: Link, took: Callable[[float], None] = lambda _: None) -> None:
+        """`took` is called with the seconds that each order took."""
+        self._acted, self._took = acted, took
         self._inbox, self._reporter, self._progress = link.inbox, link.reporter, link.progress
-        self._handlers: dict[type, Callable[[Any], None]] = {}
+        self._kinds: dict[type, Kind] = {}
 
-    def register(self, kind: type[_Kind], handler: Callable[[_Kind], None]) -> None:
-        """Let `handler` carry out orders of this kind, or raise OrderRefused. Raises ValueError if there is one."""
+    def register(
+        self,
+        kind: type[_Kind],
+        handler: Callable[[_Kind], BoundaryOrderReport | None],
+        *,
+        repeat: Callable[[_Kind], object] | None = None,
+        after: Callable[[], None] = _nothing,
+    ) -> None:
+        """Let `handler` carry out orders of this kind, or raise OrderRefused. Raises ValueError if there is one.
+
+        `repeat` and `after`: see `Kind`; without `repeat`, `handler` does that too.
+        """
         self._inbox.register(kind, self._obey)
-        self._handlers[kind] = handler
+        self._kinds[kind] = Kind(handler, repeat or handler, after)
 
     def _obey(self, order: BoundaryOrder) -> None:
         """Carry out an order from the next update on, and answer it. A repeated order has no effect."""
         if order.cause in self._acted:
             return
-        refused = ""
+        kind, before_step = self._kinds[type(order)], self._progress.step + 1
+        answer = BoundaryOrderReport(order=order.cause, applied_before_step=before_step)
+        begun = time.perf_counter()
         try:
-            self._handlers[type(order)](order)
+            found = kind.obey(order)
         except OrderRefused as error:
-            refused = str(error)
+            answer = replace(answer, refused=str(error))
             self._acted.remember(order.cause)
         else:
             self._acted.add(order.cause)
-        before_step = self._progress.step + 1
-        self._reporter.report(BoundaryOrderReport(order=order.cause, applied_before_step=before_step, refused=refused))
+            if found is not None:
+                answer = replace(found, order=order.cause, applied_before_step=before_step)
+        self._took(time.perf_counter() - begun)
+        self._reporter.report(answer)
+        kind.after()
 
     def repeat(self, orders: Iterable[ScriptOrder]) -> None:
         """Carry out the orders of a script that acted at this place, except those that the checkpoint contains."""
         for one in orders:
             if one.number > self._acted.count:
-                self._handlers[type(one.order)](one.order)
+                self._kinds[type(one.order)].repeat(one.order)
                 self._acted.add(one.order.cause)

@@ -45,7 +45,7 @@ def compact(
     model: nn.Module,
     groups: Sequence[UnitGroup],
     masks: MaskSet,
-    owners: Sequence[Owner],
+    owners: list[Owner],
     *,
     rates: UnifiedLRController,
     inputs: tuple[Any, ...],
@@ -59,7 +59,7 @@ def compact(
     _check(model, groups, masks, inputs)
     before = _sizes(model, owners)
     kept = {} if average is None else dict(average.tensors)
-    undo, following = Undo(model, owners, rates), Following(model, owners, rates, average)
+    undo, following = Undo(model, owners, rates), Following(model, owners, rates, average, hosts=len(owners))
     try:
         mappings = remove(model, groups, masks.units)
         following.after(mappings)

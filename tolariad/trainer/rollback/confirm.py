@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from tolariad.trainer.setup import Setup
 
 # Parts of the state tree that belong to the run and not to the user's task or loader.
-_COMPARED: Final = ("model", "rng", "orders", "rates", "detector", "scaling", "architecture")
+_COMPARED: Final = ("model", "rng", "orders", "rates", "detector", "scaling", "architecture", "seeds", "strategy")
 
 
 class Confirmation:
@@ -70,7 +70,7 @@ def differing(setup: Setup, loaded: Loaded, position: Position) -> Iterator[str]
     for key in _COMPARED:
         stored = loaded.state.get(key)
         if stored is not None:
-            yield from _differing(f"{STATE_FILE} {key}", now.state[key], stored)
+            yield from _differing(f"{STATE_FILE} {key}", now.state.get(key), stored)
     for name, stored in setup.participants.known(loaded.participants).items():
         yield from _differing(f"participant {name}", now.participants[name], stored)
 

@@ -131,6 +131,7 @@ class RollbackHandler:
             participants=(*votes.agreed, TRAINING),
             seconds=time.perf_counter() - begun,
             abstained=votes.abstained,
+            checkpoint=order.checkpoint.id,
         )
         self._reporter.report(report)
 
@@ -230,6 +231,7 @@ def _refusal(
         unfit=isinstance(error, CheckpointUnfit),
         restored=restored,
         participant=participant,
+        checkpoint=order.checkpoint.id,
     )
 
 

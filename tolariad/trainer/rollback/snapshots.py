@@ -21,6 +21,7 @@ from tolariad.trainer.checkpoints.capture import MODEL_FILE, OPTIMIZER_FILE, cap
 from tolariad.trainer.checkpoints.tree import NotCapturable
 from tolariad.trainer.process.threads import stand_back
 from tolariad.trainer.rollback.slots import Slots, growth_of, slot_bytes
+from tolariad.trainer.seeds.room import room_for_seeds
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -112,7 +113,7 @@ class SnapshotHandler:
         except NotCapturable:
             # The first checkpoint reports the same problem, with the path of the state.
             return
-        roomy = slot_bytes(live, growth=growth_of(live))
+        roomy = slot_bytes(live, growth=growth_of(live)) + room_for_seeds(self._setup)
         self._reports.append(sn.SnapshotSizeReport(size=roomy, least=slot_bytes(live)))
 
     def _take(self, order: sn.TakeSnapshot, position: Position, parent: str) -> None:
@@ -186,7 +187,10 @@ class SnapshotHandler:
             job.report = sn.SnapshotFailedReport(id=job.order.id, why=f"the snapshot failed: {error!r}")
 
     def _not_finite(self, copied: Snapshot) -> str:
-        """Return the name of the first parameter or moment that is not finite. Buffers may be so on purpose."""
+        """Return the name of the first parameter or moment of the host that is not finite.
+
+        Buffers may be so on purpose. A seed that is not finite must not keep the run from going back: it is culled.
+        """
         parameters = {name for name, _ in self._setup.model.named_parameters(remove_duplicate=False)}
         model = {n: t for n, t in copied.tensors[MODEL_FILE].items() if n in parameters}
         for name, tensor in (*model.items(), *copied.tensors[OPTIMIZER_FILE].items()):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import torch
@@ -30,15 +31,17 @@ def forward_backward(setup: Setup, batches: Sequence[Any], step: int = 1) -> Mea
     The loss is the mean over the micro-batches with equal weights. Raises SetupRefused if a loss, or the norm returned
     by a task that clips, is not a single number.
     """
-    return numbers_of(setup, [_backward(setup, batch, len(batches)) for batch in batches], step)
+    return numbers_of(setup, [_backward(setup, batch, len(batches), step) for batch in batches], step)
 
 
 def numbers_of(setup: Setup, losses: list[torch.Tensor], step: int) -> Measured | InFlight:
     """Return the mean loss and the norm of the gradients of update `step`. `losses`: of its micro-batches, detached."""
     setup.rates.drop_frozen_gradients()
-    overflow = setup.scaling.unscale([one.optimizer for one in setup.owners]) if setup.scaling is not None else None
+    overflow = setup.scaling.unscale([one.optimizer for one in setup.host]) if setup.scaling is not None else None
     device = losses[0].device
     norm = norm_of(setup, device, step)
+    if setup.garden.active:
+        setup.seed_gradients.tend()
     if device.type != "cpu":
         return _to_host(losses, torch.as_tensor(norm), overflow)
     loss = sum([loss.item() for loss in losses]) / len(losses)
@@ -51,12 +54,13 @@ def norm_of(setup: Setup, device: torch.device, step: int) -> torch.Tensor | flo
     -1: not measured.
     """
     if setup.clip is not None:
-        return _told(setup.clip(setup.model))
+        clip = partial(setup.clip, setup.model)
+        return _told(setup.garden.hide_gradients(clip) if setup.garden.active else clip())
     if (step - 1) % setup.settings.grad_norm.every:
         return NOT_MEASURED
     gradients = [
         grad
-        for owner in setup.owners
+        for owner in setup.host
         for group in owner.optimizer.param_groups
         for p in group["params"]
         if (grad := p.grad) is not None
@@ -70,10 +74,20 @@ def update(setup: Setup, *, skip: bool) -> None:
     The loss scale of an fp16 run is updated in both cases.
     """
     if not skip:
-        for owner in setup.owners:
+        for owner in setup.host:
             owner.optimizer.step()
+    if setup.garden.active:
+        _update_seeds(setup, skip=skip)
     if setup.scaling is not None:
         setup.scaling.move_on()
+
+
+def _update_seeds(setup: Setup, *, skip: bool) -> None:
+    """Make the updates of all seeds whose gradients are finite, or skip them."""
+    setup.seed_gradients.settle()
+    if not skip:
+        for owner in setup.garden.owned_by_seeds():
+            owner.optimizer.step()
 
 
 def drop_gradients(owners: Sequence[Owner]) -> None:
@@ -90,7 +104,7 @@ def drop_gradients(owners: Sequence[Owner]) -> None:
                 parameter.grad = None
 
 
-def _backward(setup: Setup, batch: Any, parts: int) -> torch.Tensor:
+def _backward(setup: Setup, batch: Any, parts: int, step: int) -> torch.Tensor:
     """Add the share of one micro-batch of `parts` to the gradients. Return its loss, detached from the graph."""
     if setup.moves:
         batch = to_device(batch, setup.device)
@@ -99,7 +113,11 @@ def _backward(setup: Setup, batch: Any, parts: int) -> torch.Tensor:
     if isinstance(returned, dict):
         setup.metrics.log(returned, parts, but="loss")
         returned = returned["loss"] if "loss" in returned else _refuse_without_loss(returned)
-    return add_gradients(setup, scalar(returned), parts, "the loss that loss(model, batch) returns")
+    loss = scalar(returned)
+    if setup.garden.active and (auxiliary := setup.seed_gradients.auxiliary) is not None and loss.requires_grad:
+        setup.metrics.log(auxiliary.add_gradients(setup.model, loss, batch, parts, step), parts)
+        return loss.detach()
+    return add_gradients(setup, loss, parts, "the loss that loss(model, batch) returns")
 
 
 def add_gradients(setup: Setup, loss: torch.Tensor, parts: int, what: str) -> torch.Tensor:

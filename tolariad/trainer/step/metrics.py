@@ -48,10 +48,10 @@ class StepMetrics:
     def log(self, values: Mapping[Any, Any], parts: int = 1, *, but: str | None = None) -> None:
         """Take numbers, or tensors with one element, of the current step. The last one of a name counts.
 
-        `parts`: they are of one of so many micro-batches, and the mean over these counts. `but`: leave out this name.
-        Raises SetupRefused.
+        `parts`: they are of one of so many micro-batches, and the mean over these counts. `but`: they are what a task
+        returned; leave out this name, and whatever is no number, such as `logits`. Raises SetupRefused.
         """
-        slot_of, row, is_whole = self._slots.get, self._row, parts == 1
+        slot_of, row, is_whole, others = self._slots.get, self._row, parts == 1, 0
         for name, value in values.items():
             slot = slot_of(name)
             # These few lines are for nearly all numbers of nearly all steps. Training has emptied the caches, so that
@@ -64,9 +64,14 @@ class StepMetrics:
                 if kind is _Tensor and value.is_cpu and value.numel() == 1 and type(read := value.item()) is float:
                     row[slot] = read
                     continue
-            if name != but:
-                self._take(self._slot_of(name) if slot is None else slot, _read(name, value), is_whole=is_whole)
-        if len(values) > (but in values):
+            number = _read(value) if name != but else None
+            if number is not None:
+                self._take(self._slot_of(name) if slot is None else slot, number, is_whole=is_whole)
+            elif but is None:
+                raise SetupRefused(_no_number(name, value))
+            else:
+                others += 1
+        if len(values) > others:
             self.is_empty = False
 
     def _take(self, slot: int, number: float | torch.Tensor, *, is_whole: bool) -> None:
@@ -149,20 +154,24 @@ class StepMetrics:
         return slot
 
 
-def _read(name: str, value: Any) -> float | torch.Tensor:
-    """Return a number of the host, or a tensor of a device without a graph. Raises SetupRefused for anything else."""
+def _read(value: Any) -> float | torch.Tensor | None:
+    """Return a number of the host, or a tensor of a device without a graph. None: it is neither."""
     if isinstance(value, torch.Tensor):
         if value.numel() == 1 and not value.is_complex():
             return float(value.item()) if value.is_cpu else value.detach().reshape(())
-        what = f"a tensor of shape {tuple(value.shape)}"
-    else:
-        if getattr(value, "size", None) == 1 and callable(getattr(value, "item", None)):
-            value = value.item()
-        if isinstance(value, Real):
-            with contextlib.suppress(OverflowError):
-                return float(value)
-        what = f"a {type(value).__name__}"
-    raise SetupRefused(f"the metric {name!r} is {what}; a metric is a number, or a tensor with one element")
+        return None
+    if getattr(value, "size", None) == 1 and callable(getattr(value, "item", None)):
+        value = value.item()
+    if isinstance(value, Real):
+        with contextlib.suppress(OverflowError):
+            return float(value)
+    return None
+
+
+def _no_number(name: str, value: Any) -> str:
+    is_tensor = isinstance(value, torch.Tensor)
+    what = f"a tensor of shape {tuple(value.shape)}" if is_tensor else f"a {type(value).__name__}"
+    return f"the metric {name!r} is {what}; a metric is a number, or a tensor with one element"
 
 
 def _stacked(tensors: Sequence[torch.Tensor]) -> torch.Tensor:

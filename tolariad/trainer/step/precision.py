@@ -43,6 +43,11 @@ class Scaling:
         """Compute the gradients of the scaled loss."""
         self._scaler.scale(loss).backward(retain_graph=retain_graph)
 
+    def scaled(self, value: torch.Tensor) -> torch.Tensor:
+        """Return `value` times the scale: what a backward pass of a loss that is not scaled begins with."""
+        found: torch.Tensor = self._scaler.scale(value)
+        return found
+
     def unscale(self, optimizers: Sequence[torch.optim.Optimizer]) -> torch.Tensor:
         """Divide the gradients by the scale. Return a 0-dim tensor, above 0 if one of them was not finite."""
         # An optimizer without any gradient, as while all its groups are frozen, tells the scaler nothing.
@@ -56,6 +61,13 @@ class Scaling:
             # GradScaler.step uses the same, but waits for the device.
             found += self._scaler._found_inf_per_device(one).values()  # noqa: SLF001
         return torch.stack([each.to(found[0].device) for each in found]).sum()
+
+    def unscale_apart(self, gradients: Sequence[torch.Tensor]) -> None:
+        """Divide gradients that have no influence on the scale: those of seeds. Overflows stay in them."""
+        scale = self._scaler._scale  # noqa: SLF001 - get_scale() would wait for the device
+        if scale is not None:
+            # The same arithmetic as in GradScaler.unscale_.
+            torch._foreach_mul_(list(gradients), scale.double().reciprocal().float())
 
     def move_on(self) -> None:
         """Update the scale after an update: smaller after an overflow, larger after many updates without one."""

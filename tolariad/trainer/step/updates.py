@@ -7,7 +7,6 @@ the step is then skipped.
 
 from __future__ import annotations
 
-import difflib
 import math
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
@@ -15,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from tolariad.core.nearest import did_you_mean, nearest
 from tolariad.core.steps.words import NOT_MEASURED
 from tolariad.trainer.errors import SetupRefused
 from tolariad.trainer.step.gradients import backward, drop_gradients, norm_of, scalar
@@ -78,9 +78,13 @@ class Updates:
         unknown name, another kind of loss, or one without a gradient.
         """
         if name not in self._owned:
-            close = difflib.get_close_matches(str(name), self._owned, 1, 0.5)
-            hint = f"; did you mean {close[0]!r}?" if close else ""
+            hint = did_you_mean(nearest(str(name), self._owned))
             raise SetupRefused(f"update({name!r}): the optimizers are {', '.join(self._owned)}{hint}")
+        if self._setup.garden.plots:
+            raise SetupRefused(
+                f"update({name!r}): the model has slots for seeds, and which of several losses a seed is to learn from "
+                "is not known. Remove the slots, or call run.step(loss) once for each batch"
+            )
         if not self._step:
             raise SetupRefused(f"update({name!r}) was called outside of a step: call it in training_step only")
         loss = scalar(loss, f"update({name!r}, loss): the loss must be")

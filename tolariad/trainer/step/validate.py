@@ -20,6 +20,7 @@ from tolariad.core.settings.values import DEFAULT_METRIC, read_metric
 from tolariad.failpoints import reached
 from tolariad.trainer.data.feed import to_device
 from tolariad.trainer.data.randomness import derived_seed, preserved_rng, seed_everything
+from tolariad.trainer.data.samples import samples_of
 from tolariad.trainer.errors import SetupRefused, TaskRaised
 from tolariad.trainer.step.updates import checked_metrics
 
@@ -194,25 +195,3 @@ def _described(value: Any) -> str:
     if isinstance(value, (tuple, list)):
         return f"a {type(value).__name__} of {len(value)}"
     return "None" if value is None else f"a {type(value).__name__}"
-
-
-def samples_of(batch: Any) -> int:
-    """Return the number of samples in a batch: the length of its first tensor, or of its first list; 1 without one."""
-    return _length(batch) or 1
-
-
-def _length(batch: Any) -> int | None:
-    """Return the first dimension of the first tensor; without tensors, the length of the first list of other things."""
-    if isinstance(batch, torch.Tensor):
-        return batch.shape[0] if batch.dim() else None
-    if not _is_container(batch):
-        return None
-    values = list(batch if isinstance(batch, (tuple, list)) else batch.values())
-    found = next((length for value in values if (length := _length(value)) is not None), None)
-    if found is None and isinstance(batch, list) and values and not any(map(_is_container, values)):
-        return len(values)
-    return found
-
-
-def _is_container(value: Any) -> bool:
-    return isinstance(value, (tuple, list)) or callable(getattr(value, "values", None))

@@ -6,11 +6,12 @@ is the user's own.
 
 from __future__ import annotations
 
-import difflib
 import inspect
 from collections.abc import Iterator
 from types import FunctionType, ModuleType
 from typing import Any, Final
+
+from tolariad.core.nearest import nearest
 
 VALIDATION: Final = ("val_data", "evaluate")
 REQUIRED: Final = ("model", "train_data", "loss", *VALIDATION)
@@ -24,6 +25,8 @@ OPTIONAL: Final = (
     "clip_gradients",
     "loss_unit",
     "participants",
+    "seed_slots",
+    "seed_losses",
     "on_step_end",
     "on_epoch_end",
     "on_validation_end",
@@ -65,6 +68,7 @@ _LATE: Final = {
     "on_epoch_end": ("model", "epoch", "metrics"),
     "on_validation_end": ("model",),
     "clip_gradients": ("model",),
+    "seed_losses": ("model", "batch"),
     "state_dict": (),
     "load_state_dict": ("state",),
 }
@@ -126,5 +130,4 @@ def misnamed(task: Any) -> Iterator[tuple[str, str]]:
 
 def _meant(name: str) -> str | None:
     """Return the known name that this one was probably meant to be."""
-    near = difflib.get_close_matches(name, (*REQUIRED, *OPTIONAL), 1, _SIMILARITY)
-    return _ELSEWHERE.get(name) or next(iter(near), None)
+    return _ELSEWHERE.get(name) or nearest(name, (*REQUIRED, *OPTIONAL), _SIMILARITY)

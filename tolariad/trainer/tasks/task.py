@@ -5,11 +5,8 @@ Promises: only the module that the configuration names is imported, and its sour
 
 from __future__ import annotations
 
-import difflib
 import importlib
-import importlib.util
 import inspect
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, runtime_checkable
 
@@ -18,6 +15,7 @@ from blake3 import blake3
 from tolariad.core.settings.task_defaults import LIGHTNING
 from tolariad.trainer.errors import SetupRefused
 from tolariad.trainer.lightning.hooks import lightning_base
+from tolariad.trainer.tasks.imported import attribute_of, module_at, place_of
 from tolariad.trainer.tasks.names import REQUIRED, VALIDATION, misnamed
 
 if TYPE_CHECKING:
@@ -34,6 +32,8 @@ BUILT_IN: Final = {
     "digits": ("tolariad.trainer.tasks.digits", "Digits"),
     "chars": ("tolariad.trainer.tasks.chars", "Chars"),
 }
+# The setting that names a task; error messages begin with it.
+_KIND: Final = "task"
 # The name in the journal for the task of a program that called `Tolaria.train`.
 GIVEN: Final = "given"
 
@@ -112,21 +112,8 @@ def find_task(name: str) -> FoundTask:
         raise SetupRefused("task: a program started this run with Tolaria.train; start that program again")
     if name.startswith(LIGHTNING):
         return _of_lightning(name.removeprefix(LIGHTNING))
-    place, attribute = _place(name)
-    return _made(_module(place, name), attribute, name)
-
-
-def _place(name: str) -> tuple[str, str]:
-    """Return file or package, and the name in it. Raises SetupRefused."""
-    place, separator, attribute = name.rpartition(":")
-    if not separator or not attribute:
-        known = ", ".join(BUILT_IN)
-        raise SetupRefused(f"task: {name!r} is not one of {known}, package.module:Name, ./file.py:Name")
-    return place, attribute
-
-
-def _module(place: str, name: str) -> ModuleType:
-    return _from_file(Path(place), name) if place.endswith(".py") else _from_package(place, name)
+    place, attribute = place_of(name, _KIND, BUILT_IN)
+    return _made(module_at(place, name, _KIND), attribute, name)
 
 
 def _of_lightning(name: str) -> FoundTask:
@@ -134,9 +121,9 @@ def _of_lightning(name: str) -> FoundTask:
     from tolariad.trainer.lightning.making import Parts
     from tolariad.trainer.lightning.task import LightningTask
 
-    place, attribute = _place(name)
+    place, attribute = place_of(name, _KIND, BUILT_IN)
     try:
-        module = _module(place, name)
+        module = module_at(place, name, _KIND)
     except ModuleNotFoundError as error:
         if (error.name or "").split(".")[0] not in {"lightning", "pytorch_lightning"}:
             raise
@@ -146,43 +133,19 @@ def _of_lightning(name: str) -> FoundTask:
 
     def datamodule(named: str) -> Any:
         if ":" not in named:
-            return _attribute(module, named, name)
-        beside, inside = _place(named)
+            return attribute_of(module, named, name)
+        beside, inside = place_of(named, _KIND, BUILT_IN)
         path = Path(place).parent / beside if beside.endswith(".py") and place.endswith(".py") else beside
-        return _attribute(_module(str(path), named), inside, named)
+        return attribute_of(module_at(str(path), named, _KIND), inside, named)
 
     source_hash = _hash_of(module)
-    task = LightningTask(Parts(_attribute(module, attribute, name), datamodule), source_hash)
+    task = LightningTask(Parts(attribute_of(module, attribute, name), datamodule), source_hash)
     return FoundTask(task, source_hash, task.schedules)
-
-
-def _from_file(path: Path, name: str) -> ModuleType:
-    path = path.resolve()
-    if not path.is_file():
-        raise SetupRefused(f"task: there is no file {path} (from {name!r}; relative paths start at {Path.cwd()})")
-    # Use a prefixed module name, so that it cannot hide an installed module. Add its folder to the path, so that it can
-    # import modules beside it.
-    spec = importlib.util.spec_from_file_location(f"tolaria_task_{path.stem}", path)
-    if spec is None or spec.loader is None:
-        raise SetupRefused(f"task: {path} cannot be imported as Python")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module  # spawned DataLoader workers, and dataclasses, look it up there
-    if str(path.parent) not in sys.path:
-        sys.path.insert(0, str(path.parent))
-    spec.loader.exec_module(module)
-    return module
-
-
-def _from_package(place: str, name: str) -> ModuleType:
-    try:
-        return importlib.import_module(place)
-    except ModuleNotFoundError as error:
-        raise SetupRefused(f"task: {name!r} cannot be imported: {error}; is it installed, or on PYTHONPATH?") from error
 
 
 def _made(module: ModuleType, attribute: str, name: str) -> FoundTask:
     """Call the class or factory. An instance is used as it is."""
-    found = _attribute(module, attribute, name)
+    found = attribute_of(module, attribute, name)
     if lightning_base(found if inspect.isclass(found) else type(found)) is not None:
         raise SetupRefused(f"task: {name!r} is a LightningModule; write lightning:{name}")
     task = found() if inspect.isclass(found) or inspect.isfunction(found) else found
@@ -200,24 +163,6 @@ def _made(module: ModuleType, attribute: str, name: str) -> FoundTask:
             f"{near or '`tolariad new-task PATH` writes a working example'}"
         )
     return FoundTask(task, _hash_of(module))
-
-
-def _attribute(module: ModuleType, attribute: str, name: str) -> Any:
-    """Return what the module has under this dotted name. Raises SetupRefused."""
-    found: Any = module
-    for part in attribute.split("."):
-        within, found = found, getattr(found, part, None)
-        if found is None:
-            place = Path(name.rpartition(":")[0]).name or module.__name__
-            raise SetupRefused(f"{place} has no {attribute!r}{_nearest(within, attribute, part)}")
-    return found
-
-
-def _nearest(within: Any, attribute: str, part: str) -> str:
-    """Return the question for the public class or function of `within` with the nearest name; "" if none is near."""
-    known = [name for name, value in vars(within).items() if callable(value) and not name.startswith("_")]
-    close = difflib.get_close_matches(part, known, 1, 0.6)
-    return f"; did you mean {attribute.replace(part, close[0])!r}?" if close else ""
 
 
 def _hash_of(module: ModuleType) -> str:

@@ -12,9 +12,10 @@ import torch
 
 from tolariad.trainer.checkpoints.capture import capture
 from tolariad.trainer.checkpoints.snapshot import Position
+from tolariad.trainer.data.samples import samples_of
 from tolariad.trainer.errors import SetupRefused
 from tolariad.trainer.setup import Setup
-from tolariad.trainer.step.validate import samples_of, try_evaluate
+from tolariad.trainer.step.validate import try_evaluate
 from tolariad.trainer.trials.copying import built_copy
 from tolariad.trainer.trials.steps import one_epoch, one_step
 from tolariad.trainer.trials.words import EstimateCosts

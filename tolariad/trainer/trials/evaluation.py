@@ -40,7 +40,7 @@ def evaluate(trial: Evaluate) -> Evaluated:
     if setup.validation is None:
         raise SetupRefused(
             "the task has no data to test on: give it a method test_data(cfg), which returns data as val_data(cfg) "
-            "does; give a LightningModule a validation_step and a val_dataloader"
+            "does; give a LightningModule a test_step and a test_dataloader, or those of a validation"
         )
     counter, batches = Counter("evaluating batch", setup.validation.batches), count()
     begun = time.perf_counter()

@@ -1,0 +1,106 @@
+"""Drawn commands, deaths, rollbacks and quarantines: no order of them leads to an illegal stage."""
+
+from __future__ import annotations
+
+import random
+
+from tests.core.seeds.seeded import SLOTS, SeededWorld, assert_agrees, in_step
+from tests.core.simulate import find, tick_until
+from tests.core.test_lifecycle import KEEP_BEST
+from tolariad.core.boundary import words as bw
+from tolariad.core.control import words as cv
+from tolariad.core.health import quarantine_words as qn
+from tolariad.core.rollback import words as rb
+from tolariad.core.run import words as rv
+from tolariad.core.run.slice import Phase
+from tolariad.core.seeds import words as sd
+from tolariad.core.seeds.stages import MOVES, Stage
+from tolariad.core.state import RunState, apply, capture, read_capture
+from tolariad.core.trainer import words as tv
+
+
+def disturb(world, draw):
+    """One drawn thing; sometimes a checkpoint, a rollback, a quarantine or a death."""
+    kind = draw.random()
+    targets = [one.id for one in world.state.checkpoints.catalogue if one.is_target]
+    if kind < 0.2 and not world.goes_back:
+        # A run that never goes back lets its seeds grow up.
+        world.advance(draw.choice(SLOTS).name)
+    elif kind < 0.02 and targets:
+        world.command(rb.Rollback(to=draw.choice(targets)))
+    elif kind < 0.05:
+        world.command(cv.Checkpoint())
+    elif kind < 0.06:
+        world.command(qn.QuarantineAdd(seed=draw.choice(SLOTS).name))
+    elif kind < 0.09 and world.state.quarantine.entries:
+        world.command(qn.QuarantineRemove(name=world.state.quarantine.entries[0].name))
+    elif kind < 0.11:
+        world.sick = {one.name for one in SLOTS if draw.random() < 0.2}
+    else:
+        world.anything()
+
+
+def test_no_order_of_commands_deaths_and_rollbacks_leads_to_an_illegal_stage(seed):
+    """Every move is legal for the journal; the trainer agrees whenever it stands where the journal does."""
+    moves, compared, rolled_back, reached = 0, 0, 0, set()
+    for offset in range(40):
+        draw = random.Random(seed + offset)
+        world = SeededWorld(seed + offset, epochs=5, checkpoint_gap_s=0.0, keep_last=3, **KEEP_BEST)
+        world.goes_back, seen, state = offset % 2 == 0, 0, RunState()
+        for _ in range(700):
+            if world.exit is not None:
+                break
+            disturb(world, draw)
+            for event in world.events[seen:]:
+                if isinstance(event, sd.SeedMoved):
+                    before = state.seeds.seed(event.slot).stage
+                    assert event.stage in MOVES[before], (seed + offset, event, before)
+                    assert event.before is before
+                    moves += 1
+                    reached.add(event.stage)
+                rolled_back += isinstance(event, rb.RolledBack)
+                state = apply(state, event)
+            seen = len(world.events)
+            if in_step(world):
+                compared += 1
+                assert_agrees(world, f"seed {seed + offset}, event {seen}")
+        assert not any("moved to" in one.why for one in find(world, cv.ReportRefused))
+        assert state == world.state
+        assert read_capture(capture(state)) == state
+        causes = [one.cause for one in find(world, bw.BoundaryOrderActed) + find(world, bw.BoundaryOrderAborted)]
+        assert len(causes) == len(set(causes))
+    print(f"seed {seed}: {moves} moves, {compared} comparisons, {rolled_back} rollbacks, {sorted(reached)}")
+
+    assert moves > 200
+    assert compared > 1000
+    assert rolled_back > 20
+    assert reached == set(Stage) - {Stage.UNKNOWN, Stage.TERMINATED}
+
+
+def test_deaths_change_nothing_of_the_seeds(seed):
+    """The run with the same orders at the same steps, with and without deaths, ends with equal seeds and digest."""
+
+    def run(deaths):
+        draw, world = random.Random(seed), SeededWorld(seed, epochs=4, **KEEP_BEST)
+        for step, order in ((2, world.germinate), (4, world.advance), (6, world.advance), (9, world.cull)):
+            for _ in range(2000):
+                if world.state.progress.step >= step and in_step(world):
+                    break
+                world.tick()
+                if deaths and (draw.random() < 0.05 or not find(world, tv.TrainerDied)):
+                    world.crash_trainer()
+            world.command(cv.Pause())
+            tick_until(world, lambda w=world: w.state.run.phase is Phase.PAUSED, "paused")
+            order()
+            tick_until(world, lambda w=world: not w.state.boundary.waiting, "the order acted")
+            world.command(cv.Resume())
+        world.run()
+        return world
+
+    calm, troubled = run(deaths=False), run(deaths=True)
+    print(f"seed {seed}: {len(find(troubled, tv.TrainerDied))} deaths")
+    assert find(troubled, tv.TrainerDied)
+    assert calm.state.boundary.digest == troubled.state.boundary.digest
+    assert calm.state.seeds == troubled.state.seeds
+    assert calm.state.architecture == troubled.state.architecture
+    assert rv.RunCompleted in {type(one) for one in troubled.events}

@@ -1,0 +1,132 @@
+"""A real daemon with a strategy of the user's own: what it orders acts, through kill -9, and its faults are said."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.daemon.harness import SETS, of_type, within
+from tolariad.core.checkpoints.words import RerunFinished
+from tolariad.core.control.words import CommandRefused
+from tolariad.core.rates.hyper_words import HyperparametersChanged
+from tolariad.core.steps.words import StepCompleted
+from tolariad.core.strategy import words as st
+
+EPOCHS = 4
+OWN = '''
+import time
+from pathlib import Path
+
+from tolariad.leyline import AdaptationCommand, CommandOptimizerAdjustment, CommandSeedOperation
+
+HERE = Path(__file__).parent
+
+
+def command(packet, name, **fields):
+    place = f"{packet.training_metrics['branch']:.0f}.{packet.current_epoch}"
+    return AdaptationCommand(version=1, command_id=f"{place} {name}", annotations={"reason": "as planned"}, **fields)
+
+
+class Own:
+    """Raises the weight decay after each epoch, and counts its questions."""
+
+    def __init__(self):
+        self.count = 0
+
+    def step(self, packet):
+        self.count += 1
+        while packet.current_epoch == 2 and (HERE / "hold").exists():
+            (HERE / "asked").touch()
+            time.sleep(0.01)
+        adjust = CommandOptimizerAdjustment(hyperparameters={"weight_decay": 0.01 * self.count, "lr": 0.003})
+        return [command(packet, "decay", command_type=3, optimizer_adjustment=adjust)]
+
+    def state_dict(self):
+        return {"count": self.count}
+
+    def load_state_dict(self, state):
+        self.count = state["count"]
+
+
+class Liar(Own):
+    """Names what does not exist."""
+
+    def step(self, packet):
+        adjust = CommandOptimizerAdjustment(optimizer_id="generator", hyperparameters={"lr": 1.0})
+        return [command(packet, "lie", command_type=3, optimizer_adjustment=adjust), *super().step(packet)]
+
+
+class Sleeper(Own):
+    """Never answers."""
+
+    def step(self, packet):
+        time.sleep(600)
+'''
+
+
+@pytest.fixture
+def asked(start, tmp_path):
+    """Start a daemon whose run has the strategy of this name."""
+    (tmp_path / "own.py").write_text(OWN)
+
+    def begin(name, own="Own", **sets):
+        # A busy machine must not make it late if the test does not mean it to be.
+        patient = {"integration.tamiyo_timeout_s": 60, "budgets.act": "false"}
+        often = {"rng_seed": 3, "checkpoint_interval_epochs": 10, "checkpoint.min_gap_s": 0}
+        chosen = patient | often | {"strategy": f"{tmp_path}/own.py:{own}"} | sets
+        lines = [*SETS, *(f"{key}={value}" for key, value in chosen.items())]
+        run_dir = tmp_path / name
+        return run_dir, start(run_dir=run_dir, task="digits", epochs=EPOCHS, sets=lines, trainer_command=None)
+
+    return begin
+
+
+def steps(run_dir):
+    return [(one.step, one.loss, one.lr) for one in of_type(run_dir, StepCompleted)]
+
+
+def changed(run_dir):
+    return [(one.applied_before_step, one.values) for one in of_type(run_dir, HyperparametersChanged)]
+
+
+def test_killed_while_the_strategy_is_asked_a_run_ends_as_one_that_never_was(asked, tmp_path):
+    """The next start asks again, with the state of before, and before it makes an update; every step is the same."""
+    calm_dir, calm = asked("calm")
+    assert calm.wait() == 0
+    (tmp_path / "hold").touch()
+    run_dir, killed = asked("killed")
+    assert within(60.0, (tmp_path / "asked").exists)
+    killed.kill()
+    (tmp_path / "hold").unlink()
+    _, again = asked("killed")
+    assert again.wait() == 0, again.stderr
+
+    assert [one.epoch for one in of_type(run_dir, st.StrategyAsked)] == [1, 2, 2, 3]
+    assert [one.reason for one in of_type(run_dir, st.StrategyTimedOut)] == [st.NoAnswer.OVERTAKEN]
+    assert all(one.first_difference is None for one in of_type(run_dir, RerunFinished))
+    assert [values["weight_decay"] for _, values in changed(run_dir)] == pytest.approx([0.01, 0.02, 0.03])
+    assert changed(run_dir) == changed(calm_dir)
+    assert steps(run_dir) == steps(calm_dir)
+
+
+def test_a_strategy_that_never_answers_costs_its_time_and_nothing_else(asked):
+    """Each question ends after the limit; the run completes with the bits of one that asks nobody."""
+    run_dir, daemon = asked("late", "Sleeper", **{"integration.tamiyo_timeout_s": 0.3})
+    assert daemon.wait() == 0, daemon.stderr
+    plain_dir, plain = asked("plain", "Own", strategy="none")
+    ends = of_type(run_dir, st.StrategyTimedOut)
+
+    assert [(one.epoch, one.reason) for one in ends] == [(epoch, st.NoAnswer.LATE) for epoch in (1, 2, 3)]
+    assert of_type(run_dir, st.StrategyStateGiven) == []
+    assert plain.wait() == 0
+    assert steps(run_dir) == steps(plain_dir)
+
+
+def test_a_lie_is_refused_and_the_rest_of_the_answer_acts(asked):
+    """The journal has the reason; the run completes."""
+    run_dir, daemon = asked("liar", "Liar")
+    assert daemon.wait() == 0, daemon.stderr
+
+    whys = [one.why for one in of_type(run_dir, CommandRefused)]
+    assert len(whys) == EPOCHS - 1
+    assert "there is no optimizer or group 'generator'" in whys[0]
+    assert len(changed(run_dir)) == EPOCHS - 1

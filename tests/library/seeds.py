@@ -1,0 +1,104 @@
+"""A small run with slots for seeds, whose moves are ordered from a hook: each acts before the next update."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import torch
+from torch import nn
+from torch.utils.data import DataLoader
+
+from tests.library.inside import ordered, state_of
+from tests.library.test_detection import events_of, of
+from tests.library.test_library import CONFIG, data
+from tolariad import Tolaria
+from tolariad.core.seeds.words import SeedAdvance, SeedCull, SeedGerminate, SeedMoveOrdered
+from tolariad.trainer.seeds import SeedSlot
+
+EPOCHS = 3
+QUICK = {"blend_steps": 4, "embargo_epochs": 1, "gates": {"min_steps": 1}}
+PATIENCE_S = 60.0
+# After which step which order is given. The seed in `a` becomes a part of the model, that in `b` is culled.
+PLAN = {
+    2: SeedGerminate(slot="a", blueprint="bottleneck"),
+    3: SeedAdvance(slot="a"),
+    4: SeedGerminate(slot="b", blueprint="low_rank", parameters={"rank": 2.0}),
+    5: SeedAdvance(slot="b"),
+    6: SeedAdvance(slot="a"),
+    10: SeedCull(slot="b"),
+    13: SeedAdvance(slot="a"),
+    15: SeedAdvance(slot="a"),
+    18: SeedAdvance(slot="a"),
+}
+
+
+def network():
+    """Return a network with two slots."""
+    torch.manual_seed(3)
+    hidden = (nn.Linear(16, 24), nn.BatchNorm1d(24), nn.ReLU(), SeedSlot("a"), nn.Dropout(0.2))
+    return nn.Sequential(*hidden, nn.Linear(24, 4), SeedSlot("b"))
+
+
+class Gardener:
+    """A task that gives the orders of a plan, and after a rollback those after its target again.
+
+    `also` is called after each step, after its order. `given`: so many orders were given before, by another trainer.
+    """
+
+    def __init__(self, plan=PLAN, also=lambda step: None, given=0):
+        self.plan, self.also = plan, also
+        self.before = sorted(plan)[given - 1] if given else 0
+        self.run: Tolaria | None = None
+        self._last = 0
+
+    def on_step_end(self, model, step):
+        if step <= self._last:
+            self.before = 0
+        self._last = step
+        if step in self.plan and step > self.before:
+            for command in commands(self.plan[step]):
+                self.give(command)
+        self.also(step)
+
+    def give(self, command):
+        """Give an order, and wait until it is recorded and sent, so that it acts at the next boundary."""
+        assert ordered(self.run, command), command
+        limit = time.monotonic() + PATIENCE_S
+        while not any(_slot(one.order) == command.slot for one in state_of(self.run).boundary.waiting):
+            assert time.monotonic() < limit
+            time.sleep(0.001)
+
+
+def commands(planned):
+    """Return the orders of one step: one, or several in a list."""
+    return planned if isinstance(planned, list) else [planned]
+
+
+def _slot(order):
+    return getattr(order, "slot", "")
+
+
+def given_in(run_dir: Path) -> int:
+    """Return how many orders of the plan the journal of an earlier start holds."""
+    moves = of(events_of(run_dir), SeedMoveOrdered) if (run_dir / "journal").exists() else []
+    return sum(one.actor is None or one.actor.program != "tolariad" for one in moves)
+
+
+def made(run_dir: Path, **options) -> Tolaria:
+    return Tolaria({"tolaria": {**CONFIG["tolaria"], "seeds": QUICK, **options}}, run_dir=run_dir, accept_config=True)
+
+
+def train(run_dir: Path, task, *, model=None, epochs=EPOCHS, **options):
+    """Train a fresh network; return it."""
+    model = network() if model is None else model
+    task.run = made(run_dir, **options)
+    loaders = DataLoader(data(), 12, shuffle=True), DataLoader(data(48), 24)
+    assert task.run.train(model, *loaders, epochs, task=task).phase == "completed"
+    return model
+
+
+def pieces(run_dir: Path) -> dict[str, bytes]:
+    """Return the files of the last checkpoint that are equal for equal states."""
+    last = max((run_dir / "checkpoints").iterdir(), key=lambda folder: folder.name)
+    return {path.name: path.read_bytes() for path in sorted(last.iterdir()) if path.name != "manifest.json"}

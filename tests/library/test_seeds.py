@@ -1,0 +1,211 @@
+"""Seeds in a recorded run: it resumes and rolls back across their moves, to the bit of the undisturbed run."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+from safetensors import safe_open
+
+from tests.daemon.harness import within
+from tests.library.inside import ordered, state_of
+from tests.library.live_run import tolaria
+from tests.library.seeds import PLAN, QUICK, Gardener, given_in, network, pieces, train
+from tests.library.test_detection import events_of, of
+from tests.library.test_library import bits
+from tolariad.core.checkpoints import words as ck
+from tolariad.core.rates import words as lr
+from tolariad.core.rollback import words as rb
+from tolariad.core.seeds import words as sd
+from tolariad.core.seeds.stages import Stage
+from tolariad.trainer.seeds import regrow
+
+FULL = {"rollback": {"fast_path_enabled": False}}
+VARIANTS = {
+    "plain": FULL,
+    "average": {**FULL, "ema": {"decay": 0.9}},
+    "accumulate": {**FULL, "accumulate": 2, "epochs": 6},
+    "own optimizer": {**FULL, "seeds": {**QUICK, "optimizer": {"name": "sgd", "momentum": 0.9}, "lr": 0.05}},
+    "in memory": {"ema": {"decay": 0.9}, "snapshots": {"every": 1, "watch_steps": 1}},
+}
+# Of the moves that the plan orders: slot, stage, first update.
+MOVES = [
+    ("a", Stage.GERMINATED, 3),
+    ("a", Stage.TRAINING, 4),
+    ("b", Stage.GERMINATED, 5),
+    ("b", Stage.TRAINING, 6),
+    ("a", Stage.BLENDING, 7),
+    ("b", Stage.CULLED, 11),
+    ("a", Stage.SHADOWING, 14),
+    ("a", Stage.PROBATIONARY, 16),
+    ("a", Stage.FOSSILIZED, 19),
+]
+FREEING = (Stage.EMBARGOED, Stage.RESETTING, Stage.DORMANT)
+
+
+class Stop(Exception):
+    """The exception that ends a trainer."""
+
+
+def moves(run_dir):
+    found = of(events_of(run_dir), sd.SeedMoved)
+    return [(one.slot, one.stage, one.applied_before_step) for one in found if one.stage not in FREEING]
+
+
+@pytest.fixture(scope="module")
+def calm(tmp_path_factory):
+    """The last checkpoint of each variant's run that nothing disturbed."""
+    ended = {}
+
+    def calm_of(name):
+        if name not in ended:
+            run_dir = tmp_path_factory.mktemp("calm") / name.replace(" ", "-")
+            train(run_dir, Gardener(), **VARIANTS[name])
+            assert moves(run_dir) == MOVES
+            ended[name] = pieces(run_dir)
+        return ended[name]
+
+    return calm_of
+
+
+def test_a_seed_lives_from_germination_to_fossil_and_another_is_culled(tmp_path):
+    """Each order acts before the next update. The kernel knows rates, slots and shapes as the trainer has them."""
+    task = Gardener()
+    model = train(tmp_path / "run", task, **VARIANTS["average"])
+    events = events_of(tmp_path / "run")
+
+    assert moves(tmp_path / "run") == MOVES
+    assert of(events, lr.LrViolationDetected) == []
+    assert of(events, sd.SeedMoveAborted) == []
+    assert [one.epoch for one in of(events, sd.SeedsMeasured)] == [1, 2, 3]
+    assert model[3].stage is Stage.FOSSILIZED
+    assert model[6].stage is Stage.DORMANT
+    assert model[6].seed is None
+    file = tmp_path / "model.safetensors"
+    assert "include the seeds in a" in tolaria("export-weights", tmp_path / "run", "-o", file)
+    with safe_open(file, "pt") as opened:
+        metadata, tensors = opened.metadata(), {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118
+    again = network()
+    regrow(again, metadata["seeds"])
+    again.load_state_dict(tensors)
+    assert bits(again) == bits(model)
+
+
+@pytest.mark.parametrize(
+    ("name", "at"),
+    [
+        ("plain", 1),
+        ("average", 7),
+        ("plain", 8),
+        ("average", 9),
+        ("accumulate", 11),
+        ("plain", 12),
+        ("own optimizer", 17),
+        ("average", 20),
+        ("in memory", 22),
+    ],
+)
+def test_a_run_that_died_ends_as_one_that_did_not(tmp_path, calm, name, at):
+    """The newest checkpoint holds some of the moves; the others are made again at their steps."""
+    run_dir = tmp_path / "run"
+
+    def die(step):
+        if step == at:
+            raise Stop
+
+    with pytest.raises(Stop):
+        train(run_dir, Gardener(also=die), **VARIANTS[name])
+    train(run_dir, Gardener(given=given_in(run_dir)), **VARIANTS[name])
+    events = events_of(run_dir)
+
+    assert pieces(run_dir) == calm(name)
+    assert moves(run_dir) == MOVES
+    assert of(events, ck.CheckpointUnfit) == []
+    assert of(events, ck.CheckpointRejected) == []
+    assert all(one.first_difference is None for one in of(events, ck.RerunFinished))
+    assert of(events, lr.LrViolationDetected) == []
+
+
+@pytest.mark.parametrize("dies", [None, 12, 20])
+def test_a_rollback_over_a_cull_needs_no_new_trainer(tmp_path, calm, dies):
+    """The culled seed is back in its slot, and the moves after the target are ordered again."""
+    run_dir, gone_back = tmp_path / "run", []
+    task = Gardener()
+
+    def back(step):
+        if step == 17 and not gone_back:
+            assert within(20.0, lambda: has_checkpoint(task, 8))
+            gone_back.append(step)
+            assert task.run.rollback(1)
+        elif gone_back and step == dies:
+            raise Stop
+
+    task.also = back
+    if dies is None:
+        model = train(run_dir, task, **VARIANTS["average"])
+        assert model[6].seed is None
+    else:
+        with pytest.raises(Stop):
+            train(run_dir, task, **VARIANTS["average"])
+        # Three orders were given on the branch that was left, and again.
+        train(run_dir, Gardener(given=given_in(run_dir) - 3), **VARIANTS["average"])
+    events = events_of(run_dir)
+
+    assert pieces(run_dir) == calm("average")
+    assert [one.step for one in of(events, rb.RolledBack)] == [8]
+    assert moves(run_dir) == MOVES[:8] + MOVES[5:]
+    assert of(events, lr.LrViolationDetected) == []
+    assert all(one.first_difference is None for one in of(events, ck.RerunFinished))
+
+
+def has_checkpoint(task, step):
+    return any(one.step == step for one in state_of(task.run).checkpoints.catalogue)
+
+
+def test_a_rollback_to_before_the_first_seed_leaves_the_model_as_it_was_built(tmp_path):
+    """From there on the host is trained as in a run without seeds, and a new seed gets a number of its own."""
+    task, gone_back = Gardener(), []
+
+    def back(step):
+        if step == 12 and not gone_back:
+            gone_back.append(step)
+            task.plan = {}
+            assert task.run.rollback(0)
+
+    task.also = back
+    model = train(tmp_path / "run", task, **VARIANTS["plain"])
+    alone = train(tmp_path / "alone", Gardener({}), **VARIANTS["plain"])
+
+    assert bits(model) == bits(alone)
+    assert [one.step for one in of(events_of(tmp_path / "run"), rb.RolledBack)] == [0]
+    assert pieces(tmp_path / "run").keys() == pieces(tmp_path / "alone").keys()
+
+
+@pytest.mark.parametrize(("plan", "first"), [(PLAN, 11), ({12: PLAN[2], 13: PLAN[3]}, 13)])
+def test_a_rollback_in_memory_goes_over_a_cull_and_a_germination(tmp_path, calm, plan, first):
+    """To a snapshot from before update `first`, before which a seed was culled or germinated. No file is read."""
+    task, gone_back = Gardener(plan), []
+
+    def back(step):
+        time.sleep(0.1)  # a snapshot is hashed meanwhile, and kept at the next boundary
+        kept = [one.step for one in state_of(task.run).snapshots.promoted if one.step < first]
+        if step >= first and kept and not gone_back:
+            gone_back.append(step)
+            assert ordered(task.run, rb.Rollback(step=max(kept), tier=rb.Tier.FAST))
+
+    task.also = back
+    model = train(tmp_path / "run", task, **VARIANTS["in memory"])
+    events = events_of(tmp_path / "run")
+    (begun,) = of(events, rb.RollbackBegun)
+    (done,) = of(events, rb.RolledBack)
+
+    assert begun.tier is rb.Tier.FAST
+    assert 0 < done.step < first
+    assert of(events, rb.RollbackAborted) == []
+    assert of(events, lr.LrViolationDetected) == []
+    if plan is PLAN:
+        assert pieces(tmp_path / "run") == calm("in memory")
+    else:
+        # A seed that germinates again is another one: no number is used twice.
+        assert [one.germination for one in of(events, sd.SeedMoved) if one.stage is Stage.GERMINATED] == [1, 2]
+        assert model[3].stage is Stage.TRAINING

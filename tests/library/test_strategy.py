@@ -1,0 +1,223 @@
+"""A real run with a strategy: what it orders acts once, at one step, through deaths and rollbacks, to the bit."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import msgspec
+import pytest
+import torch
+
+import tolariad.strategy
+from tests.library.test_detection import events_of, of
+from tests.library.test_fast_tier import SNAPSHOTS, Back
+from tests.library.test_library import CONFIG, EPOCHS, STEPS_PER_EPOCH, bits, network, train
+from tolariad import Tolaria
+from tolariad.core.checkpoints.words import CheckpointCommitted, RerunFinished
+from tolariad.core.control.words import CommandRefused
+from tolariad.core.health.budget_words import BudgetsMeasured
+from tolariad.core.rates import words as lv
+from tolariad.core.rates.hyper_words import HyperparametersAborted, HyperparametersChanged
+from tolariad.core.rollback import words as rb
+from tolariad.core.strategy import words as st
+from tolariad.daemon.request import StartRefused
+from tolariad.leyline import AdaptationCommand, CommandOptimizerAdjustment
+from tolariad.trainer.checkpoints.restore import load
+
+ASKED = {"strategy": "default"}
+LIMITS = {"rollback": {"fast_path_timeout_ms": 60_000, "full_path_timeout_s": 60.0}}
+SLOW = {"integration": {"tamiyo_timeout_s": 60.0}, "budgets": {"act": False}}
+
+
+def adjust(id_, optimizer="", **values):
+    """Return a command for hyper-parameters of an optimizer."""
+    adjustment = CommandOptimizerAdjustment(optimizer_id=optimizer, hyperparameters=values)
+    return AdaptationCommand(version=1, command_id=id_, command_type=3, optimizer_adjustment=adjustment)
+
+
+class Scripted:
+    """Counts its questions in its state, and gives the commands of an epoch by `script`."""
+
+    script: ClassVar[dict[int, list[AdaptationCommand]]] = {}
+
+    def __init__(self, *_):
+        self.count = 0
+
+    def step(self, packet):
+        self.count += 1
+        commands = [*self.script.get(packet.current_epoch, ()), adjust("count", eps=1e-8 * (1 + self.count))]
+        # A command that comes twice acts once, whatever the branch; after a rollback it must be another one.
+        place = f"{packet.training_metrics['branch']:.0f}.{packet.current_epoch}"
+        return [_with_id(command, f"{place} {command.command_id}") for command in commands]
+
+    def state_dict(self):
+        return {"count": self.count}
+
+    def load_state_dict(self, state):
+        self.count = state["count"]
+
+
+def _with_id(command, id_):
+    named = AdaptationCommand()
+    named.CopyFrom(command)
+    named.command_id = id_
+    return named
+
+
+@pytest.fixture
+def scripted(monkeypatch):
+    """Put the scripted strategy in the place of the default policy."""
+    monkeypatch.setattr(tolariad.strategy, "DefaultStrategy", Scripted)
+    monkeypatch.setattr(
+        Scripted,
+        "script",
+        {1: [adjust("a", weight_decay=0.2, beta1=0.8, lr=0.02)], 2: [adjust("b", weight_decay=0.05)]},
+    )
+
+
+def trained(run_dir, hook=None, **more):
+    """Train with the strategy; return the model's bits and the events."""
+    tolaria = Tolaria({"tolaria": {**CONFIG["tolaria"], **ASKED, **SLOW, **LIMITS, **more}}, run_dir=run_dir)
+    model = network()
+    train(run_dir, hook(tolaria) if hook is not None else None, model=model, tolaria=tolaria)
+    return bits(model), events_of(run_dir)
+
+
+@pytest.fixture
+def calm(scripted, tmp_path):
+    return trained(tmp_path / "calm")
+
+
+def acted(events):
+    """Return what acted, at which step."""
+    found = [
+        event for event in events if isinstance(event, HyperparametersChanged | st.StrategyStateKept | lv.RateChanged)
+    ]
+    return [(type(event).__name__, event.applied_before_step, event.number) for event in found]
+
+
+def test_ordered_hyper_parameters_change_the_updates_from_one_step_on(calm, tmp_path):
+    """Rate, decay and a beta are those of the order; the run without the strategy ends with other bits."""
+    found, events = calm
+    other = network()
+    train(tmp_path / "other", model=other)
+
+    first = STEPS_PER_EPOCH + 1
+    changed = of(events, HyperparametersChanged)
+    assert [(event.applied_before_step, event.values) for event in changed[:2]] == [
+        (first, {"weight_decay": pytest.approx(0.2), "beta1": pytest.approx(0.8)}),
+        (first, {"eps": pytest.approx(2e-8)}),
+    ]
+    assert [event.rate for event in of(events, lv.RateChanged)] == [pytest.approx(0.02)]
+    assert found != bits(other)
+    assert of(events, lv.AuditDiffered) == of(events, lv.LrViolationDetected) == []
+
+
+def test_a_breaker_is_opened_and_closed(scripted, monkeypatch, tmp_path):
+    """Both are events with the strategy's reason."""
+    opened, closed = (
+        AdaptationCommand(
+            version=1,
+            command_id=state,
+            command_type=4,
+            circuit_breaker={"desired_state": f"CIRCUIT_STATE_{state}", "rationale": "noisy"},
+            annotations={"breaker": "lr"},
+        )
+        for state in ("OPEN", "CLOSED")
+    )
+    monkeypatch.setattr(Scripted, "script", {1: [opened], 2: [closed]})
+    _, events = trained(tmp_path / "run")
+    found = [(event.breaker, event.state.value, event.actor.reason) for event in of(events, st.BreakerSet)]
+    assert found == [("lr", "open", "noisy"), ("lr", "closed", "noisy")]
+
+
+def test_every_part_of_the_boundary_is_measured(calm):
+    """The daemon's parts in the answer, the trainer's in its tallies."""
+    _, events = calm
+    for answer in of(events, st.StrategyAnswered):
+        assert min(msgspec.structs.astuple(answer.spans)) > 0
+        assert 100 < answer.packet_bytes < 1000
+    measured = {one.budget for event in of(events, BudgetsMeasured) for one in event.tallies}
+    assert {"adaptation", "epoch_boundary"} <= measured
+
+
+@pytest.mark.parametrize("at", [STEPS_PER_EPOCH, STEPS_PER_EPOCH + 1, STEPS_PER_EPOCH + 3, 2 * STEPS_PER_EPOCH])
+def test_a_run_that_dies_ends_with_the_bits_of_one_that_never_did(calm, tmp_path, at):
+    """Orders and the strategy's state are repeated by the re-run; nobody is asked a second time."""
+
+    class Boom(Exception):
+        pass
+
+    def hook(_):
+        def raise_once(step):
+            if step == at and not (tmp_path / "raised").exists():
+                (tmp_path / "raised").touch()
+                raise Boom
+
+        return raise_once
+
+    few = {"checkpoint_interval_epochs": 10}
+    with pytest.raises(Boom):
+        trained(tmp_path / "run", hook, **few)
+    found, events = trained(tmp_path / "run", hook, **few)
+
+    assert found == calm[0]
+    assert acted(events) == acted(calm[1])
+    assert all(event.first_difference is None for event in of(events, RerunFinished))
+    assert [event.epoch for event in of(events, st.StrategyAsked)] == list(range(1, EPOCHS))
+
+
+@pytest.mark.parametrize("tier", list(rb.Tier))
+def test_a_rollback_takes_hyper_parameters_and_the_strategy_back(calm, tmp_path, tier):
+    """Every byte is compared after it. What is asked again gets the answer of the run that never went back."""
+    found, events = trained(tmp_path / "run", lambda tolaria: Back(tolaria, tier=tier), **SNAPSHOTS)
+
+    (done,) = of(events, rb.RolledBack)
+    assert [event.vote for event in of(events, st.StrategyVoted)] == [st.Vote.AGREED]
+    assert found == calm[0]
+    held = [event.state for event in of(events, st.StrategyStateKept)]
+    assert held[-1] == [event.state for event in of(calm[1], st.StrategyStateKept)][-1]
+    assert done.from_step > done.step
+
+
+def test_values_that_an_optimizer_refuses_change_nothing(scripted, monkeypatch, tmp_path):
+    """Its own constructor says why; a name that it does not have is refused with those that it has."""
+    wrong = [
+        adjust("x", eps=-1.0),
+        adjust("y", momentum=0.9),
+        adjust("z", "generator", eps=1.0),
+        adjust("v", amsgrad=1.0),
+    ]
+    monkeypatch.setattr(Scripted, "script", {1: wrong})
+    _, events = trained(tmp_path / "run")
+    whys = [event.why for event in of(events, HyperparametersAborted)]
+
+    assert len(whys) == 3
+    assert "Invalid epsilon value" in whys[0]
+    assert "has no hyper-parameter 'momentum'" in whys[1]
+    assert "weight_decay" in whys[1]
+    assert "amsgrad" in whys[2]
+    (refused,) = of(events, CommandRefused)
+    assert "there is no optimizer or group 'generator'" in refused.why
+    assert all(set(event.values) == {"eps"} for event in of(events, HyperparametersChanged))
+
+
+def test_a_capture_holds_the_strategy_s_state(calm, tmp_path):
+    """Of the epoch at whose end it was taken; a run without a strategy has none."""
+    newest = max((tmp_path / "calm" / "checkpoints").iterdir())
+    kept = of(calm[1], st.StrategyStateKept)[-1].state
+    assert load(newest, _manifest_of(calm[1], newest.name)).state["strategy"] == kept
+    train(tmp_path / "plain")
+    plain = max((tmp_path / "plain" / "checkpoints").iterdir())
+    assert "strategy" not in load(plain, _manifest_of(events_of(tmp_path / "plain"), plain.name)).state
+
+
+def _manifest_of(events, id_):
+    return next(event.manifest for event in of(events, CheckpointCommitted) if event.id == id_)
+
+
+def test_a_strategy_of_one_s_own_needs_a_daemon(tmp_path):
+    """Its process does; the refusal says what to do, and nothing is recorded."""
+    tolaria = Tolaria({"tolaria": {**CONFIG["tolaria"], "strategy": "./mine.py:Mine"}}, run_dir=tmp_path / "run")
+    with pytest.raises(StartRefused, match=r"set strategy to default or none"):
+        train(tmp_path / "run", tolaria=tolaria, model=torch.nn.Linear(16, 4))

@@ -1,0 +1,262 @@
+"""Questions about seeds: whether a move may be ordered, and which moves are due without an order.
+
+Promises: every answer is a function of the folded state. A refusal is a sentence that says what stands in the way, and
+what to do. Operators and the strategy get the same answers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from math import isfinite
+from typing import Final, Protocol, TypeAlias
+
+import msgspec
+
+from tolariad.core.architecture.slice import CHANGES_MAX, HasArchitecture
+from tolariad.core.boundary.slice import WAITING_MAX, HasBoundary
+from tolariad.core.bounds import NOTE_CHARACTERS_MAX, shown
+from tolariad.core.health.slice import HasHealth
+from tolariad.core.nearest import did_you_mean, nearest
+from tolariad.core.phrases import counted, listed
+from tolariad.core.run.slice import TERMINAL, HasRun, Phase
+from tolariad.core.seeds import ledger
+from tolariad.core.seeds import words as sd
+from tolariad.core.seeds.gates import judge_impact
+from tolariad.core.seeds.slice import HasSeeds, Seed
+from tolariad.core.seeds.stages import CULLABLE, GROWTH, MOVES, PLANTED, Stage, is_legal, next_of
+from tolariad.core.steps.slice import HasProgress
+
+
+class Reads(HasRun, HasProgress, HasBoundary, HasHealth, HasArchitecture, HasSeeds, Protocol):
+    """The slices that moves of seeds depend on."""
+
+
+class NotMoved(msgspec.Struct, frozen=True):
+    """A move is refused: an error of the interface, and the reason."""
+
+    error: str
+    why: str
+
+
+Found: TypeAlias = sd.SeedMoveOrdered | NotMoved
+
+PARAMETERS_MAX: Final = 32
+# What a germination may bring to the ledger; the rest is for the shape of the slot's input.
+_ARGUMENTS_MAX: Final = NOTE_CHARACTERS_MAX - 512
+# The stages that somebody may order; the others follow by themselves.
+_ORDERED: Final = frozenset({*GROWTH, Stage.CULLED})
+
+
+# -- orders ------------------------------------------------------------------------------------------------------------
+
+
+def germinate(state: Reads, slot: str, blueprint: str, parameters: Mapping[str, float]) -> Found:
+    """Return the event that orders a germination, or why there is none."""
+    return move(state, slot, Stage.GERMINATED, blueprint, parameters)
+
+
+def advance(state: Reads, slot: str) -> Found:
+    """Return the event that orders the seed's next stage, or why there is none."""
+    seed = state.seeds.seed(slot)
+    to = next_of(seed.stage)
+    if to is not None or not state.seeds.has(slot):
+        return move(state, slot, to or Stage.TRAINING)
+    return NotMoved("Refused", _standing(state, seed))
+
+
+def cull(state: Reads, slot: str) -> Found:
+    """Return the event that orders the seed's removal, or why there is none."""
+    return move(state, slot, Stage.CULLED)
+
+
+def move(
+    state: Reads, slot: str, stage: Stage, blueprint: str = "", parameters: Mapping[str, float] | None = None
+) -> Found:
+    """Return the event that orders a move to `stage`, or why there is none.
+
+    `blueprint` and `parameters` are used with GERMINATED only.
+    """
+    refused = _refused(state, slot, stage)
+    if refused is None and stage is Stage.GERMINATED:
+        refused = _refused_germination(state, slot, blueprint, parameters or {})
+    if refused is not None:
+        return refused
+    return _ordered(state, slot, stage, blueprint, parameters or {})
+
+
+def _ordered(
+    state: Reads, slot: str, stage: Stage, blueprint: str = "", parameters: Mapping[str, float] | None = None
+) -> sd.SeedMoveOrdered:
+    seed, germinates = state.seeds.seed(slot), stage is Stage.GERMINATED
+    return sd.SeedMoveOrdered(
+        slot=slot,
+        stage=stage,
+        before=seed.stage,
+        number=state.seeds.germinations + 1 if germinates else seed.germination,
+        blueprint=blueprint if germinates else "",
+        # A whole number in an order is read back as a float: the ledger's entry must be the same before and after.
+        parameters={name: float(value) for name, value in (parameters or {}).items()} if germinates else {},
+        blend_steps=state.run.policy.blend_steps if stage is Stage.BLENDING else 0,
+    )
+
+
+def _refused(state: Reads, slot: str, stage: Stage) -> NotMoved | None:
+    phase, seed = state.run.phase, state.seeds.seed(slot)
+    if phase in TERMINAL or phase is Phase.STOPPING:
+        return NotMoved("WrongPhase", f"the run is {phase.value}; this needs a run that trains or will")
+    if not state.seeds.has(slot):
+        return NotMoved("NotFound", _unknown_slot(state, slot))
+    if (waiting := waiting_move(state, slot)) is not None:
+        ordered = f"a move of slot {slot} to {waiting.stage.name} is ordered already"
+        return NotMoved("Refused", f"{ordered}; it takes effect at the next step boundary")
+    if stage not in _ORDERED or not is_legal(seed.stage, stage):
+        return NotMoved("Refused", _illegal(state, seed, stage))
+    if stage in (Stage.GERMINATED, Stage.BLENDING) and (why := _starts_nothing(state, slot)):
+        return NotMoved("Refused", why)
+    if stage is Stage.SHADOWING and (why := _still_blending(state, seed)):
+        return NotMoved("Refused", why)
+    if stage is Stage.FOSSILIZED:
+        now = state.progress.metrics.get("loss")
+        if why := judge_impact(seed.loss_before, now, state.run.policy.max_regression):
+            return NotMoved("Refused", f"gate G4_SYSTEM_IMPACT: {why}")
+    if len(state.boundary.waiting) >= WAITING_MAX:
+        return NotMoved("Refused", f"{WAITING_MAX} orders wait for their boundary already")
+    return None
+
+
+def _refused_germination(state: Reads, slot: str, blueprint: str, parameters: Mapping[str, float]) -> NotMoved | None:
+    if not blueprint.strip():
+        return NotMoved("Refused", f"a germination needs a blueprint, such as {_known_blueprints(state)}")
+    # A path or a module is none of them, unless the configuration names it: an order must not bring code of its own.
+    known = state.seeds.blueprints
+    if blueprint not in known:
+        what = f"there is no blueprint {shown(blueprint)}{did_you_mean(nearest(blueprint, known))}"
+        own = "; `seeds.blueprints` of the configuration adds one of your own" if ":" in blueprint else ""
+        return NotMoved("NotFound", f"{what}; there are {_known_blueprints(state)}{own}")
+    if len(parameters) > PARAMETERS_MAX:
+        return NotMoved("Refused", f"a blueprint takes at most {PARAMETERS_MAX} parameters, not {len(parameters)}")
+    if wrong := next((name for name, value in parameters.items() if not isfinite(value)), None):
+        return NotMoved("Refused", f"the parameter {shown(wrong)} of the blueprint is not a finite number")
+    entry = ledger.germinated(slot, state.seeds.germinations + 1, blueprint=blueprint, parameters=parameters)
+    if len(entry.arguments) > _ARGUMENTS_MAX:
+        return NotMoved("Refused", f"slot, blueprint and parameters take more than {_ARGUMENTS_MAX} characters")
+    waiting = sum(order.stage is Stage.GERMINATED for _, order in state.boundary.of_kind(sd.MoveSeed))
+    if len(state.architecture.changes) + waiting >= CHANGES_MAX:
+        return NotMoved("Refused", f"the model has changed {CHANGES_MAX} times, which is the most that a run records")
+    return None
+
+
+# -- reasons -----------------------------------------------------------------------------------------------------------
+
+
+def _unknown_slot(state: Reads, slot: str) -> str:
+    names = [one.name for one in state.seeds.slots]
+    if names:
+        return f"there is no slot {shown(slot)}{did_you_mean(nearest(slot, names))}; there are {listed(names)}"
+    if not state.progress.environment:
+        return f"there is no slot {shown(slot)}: the trainer is still being built"
+    return f"there is no slot {shown(slot)}: the model has no slots for seeds; docs/growing.md says how to give it some"
+
+
+def _known_blueprints(state: Reads) -> str:
+    return listed(state.seeds.blueprints) or "bottleneck"
+
+
+def _illegal(state: Reads, seed: Seed, stage: Stage) -> str:
+    if stage is Stage.GERMINATED and seed.stage in PLANTED - {Stage.FOSSILIZED}:
+        return f"slot {seed.slot} holds a seed in {seed.stage.name}; `tolaria seeds cull {seed.slot}` removes it"
+    if (seed.stage in MOVES and not MOVES[seed.stage] & _ORDERED) or seed.stage is Stage.DORMANT:
+        return _standing(state, seed)
+    possible = " or ".join(to.name for to in sorted(MOVES.get(seed.stage, frozenset())))
+    return f"the seed in slot {seed.slot} is in {seed.stage.name} and cannot move to {stage.name}, only to {possible}"
+
+
+def _standing(state: Reads, seed: Seed) -> str:
+    """Return why nothing can be ordered of a seed in this stage, except a germination."""
+    slot = seed.slot
+    match seed.stage:
+        case Stage.DORMANT:
+            return f"slot {slot} is empty; `tolaria seeds germinate {slot} --blueprint B` lets a seed germinate"
+        case Stage.FOSSILIZED:
+            return f"the seed in slot {slot} is fossilized: it is a permanent part of the model"
+        case Stage.CULLED | Stage.EMBARGOED | Stage.RESETTING:
+            until = embargo_ends(state, seed)
+            when = f"after epoch {until}" if until > state.progress.epoch_finished else "in a moment"
+            return f"slot {slot} is empty since a cull, and is free again {when}"
+        case _:
+            return f"slot {slot} is in {seed.stage.name}, and nothing more can happen to it"
+
+
+def _starts_nothing(state: Reads, slot: str) -> str:
+    """Return why nothing new may be started in this slot, or ""."""
+    if not state.run.policy.morphogenesis:
+        return "`enable_morphogenetic` is false in the configuration: nothing may change the model"
+    if state.stability.conservative:
+        return f"the run is in conservative mode and starts nothing new: {state.stability.why}"
+    entry = state.quarantine.of_seed(slot)
+    if entry is not None:
+        return f"slot {slot} is in quarantine as {entry.name}: {entry.why}; `tolaria quarantine remove {entry.name}`"
+    if (pressure := state.overruns.memory) is not None:
+        return f"memory is short ({pressure.budget}), so nothing new is started; `tolaria status` shows it"
+    return ""
+
+
+def _still_blending(state: Reads, seed: Seed) -> str:
+    alpha = seed.alpha_after(state.progress.step)
+    if alpha == 1.0:
+        return ""
+    last = seed.since_step + seed.blend_steps - 1
+    return f"the seed in slot {seed.slot} is still blended in: alpha is {alpha:.4g}, and 1 after step {last}"
+
+
+# -- without an order --------------------------------------------------------------------------------------------------
+
+
+def waiting_move(state: HasBoundary, slot: str) -> sd.MoveSeed | None:
+    """Return the move of this slot that has not ended, or None."""
+    return next((order for _, order in state.boundary.of_kind(sd.MoveSeed) if order.slot == slot), None)
+
+
+def embargo_ends(state: HasRun, seed: Seed) -> int:
+    """Return the epoch after which a culled slot is free again. The epoch of the cull counts."""
+    return seed.since_epochs + state.run.policy.embargo_epochs
+
+
+def due_moves(state: Reads) -> Iterator[sd.SeedMoveOrdered]:
+    """Yield the moves that follow without an order of anybody.
+
+    A culled slot is embargoed, reset and free again. A seed in quarantine is culled, also if a rollback brings it back.
+    """
+    if state.run.phase in TERMINAL or not state.seeds.seeds:
+        return
+    room = WAITING_MAX - len(state.boundary.waiting)
+    for slot in [one.name for one in state.seeds.slots]:
+        to = _due(state, state.seeds.seed(slot))
+        if to is not None and waiting_move(state, slot) is None and room > 0:
+            room -= 1
+            yield _ordered(state, slot, to)
+
+
+def _due(state: Reads, seed: Seed) -> Stage | None:
+    match seed.stage:
+        case Stage.CULLED:
+            return Stage.EMBARGOED
+        case Stage.EMBARGOED if state.progress.epoch_finished >= embargo_ends(state, seed):
+            return Stage.RESETTING
+        case Stage.RESETTING:
+            return Stage.DORMANT
+        case stage if stage in CULLABLE and state.quarantine.of_seed(seed.slot) is not None:
+            return Stage.CULLED
+        case _:
+            return None
+
+
+def summary(state: HasSeeds) -> dict[Stage, int]:
+    """Return how many slots are in each stage that has any, in the order of the stages."""
+    stages = sorted(state.seeds.seed(one.name).stage for one in state.seeds.slots)
+    return {stage: stages.count(stage) for stage in dict.fromkeys(stages)}
+
+
+def in_words(found: Mapping[Stage, int]) -> str:
+    """Return the numbers of slots by stage: `2 slots DORMANT, 1 slot TRAINING`."""
+    return ", ".join(f"{counted(number, 'slot')} {stage.name}" for stage, number in found.items())

@@ -1,0 +1,140 @@
+"""The rules of seeds: slots, moves from order to effect, the moves that follow by themselves, measurements."""
+
+from __future__ import annotations
+
+from math import isfinite
+from typing import Final, Protocol
+
+from msgspec.structs import asdict, replace
+
+from tolariad.core.base import Actor
+from tolariad.core.boundary import words as bw
+from tolariad.core.decision import Decision, Refusal
+from tolariad.core.engine import At
+from tolariad.core.health import quarantine_words as qn
+from tolariad.core.rollback import words as rb
+from tolariad.core.run.slice import Phase
+from tolariad.core.seeds import ask
+from tolariad.core.seeds import words as sd
+from tolariad.core.seeds.gates import NOT_MEASURED, SeedMeasure
+from tolariad.core.seeds.slice import SLOTS_MAX, Seed
+from tolariad.core.seeds.stages import Stage, is_legal
+from tolariad.core.steps import words as steps
+from tolariad.core.trainer import words as tv
+from tolariad.core.trainer.slice import HasTrainer
+
+
+class Reads(ask.Reads, HasTrainer, Protocol):
+    """The slices that the rules of seeds read."""
+
+
+_WHY: Final = {
+    Stage.CULLED: "the seed is in quarantine",
+    Stage.EMBARGOED: "a culled slot stays empty for a while",
+    Stage.RESETTING: "the embargo has ended",
+    Stage.DORMANT: "the slot is reset",
+}
+
+
+# -- orders ------------------------------------------------------------------------------------------------------------
+
+
+def order_to_germinate(state: Reads, command: sd.SeedGerminate) -> sd.SeedMoveOrdered | Refusal:
+    """Accept an order to germinate, or refuse it."""
+    return _answer(ask.germinate(state, command.slot, command.blueprint, command.parameters))
+
+
+def order_to_advance(state: Reads, command: sd.SeedAdvance) -> sd.SeedMoveOrdered | Refusal:
+    """Accept an order to advance, or refuse it."""
+    return _answer(ask.advance(state, command.slot))
+
+
+def order_to_cull(state: Reads, command: sd.SeedCull) -> sd.SeedMoveOrdered | Refusal:
+    """Accept an order to cull, or refuse it."""
+    return _answer(ask.cull(state, command.slot))
+
+
+def _answer(found: ask.Found) -> sd.SeedMoveOrdered | Refusal:
+    return Refusal(found.error, found.why) if isinstance(found, ask.NotMoved) else found
+
+
+# -- reports -----------------------------------------------------------------------------------------------------------
+
+
+def registered(state: Reads, report: tv.ReadyReport, _: At[Reads]) -> Decision | None:
+    """Record the slots with which a trainer was built, if they differ from the known ones and it may train."""
+    # Blueprints are of interest only if the model has a slot.
+    slots = report.slots[:SLOTS_MAX]
+    found = (slots, report.blueprints if slots else ())
+    if state.run.phase is Phase.FAILED or found == (state.seeds.slots, state.seeds.blueprints):
+        return None
+    return Decision((sd.SeedSlotsRegistered(slots=found[0], blueprints=found[1]),))
+
+
+def moved(state: Reads, report: bw.BoundaryOrderReport, _: At[Reads]) -> Decision | None:
+    """Record that a move acts, or that it was refused. An order that has ended is skipped."""
+    waiting = state.boundary.find(report.order, sd.MoveSeed)
+    if waiting is None:
+        return None
+    at, order = waiting
+    if report.refused:
+        aborted = sd.SeedMoveAborted(slot=order.slot, stage=order.stage, why=report.refused)
+        return Decision((aborted.caused_by(at),))
+    seed = state.seeds.seed(order.slot)
+    if not is_legal(seed.stage, order.stage):
+        why = f"slot {order.slot} moved to {order.stage.name}; in the journal it is in {seed.stage.name}"
+        return Decision((state.trainer.refused(why),))
+    return Decision((_moved(state, seed, replace(order, cause=at.seq), report).caused_by(at),))
+
+
+def _moved(state: Reads, seed: Seed, order: sd.MoveSeed, report: bw.BoundaryOrderReport) -> sd.SeedMoved:
+    found = report if isinstance(report, sd.SeedMovedReport) else None
+    giver = state.seeds.giver(order.cause)
+    loss = state.progress.metrics.get("loss") if order.stage is Stage.BLENDING else None
+    return sd.SeedMoved(
+        slot=order.slot,
+        stage=order.stage,
+        before=seed.stage,
+        germination=order.number,
+        applied_before_step=report.applied_before_step,
+        number=state.boundary.acted + 1,
+        blueprint=order.blueprint,
+        parameters=order.parameters,
+        blend_steps=order.blend_steps,
+        example=found.example if found else (),
+        dtype=found.dtype if found else "",
+        parameters_added=found.parameters_added if found else 0,
+        measure=_finite(found.measure) if found and found.measure else None,
+        epochs=state.progress.epoch_finished,
+        validation_loss=loss,
+        by=giver.by,
+        reason=giver.reason,
+    )
+
+
+def measured(state: Reads, report: sd.SeedsMeasuredReport, _: At[Reads]) -> Decision | None:
+    """Record the measurements at an epoch's end, once."""
+    if report.epoch <= state.progress.epoch_finished or not report.seeds:
+        return None
+    found = tuple(map(_finite, report.seeds[:SLOTS_MAX]))
+    return Decision((sd.SeedsMeasured(epoch=report.epoch, seeds=found),))
+
+
+def _finite(measure: SeedMeasure) -> SeedMeasure:
+    """Return the measurements with -1 for each number that is not finite."""
+    given = asdict(measure)
+    wrong = {name: NOT_MEASURED for name, one in given.items() if isinstance(one, float) and not isfinite(one)}
+    return replace(measure, **wrong) if wrong else measure
+
+
+# -- without an order --------------------------------------------------------------------------------------------------
+
+
+def follow(
+    state: Reads, _: sd.SeedMoved | steps.EpochFinished | rb.RolledBack | qn.QuarantineAdded, __: At[Reads]
+) -> Decision | None:
+    """Order the moves that are due by themselves: after a cull, after an embargo, and for a seed in quarantine."""
+    orders = tuple(
+        replace(one, actor=Actor(program="tolariad", reason=_WHY[one.stage])) for one in ask.due_moves(state)
+    )
+    return Decision(orders) if orders else None

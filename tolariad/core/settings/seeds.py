@@ -1,0 +1,70 @@
+"""The configuration's part about seeds: `seeds`."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from msgspec import Meta, Struct
+
+from tolariad.core.seeds.gates import GateLimits
+from tolariad.core.settings import values as units
+from tolariad.core.settings.optimization import Optimizer
+
+
+class Conflict(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Gradients that disagree on parameters which host and seeds, or several seeds, share."""
+
+    method: Annotated[
+        str,
+        Meta(
+            pattern=r"^(pcgrad|average|priority|torchjd:[A-Za-z0-9]+)$",
+            description="`pcgrad`, `average`, `priority`, or `torchjd:NAME`, an aggregator of TorchJD (extra "
+            "`aggregators`)",
+        ),
+    ] = "pcgrad"
+    threshold: Annotated[
+        float,
+        Meta(
+            ge=-1,
+            le=0,
+            description="two gradients conflict if their cosine is below this; the default almost never holds, 0 is "
+            "the usual one for pcgrad",
+        ),
+    ] = -0.5
+    every: Annotated[
+        units.Positive,
+        Meta(description="steps between two checks for conflicts; each costs a backward pass for every loss"),
+    ] = 50
+
+
+class SeedSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Slots for seeds, and how seeds are trained, blended in and judged."""
+
+    slots: Annotated[
+        dict[str, str],
+        Meta(description="slots to attach, beside those of the model: `{slot: qualified name of a module}`"),
+    ] = {}
+    blueprints: Annotated[
+        tuple[str, ...],
+        Meta(
+            description="blueprints that the default policy tries, in this order for each slot: names, "
+            "`package.module:Name` or `./file.py:Name`; an order may name these and the installed ones"
+        ),
+    ] = ("bottleneck", "conv", "low_rank")
+    optimizer: Annotated[Optimizer | None, Meta(description="optimizer of every seed; absent: of the host's kind")] = (
+        None
+    )
+    lr: Annotated[units.PositiveRate | None, Meta(description="base rate of a seed; absent: the host's")] = None
+    blend_steps: Annotated[units.Positive, Meta(description="updates over which a seed is blended in")] = 100
+    embargo_epochs: Annotated[
+        units.EpochCount, Meta(description="epochs after a cull in which the slot stays empty")
+    ] = 5
+    max_gradient_norm: Annotated[
+        units.Coefficient,
+        Meta(
+            description="the gradients of each seed, and those of the host in a step with auxiliary losses, are "
+            "clipped to this norm; 0: not clipped"
+        ),
+    ] = 10.0
+    conflict: Conflict = Conflict()
+    gates: GateLimits = GateLimits()

@@ -1,0 +1,70 @@
+"""The seeds in a checkpoint that have become a permanent part of the model, as its state records them.
+
+The state is a tree of tagged msgpack (`trainer/checkpoints/tree.py` describes the tags). Only plain values are read.
+Promise: what an exported file says of a seed is enough to build its module again (`tolariad.trainer.seeds.regrow`).
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Final
+
+import msgspec
+
+from tolariad.core.seeds.ledger import GERMINATE
+from tolariad.core.seeds.stages import Stage
+
+
+class Fossil(msgspec.Struct, frozen=True):
+    """A seed that is a permanent part of the model. `prefix`: what the names of its tensors begin with.
+
+    `blueprint`, `parameters`, `example` and `dtype`: its module was built from these.
+    """
+
+    slot: str
+    prefix: str
+    blueprint: str
+    parameters: dict[str, float]
+    example: list[int]
+    dtype: str
+
+
+def fossils(state: bytes) -> tuple[Fossil, ...]:
+    """Return the seeds of a checkpoint's state that are fossilised. Raises ValueError if it is no such state."""
+    try:
+        tree = _plain(msgspec.msgpack.decode(state))
+        slots = tree.get("seeds", {}).get("slots", {})
+        grown = {name: one for name, one in slots.items() if one["stage"] == Stage.FOSSILIZED}
+        built = [json.loads(arguments) for name, arguments, *_ in tree.get("architecture", ()) if name == GERMINATE]
+        # The newest germination of a slot is the one that is there.
+        newest = {one["slot"]: one for one in built}
+        return tuple(
+            Fossil(
+                slot=name,
+                prefix=one["prefix"],
+                **{field: newest[name][field] for field in ("blueprint", "parameters", "example", "dtype")},
+            )
+            for name, one in grown.items()
+        )
+    except (msgspec.DecodeError, KeyError, TypeError, AttributeError) as error:
+        raise ValueError(f"it does not say how its seeds were built: {error!r}") from error
+
+
+_SEQUENCE: Final = "t"
+_PAIRS: Final = ("d", "o")
+
+
+def _plain(node: Any) -> Any:
+    """Return a tagged tree without its tags. Of a tensor or an array, which nobody asks for, only the body is left."""
+    if isinstance(node, list):
+        return [_plain(item) for item in node]
+    if not isinstance(node, dict):
+        return node
+    ((tag, body),) = node.items()
+    if tag in _PAIRS:
+        return {key: _plain(item) for key, item in ((_key(one), item) for one, item in body)}
+    return [_plain(item) for item in body] if tag == _SEQUENCE else body
+
+
+def _key(node: Any) -> Any:
+    return node if not isinstance(node, dict) else str(node)

@@ -1,0 +1,147 @@
+"""Carries out what core asks of the strategy: questions after epochs, and votes in rollbacks.
+
+Promises: each question and each vote becomes exactly one input to the kernel, whatever fails. The strategy begins every
+question with the state that the journal knows, so a void answer leaves no trace in it. Nothing here waits for it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+import uuid
+from collections.abc import Callable, Coroutine
+from typing import Any, Final, Protocol
+
+from tolariad.core.inputs import StrategyReply, VoteGiven
+from tolariad.core.state import RunState
+from tolariad.core.strategy import words as st
+from tolariad.leyline import HardwareContext, MessageRefused, SystemStatePacket, encode
+from tolariad.supervisor.adapting import translated
+from tolariad.supervisor.hardware import HardwareProbe
+from tolariad.supervisor.state_packet import packet_of
+from tolariad.supervisor.strategist import StrategyAnswer, Vote, VoteKind
+
+_log: Final = logging.getLogger(__name__)
+_VOTES: Final = {
+    VoteKind.AGREED: st.Vote.AGREED,
+    VoteKind.REFUSED: st.Vote.REFUSED,
+    VoteKind.ABSTAINED: st.Vote.ABSTAINED,
+}
+
+
+class Asked(Protocol):
+    """What is asked: `tolariad.supervisor.strategist.Strategist`."""
+
+    def start(self) -> None:
+        """Begin to start what it needs."""
+
+    async def ask(self, packet: SystemStatePacket, generation: int) -> StrategyAnswer:
+        """Return the answer, or why there is none."""
+
+    def restore(self, state: bytes) -> None:
+        """Go back to this state before the next question."""
+
+    async def vote(self, state: bytes, limit_s: float) -> Vote:
+        """Return whether it can go back to this state."""
+
+    async def close(self) -> None:
+        """End what it started."""
+
+
+class StrategyAsker:
+    """Belongs to the event loop of the main thread."""
+
+    def __init__(
+        self,
+        strategist: Asked,
+        submit: Callable[[StrategyReply | VoteGiven], None],
+        read_hardware: Callable[[], HardwareContext] | None = None,
+    ) -> None:
+        """Start the strategy. `read_hardware` None: read the device that the run's trainer reported."""
+        self._strategist = strategist
+        self._submit = submit
+        self._read_hardware = read_hardware
+        self._device = ""
+        self._tasks: set[asyncio.Task[None]] = set()
+        strategist.start()
+
+    def obey(self, effect: st.AskStrategy | st.AskVote, state: RunState) -> None:
+        """Begin what the effect asks for. `state`: the durable one."""
+        if isinstance(effect, st.AskStrategy):
+            self._start(self._ask(effect, state))
+        else:
+            self._start(self._ask_vote(effect))
+
+    def _start(self, coroutine: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(coroutine)
+        # The loop itself holds a task only weakly.
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _ask(self, effect: st.AskStrategy, state: RunState) -> None:
+        try:
+            reply = await self._answer(effect, state)
+        except Exception as error:  # noqa: BLE001 - the run goes on, whatever is wrong with a packet or an answer
+            _log.exception("The strategy could not be asked after epoch %d", effect.epoch)
+            misread = int(isinstance(error, MessageRefused))
+            why = f"it could not be asked: {error}"
+            reply = StrategyReply(generation=effect.generation, fallback=why, misread=misread)
+        self._submit(reply)
+
+    async def _answer(self, effect: st.AskStrategy, state: RunState) -> StrategyReply:
+        began = time.perf_counter()
+        packet = packet_of(state, effect.epoch, self._hardware(state), uuid.uuid4().hex, time.time_ns())
+        assembled = time.perf_counter()
+        size = len(encode(packet))
+        encoded = time.perf_counter()
+        self._strategist.restore(effect.state)
+        answer = await self._strategist.ask(packet, effect.generation)
+        answered = time.perf_counter()
+        commands = tuple(map(translated, answer.commands))
+        spans = st.StrategySpans(
+            assembly=assembled - began,
+            encoding=encoded - assembled,
+            answer=answered - encoded,
+            check=time.perf_counter() - answered,
+        )
+        return StrategyReply(
+            generation=effect.generation,
+            commands=commands,
+            state=answer.state,
+            spans=spans,
+            packet_bytes=size,
+            fallback=answer.fallback,
+            is_late=answer.is_late,
+            misread=answer.misread,
+        )
+
+    def _hardware(self, state: RunState) -> HardwareContext:
+        """Return the figures of the run's device."""
+        if self._read_hardware is None or self._device != state.strategy.device:
+            self._device = state.strategy.device
+            self._read_hardware = HardwareProbe(self._device or "cpu").read
+        return self._read_hardware()
+
+    async def _ask_vote(self, effect: st.AskVote) -> None:
+        began = time.perf_counter()
+        try:
+            vote = await self._strategist.vote(effect.state, effect.limit_s)
+        except Exception as error:  # noqa: BLE001 - a rollback depends on nobody's vote
+            _log.exception("The strategy could not be asked for its vote")
+            vote = Vote(kind=VoteKind.ABSTAINED, why=f"it could not be asked: {error}")
+        given = VoteGiven(
+            rollback=effect.rollback,
+            checkpoint=effect.checkpoint,
+            vote=_VOTES[vote.kind],
+            why=vote.why,
+            seconds=time.perf_counter() - began,
+        )
+        self._submit(given)
+
+    async def close(self) -> None:
+        """Drop what is in flight, and end the strategy."""
+        for task in tuple(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._strategist.close()

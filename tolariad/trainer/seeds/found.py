@@ -1,0 +1,86 @@
+"""Find the slots of a run before it begins, and refuse what cannot have seeds."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from tolariad.core.seeds.slice import SLOTS_MAX
+from tolariad.core.seeds.stages import Stage
+from tolariad.trainer.errors import SetupRefused
+from tolariad.trainer.seeds.garden import Garden, owner_name
+from tolariad.trainer.seeds.optimizers import SeedOptimizers
+from tolariad.trainer.seeds.places import attach, slots_of
+from tolariad.trainer.seeds.slot import SeedSlot
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from torch import nn
+
+    from tolariad.core.settings.model import Settings
+    from tolariad.trainer.architecture import Ledger
+    from tolariad.trainer.lr import UnifiedLRController
+    from tolariad.trainer.optim.owners import Owner
+
+
+def find_slots(task: Any, model: nn.Module, settings: Settings) -> dict[str, SeedSlot]:
+    """Attach the slots of the task and the configuration. Return all of the model, in module order.
+
+    Raises SetupRefused, also for a run that could not train seeds.
+    """
+    declared = getattr(task, "seed_slots", None)
+    if callable(declared):
+        declared(model)
+    for name, place in settings.seeds.slots.items():
+        attach(model, place, SeedSlot(name))
+    slots = slots_of(model)
+    if slots:
+        _refuse_impossible(task, settings)
+    if len(slots) > SLOTS_MAX:
+        raise SetupRefused(f"the model has {len(slots)} slots for seeds; a run can have {SLOTS_MAX}")
+    for slot in slots.values():
+        if slot.seed is not None:
+            raise SetupRefused(
+                f"slot {slot.name} of the model holds a seed that this run did not germinate; give it an empty slot"
+            )
+        slot.enter(Stage.DORMANT)
+    return slots
+
+
+def _refuse_impossible(task: Any, settings: Settings) -> None:
+    if settings.compile:
+        raise SetupRefused(
+            "the model has slots for seeds, and compile is true: the compiler may give other bits for every stage of a "
+            "seed, and a germination must change no bit. Set compile to false, or remove the slots"
+        )
+    if callable(getattr(task, "training_step", None)):
+        raise SetupRefused(
+            "the model has slots for seeds, but the task makes its updates itself, by training_step: which of its "
+            "losses a seed is to learn from is not known. Remove the slots, or give the task one loss(model, batch)"
+        )
+
+
+def garden_of(
+    slots: Mapping[str, SeedSlot],
+    ledger: Ledger,
+    owners: list[Owner],
+    rates: UnifiedLRController,
+    *,
+    settings: Settings,
+) -> Garden:
+    """Return the garden of a run, whose ledger it has joined. Raises SetupRefused if no seed of it could be trained.
+
+    `owners`: those of the host.
+    """
+    optimizers = SeedOptimizers(settings.seeds, owners[0].optimizer, rates)
+    if slots:
+        optimizers.check()
+        taken = {*(owner.name for owner in owners), *rates.names}
+        for name in slots:
+            if owner_name(name) in taken:
+                raise SetupRefused(
+                    f"an optimizer or a parameter group is called {owner_name(name)}, as that of the seed in slot "
+                    f"{name} would be; rename it"
+                )
+    seed, blueprints = settings.rng_seed or 0, settings.seeds.blueprints
+    return Garden(slots, ledger, owners, rates, optimizers, rng_seed=seed, blueprints=blueprints)

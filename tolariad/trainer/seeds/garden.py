@@ -1,0 +1,194 @@
+"""The garden: the slots of a run and the seeds in them, each with an optimizer of its own.
+
+A seed is put into its slot, and taken out of it, by changes of the architecture ledger (`seed.germinate`,
+`seed.remove`), which this module makes. Its other moves change no shape. docs/growing.md describes a seed's life.
+
+Promises: the host's parameters, optimizers and random generators are never touched. A seed is a pure function of the
+run's seed, its slot, its number and its blueprint, so it can be built again. Alpha is a pure function of the applied
+steps. A run without slots pays for none of this.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+from tolariad.core.seeds.ledger import GERMINATE, REMOVE
+from tolariad.failpoints import reached
+from tolariad.trainer.data.randomness import derived_seed, preserved_rng, seed_everything
+from tolariad.trainer.errors import SetupRefused
+from tolariad.trainer.optim.owners import Owner
+from tolariad.trainer.seeds.plots import Plot
+from tolariad.trainer.seeds.registry import blueprint_names, find_blueprint
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from torch import nn
+
+    from tolariad.core.steps.script_words import ScriptChange
+    from tolariad.trainer.architecture import Ledger
+    from tolariad.trainer.lr import UnifiedLRController
+    from tolariad.trainer.seeds.optimizers import SeedOptimizers
+    from tolariad.trainer.seeds.slot import SeedSlot
+
+
+def owner_name(slot: str) -> str:
+    """Return the name of the owner of a seed's parameters, which is that of its parameter group too."""
+    return f"seed.{slot}"
+
+
+class Garden:
+    """Belongs to one built run. `active`: a slot holds a module. `attends`: there is something to do at boundaries.
+
+    `growing`: the plots with a module, in the order of the slots. `prefixes`: what the names of their tensors begin
+    with. `optimizers` makes those of seeds.
+    """
+
+    def __init__(
+        self,
+        slots: Mapping[str, SeedSlot],
+        ledger: Ledger,
+        owners: list[Owner],
+        rates: UnifiedLRController,
+        optimizers: SeedOptimizers,
+        *,
+        rng_seed: int,
+        blueprints: tuple[str, ...] = (),
+    ) -> None:
+        """`owners`: the run's, at this point those of the host. The list is changed in place.
+
+        `blueprints`: those that the configuration names.
+        """
+        model = ledger.model
+        names = {id(module): name for name, module in model.named_modules()}
+        self.plots = {name: Plot(slot, f"{names[id(slot)]}.seed.".lstrip(".")) for name, slot in slots.items()}
+        self._model, self._owners, self._rates, self.optimizers = model, owners, rates, optimizers
+        self._host = tuple(owners)
+        self._rng_seed, self._configured = rng_seed, blueprints
+        self._is_looking = bool(slots)
+        self.growing: tuple[Plot, ...] = ()
+        self.prefixes: tuple[str, ...] = ()
+        self.active = False
+        self.attends = self._is_looking
+        if slots:
+            ledger.make_by({GERMINATE: self._germinate, REMOVE: self._remove}, self._check)
+            ledger.notify(self._look_again)
+
+    # -- changes of the model's shape ----------------------------------------------------------------------------------
+
+    def plot(self, name: str) -> Plot:
+        """Return the plot of a slot. Raises SetupRefused."""
+        plot = self.plots.get(name)
+        if plot is None:
+            known = ", ".join(self.plots) or "none"
+            raise SetupRefused(f"the model has no slot {name!r}; its slots: {known}")
+        return plot
+
+    def build(self, arguments: Mapping[str, Any]) -> nn.Module:
+        """Build a seed's module from the arguments of its germination. Draws from no generator of the run's.
+
+        Raises SetupRefused, or what the blueprint raises.
+        """
+        slot = self.plot(arguments["slot"]).slot
+        example = slot.example(tuple(arguments["example"]), arguments["dtype"])
+        with preserved_rng():
+            # To find a blueprint may import it, which may draw.
+            blueprint = find_blueprint(arguments["blueprint"], arguments["parameters"])
+            seed_everything(derived_seed(self._rng_seed, "seed", slot.name, arguments["number"]))
+            module = blueprint.build(example)
+        return module.to(example.device)
+
+    def _germinate(self, change: ScriptChange) -> None:
+        arguments = json.loads(change.arguments)
+        plot = self.plot(arguments["slot"])
+        module = self.build(arguments)
+        plot.slot.plant(module)
+        reached("seed_planted")
+        trained = [parameter for parameter in module.parameters() if parameter.requires_grad]
+        owner = Owner(owner_name(plot.name), self.optimizers.make(trained))
+        owned = {one.name: one for one in (*self._owners[len(self._host) :], owner)}
+        in_order = (owned[name] for one in self.plots if (name := owner_name(one)) in owned)
+        self._owners[:] = [*self._host, *in_order]
+        self._rates.adopt(owner.name, owner.optimizer, [self.optimizers.group(owner.name)])
+        plot.germinated(arguments["number"], change.before_step - 1)
+
+    def _remove(self, change: ScriptChange) -> None:
+        plot = self.plot(json.loads(change.arguments)["slot"])
+        name = owner_name(plot.name)
+        self._rates.unregister_optimizer(name)
+        (owner,) = (one for one in self._owners if one.name == name)
+        self._owners.remove(owner)
+        # The parameters are kept for a rollback, and its target has the optimizer's state.
+        owner.optimizer.state.clear()
+        plot.slot.clear()
+
+    def _look_again(self) -> None:
+        """The model has another shape: find the slots that hold a module."""
+        owned = {owner.name: owner for owner in self._owners[len(self._host) :]}
+        for name, plot in self.plots.items():
+            plot.owned_by(owned.get(owner_name(name)))
+        self.growing = tuple(plot for plot in self.plots.values() if plot.owner is not None)
+        self.prefixes = tuple(plot.prefix for plot in self.growing)
+        self.active = bool(self.growing)
+        self.attends = self.active or self._is_looking
+
+    def _check(self) -> None:
+        """A hook has changed the model. Raises SetupRefused if a slot is gone, or the name of one."""
+        names = {id(module): name for name, module in self._model.named_modules()}
+        for plot in self.plots.values():
+            name = names.get(id(plot.slot))
+            if name is None or f"{name}.seed.".lstrip(".") != plot.prefix:
+                where = "is not in the model any more" if name is None else f"is called {name} now"
+                raise SetupRefused(f"the slot {plot.name} {where}; a change of the model must leave slots in place")
+
+    # -- where training stands -----------------------------------------------------------------------------------------
+
+    def stand_at(self, step: int, batch: int) -> None:
+        """Training stands at a boundary: step `step` is applied, and so many batches of its epoch are trained."""
+        for plot in self.growing:
+            plot.stand_at(step)
+        # Within an epoch the last input is that of a training step, and not of a validation.
+        if self._is_looking and batch:
+            for plot in self.plots.values():
+                plot.look()
+            self._look_for_inputs()
+
+    def state(self) -> dict[str, Any]:
+        """Return the state of every slot, as plain data; empty without slots."""
+        return {name: plot.state() for name, plot in self.plots.items()}
+
+    def load(self, state: Mapping[str, Any], step: int) -> None:
+        """Continue from what `state` returned, after step `step`. The model has the shape of that state already."""
+        for name, plot in self.plots.items():
+            plot.load(state.get(name), step)
+        self._look_for_inputs()
+
+    def _look_for_inputs(self) -> None:
+        """Look for the inputs of slots until each has seen one."""
+        self._is_looking = not all(plot.input_dtype for plot in self.plots.values())
+        self.attends = self.active or self._is_looking
+
+    @property
+    def blueprints(self) -> tuple[str, ...]:
+        """The names of the blueprints that may be ordered: built in, installed and configured. None without slots."""
+        return tuple(dict.fromkeys((*blueprint_names(), *self._configured))) if self.plots else ()
+
+    def owned_by_seeds(self) -> list[Owner]:
+        """Return the owners of the seeds' parameters, in the order of the slots."""
+        return self._owners[len(self._host) :]
+
+    def is_of_seed(self, name: str) -> bool:
+        """Return whether a tensor of this name belongs to a seed."""
+        return name.startswith(self.prefixes)
+
+    def hide_gradients(self, call: Callable[[], Any]) -> Any:
+        """Call a function that sees the whole model, while the seeds have no gradients. Return what it returns."""
+        held = [(parameter, parameter.grad) for plot in self.growing for parameter in plot.parameters]
+        for parameter, _ in held:
+            parameter.grad = None
+        try:
+            return call()
+        finally:
+            for parameter, gradient in held:
+                parameter.grad = gradient

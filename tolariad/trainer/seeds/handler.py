@@ -1,0 +1,161 @@
+"""Moves of seeds, as boundary orders: judged by the gate of the new stage, made, and answered.
+
+Promises: a move that its gate refuses changes nothing. A move is judged once: in a re-run, and after a restart, it is
+repeated. The groups of a new optimizer are reported immediately after the move that brought it.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from typing import TYPE_CHECKING, Any, Final
+
+from msgspec.structs import replace
+
+from tolariad.core.seeds.gates import GATES, Gate, judge
+from tolariad.core.seeds.ledger import ShapeChange, changes_shape, germinated, removed
+from tolariad.core.seeds.stages import Stage, is_legal
+from tolariad.core.seeds.words import MoveSeed, SeedMovedReport, SeedsMeasuredReport
+from tolariad.failpoints import reached
+from tolariad.trainer.errors import SetupRefused
+from tolariad.trainer.orders.numbered import OrderRefused
+from tolariad.trainer.seeds.measuring import measure, measure_new
+from tolariad.trainer.seeds.sanity import sanity
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tolariad.core.seeds.gates import SeedMeasure
+    from tolariad.trainer.architecture.handler import ArchitectureHandler
+    from tolariad.trainer.checkpoints.snapshot import Position
+    from tolariad.trainer.lr.handler import RateHandler
+    from tolariad.trainer.orders import BoundaryOrders, Link
+    from tolariad.trainer.seeds.plots import Plot
+    from tolariad.trainer.setup import Setup
+
+_log: Final = logging.getLogger(__name__)
+
+
+class SeedHandler:
+    """Belongs to one trainer. `position` returns the current position."""
+
+    def __init__(
+        self,
+        setup: Setup,
+        link: Link,
+        orders: BoundaryOrders,
+        *,
+        rates: RateHandler,
+        architecture: ArchitectureHandler,
+        position: Callable[[], Position],
+    ) -> None:
+        self._setup, self._garden = setup, setup.garden
+        self._reporter, self._progress = link.reporter, link.progress
+        self._rates, self._architecture = rates, architecture
+        self._position = position
+        orders.register(MoveSeed, self._move, repeat=self._make, after=self._moved)
+
+    def report_measures(self, epoch: int) -> None:
+        """Report the measurements of every seed with a module at the end of `epoch`."""
+        step = self._position().step
+        measures = tuple(measure(self._setup, plot, step) for plot in self._garden.growing)
+        self._reporter.report(SeedsMeasuredReport(epoch=epoch, seeds=measures))
+
+    def _move(self, order: MoveSeed) -> SeedMovedReport:
+        """Judge a move and make it. Raises OrderRefused, with nothing changed."""
+        plot = self._garden.plots.get(order.slot)
+        if plot is None:
+            known = ", ".join(self._garden.plots) or "none"
+            raise OrderRefused(f"the model has no slot {order.slot!r}; its slots: {known}")
+        if order.stage is Stage.TERMINATED or not is_legal(plot.stage, order.stage):
+            raise OrderRefused(f"the slot is {plot.stage.name}; it cannot move to {order.stage.name}")
+        reached("seed_move")
+        if order.stage is Stage.GERMINATED:
+            return self._germinate(plot, order)
+        measured = measure(self._setup, plot, self._position().step)
+        self._judge(order.stage, measured)
+        self._make_or_refuse(order)
+        return SeedMovedReport(order=0, applied_before_step=0, measure=measured)
+
+    def _germinate(self, plot: Plot, order: MoveSeed) -> SeedMovedReport:
+        """Build the seed aside, judge it, and plant an equal one."""
+        if not plot.input_dtype:
+            raise OrderRefused(f"slot {plot.name} has seen no input yet, so no seed fits it; wait for the first step")
+        order = _filled(order, plot)
+        measured = self._tried(lambda: self._judged(plot, order))
+        self._make_or_refuse(order)
+        return SeedMovedReport(
+            order=0,
+            applied_before_step=0,
+            example=order.example,
+            dtype=order.dtype,
+            parameters_added=measured.parameters,
+            measure=measured,
+        )
+
+    def _judged(self, plot: Plot, order: MoveSeed) -> SeedMeasure:
+        """Build a seed like the one that is ordered, and judge it."""
+        module = self._garden.build(json.loads(_germination(order).arguments))
+        why = sanity(module, plot.slot.example(order.example, order.dtype), self._setup.model)
+        if why:
+            raise OrderRefused(f"gate {Gate.G0_SANITY.name}: {why}")
+        measured = measure_new(self._setup, plot, module)
+        self._judge(order.stage, measured)
+        return measured
+
+    def _judge(self, stage: Stage, measured: SeedMeasure) -> None:
+        gate = GATES.get(stage)
+        why = judge(gate, measured, self._setup.settings.seeds.gates) if gate is not None else ""
+        if gate is not None and why:
+            raise OrderRefused(f"gate {gate.name}: {why}")
+
+    def _make_or_refuse(self, order: MoveSeed) -> None:
+        self._tried(lambda: self._make(order))
+        if changes_shape(order.stage):
+            self._architecture.one_more()
+
+    def _tried(self, call: Callable[[], Any]) -> Any:
+        """Call a function that may run a blueprint's code. Raises OrderRefused if it fails."""
+        try:
+            return call()
+        except OrderRefused:
+            raise
+        except SetupRefused as refused:
+            raise OrderRefused(str(refused)) from refused
+        except Exception as error:
+            _log.exception("a seed's blueprint raised")
+            raise OrderRefused(f"the blueprint raised {type(error).__name__}: {error}") from error
+
+    def _make(self, order: MoveSeed) -> None:
+        """Make a move: a new one that was judged, or one of a script."""
+        step, plot = self._position().step, self._garden.plot(order.slot)
+        if order.stage is Stage.GERMINATED:
+            self._setup.ledger.order(*_germination(order), before_step=step + 1)
+        else:
+            if order.stage is Stage.CULLED:
+                self._setup.ledger.order(*removed(order.slot, order.number), before_step=step + 1)
+            plot.enter(order.stage, step, order.blend_steps)
+        reached("seed_moved")
+        _log.info("seed %s: %s after step %d", plot.name, order.stage.name, step)
+
+    def _moved(self) -> None:
+        """A new move was answered: report the groups of an optimizer that came or went."""
+        if self._rates.regrouped:
+            self._rates.tell_groups(self._progress.step + 1)
+
+
+def _filled(order: MoveSeed, plot: Plot) -> MoveSeed:
+    """Return the order with the input of the slot, of which one of a script knows it already."""
+    return replace(order, example=plot.input_shape, dtype=plot.input_dtype)
+
+
+def _germination(order: MoveSeed) -> ShapeChange:
+    """Return the ledger's entry of a germination, from which the same seed can be built."""
+    return germinated(
+        order.slot,
+        order.number,
+        blueprint=order.blueprint,
+        parameters=order.parameters,
+        example=order.example,
+        dtype=order.dtype,
+    )

@@ -1,0 +1,80 @@
+"""The measurements of a seed in a run, for its gates and for the report at an epoch's end.
+
+Promises: a measurement changes nothing. Every number is finite, or -1 if it was not measured.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+import torch
+
+from tolariad.core.seeds.gates import NOT_MEASURED, SeedMeasure
+from tolariad.trainer.data.randomness import derived_seed
+from tolariad.trainer.seeds import measures
+from tolariad.trainer.seeds.garden import owner_name
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from tolariad.trainer.seeds.plots import Plot
+    from tolariad.trainer.setup import Setup
+
+
+def measure(setup: Setup, plot: Plot, step: int) -> SeedMeasure:
+    """Measure the slot after step `step`; without a seed, that it is empty.
+
+    No batch is at hand at a boundary. So drift and latency are measured on noise of the shape of the slot's input.
+    """
+    module = plot.slot.seed
+    if module is None:
+        return SeedMeasure(slot=plot.name, stage=plot.stage, alpha=plot.alpha, steps_in_stage=step - plot.entered)
+    noise = _noise(setup, plot)
+    with setup.forward():
+        drift, latency_ms = measures.drift(module, noise), measures.latency_ms(module, noise)
+    return SeedMeasure(
+        slot=plot.name,
+        stage=plot.stage,
+        alpha=plot.alpha,
+        gradient_norm=plot.gradient_norm,
+        learning_rate=setup.rates.rates()[owner_name(plot.name)],
+        steps_in_stage=step - plot.entered,
+        parameters=_elements(module),
+        dropped=plot.dropped,
+        isolation_violations=_shared(setup, plot, module),
+        drift=drift if math.isfinite(drift) else NOT_MEASURED,
+        latency_ms=latency_ms,
+        non_finite=measures.non_finite(module),
+    )
+
+
+def measure_new(setup: Setup, plot: Plot, module: nn.Module) -> SeedMeasure:
+    """Measure a seed that `sanity` has found to be the identity, and that is not planted."""
+    with setup.forward():
+        latency_ms = measures.latency_ms(module, _noise(setup, plot))
+    return SeedMeasure(
+        slot=plot.name,
+        stage=plot.stage,
+        parameters=_elements(module),
+        drift=0.0,
+        latency_ms=latency_ms,
+        non_finite=measures.non_finite(module),
+    )
+
+
+def _elements(module: nn.Module) -> int:
+    return sum(parameter.numel() for parameter in module.parameters())
+
+
+def _shared(setup: Setup, plot: Plot, module: nn.Module) -> int:
+    """Return how many parameters of the seed are the host's too: its gradients would reach the host."""
+    own = {id(one) for one in module.parameters()}
+    named = setup.model.named_parameters(remove_duplicate=False)
+    return sum(id(one) in own for name, one in named if not name.startswith(plot.prefix))
+
+
+def _noise(setup: Setup, plot: Plot) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(derived_seed(setup.rng_seed, "probe", plot.name))
+    example = plot.slot.example(plot.input_shape, plot.input_dtype)
+    return torch.randn(example.shape, generator=generator).to(example)

@@ -1,0 +1,72 @@
+"""Find a blueprint by name: built in, of an installed package, `package.module:Name`, or `./file.py:Name`.
+
+Promises: only the module that the name means is imported. A package registers blueprints as entry points of the group
+`tolariad.blueprints`; the built-in names cannot be taken.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping
+from importlib.metadata import entry_points
+from typing import Any, Final
+
+from tolariad.core.nearest import did_you_mean, nearest
+from tolariad.trainer.errors import SetupRefused
+from tolariad.trainer.seeds.blueprints import Blueprint, Bottleneck, Conv, LowRank
+from tolariad.trainer.tasks.imported import attribute_of, module_at, place_of
+
+GROUP: Final = "tolariad.blueprints"
+_KIND: Final = "blueprint"
+_BUILT_IN: Final[dict[str, Any]] = {"bottleneck": Bottleneck, "conv": Conv, "low_rank": LowRank}
+
+
+def find_blueprint(name: str, parameters: Mapping[str, float] | None = None) -> Blueprint:
+    """Return the blueprint of this name. `parameters`: its options, such as `{"rank": 4.0}`.
+
+    A class or a function is called with the options; an instance takes none. Raises SetupRefused, also if importing or
+    calling it raises an Exception. Importing a file runs it: its code may draw random numbers, so preserve the
+    generators around this call.
+    """
+    found = _BUILT_IN.get(name)
+    try:
+        found = _imported(name) if found is None else found
+        made = _made(found, name, dict(parameters or {}))
+    except SetupRefused:
+        raise
+    except Exception as error:  # any code of the user's may run here
+        raise SetupRefused(f"blueprint: {name!r} raised {type(error).__name__}: {error}") from error
+    if not callable(getattr(made, "build", None)):
+        raise SetupRefused(f"blueprint: {name!r} is a {type(made).__name__} without a method build(example)")
+    blueprint: Blueprint = made
+    return blueprint
+
+
+def blueprint_names() -> tuple[str, ...]:
+    """Return the names of all registered blueprints: the built-in ones first."""
+    others = {point.name for point in entry_points(group=GROUP)} - _BUILT_IN.keys()
+    return (*_BUILT_IN, *sorted(others))
+
+
+def _imported(name: str) -> Any:
+    points = {} if ":" in name else {point.value: point for point in entry_points(group=GROUP, name=name)}
+    if len(points) > 1:
+        raise SetupRefused(f"blueprint: several packages register {name!r}: {', '.join(sorted(points))}; name one so")
+    for point in points.values():
+        return point.load()
+    place, attribute = place_of(name, _KIND, blueprint_names())
+    return attribute_of(module_at(place, name, _KIND), attribute, name)
+
+
+def _made(found: Any, name: str, options: dict[str, float]) -> Any:
+    if not (inspect.isclass(found) or inspect.isfunction(found)):
+        if options:
+            raise SetupRefused(f"blueprint: {name!r} is an object, which takes no options ({', '.join(options)})")
+        return found
+    known = inspect.signature(found).parameters
+    if not any(one.kind is inspect.Parameter.VAR_KEYWORD for one in known.values()):
+        for option in options:
+            if option not in known:
+                hint = did_you_mean(nearest(option, known))
+                raise SetupRefused(f"blueprint: {name!r} has no option {option!r}{hint}")
+    return found(**options)
