@@ -14,7 +14,7 @@ from tests.trainer.pruning.models import ROWS, WORDS, Rows, Small, example
 from tests.trainer.pruning.training import CHOSEN, OPTIMIZERS, masked_values, owned, small, step
 from tolariad.trainer.optim import CautiousAdamW
 from tolariad.trainer.optim.average import Average
-from tolariad.trainer.pruning.masks import HeldMasks, MaskSet, ParameterMask, apply_masks, masks_of
+from tolariad.trainer.pruning.masks import HeldMasks, MaskSet, ParameterMask, apply_masks, masks_of, release_masks
 from tolariad.trainer.pruning.units import PruningRefused
 from tolariad.trainer.pruning.verify import find_groups
 
@@ -83,6 +83,40 @@ def test_each_part_of_a_mask_is_needed(left_out, seed):
     assert is_back is (left_out != "nothing")
     held.hold()
     assert not any(values.count_nonzero() for values in masked_values(dict(model.named_parameters()), masks))
+
+
+@pytest.mark.parametrize("name", ["momentum", "amsgrad"])
+def test_released_masks_give_back_what_they_displaced(name, seed):
+    """Weights, moments and averages of the units, bit for bit; what was learnt meanwhile by the others stays."""
+    model, groups = small(seed)
+    optimizer, average = OPTIMIZERS[name](model.parameters()), Average(model, 0.9)
+    for number in range(5):
+        step(model, optimizer, number)
+        average.update()
+    parameters = dict(model.named_parameters())
+    masks = masks_of(model, groups, CHOSEN)
+
+    def everything():
+        entries = {key for state in optimizer.state.values() for key in state if key != "step"}
+        states = [{path: optimizer.state[one][key] for path, one in parameters.items()} for key in sorted(entries)]
+        return [parameters, average.tensors, *states]
+
+    before = [masked_values(tensors, masks) for tensors in everything()]
+    held = apply_masks(model, masks, owned(optimizer), average)
+    for number in range(5):
+        step(model, optimizer, number, held)
+        average.update()
+    learnt = model.out.bias.detach().clone()
+    release_masks(model, held, owned(optimizer), average)
+
+    after = [masked_values(tensors, masks) for tensors in everything()]
+    assert all(values.count_nonzero() for found in before for values in found)
+    assert all(
+        torch.equal(a, b) for one, other in zip(before, after, strict=True) for a, b in zip(one, other, strict=True)
+    )
+    assert torch.equal(model.out.bias, learnt)
+    step(model, optimizer, 9)
+    assert model.a.weight.grad[list(CHOSEN["a"])].count_nonzero(), "they learn again"
 
 
 def test_a_masked_coordinate_that_is_no_number_becomes_zero(seed):

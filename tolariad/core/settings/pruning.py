@@ -97,7 +97,6 @@ class Prune(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         Share, Meta(description="cosine of two channels' activations above which one of them is redundant")
     ] = 0.95
     min_samples: Annotated[units.Positive, Meta(description="samples that an importance needs")] = 1000
-    overhead: Annotated[Share, Meta(description="greatest share of the training time that sampling may take")] = 0.001
     analysis_timeout_s: Annotated[units.PositiveSeconds, Meta(description="time limit of an analysis")] = 300.0
     safety: PruneSafety = PruneSafety()
     validation: PruneValidation = PruneValidation()

@@ -165,7 +165,7 @@ def _group(name: str, sides: _Sides, width: int, names: _Names) -> UnitGroup | s
         for local, dim in of.parameters:
             full = f"{path}.{local}" if path and local else path or local
             first = names.parameters[id(side.target if not local else getattr(side.target, local))]
-            one = TensorSlice(first, dim, indices, of.produces)
+            one = TensorSlice(first, dim, indices, of.role)
             if slices[first, dim].setdefault(full, one) != one:
                 return f"{full} has channels in two roles"
         buffers += [TensorSlice(f"{path}.{local}" if path else local, dim, indices) for local, dim in of.buffers]

@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple
 from torch import nn
 
 from tolariad.core.pruning.budget import UnitKind
-from tolariad.trainer.pruning.units import TensorSlice, UnitGroup
+from tolariad.trainer.pruning.units import Role, TensorSlice, UnitGroup
 
 _COUNTS: Final = ("num_heads", "n_heads", "n_head", "heads")
 _WIDTHS: Final = ("attn_dim", "inner_dim", "all_head_size")
@@ -101,13 +101,13 @@ def _heads(path: str, module: nn.Module, layout: _Layout, names: dict[int, str])
     if not fits or width % layout.heads or any(id(one) not in names for one in (*held, layout.columns)):
         return None
     rows = [
-        TensorSlice(names[id(one)], 0, _units(part.start, width // layout.heads, layout.heads), produces=True)
+        TensorSlice(names[id(one)], 0, _units(part.start, width // layout.heads, layout.heads), Role.PRODUCES)
         for part in layout.rows
         for one in (part.weight, part.bias)
         if one is not None
     ]
     of_values = sum(one is not None for one in layout.rows[-1][:2])
-    columns = TensorSlice(names[id(layout.columns)], 1, _units(0, width // layout.heads, layout.heads))
+    columns = TensorSlice(names[id(layout.columns)], 1, _units(0, width // layout.heads, layout.heads), Role.READS)
     counts = {**dict.fromkeys(_COUNTS, layout.heads), **dict.fromkeys(_WIDTHS, width)}
     group = UnitGroup(
         name=".".join(one for one in (path, layout.name) if one),

@@ -75,11 +75,15 @@ class _Place(NamedTuple):
 
 
 class HeldMasks:
-    """Masks over the parameters of a model. They must be made anew if the model's parameters are replaced."""
+    """Masks over the parameters of a model. They must be made anew if the model's parameters are replaced.
 
-    def __init__(self, model: nn.Module, masks: MaskSet) -> None:
+    `displaced`: the numbers that `apply_masks` set to 0, by a key of entry, path and dimension, for `release_masks`.
+    """
+
+    def __init__(self, model: nn.Module, masks: MaskSet, displaced: Mapping[str, Tensor] | None = None) -> None:
         """Change nothing. Raises PruningRefused if a mask does not fit the model."""
         self.masks = masks
+        self.displaced = dict(displaced or {})
         self._places = list(_places(_checked(model, masks), masks))
 
     @torch.no_grad()
@@ -96,24 +100,50 @@ class HeldMasks:
             parameter.index_fill_(dim, indices, 0.0)
 
 
+@torch.no_grad()
 def apply_masks(model: nn.Module, masks: MaskSet, owners: Sequence[Owner], average: Average | None = None) -> HeldMasks:
     """Set masked weights, gradients, moments and averages to 0, and return what holds the weights there.
 
     Raises PruningRefused, and has changed nothing, if a mask does not fit the model or an optimizer cannot be masked.
     """
-    held = HeldMasks(model, masks)
-    names = {id(parameter): name for name, parameter in model.named_parameters()}
-    states = [tensors for owner in owners for tensors in _moments(owner.optimizer, names, masks)]
-    if average is not None:
-        states.append({path: one for path, one in average.tensors.items() if path in masks.coordinates})
-    for tensors in states:
-        fitting = MaskSet(tuple(mask for mask in masks.masks if mask.path in tensors))
-        with torch.no_grad():
-            for tensor, dim, indices in _places(tensors, fitting):
-                tensor.index_fill_(dim, indices, 0.0)
+    _checked(model, masks)
+    places = _everywhere(model, masks, owners, average)
+    displaced = {key: tensor.detach().index_select(dim, indices) for key, (tensor, dim, indices) in places.items()}
+    for tensor, dim, indices in places.values():
+        tensor.index_fill_(dim, indices, 0.0)
+    held = HeldMasks(model, masks, displaced)
     held.zero_gradients()
-    held.hold()
     return held
+
+
+@torch.no_grad()
+def release_masks(model: nn.Module, held: HeldMasks, owners: Sequence[Owner], average: Average | None = None) -> None:
+    """Give masked weights, moments and averages the numbers that they had before the masks. All others stay.
+
+    A masked unit would not learn again by itself: what it has no weights for gives it no gradient.
+    """
+    _checked(model, held.masks)
+    for key, (tensor, dim, indices) in _everywhere(model, held.masks, owners, average).items():
+        if key in held.displaced:
+            tensor.index_copy_(dim, indices, held.displaced[key])
+
+
+def _everywhere(
+    model: nn.Module, masks: MaskSet, owners: Sequence[Owner], average: Average | None
+) -> dict[str, _Place]:
+    """Return all places that a mask covers by entry, path and dimension: weights, moments and averages."""
+    parameters = dict(model.named_parameters())
+    names = {id(parameter): name for name, parameter in parameters.items()}
+    entries: list[tuple[str, Mapping[str, Tensor]]] = [("weight", parameters)]
+    entries += [entry for owner in owners for entry in _moments(owner.optimizer, names, masks).items()]
+    if average is not None:
+        entries.append(("average", average.tensors))
+    places = {}
+    for entry, tensors in entries:
+        for mask in masks.masks:
+            for place in _places(tensors, MaskSet((mask,))) if mask.path in tensors else ():
+                places[f"{entry}:{mask.path}:{place.dim}"] = place
+    return places
 
 
 def _places(tensors: Mapping[str, Tensor], masks: MaskSet) -> Iterator[_Place]:
@@ -146,7 +176,7 @@ def _checked(model: nn.Module, masks: MaskSet) -> dict[str, Tensor]:
     return {mask.path: parameters[mask.path] for mask in masks.masks}
 
 
-def _moments(optimizer: Optimizer, names: Mapping[int, str], masks: MaskSet) -> list[dict[str, Tensor]]:
+def _moments(optimizer: Optimizer, names: Mapping[int, str], masks: MaskSet) -> dict[str, dict[str, Tensor]]:
     """Return the optimizer's state of masked parameters: for each entry the tensors by path."""
     masked = masks.coordinates
     found: dict[str, dict[str, Tensor]] = {}
@@ -167,4 +197,4 @@ def _moments(optimizer: Optimizer, names: Mapping[int, str], masks: MaskSet) -> 
             for key, value in optimizer.state.get(parameter, {}).items():
                 if key in kinds and isinstance(value, torch.Tensor) and value.shape == parameter.shape:
                     found.setdefault(key, {})[path] = value
-    return list(found.values())
+    return found

@@ -13,6 +13,8 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.conv import _ConvNd, _ConvTransposeNd
 from torch.nn.modules.instancenorm import _InstanceNorm
 
+from tolariad.trainer.pruning.units import Role
+
 _MIXES: Final = "normalises over its channels together: without one of them the others would change"
 _REFUSED: Final[tuple[tuple[tuple[type[nn.Module], ...], str], ...]] = (
     ((nn.LayerNorm, nn.RMSNorm), _MIXES),
@@ -26,7 +28,7 @@ class Places(NamedTuple):
 
     parameters: tuple[tuple[str, int], ...]
     buffers: tuple[tuple[str, int], ...] = ()
-    produces: bool = False
+    role: Role = Role.SCALES
 
 
 def is_depthwise(module: nn.Module) -> bool:
@@ -43,7 +45,8 @@ def places(module: nn.Module, *, outputs: bool) -> Places | str:
     why = next((why for kinds, why in _REFUSED if isinstance(module, kinds)), "")
     found: Places | str = why or f"is a {type(module).__name__}, whose channels are not known"
     if isinstance(module, nn.Linear):
-        found = _of(module, [("weight", 0), ("bias", 0)], produces=True) if outputs else _of(module, [("weight", 1)])
+        found = _of(module, [("weight", 0), ("bias", 0)], Role.PRODUCES)
+        found = found if outputs else _of(module, [("weight", 1)], Role.READS)
     elif isinstance(module, _ConvNd):
         found = _of_convolution(module, outputs=outputs)
     elif isinstance(module, (_BatchNorm, _InstanceNorm)):
@@ -55,24 +58,24 @@ def places(module: nn.Module, *, outputs: bool) -> Places | str:
     elif isinstance(module, nn.PReLU):
         found = _of(module, [("weight", 0)] if module.num_parameters > 1 else [])
     elif isinstance(module, nn.Embedding) and not module.sparse:
-        found = _of(module, [("weight", 1)], produces=True)
+        found = _of(module, [("weight", 1)], Role.PRODUCES)
     return found if isinstance(found, str) else _checked(module, found)
 
 
-def _of(module: nn.Module, names: list[tuple[str, int]], *, produces: bool = False) -> Places:
+def _of(module: nn.Module, names: list[tuple[str, int]], role: Role = Role.SCALES) -> Places:
     """Leave out what the module does not have, such as a bias."""
-    return Places(tuple((name, dim) for name, dim in names if getattr(module, name) is not None), produces=produces)
+    return Places(tuple((name, dim) for name, dim in names if getattr(module, name) is not None), role=role)
 
 
 def _of_convolution(module: _ConvNd, *, outputs: bool) -> Places | str:
     rows, columns = (1, 0) if isinstance(module, _ConvTransposeNd) else (0, 1)
     if is_depthwise(module):
-        return _of(module, [("weight", 0), ("bias", 0)], produces=True)
+        return _of(module, [("weight", 0), ("bias", 0)], Role.PRODUCES)
     if module.groups > 1:
         return f"is a convolution in {module.groups} groups, which would become unequal"
     if outputs:
-        return _of(module, [("weight", rows), ("bias", 0)], produces=True)
-    return _of(module, [("weight", columns)])
+        return _of(module, [("weight", rows), ("bias", 0)], Role.PRODUCES)
+    return _of(module, [("weight", columns)], Role.READS)
 
 
 def _checked(module: nn.Module, found: Places) -> Places | str:

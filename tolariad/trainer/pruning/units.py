@@ -7,6 +7,7 @@ Masks and compaction both follow it, so what a mask covers is what compaction re
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from enum import Enum
 from typing import NamedTuple
 
 from msgspec import Struct
@@ -25,17 +26,21 @@ class Removed(NamedTuple):
     norms: Coordinates
 
 
-class TensorSlice(Struct, frozen=True):
-    """Where the units of a group lie in one dimension of one tensor.
+class Role(Enum):
+    """What a slice does with a unit: its rows produce it, its columns read it, a norm's scale does neither."""
 
-    `units`: for each unit its indices. `produces`: the unit's output is computed from this slice, as from the rows of a
-    weight; otherwise the slice reads or scales it.
-    """
+    PRODUCES = "produces"
+    READS = "reads"
+    SCALES = "scales"
+
+
+class TensorSlice(Struct, frozen=True):
+    """Where the units of a group lie in one dimension of one tensor. `units`: for each unit its indices."""
 
     path: str
     dim: int
     units: tuple[tuple[int, ...], ...]
-    produces: bool = False
+    role: Role = Role.SCALES
 
 
 class UnitGroup(Struct, frozen=True, kw_only=True):

@@ -24,6 +24,7 @@ from tolariad.trainer.pruning.units import (
     Found,
     PruningRefused,
     Refusal,
+    Role,
     UnitGroup,
     coordinates,
     removed,
@@ -47,7 +48,7 @@ def find_groups(model: nn.Module, inputs: tuple[Any, ...], *, protected: Collect
         proved, refused = _proved(trial, given, found.groups)
         of_heads, not_heads = _proved_heads(trial, given, find_heads(model, protected))
     order = {name: at for at, (name, _) in enumerate(model.named_modules())}
-    taken = {one.path for group in of_heads for one in group.slices if one.produces}
+    taken = {one.path for group in of_heads for one in group.slices if one.role is Role.PRODUCES}
     return Found(
         tuple(sorted([*proved, *of_heads], key=lambda group: order[group.name])),
         tuple(one for one in (*found.refused, *refused, *not_heads) if not _is_taken(one.name, taken)),
@@ -155,7 +156,7 @@ def _proved_heads(
     groups, refused = [], []
     for group, values in found:
         unit = (_one(group),)
-        columns = [one for one in group.slices if not one.produces]
+        columns = [one for one in group.slices if one.role is Role.READS]
         without = []
         for slices in (columns, values, group.slices):
             masked = copy.deepcopy(trial)
