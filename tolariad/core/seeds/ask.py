@@ -74,8 +74,10 @@ def move(
 ) -> Found:
     """Return the event that orders a move to `stage`, or why there is none.
 
-    `blueprint` and `parameters` are used with GERMINATED only.
+    `blueprint` and `parameters` are used with GERMINATED only. `Name` is enough for `file.py:Name`, if that is the only
+    blueprint of this name.
     """
+    blueprint = _whole_name(state, blueprint)
     refused = _refused(state, slot, stage)
     if refused is None and stage is Stage.GERMINATED:
         refused = _refused_germination(state, slot, blueprint, parameters or {})
@@ -156,6 +158,13 @@ def _unknown_slot(state: Reads, slot: str) -> str:
     if not state.progress.environment:
         return f"there is no slot {shown(slot)}: the trainer is still being built"
     return f"there is no slot {shown(slot)}: the model has no slots for seeds; docs/growing.md says how to give it some"
+
+
+def _whole_name(state: Reads, blueprint: str) -> str:
+    """Return the known blueprint that is called so, or the text itself."""
+    known = state.seeds.blueprints
+    found = [one for one in known if one.endswith(f":{blueprint}")] if blueprint not in known else []
+    return found[0] if len(found) == 1 else blueprint
 
 
 def _known_blueprints(state: Reads) -> str:
