@@ -96,6 +96,16 @@ def test_a_strategys_file_counts_from_where_it_was_written(write, tmp_path):
     assert "did you mean default?" in message(None, ["strategy=defualt"])
 
 
+def test_the_file_of_a_blueprint_counts_from_where_it_was_written(write):
+    """So does that of a policy for the seeds' optimizer. Names of blueprints stay as they are."""
+    groups = "optimizer: {name: sgd, groups: [{match: '*', policy: 'p.py:f'}]}"
+    path = write(f"tolaria:\n  seeds: {{blueprints: [conv, ./mine.py:Mine], {groups}}}\n")
+    (path.parent / "p.py").write_text("def f(t): return 1.0\n")
+    seeds = load(path).seeds
+    assert seeds.blueprints == ("conv", f"{path.parent}/mine.py:Mine")
+    assert seeds.optimizer.groups[0].policy.startswith(f"{path.parent}/p.py:f")
+
+
 def test_set_may_choose_the_task():
     """`tolariad run --task digits` needs no file."""
     assert load(None, ["task=chars"]).learning_rate.base_lr == 3e-4

@@ -33,8 +33,9 @@ def load(source: str | Path | Mapping[str, Any] | None = None, sets: Iterable[st
     `source` is the path of a YAML file, or a mapping with the key `tolaria` (None: only `sets`). `sets` are texts
     `key=value`: a dotted key and a value in YAML. Raises ConfigError with every problem found.
 
-    A task's file, or a policy's, is relative to the folder of the YAML file that names it; in `sets`, to the working
-    folder. The result holds its absolute path, so that the run finds the same file wherever it is started again.
+    The file of a task, strategy, blueprint or policy is relative to the folder of the YAML file that names it; in
+    `sets`, to the working folder. The result holds its absolute path, so that the run finds the same file wherever it
+    is started again.
     """
     explicit, places = _read_source(source)
     if isinstance(source, str | Path):
@@ -55,7 +56,7 @@ def load(source: str | Path | Mapping[str, Any] | None = None, sets: Iterable[st
 
 
 def _with_anchors(document: dict[str, Any], folder: Path) -> dict[str, Any]:
-    """Return the document with absolute paths in `task`, `strategy` and the policies that are functions."""
+    """Return the document with absolute paths in task, strategy, blueprints and the policies that are functions."""
     document = dict(document)
     if "task" in document:
         document["task"] = anchored(document["task"], folder)
@@ -63,10 +64,20 @@ def _with_anchors(document: dict[str, Any], folder: Path) -> dict[str, Any]:
         document["strategy"] = anchored(document["strategy"], folder)
     if "learning_rate" in document:
         document["learning_rate"] = _with_policy(document["learning_rate"], folder)
-    optimizer = document.get("optimizer")
-    if isinstance(optimizer, Mapping) and isinstance(groups := optimizer.get("groups"), list | tuple):
-        document["optimizer"] = {**optimizer, "groups": [_with_policy(group, folder) for group in groups]}
+    seeds = document.get("seeds")
+    if isinstance(seeds, Mapping) and isinstance(names := seeds.get("blueprints"), list | tuple):
+        document["seeds"] = seeds = {**seeds, "blueprints": [anchored(name, folder) for name in names]}
+    if isinstance(seeds, Mapping) and "optimizer" in seeds:
+        document["seeds"] = {**seeds, "optimizer": _with_policies(seeds["optimizer"], folder)}
+    if "optimizer" in document:
+        document["optimizer"] = _with_policies(document["optimizer"], folder)
     return document
+
+
+def _with_policies(optimizer: Any, folder: Path) -> Any:
+    if not isinstance(optimizer, Mapping) or not isinstance(groups := optimizer.get("groups"), list | tuple):
+        return optimizer
+    return {**optimizer, "groups": [_with_policy(group, folder) for group in groups]}
 
 
 def _with_policy(section: Any, folder: Path) -> Any:

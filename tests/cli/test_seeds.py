@@ -10,6 +10,7 @@ from tests.cli.test_orders import in_background
 from tolariad.core.seeds import words as sd
 from tolariad.core.seeds.gates import SeedMeasure
 from tolariad.core.seeds.stages import Stage
+from tolariad.core.snapshots import words as sn
 
 SLOTS = (sd.SlotFound("trunk", 3), sd.SlotFound("neck", 5))
 KNOWN = ("bottleneck", "conv", "low_rank")
@@ -133,6 +134,9 @@ def test_a_gate_that_fails_is_the_outcome_of_the_order(tolaria, grown):
 def test_why_tells_who_moved_a_seed_and_status_shows_it(tolaria, grown):
     """Of all slots, of one, and before anything happened; `events` has a sentence for each."""
     folder = grown.path.parent
+    # The slot of a snapshot is a number: it is another word in the same field.
+    snapshot = sn.SnapshotBegun(id="s000001", slot=1, branch=0, epoch_finished=0)
+    grown.do(grown.recorder.record, sn.SnapshotRingOpened(slots=2, slot_bytes=9), snapshot)
     assert "moved no seed" in tolaria("why", folder, "seed").err
     assert "seeds" not in tolaria("status", "--dir", folder).out
     order(tolaria, grown, "germinate", "trunk", "--blueprint", "conv", "--reason", "it stalls")

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec import inspect
+from msgspec.structs import replace
 
 from tests.core.test_fold import structs
 from tolariad.core.base import Actor, Event
@@ -19,6 +20,7 @@ from tolariad.core.detection.rules import Finding, Signal
 from tolariad.core.health import words as hv
 from tolariad.core.rates import words as lr
 from tolariad.core.run import words as run
+from tolariad.core.said import is_said
 from tolariad.core.sentences import SENTENCES, sentence
 from tolariad.core.steps import words as steps
 from tolariad.core.trainer import words as tv
@@ -187,3 +189,19 @@ def test_notes_of_the_set_up_are_in_the_sentence_of_the_built_model():
         notes=("the task has no validation data; epochs end without metrics",),
     )
     assert sentence(event).endswith(" Note: the task has no validation data; epochs end without metrics.")
+
+
+def test_an_epoch_of_another_length_is_in_the_sentence_of_the_built_model():
+    """A loader with batches of another size is no other data, and is accepted."""
+    event = tv.ExecutionContextRecorded(
+        incarnation=2,
+        environment=sample(inspect.type_info(tv.Environment)),
+        hash="ab",
+        parameters=7,
+        steps_per_epoch=16,
+        former_steps_per_epoch=32,
+    )
+    assert "16 steps an epoch" in sentence(event)
+    assert sentence(event).endswith(" An epoch had 32 steps before.")
+    assert is_said(event)
+    assert not is_said(replace(event, former_steps_per_epoch=0))

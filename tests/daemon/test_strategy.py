@@ -5,18 +5,19 @@ from __future__ import annotations
 import pytest
 
 from tests.daemon.harness import SETS, of_type, within
+from tolariad.core.boundary.words import BoundaryOrderGiven
 from tolariad.core.checkpoints.words import RerunFinished
 from tolariad.core.control.words import CommandRefused
 from tolariad.core.rates.hyper_words import HyperparametersChanged
 from tolariad.core.steps.words import StepCompleted
 from tolariad.core.strategy import words as st
 
-EPOCHS = 4
+EPOCHS = 3
 OWN = '''
 import time
 from pathlib import Path
 
-from tolariad.leyline import AdaptationCommand, CommandOptimizerAdjustment, CommandSeedOperation
+from tolariad.leyline import AdaptationCommand, CommandOptimizerAdjustment
 
 HERE = Path(__file__).parent
 
@@ -27,7 +28,7 @@ def command(packet, name, **fields):
 
 
 class Own:
-    """Raises the weight decay after each epoch, and counts its questions."""
+    """Raises the weight decay after each epoch, names what does not exist, and counts its questions."""
 
     def __init__(self):
         self.count = 0
@@ -38,21 +39,17 @@ class Own:
             (HERE / "asked").touch()
             time.sleep(0.01)
         adjust = CommandOptimizerAdjustment(hyperparameters={"weight_decay": 0.01 * self.count, "lr": 0.003})
-        return [command(packet, "decay", command_type=3, optimizer_adjustment=adjust)]
+        lie = CommandOptimizerAdjustment(optimizer_id="generator", hyperparameters={"lr": 1.0})
+        return [
+            command(packet, "lie", command_type=3, optimizer_adjustment=lie),
+            command(packet, "decay", command_type=3, optimizer_adjustment=adjust),
+        ]
 
     def state_dict(self):
         return {"count": self.count}
 
     def load_state_dict(self, state):
         self.count = state["count"]
-
-
-class Liar(Own):
-    """Names what does not exist."""
-
-    def step(self, packet):
-        adjust = CommandOptimizerAdjustment(optimizer_id="generator", hyperparameters={"lr": 1.0})
-        return [command(packet, "lie", command_type=3, optimizer_adjustment=adjust), *super().step(packet)]
 
 
 class Sleeper(Own):
@@ -100,33 +97,23 @@ def test_killed_while_the_strategy_is_asked_a_run_ends_as_one_that_never_was(ask
     _, again = asked("killed")
     assert again.wait() == 0, again.stderr
 
-    assert [one.epoch for one in of_type(run_dir, st.StrategyAsked)] == [1, 2, 2, 3]
+    assert [one.epoch for one in of_type(run_dir, st.StrategyAsked)] == [1, 2, 2]
     assert [one.reason for one in of_type(run_dir, st.StrategyTimedOut)] == [st.NoAnswer.OVERTAKEN]
     assert all(one.first_difference is None for one in of_type(run_dir, RerunFinished))
-    assert [values["weight_decay"] for _, values in changed(run_dir)] == pytest.approx([0.01, 0.02, 0.03])
+    assert [values["weight_decay"] for _, values in changed(run_dir)] == pytest.approx([0.01, 0.02])
     assert changed(run_dir) == changed(calm_dir)
     assert steps(run_dir) == steps(calm_dir)
-
-
-def test_a_strategy_that_never_answers_costs_its_time_and_nothing_else(asked):
-    """Each question ends after the limit; the run completes with the bits of one that asks nobody."""
-    run_dir, daemon = asked("late", "Sleeper", **{"integration.tamiyo_timeout_s": 0.3})
-    assert daemon.wait() == 0, daemon.stderr
-    plain_dir, plain = asked("plain", "Own", strategy="none")
-    ends = of_type(run_dir, st.StrategyTimedOut)
-
-    assert [(one.epoch, one.reason) for one in ends] == [(epoch, st.NoAnswer.LATE) for epoch in (1, 2, 3)]
-    assert of_type(run_dir, st.StrategyStateGiven) == []
-    assert plain.wait() == 0
-    assert steps(run_dir) == steps(plain_dir)
-
-
-def test_a_lie_is_refused_and_the_rest_of_the_answer_acts(asked):
-    """The journal has the reason; the run completes."""
-    run_dir, daemon = asked("liar", "Liar")
-    assert daemon.wait() == 0, daemon.stderr
-
+    # What the strategy invents costs one command, and the rest of the answer acts.
     whys = [one.why for one in of_type(run_dir, CommandRefused)]
     assert len(whys) == EPOCHS - 1
     assert "there is no optimizer or group 'generator'" in whys[0]
-    assert len(changed(run_dir)) == EPOCHS - 1
+
+
+def test_a_strategy_that_never_answers_costs_its_time_and_nothing_else(asked):
+    """Each question ends after the limit. Nothing is ordered, so the run completes as one that asks nobody."""
+    run_dir, daemon = asked("late", "Sleeper", **{"integration.tamiyo_timeout_s": 0.3})
+    assert daemon.wait() == 0, daemon.stderr
+    ends = of_type(run_dir, st.StrategyTimedOut)
+
+    assert [(one.epoch, one.reason) for one in ends] == [(epoch, st.NoAnswer.LATE) for epoch in (1, 2)]
+    assert of_type(run_dir, BoundaryOrderGiven) == of_type(run_dir, st.StrategyCommanded) == []

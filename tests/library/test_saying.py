@@ -7,9 +7,11 @@ import threading
 import time
 
 import pytest
+from torch.utils.data import DataLoader
 
 from tests.library.test_detection import EPOCHS, events_of, of, poisoned, train
-from tests.library.test_library import data
+from tests.library.test_library import CONFIG, data, network
+from tolariad import Tolaria
 from tolariad.core.rates.words import LrViolationDetected
 from tolariad.core.sentences import sentence
 from tolariad.core.steps.words import StepSkipped
@@ -18,7 +20,8 @@ from tolariad.library import saying
 
 def test_a_skipped_batch_is_a_warning_of_the_run(tmp_path, caplog):
     """One warning for each action, with the event's sentence."""
-    train(tmp_path / "run", poisoned(float("nan")))
+    # On a busy machine an overrun of a budget would be said too.
+    train(tmp_path / "run", poisoned(float("nan")), budgets={"act": False})
     skips = of(events_of(tmp_path / "run"), StepSkipped)
     said = [record for record in caplog.records if record.name == "tolariad.run"]
 
@@ -44,6 +47,24 @@ def test_a_start_says_its_notes_and_a_re_run_when_it_begins_and_ends(tmp_path, c
     assert warmup.startswith(f"a warm-up of {EPOCHS + 2} epochs does not fit into a run of {EPOCHS} epochs")
     assert begun == "Steps 1 to 4 are being run again from c000001."
     assert ended == "Re-run finished: 4 of 4 re-run steps equal the journal, bit for bit."
+
+
+def test_a_resume_with_batches_of_another_size_is_said(tmp_path, caplog):
+    """The data are the same; the run goes on from its place, and an epoch has other steps from then on."""
+
+    def start(batch_size, stop_at=None):
+        tolaria = Tolaria(CONFIG, run_dir=tmp_path / "run")
+        task = type("Stops", (), {"on_step_end": lambda self, model, step: step == stop_at and tolaria.stop()})()
+        caplog.clear()
+        result = tolaria.train(network(), DataLoader(data(), batch_size), None, 2, task=task)
+        return result.phase, [one for one in caplog.messages if "An epoch had" in one]
+
+    assert start(12, 3) == ("stopped", [])
+    assert start(12, 5) == ("stopped", [])
+    phase, (said,) = start(24)
+    assert phase == "completed"
+    assert "4 steps an epoch" in said
+    assert said.endswith("An epoch had 8 steps before.")
 
 
 def test_corrections_of_rates_are_said_three_times_and_once_more(caplog):

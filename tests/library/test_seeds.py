@@ -5,19 +5,23 @@ from __future__ import annotations
 import time
 
 import pytest
+import torch
 from safetensors import safe_open
+from torch.nn import functional
+from torch.utils.data import DataLoader
 
 from tests.daemon.harness import within
 from tests.library.inside import ordered, state_of
 from tests.library.live_run import tolaria
-from tests.library.seeds import PLAN, QUICK, Gardener, given_in, network, pieces, train
+from tests.library.seeds import PLAN, QUICK, Gardener, given_in, made, network, pieces, train
 from tests.library.test_detection import events_of, of
-from tests.library.test_library import bits
+from tests.library.test_library import bits, data
 from tolariad.core.checkpoints import words as ck
 from tolariad.core.rates import words as lr
 from tolariad.core.rollback import words as rb
 from tolariad.core.seeds import words as sd
 from tolariad.core.seeds.stages import Stage
+from tolariad.trainer.errors import SetupRefused
 from tolariad.trainer.seeds import regrow
 
 FULL = {"rollback": {"fast_path_enabled": False}}
@@ -209,3 +213,38 @@ def test_a_rollback_in_memory_goes_over_a_cull_and_a_germination(tmp_path, calm,
         # A seed that germinates again is another one: no number is used twice.
         assert [one.germination for one in of(events, sd.SeedMoved) if one.stage is Stage.GERMINATED] == [1, 2]
         assert model[3].stage is Stage.TRAINING
+
+
+def test_a_loop_of_ones_own_trains_seeds_from_one_loss_only(tmp_path):
+    """Each step updates the seed; several updates of a step are refused at the first call."""
+    model, task = network(), Gardener({2: PLAN[2], 3: PLAN[3]})
+    task.run = made(tmp_path / "run", **FULL)
+    run = task.run.run(model, sgd(model), DataLoader(data(), 12))
+    made_steps, weights = 0, []
+    for _ in run.epochs(1):
+        for inputs, targets in run.batches():
+            run.step(functional.cross_entropy(model(inputs), targets))
+            made_steps += 1
+            task.on_step_end(model, made_steps)
+            if model[3].seed is not None:
+                weights.append(model[3].seed.branch[2].weight.clone())
+
+    assert moves(tmp_path / "run") == [("a", Stage.GERMINATED, 3), ("a", Stage.TRAINING, 4)]
+    assert not weights[0].any()
+    assert weights[-1].any()
+    assert of(events_of(tmp_path / "run"), lr.LrViolationDetected) == []
+
+    model = network()
+    other = made(tmp_path / "other", **FULL).run(model, sgd(model), DataLoader(data(), 12))
+
+    def updates():
+        for _ in other.epochs(1):
+            for inputs, targets in other.batches():
+                other.update("host", functional.cross_entropy(model(inputs), targets))
+
+    with pytest.raises(SetupRefused, match="which of several losses a seed is to learn from"):
+        updates()
+
+
+def sgd(model):
+    return torch.optim.SGD(model.parameters(), lr=0.01)

@@ -96,8 +96,11 @@ def _built(e: tv.ExecutionContextRecorded) -> str:
     a_epoch = f", {counted(e.steps_per_epoch, 'step')} an epoch" if e.steps_per_epoch else ""
     where = f"{e.environment.device}, torch {e.environment.torch}"
     other = f" Other data were accepted: {e.other_data.rstrip('.')}." if e.other_data else ""
-    notes = f" Note{because(listed(e.notes))}" if e.notes else ""
-    return f"Trainer {e.incarnation} built the model: {e.parameters} parameters{a_epoch}, on {where}.{other}{notes}"
+    if e.former_steps_per_epoch:
+        other = f"{other} An epoch had {counted(e.former_steps_per_epoch, 'step')} before."
+    # What differs from before is reported at once, and is not to be lost among the notes.
+    more = other or (f" Note{because(listed(e.notes))}" if e.notes else "")
+    return f"Trainer {e.incarnation} built the model: {e.parameters} parameters{a_epoch}, on {where}.{more}"
 
 
 def _scheduled(e: tv.SchedulingRecorded) -> str:

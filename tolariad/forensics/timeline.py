@@ -35,7 +35,8 @@ class Brief(msgspec.Struct, frozen=True, gc=False):
     reason: str | None = None
     finding: str | None = None
     checkpoint: Any = None
-    slot: str | None = None
+    # Of a seed, a name; of a snapshot, a number.
+    slot: str | int | None = None
 
     def is_of(self, kind: str) -> bool:
         """Return whether it is of this type.

@@ -76,7 +76,7 @@ _NEVER: Final = {
     "memory": "was never short of memory",
     "seed": "moved no seed, and no move was ordered",
     "strategy": "never asked a strategy",
-    "hyperparameters": "changed no hyper-parameter of an optimizer but the rate",
+    "hyperparameters": "changed no value of an optimizer but its rate",
 }
 # The events that end what an event began, without being caused by it.
 _ENDED_BY: Final = {

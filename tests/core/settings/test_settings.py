@@ -154,7 +154,7 @@ def test_values_that_contradict_each_other_are_found(document, path):
         ("lrr", "no breaker with this name.*did you mean lr"),
         ("lr_stepp", "no breaker with this name.*did you mean lr_step"),
         ("zzzz", "no breaker with this name; the breakers are lr, "),
-        ("group_addition", "this breaker would never open: there are no seeds yet"),
+        ("group_addition", "this breaker would never open: no change of a model is timed yet"),
         ("journal_append", "this breaker would never open: an overrun of this budget is recorded"),
         ("full_rollback", "this breaker would never open: an overrun"),
         ("telemetry_queue", "this breaker would never open"),

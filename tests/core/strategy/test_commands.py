@@ -55,7 +55,10 @@ def test_a_seed_germinates_by_the_rules_that_hold_for_operators():
     [
         (seed("third"), "there is no slot 'third'; there are first, second"),
         (seed(stage=Stage.BLENDING), "slot first is empty"),
-        (seed(blueprint="bottelneck"), "there is no blueprint 'bottelneck' (did you mean bottleneck?)"),
+        (
+            seed(blueprint="bottelneck"),
+            "there is no blueprint 'bottelneck'; there are bottleneck; did you mean bottleneck?",
+        ),
         (adjust(optimizer="generator", lr=0.1), "there is no optimizer or group 'generator'"),
         (adjust(lr=50.0), "learning_rate.max_order_factor"),
         (rollback(epoch=9), "epoch 9 is not reached yet"),

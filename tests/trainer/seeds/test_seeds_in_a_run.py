@@ -133,7 +133,13 @@ def test_a_checkpoint_of_a_model_with_empty_slots_has_no_more_files(trained):
 
 @pytest.mark.parametrize(
     ("task", "options"),
-    [("Clips", {}), ("Parts", {}), ("Seeded", {"accumulate": 2}), ("Seeded", {"precision": "bf16"})],
+    [
+        ("Clips", {}),
+        ("Parts", {}),
+        ("Seeded", {"accumulate": 2}),
+        ("Seeded", {"precision": "bf16"}),
+        ("Seeded", {"precision": "fp16"}),
+    ],
 )
 def test_other_ways_to_train_resume_with_seeds_too(trained, task, options):
     """A task that clips, several optimizers, accumulation, half precision."""

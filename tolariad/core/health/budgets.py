@@ -59,8 +59,7 @@ _safety = functools.partial(Budget, kind="safety")
 # Budgets that nothing measures yet, with the reason.
 _UNMEASURED: Final[Mapping[str, str]] = {
     "checkpoint_strategy": "its state is a few bytes of the piece with the rest",
-    **dict.fromkeys(("group_addition", "parameter_addition", "seed_registry"), "there are no seeds yet"),
-    **dict.fromkeys(("checkpoint_seeds", "full_seeds", "memory_morphogenetic"), "there are no seeds yet"),
+    **dict.fromkeys(("group_addition", "parameter_addition", "seed_registry"), "no change of a model is timed yet"),
     **dict.fromkeys(("importance_overhead", "prune_rollback"), "nothing is pruned yet"),
     **dict.fromkeys(("telemetry_batch", "telemetry_put", "telemetry_queue"), "there is no telemetry bus yet"),
     "memory_telemetry": "there is no telemetry bus yet",

@@ -74,8 +74,10 @@ def move(
 ) -> Found:
     """Return the event that orders a move to `stage`, or why there is none.
 
-    `blueprint` and `parameters` are used with GERMINATED only.
+    `blueprint` and `parameters` are used with GERMINATED only. `Name` is enough for `file.py:Name`, if that is the only
+    blueprint of this name.
     """
+    blueprint = _whole_name(state, blueprint)
     refused = _refused(state, slot, stage)
     if refused is None and stage is Stage.GERMINATED:
         refused = _refused_germination(state, slot, blueprint, parameters or {})
@@ -130,9 +132,9 @@ def _refused_germination(state: Reads, slot: str, blueprint: str, parameters: Ma
     # A path or a module is none of them, unless the configuration names it: an order must not bring code of its own.
     known = state.seeds.blueprints
     if blueprint not in known:
-        what = f"there is no blueprint {shown(blueprint)}{did_you_mean(nearest(blueprint, known))}"
+        near, what = did_you_mean(nearest(blueprint, known)), f"there is no blueprint {shown(blueprint)}"
         own = "; `seeds.blueprints` of the configuration adds one of your own" if ":" in blueprint else ""
-        return NotMoved("NotFound", f"{what}; there are {_known_blueprints(state)}{own}")
+        return NotMoved("NotFound", f"{what}; there are {_known_blueprints(state)}{own}{near}")
     if len(parameters) > PARAMETERS_MAX:
         return NotMoved("Refused", f"a blueprint takes at most {PARAMETERS_MAX} parameters, not {len(parameters)}")
     if wrong := next((name for name, value in parameters.items() if not isfinite(value)), None):
@@ -152,10 +154,17 @@ def _refused_germination(state: Reads, slot: str, blueprint: str, parameters: Ma
 def _unknown_slot(state: Reads, slot: str) -> str:
     names = [one.name for one in state.seeds.slots]
     if names:
-        return f"there is no slot {shown(slot)}{did_you_mean(nearest(slot, names))}; there are {listed(names)}"
+        return f"there is no slot {shown(slot)}; there are {listed(names)}{did_you_mean(nearest(slot, names))}"
     if not state.progress.environment:
         return f"there is no slot {shown(slot)}: the trainer is still being built"
     return f"there is no slot {shown(slot)}: the model has no slots for seeds; docs/growing.md says how to give it some"
+
+
+def _whole_name(state: Reads, blueprint: str) -> str:
+    """Return the known blueprint that is called so, or the text itself."""
+    known = state.seeds.blueprints
+    found = [one for one in known if one.endswith(f":{blueprint}")] if blueprint not in known else []
+    return found[0] if len(found) == 1 else blueprint
 
 
 def _known_blueprints(state: Reads) -> str:

@@ -75,8 +75,15 @@ def ready(state: Reads, report: tv.ReadyReport, _: At[Reads]) -> Decision:
             "and start with --retry --accept-config"
         )
         return Decision((rv.RunFailed(kind=rv.FailureKind.CONFIGURATION, why=why),))
-    incarnation, hash_ = state.trainer.incarnation, environment_hash(report.environment)
-    return Decision((tv.ExecutionContextRecorded.of(report, incarnation=incarnation, hash=hash_, other_data=other),))
+    former = state.progress.steps_per_epoch if state.progress.step else 0
+    built = tv.ExecutionContextRecorded.of(
+        report,
+        incarnation=state.trainer.incarnation,
+        hash=environment_hash(report.environment),
+        other_data=other,
+        former_steps_per_epoch=former if former != report.steps_per_epoch else 0,
+    )
+    return Decision((built,))
 
 
 def train(state: Reads, event: tv.ExecutionContextRecorded, _: At[Reads]) -> Decision:

@@ -73,8 +73,9 @@ class TrainerStarted(Event, frozen=True, kw_only=True):
 class ExecutionContextRecorded(Event, frozen=True, kw_only=True):
     """A trainer was built, in this execution context. `hash` is compared before a differing re-run may stop the run.
 
-    `steps_per_epoch`: 0 if only the data tells. `other_data`: how the data differ from those before, if the start
-    allowed that they do (DaemonStarted.accept_data).
+    `steps_per_epoch`: 0 if only the data tells. `former_steps_per_epoch`: those before, if they were others: batches of
+    another size, or another length. `other_data`: how the data differ from those before, if the start allowed that they
+    do (DaemonStarted.accept_data).
     """
 
     incarnation: int
@@ -84,6 +85,7 @@ class ExecutionContextRecorded(Event, frozen=True, kw_only=True):
     steps_per_epoch: int
     notes: tuple[str, ...] = ()
     other_data: str = ""
+    former_steps_per_epoch: int = 0
 
 
 class SchedulingRecorded(Event, frozen=True, kw_only=True):

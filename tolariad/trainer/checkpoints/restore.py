@@ -230,9 +230,14 @@ def restore(
     scaling = loaded.state.get("scaling")
     if setup.scaling is not None and scaling is not None:
         setup.scaling.load(made(scaling, device))
-    for owner, tree in zip(setup.owners, loaded.optimizers.values(), strict=True):
-        restore_optimizer(owner.optimizer, tree, device, copy)
+    trees = dict(zip(setup.owners, loaded.optimizers.values(), strict=True))
+    for owner in setup.host:
+        restore_optimizer(owner.optimizer, trees[owner], device, copy)
     done("optimizer")
+    if setup.garden.active:
+        for owner in setup.garden.owned_by_seeds():
+            restore_optimizer(owner.optimizer, trees[owner], device, copy)
+        done("seeds")
     rates = made(loaded.state.get("rates"), device)
     setup.rates.restored(rates, loaded.position.step, loaded.position.epoch)
     setup.garden.load(loaded.slots, loaded.position.step)

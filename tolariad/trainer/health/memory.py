@@ -58,7 +58,14 @@ class MemoryBudgetManager:
         if self._clock() - self._collected >= COLLECTION_S:
             self.collect()
         setup = self._setup
-        return memory_shares(setup.model, setup.owners, setup.device, self._saver.copy_bytes)
+        found = memory_shares(setup.model, setup.host, setup.device, self._saver.copy_bytes)
+        if setup.garden.active:
+            # Their parameters are a part of the model's too.
+            of_seeds = memory_shares(
+                torch.nn.ModuleList(setup.garden.modules), setup.garden.owned_by_seeds(), setup.device, 0
+            )
+            found["memory_morphogenetic"] = sum(of_seeds.values())
+        return found
 
     def collect(self) -> None:
         """Free what only cycles hold; if memory is short, return free memory to the system and to the device."""

@@ -174,6 +174,11 @@ class Garden:
         """The names of the blueprints that may be ordered: built in, installed and configured. None without slots."""
         return tuple(dict.fromkeys((*blueprint_names(), *self._configured))) if self.plots else ()
 
+    @property
+    def modules(self) -> list[nn.Module]:
+        """The modules of all seeds, in the order of the slots."""
+        return [module for plot in self.growing if (module := plot.slot.seed) is not None]
+
     def owned_by_seeds(self) -> list[Owner]:
         """Return the owners of the seeds' parameters, in the order of the slots."""
         return self._owners[len(self._host) :]
