@@ -7,17 +7,19 @@ import signal
 
 import pytest
 
-from tests.daemon.harness import CallFailed, of_type
+from tests.daemon.harness import SETS, CallFailed, of_type
 from tolariad.core.seeds.stages import Stage
 from tolariad.core.seeds.words import SeedMoved, SeedMoveOrdered, SeedSlotsRegistered
 
 SLOTS = {"FAKE_SLOTS": "trunk,neck"}
+# The trainer of these tests knows no strategy.
+ALONE = [*SETS, "strategy=none"]
 CULLED = [Stage.CULLED, Stage.EMBARGOED, Stage.RESETTING, Stage.DORMANT]
 
 
 def test_a_move_that_is_accepted_outlives_kill_9_and_acts_once(start, run_dir):
     """The trainer stands still while the order is given, and both processes are killed: the next trainer obeys it."""
-    daemon = start(environ={**SLOTS, "FAKE_TRAINER": "crawl@4"})
+    daemon = start(environ={**SLOTS, "FAKE_TRAINER": "crawl@4"}, sets=ALONE)
     status = daemon.until(lambda status: status["step"] >= 4)
     os.kill(status["trainer"]["pid"], signal.SIGSTOP)
     given = {"slot": "trunk", "blueprint": "conv", "parameters": {"width": 2.0}, "id": "first", "reason": "it stalls"}
@@ -33,7 +35,7 @@ def test_a_move_that_is_accepted_outlives_kill_9_and_acts_once(start, run_dir):
     os.kill(status["trainer"]["pid"], signal.SIGKILL)
     assert of_type(run_dir, SeedMoved) == []
 
-    again = start(environ=SLOTS)
+    again = start(environ=SLOTS, sets=ALONE)
     assert again.wait() == 0, again.stderr
     (ordered,) = of_type(run_dir, SeedMoveOrdered)
     (moved,) = of_type(run_dir, SeedMoved)
@@ -46,7 +48,7 @@ def test_a_move_that_is_accepted_outlives_kill_9_and_acts_once(start, run_dir):
 def test_a_culled_slot_comes_back_by_itself_while_training_goes_on(start, run_dir):
     """Cull and embargo at once, the rest after an epoch; the status then shows no seed."""
     daemon = start(
-        environ={**SLOTS, "FAKE_STEP_S": "0.01", "FAKE_EPOCH": "20"}, epochs=6, sets=["seeds.embargo_epochs=1"]
+        environ={**SLOTS, "FAKE_STEP_S": "0.01", "FAKE_EPOCH": "20"}, epochs=6, sets=[*ALONE, "seeds.embargo_epochs=1"]
     )
     daemon.until(lambda status: status["step"] >= 2)
     daemon.call("SeedsGerminate", slot="neck", blueprint="conv")
