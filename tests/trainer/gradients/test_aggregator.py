@@ -22,6 +22,7 @@ from tests.trainer.gradients.models import (
     retained,
 )
 from tolariad.trainer.gradients import MultiSeedGradientAggregator, SeedGradientInfo
+from tolariad.trainer.gradients.sources import weigh
 
 # -- one backward pass -------------------------------------------------------------------------------------------------
 
@@ -70,6 +71,19 @@ def test_between_checks_the_gradients_are_the_sum():
         if not checked[-1]:
             assert all_close(gradients_of(model), expected, 1e-15)
     assert checked == [True, False, False, True, False, False, True]
+
+
+@pytest.mark.parametrize("isolated", [True, False])
+def test_a_loss_scale_scales_every_gradient(isolated):
+    """With a scale of 2^16, as in an fp16 run, all gradients are exactly so much larger."""
+    found = []
+    for scale in (1.0, 2.0**16):
+        model, losses = forked(6, isolated=isolated, dtype=torch.float32)
+        weighed = weigh(losses["host"], infos(losses), 5, (1, 10), {})
+        aggregator().add_gradients(losses["host"], weighed, 1, scale=lambda first, by=scale: first * by)
+        found.append({name: gradient / scale for name, gradient in gradients_of(model).items()})
+
+    assert all_equal(*found)
 
 
 def test_gradients_are_added_to_those_that_are_there():

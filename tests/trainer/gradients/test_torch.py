@@ -240,6 +240,28 @@ def test_gradients_do_not_change_when_the_rows_are_used_again():
     assert all(live.untyped_storage().nbytes() == live.nbytes for live, _ in kept)
 
 
+def test_a_gradient_that_is_missing_leaves_nothing_of_the_step_before():
+    """In the second step a function gives no gradient: the row of the first step must not stand for it."""
+    gives = [True]
+
+    class Sometimes(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, value):
+            return value * 2.0
+
+        @staticmethod
+        def backward(ctx, gradient):
+            return 2.0 * gradient if gives[0] else None
+
+    model, of = Case(), aggregator()
+    for gives[0] in (True, False):
+        model.zero_grad(set_to_none=True)
+        host = Sometimes.apply(model.a).sum() + model.scale
+        of.backward_with_aggregation(model, host, [one_loss(model.a.sum(), stage=Stage.SHADOWING)], 4, 1, 10, step=1)
+
+    assert torch.equal(model.a.grad, torch.full_like(model.a, 0.5))
+
+
 def test_a_retained_graph_can_be_used_again():
     """With `retain_graph` the same losses give the same gradients once more, with and without shared parameters."""
     for every in (1, 2):
