@@ -6,9 +6,10 @@ Promise: a run that asks nobody loads neither the strategy's code nor protobuf.
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from tolariad.core.inputs import StrategyReply, VoteGiven
 from tolariad.core.run.slice import TRAINING
@@ -22,6 +23,8 @@ from tolariad.supervisor.output import Sink
 
 if TYPE_CHECKING:
     from tolariad.supervisor.asking import StrategyAsker
+
+_log: Final = logging.getLogger(__name__)
 
 
 class Asking:
@@ -57,14 +60,23 @@ class Asking:
 
     @staticmethod
     async def _obey(asker: asyncio.Task[StrategyAsker], effect: AskStrategy | AskVote, state: RunState) -> None:
-        (await asyncio.shield(asker)).obey(effect, state)
+        try:
+            found = await asyncio.shield(asker)
+        except Exception:  # noqa: BLE001 - the kernel ends the question by its deadline, and the run goes on
+            _log.exception("The strategy cannot be asked")
+            return
+        found.obey(effect, state)
 
     async def close(self) -> None:
         """End the strategy, and everything that it started."""
         for task in tuple(self._orders):
             task.cancel()
-        if self._asker is not None:
+        if self._asker is None:
+            return
+        try:
             await (await self._asker).close()
+        except Exception:  # noqa: BLE001 - the daemon must leave in any case
+            _log.exception("The strategy was not ended in order")
 
 
 def _load() -> None:
