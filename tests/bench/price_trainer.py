@@ -13,7 +13,7 @@ import random
 import resource
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -124,13 +124,13 @@ class Priced(loop.Trainer):
         self._block = Block(self._feed_epoch(epoch, start))
         return iter(self._block)
 
-    def _epoch(self) -> None:
+    def _epoch(self) -> loop.Flow:
         names = ["tolariad", *self._loops]
         self._random.shuffle(names)
         found: dict[str, Any] = {}
         for name in names:
             if name == "tolariad":
-                found[name] = self._own_epoch()
+                found[name] = yield from self._own_epoch()
                 continue
             run, batches = self._loops[name]
             if isinstance(run, price_loops.Bare):
@@ -141,11 +141,11 @@ class Priced(loop.Trainer):
             found[name] = block.found()
         self._rounds.append(found)
 
-    def _own_epoch(self) -> dict[str, Any]:
+    def _own_epoch(self) -> Generator[Any, None, dict[str, Any]]:
         self._waits_ns.clear()
-        price_loops.moved(self._setup.model, self._setup.optimizer, self._random)
+        price_loops.moved(self.setup.model, self.setup.optimizer, self._random)
         before = daemon_cpu_ns()
-        super()._epoch()
+        yield from super()._epoch()
         assert self._block is not None
         after = daemon_cpu_ns()
         threads = sorted(((after[one] - before.get(one, 0)) / self._block.steps / 1e3 for one in after), reverse=True)

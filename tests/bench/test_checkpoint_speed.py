@@ -163,7 +163,7 @@ def peers(folder: Path, millions: float) -> dict[str, tuple[float, float]]:
     import torch.distributed.checkpoint as dcp
 
     setup = trained(millions)
-    state = {"model": setup.model.state_dict(), "optimizer": setup.optimizer.state_dict()}
+    state = {"model": setup.model.state_dict(), "optimizer": setup.owners[0].optimizer.state_dict()}
     flat = {f"model.{k}": v for k, v in state["model"].items()}
     flat |= {f"o.{n}.{k}": v for n, held in state["optimizer"]["state"].items() for k, v in held.items()}
 
