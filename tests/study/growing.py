@@ -25,7 +25,7 @@ from tolariad.trainer.seeds import SeedSlot, find_blueprint, slots_of
 from tolariad.trainer.tasks.digits import read_digits
 
 HELD_OUT = 360
-BATCH = 48
+BATCH = 64
 WIDENING = f"{ROOT / 'examples' / 'growing' / 'blueprint.py'}:Widening"
 BUILT_IN = ("bottleneck", "conv", "low_rank")
 
@@ -65,9 +65,7 @@ def with_modules(model: nn.Sequential, fossils: tuple[tuple[str, str], ...], see
     with torch.random.fork_rng():
         torch.manual_seed(seed)
         built = {slot: find_blueprint(name).build(torch.zeros(shapes[slot])) for slot, name in fossils}
-    return nn.Sequential(
-        *(built.get(one.name, nn.Identity()) if isinstance(one, SeedSlot) else one for one in model)
-    )
+    return nn.Sequential(*(built.get(one.name, nn.Identity()) if isinstance(one, SeedSlot) else one for one in model))
 
 
 def parts(seed: int) -> list[TensorDataset]:

@@ -35,7 +35,8 @@ class Brief(msgspec.Struct, frozen=True, gc=False):
     reason: str | None = None
     finding: str | None = None
     checkpoint: Any = None
-    slot: str | None = None
+    # The name of a slot for a seed, or the number of a snapshot's slot in memory.
+    slot: Any = None
 
     def is_of(self, kind: str) -> bool:
         """Return whether it is of this type.
