@@ -44,10 +44,11 @@ def config(tmp_path):
 
 
 def test_the_example_grows_in_both_slots_also_over_a_kill(tmp_path, config, template):
-    """Killed amid the life of the first seed, and started again, it goes on: no step differs, no move comes twice."""
+    """Its trainer is killed while the first seed is blended in: no step differs after that, and no move comes twice."""
+    token = tmp_path / "token"
+    token.touch()
     words = ["run", config, "--dir", tmp_path / "run"]
-    template.run(words, folder=tmp_path, failpoint="step:50@1")
-    done = template.run(words, folder=tmp_path)
+    done = template.run(words, folder=tmp_path, failpoint=f"step:50@{token}")
     events = events_of(tmp_path / "run")
     moves = [(one.slot, one.stage) for one in of(events, SeedMoved)]
 
@@ -56,6 +57,7 @@ def test_the_example_grows_in_both_slots_also_over_a_kill(tmp_path, config, temp
     assert len(of(events, TrainingStarted)) == 2
     assert [one.first_difference for one in of(events, RerunFinished)] == [None]
     assert [stage for slot, stage in moves if slot == "early"][: len(GROWTH) - 1] == list(GROWTH[:-1])
+    assert len(set(moves)) == len(moves)
     assert "late" in {slot for slot, _ in moves}
     blueprints = {one.blueprint for one in of(events, SeedMoved) if one.stage is GROWTH[0]}
     assert blueprints == {f"{EXAMPLE}/blueprint.py:Widening"}

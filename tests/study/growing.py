@@ -21,7 +21,7 @@ from tests.study.study import events_of, of
 from tolariad import Tolaria
 from tolariad.core.seeds.stages import Stage
 from tolariad.core.seeds.words import SeedMoved
-from tolariad.trainer.seeds import SeedSlot, find_blueprint, slots_of
+from tolariad.trainer.seeds import SeedSlot, find_blueprint
 from tolariad.trainer.tasks.digits import read_digits
 
 HELD_OUT = 360
