@@ -10,6 +10,9 @@ import pytest
 import journal
 from journal.reader import Reader
 from tests.control.fakes import START_NS
+from tolariad.core.seeds.stages import Stage
+from tolariad.core.seeds.words import SeedMoveOrdered
+from tolariad.core.snapshots.words import SnapshotBegun
 from tolariad.core.steps import words as sv
 from tolariad.core.vocabulary import encode_event
 from tolariad.forensics import timeline
@@ -151,3 +154,13 @@ def test_an_event_of_a_newer_version_is_shown_like_any_other(run_dir):
         (entry,) = timeline.forwards(reader, Query(types=("Moon",), pattern=re.compile("phase")))
 
     assert timeline.decode_fields(entry.event)["moon"] == {"phase": [1, b"\x02"]}
+
+
+def test_a_slot_is_a_name_or_a_number():
+    """Seeds have names for their slots, and snapshots numbers; both stand in one journal."""
+    seed = timeline.brief(encode_event(SeedMoveOrdered(slot="3", stage=Stage.CULLED)))
+    snapshot = timeline.brief(encode_event(SnapshotBegun(id="s1", slot=3)))
+
+    assert seed.is_of("SeedMoveOrdered:3")
+    assert not snapshot.is_of("SeedMoveOrdered:3")
+    assert snapshot.is_of("SnapshotBegun")

@@ -12,6 +12,7 @@ import click
 from tolariad.cli import output, runs
 from tolariad.cli.errors import Exit
 from tolariad.cli.orders import Parameters, sends, takes_run
+from tolariad.core.phrases import last_name
 from tolariad.forensics.words import safe
 
 if TYPE_CHECKING:
@@ -76,7 +77,7 @@ def _number(value: float | None) -> str:
 
 def _seed(slot: Mapping[str, Any]) -> str:
     """Return what there is to say of the seed: blueprint, the pending move, the last one."""
-    parts = [f"{slot['blueprint']} (no. {slot['number']})"] if slot["number"] is not None else []
+    parts = [f"{last_name(slot['blueprint'])} (no. {slot['number']})"] if slot["number"] is not None else []
     parts += [f"pending: {slot['waiting']}"] if slot["waiting"] else []
     parts += [f"in quarantine as {slot['quarantine']}"] if slot["quarantine"] else []
     parts += [f"free after epoch {slot['free_after']}"] if slot["free_after"] is not None else []

@@ -55,6 +55,12 @@ def size(count: int) -> str:
     return f"{amount:.1f} TB"
 
 
+def last_name(name: str) -> str:
+    """Return what is called so in a file: `Name` of `/a/file.py:Name`. Any other name is returned whole."""
+    place, _, last = name.rpartition(":")
+    return last if place.endswith(".py") else name
+
+
 def last_line(text: str) -> str:
     """Return the last line that is not empty, or the empty string."""
     return next((line.strip() for line in reversed(text.splitlines()) if line.strip()), "")

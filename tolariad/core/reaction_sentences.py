@@ -16,7 +16,7 @@ from tolariad.core.health import budget_words as bv
 from tolariad.core.health import quarantine_words as qn
 from tolariad.core.health import words as hv
 from tolariad.core.learning_rate.group import Group
-from tolariad.core.phrases import because, by, counted, listed, size
+from tolariad.core.phrases import because, by, counted, last_name, listed, size
 from tolariad.core.rates import words as lr
 from tolariad.core.rollback import words as rb
 from tolariad.core.seeds import words as sd
@@ -83,7 +83,7 @@ def _slots(e: sd.SeedSlotsRegistered) -> str:
 
 
 def _move_ordered(e: sd.SeedMoveOrdered) -> str:
-    grown = f" from blueprint {e.blueprint}" if e.blueprint else ""
+    grown = f" from blueprint {last_name(e.blueprint)}" if e.blueprint else ""
     return f"The seed in slot {e.slot} is to move to {e.stage.name}{grown}, ordered{by(e)}"
 
 
@@ -92,7 +92,7 @@ def _moved(e: sd.SeedMoved) -> str:
     match e.stage:
         case Stage.GERMINATED:
             added = counted(e.parameters_added, "parameter")
-            return f"A seed germinated in slot {e.slot} {at}: {e.blueprint}, {added}."
+            return f"A seed germinated in slot {e.slot} {at}: {last_name(e.blueprint)}, {added}."
         case Stage.BLENDING:
             return f"The seed in slot {e.slot} is blended in over {counted(e.blend_steps, 'step')}, {at}."
         case Stage.FOSSILIZED:

@@ -1,0 +1,151 @@
+"""Runs of a host that grows, of the host alone, and of one that has the grown size from the start: on digits.
+
+The host is the narrow network of examples/growing. Its seeds are grown by the default policy. The run of the final size
+has the same modules from the first step on, as ordinary parts of the model. The policy looks at the validation; the
+accuracy is that on other digits, which no run has seen. Data, network and order of the data are drawn from the seed.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+from tests.house.tree import ROOT
+from tests.study.study import events_of, of
+from tolariad import Tolaria
+from tolariad.core.seeds.stages import Stage
+from tolariad.core.seeds.words import SeedMoved
+from tolariad.trainer.seeds import SeedSlot, find_blueprint
+from tolariad.trainer.tasks.digits import read_digits
+
+HELD_OUT = 360
+BATCH = 64
+WIDENING = f"{ROOT / 'examples' / 'growing' / 'blueprint.py'}:Widening"
+BUILT_IN = ("bottleneck", "conv", "low_rank")
+
+
+@dataclass(frozen=True)
+class Grown:
+    """The result of a run. `seconds`: processor time. `fossils`: slot and blueprint of each seed that stayed."""
+
+    accuracy: float
+    loss: float
+    parameters: int
+    seconds: float
+    germinated: int
+    fossils: tuple[tuple[str, str], ...]
+
+
+def network(seed: int) -> nn.Sequential:
+    """Return the host: two narrow convolutions with a slot after each."""
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        return nn.Sequential(
+            nn.Unflatten(1, (1, 8, 8)),
+            nn.Conv2d(1, 4, 3, stride=2, padding=1),
+            nn.ReLU(),
+            SeedSlot("early"),
+            nn.Conv2d(4, 4, 3, stride=2, padding=1),
+            nn.ReLU(),
+            SeedSlot("late"),
+            nn.Flatten(),
+            nn.Linear(16, 10),
+        )
+
+
+def with_modules(model: nn.Sequential, fossils: tuple[tuple[str, str], ...], seed: int) -> nn.Sequential:
+    """Return the host with these modules in place of its slots, and nothing in the others."""
+    shapes = {"early": (1, 4, 4, 4), "late": (1, 4, 2, 2)}
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        built = {slot: find_blueprint(name).build(torch.zeros(shapes[slot])) for slot, name in fossils}
+    return nn.Sequential(*(built.get(one.name, nn.Identity()) if isinstance(one, SeedSlot) else one for one in model))
+
+
+def parts(seed: int) -> list[TensorDataset]:
+    """Return data to train, to validate and to test with, drawn from all 1 797 digits."""
+    images, labels = read_digits()
+    order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(seed))
+    split = order[2 * HELD_OUT :], order[:HELD_OUT], order[HELD_OUT : 2 * HELD_OUT]
+    return [TensorDataset(images[part], labels[part]) for part in split]
+
+
+def train(
+    run_dir: Path,
+    seed: int,
+    model: nn.Sequential,
+    *,
+    epochs: int,
+    blueprints: tuple[str, ...] = (),
+) -> Grown:
+    """Train the model; with `blueprints` the default policy may grow seeds."""
+    trained, validated, tested = parts(seed)
+    config = {
+        "rng_seed": seed,
+        "torch_threads": 1,
+        "batch_size": BATCH,
+        "learning_rate": {"base_lr": 3e-3, "policy": "constant", "warmup_epochs": 1},
+        "strategy": "default" if blueprints else "none",
+        "seeds": {"blueprints": list(blueprints)} if blueprints else {},
+        "checkpoint_interval_epochs": 20,
+        "journal": {"sync": "batch"},
+        # A breaker that another program's load opens would stop the growth.
+        "budgets": {"act": False},
+    }
+    began = time.process_time()
+    result = Tolaria({"tolaria": config}, run_dir=run_dir).train(
+        model, DataLoader(trained, batch_size=BATCH, shuffle=True), DataLoader(validated, batch_size=HELD_OUT), epochs
+    )
+    seconds = time.process_time() - began
+    assert result.phase == "completed", result
+    moves = of(events_of(run_dir), SeedMoved)
+    images, labels = tested.tensors
+    model.eval()
+    with torch.no_grad():
+        logits = model(images)
+    fossils = {one.slot: "" for one in moves if one.stage is Stage.FOSSILIZED}
+    for one in moves:
+        if one.stage is Stage.GERMINATED and one.slot in fossils:
+            fossils[one.slot] = one.blueprint
+    return Grown(
+        accuracy=(logits.argmax(1) == labels).float().mean().item(),
+        loss=nn.functional.cross_entropy(logits, labels).item(),
+        parameters=sum(one.numel() for one in model.parameters()),
+        seconds=seconds,
+        germinated=sum(one.stage is Stage.GERMINATED for one in moves),
+        fossils=tuple(fossils.items()),
+    )
+
+
+def compared(folder: Path, seed: int, epochs: int) -> dict[str, Grown]:
+    """Return the three runs of one seed, by name."""
+    host = train(folder / f"host-{seed}", seed, network(seed), epochs=epochs)
+    grown = train(folder / f"grown-{seed}", seed, network(seed), epochs=epochs, blueprints=(WIDENING,))
+    whole = with_modules(network(seed), grown.fossils, seed)
+    final = train(folder / f"final-{seed}", seed, whole, epochs=epochs)
+    return {"host alone": host, "host with seeds": grown, "final size from the start": final}
+
+
+def row(name: str, runs: list[Grown]) -> str:
+    """Return a row of the table: means, and the standard deviation of the accuracy."""
+    accuracies = [100 * one.accuracy for one in runs]
+    spread = statistics.stdev(accuracies) if len(runs) > 1 else 0.0
+    sizes = sorted({one.parameters for one in runs})
+    size = f"{sizes[0]}" if len(sizes) == 1 else f"{sizes[0]} to {sizes[-1]}"
+    means = [statistics.fmean(found) for found in ([one.loss for one in runs], [one.seconds for one in runs])]
+    seeds = f"{sum(len(one.fossils) for one in runs)} of {sum(one.germinated for one in runs)}"
+    return (
+        f"| {name} | {statistics.fmean(accuracies):.2f} % ± {spread:.2f} | {means[0]:.3f} | {size} "
+        f"| {means[1]:.1f} s | {seeds} |"
+    )
+
+
+HEAD = """
+| run | accuracy | loss | parameters | processor time | seeds that stayed |
+|---|---|---|---|---|---|"""
