@@ -32,7 +32,7 @@ BUILT_IN = ("bottleneck", "conv", "low_rank")
 
 @dataclass(frozen=True)
 class Grown:
-    """The result of a run. `seconds`: processor time. `seeds`: slot and blueprint of each seed in the model at the end."""
+    """The result of a run. `seconds`: processor time. `seeds`: slot and blueprint of each in the model at the end."""
 
     accuracy: float
     loss: float

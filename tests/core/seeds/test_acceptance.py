@@ -108,7 +108,7 @@ def test_an_unknown_blueprint_is_refused_and_so_is_code_that_an_order_brings():
 def test_a_blueprint_of_a_file_may_be_ordered_by_its_last_name():
     """The order holds the whole name. Two of the same name must be told apart."""
     world = world_at()
-    known = replace(world.state.seeds, blueprints=("conv", "/a/mine.py:Mine", "/a/mine.py:Two", "/b/mine.py:Two"))
+    known = replace(world.state.seeds, blueprints=("/a/mine.py:Mine", "/a/mine.py:Two", "/b/mine.py:Two"))
     world.state = replace(world.state, seeds=known)
     refused(world.germinate(blueprint="Two"), "NotFound", "/a/mine.py:Two", "/b/mine.py:Two")
     refused(world.germinate(blueprint="ine"), "NotFound")
