@@ -45,6 +45,8 @@ SOURCES = (
     "tests/library/test_extend.py",
     "tests/library/test_emergency.py",
     "tests/library/test_backing_off.py",
+    "tests/library/test_seeds.py",
+    "tests/daemon/test_seeds.py",
     "tests/library/test_strategy.py",
     "tests/daemon/test_strategy.py",
     "tests/daemon/test_fast_rollback.py",

@@ -32,14 +32,14 @@ BUILT_IN = ("bottleneck", "conv", "low_rank")
 
 @dataclass(frozen=True)
 class Grown:
-    """The result of a run. `seconds`: processor time. `fossils`: slot and blueprint of each seed that stayed."""
+    """The result of a run. `seconds`: processor time. `seeds`: slot and blueprint of each in the model at the end."""
 
     accuracy: float
     loss: float
     parameters: int
     seconds: float
     germinated: int
-    fossils: tuple[tuple[str, str], ...]
+    seeds: tuple[tuple[str, str], ...]
 
 
 def network(seed: int) -> nn.Sequential:
@@ -59,12 +59,12 @@ def network(seed: int) -> nn.Sequential:
         )
 
 
-def with_modules(model: nn.Sequential, fossils: tuple[tuple[str, str], ...], seed: int) -> nn.Sequential:
+def with_modules(model: nn.Sequential, seeds: tuple[tuple[str, str], ...], seed: int) -> nn.Sequential:
     """Return the host with these modules in place of its slots, and nothing in the others."""
     shapes = {"early": (1, 4, 4, 4), "late": (1, 4, 2, 2)}
     with torch.random.fork_rng():
         torch.manual_seed(seed)
-        built = {slot: find_blueprint(name).build(torch.zeros(shapes[slot])) for slot, name in fossils}
+        built = {slot: find_blueprint(name).build(torch.zeros(shapes[slot])) for slot, name in seeds}
     return nn.Sequential(*(built.get(one.name, nn.Identity()) if isinstance(one, SeedSlot) else one for one in model))
 
 
@@ -109,17 +109,15 @@ def train(
     model.eval()
     with torch.no_grad():
         logits = model(images)
-    fossils = {one.slot: "" for one in moves if one.stage is Stage.FOSSILIZED}
-    for one in moves:
-        if one.stage is Stage.GERMINATED and one.slot in fossils:
-            fossils[one.slot] = one.blueprint
+    planted = {one.slot: one.blueprint for one in moves if one.stage is Stage.GERMINATED}
+    slots = [one.name for one in model if isinstance(one, SeedSlot) and one.seed is not None]
     return Grown(
         accuracy=(logits.argmax(1) == labels).float().mean().item(),
         loss=nn.functional.cross_entropy(logits, labels).item(),
         parameters=sum(one.numel() for one in model.parameters()),
         seconds=seconds,
         germinated=sum(one.stage is Stage.GERMINATED for one in moves),
-        fossils=tuple(fossils.items()),
+        seeds=tuple((slot, planted[slot]) for slot in slots),
     )
 
 
@@ -127,7 +125,7 @@ def compared(folder: Path, seed: int, epochs: int) -> dict[str, Grown]:
     """Return the three runs of one seed, by name."""
     host = train(folder / f"host-{seed}", seed, network(seed), epochs=epochs)
     grown = train(folder / f"grown-{seed}", seed, network(seed), epochs=epochs, blueprints=(WIDENING,))
-    whole = with_modules(network(seed), grown.fossils, seed)
+    whole = with_modules(network(seed), grown.seeds, seed)
     final = train(folder / f"final-{seed}", seed, whole, epochs=epochs)
     return {"host alone": host, "host with seeds": grown, "final size from the start": final}
 
@@ -139,13 +137,13 @@ def row(name: str, runs: list[Grown]) -> str:
     sizes = sorted({one.parameters for one in runs})
     size = f"{sizes[0]}" if len(sizes) == 1 else f"{sizes[0]} to {sizes[-1]}"
     means = [statistics.fmean(found) for found in ([one.loss for one in runs], [one.seconds for one in runs])]
-    seeds = f"{sum(len(one.fossils) for one in runs)} of {sum(one.germinated for one in runs)}"
+    stayed = f"{sum(len(one.seeds) for one in runs)} of {sum(one.germinated for one in runs)}"
     return (
         f"| {name} | {statistics.fmean(accuracies):.2f} % ± {spread:.2f} | {means[0]:.3f} | {size} "
-        f"| {means[1]:.1f} s | {seeds} |"
+        f"| {means[1]:.1f} s | {stayed} |"
     )
 
 
 HEAD = """
-| run | accuracy | loss | parameters | processor time | seeds that stayed |
+| run | accuracy | loss | parameters | processor time | seeds at the end |
 |---|---|---|---|---|---|"""

@@ -18,8 +18,8 @@ EPOCHS = 60
 
 def test_the_final_size_is_the_host_with_the_grown_modules():
     """At its first step it computes what the host does, with the parameters of both."""
-    host, fossils = network(1), (("early", WIDENING), ("late", WIDENING))
-    final = with_modules(network(1), fossils, 1)
+    host, seeds = network(1), (("early", WIDENING), ("late", WIDENING))
+    final = with_modules(network(1), seeds, 1)
     images = torch.rand(5, 64)
 
     assert sum(one.numel() for one in final.parameters()) == sum(one.numel() for one in host.parameters()) + 2 * 660
@@ -44,7 +44,7 @@ def test_a_row_has_the_mean_and_the_spread():
 
 @pytest.mark.study
 def test_the_default_policy_grows_seeds_that_stay(quick_path):
-    """Five seeds. The table is printed whatever it shows; at least one seed must have gone through its whole life."""
+    """Five seeds. The table is printed whatever it shows; at least one seed must be in its model at the end."""
     torch.set_num_threads(1)
     found: dict[str, list[Grown]] = {}
     for seed in SEEDS[: int(os.environ.get("TOLARIA_STUDY_SEEDS", len(SEEDS)))]:
@@ -53,7 +53,7 @@ def test_the_default_policy_grows_seeds_that_stay(quick_path):
             print(f"seed {seed}, {name}: {one}", flush=True)
     print("\n".join([HEAD, *(row(name, runs) for name, runs in found.items())]))
 
-    assert any(one.fossils for one in found["host with seeds"])
+    assert any(one.seeds for one in found["host with seeds"])
     assert all(one.germinated == 0 for name in found if name != "host with seeds" for one in found[name])
     sizes = [[one.parameters for one in found[name]] for name in ("host with seeds", "final size from the start")]
     assert sizes[0] == sizes[1]
