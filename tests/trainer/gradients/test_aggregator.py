@@ -194,7 +194,7 @@ def test_half_precision_gradients_have_a_norm_beyond_its_range():
     parameter = torch.nn.Parameter(torch.zeros(70_000, dtype=torch.float16))
     parameter.grad = torch.full_like(parameter, 300.0)
 
-    assert norms_of([[parameter]]).tolist() == pytest.approx([300 * 70_000**0.5])
+    assert norms_of([[parameter]]).tolist() == pytest.approx([300 * 70_000**0.5], rel=1e-3)
 
 
 def test_a_norm_of_zero_clips_nothing():
