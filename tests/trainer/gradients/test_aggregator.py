@@ -22,6 +22,7 @@ from tests.trainer.gradients.models import (
     retained,
 )
 from tolariad.trainer.gradients import MultiSeedGradientAggregator, SeedGradientInfo
+from tolariad.trainer.gradients.clipping import norms_of
 from tolariad.trainer.gradients.sources import weigh
 
 # -- one backward pass -------------------------------------------------------------------------------------------------
@@ -186,6 +187,14 @@ def test_owners_can_be_named():
 
     norm = torch.nn.utils.get_total_norm([parameter.grad for parameter in owners["left"]])
     assert norm.item() == pytest.approx(2.0, rel=1e-5)
+
+
+def test_half_precision_gradients_have_a_norm_beyond_its_range():
+    """A norm of 79 373 has no float16; it is measured in single precision."""
+    parameter = torch.nn.Parameter(torch.zeros(70_000, dtype=torch.float16))
+    parameter.grad = torch.full_like(parameter, 300.0)
+
+    assert norms_of([[parameter]]).tolist() == pytest.approx([300 * 70_000**0.5], rel=1e-3)
 
 
 def test_a_norm_of_zero_clips_nothing():
