@@ -86,7 +86,12 @@ def given_in(run_dir: Path) -> int:
 
 
 def made(run_dir: Path, **options) -> Tolaria:
-    return Tolaria({"tolaria": {**CONFIG["tolaria"], "seeds": QUICK, **options}}, run_dir=run_dir, accept_config=True)
+    """Return a run whose seeds are moved by orders only: the default policy is off."""
+    return Tolaria(
+        {"tolaria": {**CONFIG["tolaria"], "seeds": QUICK, "strategy": "none", **options}},
+        run_dir=run_dir,
+        accept_config=True,
+    )
 
 
 def train(run_dir: Path, task, *, model=None, epochs=EPOCHS, **options):
