@@ -47,7 +47,7 @@ class Asking:
 
     async def _begin(self) -> StrategyAsker:
         # To import protobuf takes 0.2 s, for which the loop must not stand.
-        await in_thread(_load)
+        await in_thread(load)
         return _asker(self._settings, self._sinks, self._submit)
 
     def obey(self, effect: AskStrategy | AskVote, state: RunState) -> None:
@@ -79,7 +79,8 @@ class Asking:
             _log.exception("The strategy was not ended in order")
 
 
-def _load() -> None:
+def load() -> None:
+    """Import what the first question needs."""
     import tolariad.strategy
     import tolariad.supervisor.asking  # noqa: F401 - imported for later
 

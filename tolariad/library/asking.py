@@ -1,6 +1,6 @@
 """The default policy in a library run, asked by a thread of its own with an event loop.
 
-Promises: nothing is started before the first question, and training never waits for this thread but for an answer.
+Promises: a run that asks nobody starts and imports nothing. Training waits for this thread only while it is asked.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tolariad.core.settings.model import Settings
 from tolariad.core.settings.strategies import DEFAULT, who_decides
 from tolariad.core.state import RunState
 from tolariad.core.strategy.words import AskStrategy, AskVote
-from tolariad.daemon.asking import Asking
+from tolariad.daemon.asking import Asking, load
 from tolariad.daemon.request import StartRefused
 
 _CLOSE_S: Final = 5.0
@@ -41,6 +41,14 @@ class AskingThread:
         self._asking: Asking | None = None
         self._is_ready = threading.Event()
         self._thread = threading.Thread(target=self._run, name="tolaria-strategy", daemon=True)
+
+    def prepare(self, slots: int) -> None:
+        """Import what the first question needs, if a run with so many slots asks anybody: it takes a part of a second.
+
+        Done at the first question, it would count against the answer's limit.
+        """
+        if who_decides(self._settings, slots):
+            load()
 
     def obey(self, effect: AskStrategy | AskVote, state: RunState) -> None:
         """Begin what the effect asks for. The kernel's thread calls this."""

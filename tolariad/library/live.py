@@ -80,6 +80,7 @@ class Live:
         self._ends: tuple[_Ends, ...] = ()
         self._saying = Saying()
         self._asking = AskingThread(opened.resolved.settings, self._kernel.submit)
+        self._asking.prepare(len(setup.garden.plots))
         self._control = ControlThread(opened, self._kernel, lambda: self._page, self._saying.note)
         self._copying: list[threading.Thread] = []
 
