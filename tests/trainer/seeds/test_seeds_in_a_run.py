@@ -159,7 +159,7 @@ def test_a_task_that_clips_does_not_see_the_gradients_of_seeds(trained):
     [
         ("Updates", {}, "training_step: which of its losses a seed is to learn from is not known"),
         ("Seeded", {"compile": True}, "slots for seeds, and compile is true"),
-        ("Seeded", {"seeds": {"slots": {"more": "lost"}}}, "did you mean 'slot', 'last'"),
+        ("Seeded", {"seeds": {"slots": {"more": "lost"}}}, "did you mean slot, last"),
         (
             "Seeded",
             {"seeds": {"optimizer": {"name": "sgd", "groups": [{"match": "*"}]}}},
