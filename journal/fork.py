@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import os
 import weakref
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final, Protocol
 
@@ -26,6 +26,7 @@ class Abandons(Protocol):
 
 # Weak references: registering a journal must not keep it open.
 _OPEN: Final[weakref.WeakSet[Abandons]] = weakref.WeakSet()
+_SWEPT: Final[list[Callable[[int], bool]]] = []
 _DESCRIPTORS: Final = Path("/proc/self/fd")
 
 
@@ -34,9 +35,17 @@ def abandon_after_fork(opened: Abandons) -> None:
     _OPEN.add(opened)
 
 
-def keep_after_fork(opened: Abandons) -> None:
-    """Call it no more: it is closed, or a child may have it from now on."""
-    _OPEN.discard(opened)
+@contextmanager
+def swept_after_fork(is_ours: Callable[[int], bool]) -> Iterator[None]:
+    """In the block, every forked child closes the descriptors for which `is_ours` returns true.
+
+    After the registered objects have closed theirs: none of them may find its own closed already.
+    """
+    _SWEPT.append(is_ours)
+    try:
+        yield
+    finally:
+        _SWEPT.remove(is_ours)
 
 
 def close_descriptors(is_ours: Callable[[int], bool]) -> None:
@@ -52,6 +61,8 @@ def _in_child() -> None:
     # A copy of the set: closing may drop the last reference and change it.
     for opened in list(_OPEN):
         opened.abandon_in_child()
+    for is_ours in _SWEPT:
+        close_descriptors(is_ours)
 
 
 os.register_at_fork(after_in_child=_in_child)  # safety: forked-child-lets-go

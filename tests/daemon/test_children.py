@@ -18,7 +18,7 @@ def held_by_a_child(folder: Path) -> list[str]:
                 links.append(entry.readlink())
             except OSError:
                 continue
-        os.write(writing, "\n".join(sorted(one.name for one in links if folder in one.parents)).encode())
+        os.write(writing, "\n".join(sorted(one.name for one in links if one.is_relative_to(folder))).encode())
         os._exit(0)
     os.close(writing)
     os.wait()
@@ -38,7 +38,8 @@ def test_a_child_holds_no_file_of_the_run_and_every_other(tmp_path):
     with kept_from_children(run, page):
         # A thread writes on while the training forks: these two are opened after the block has begun.
         written = [os.open(path, os.O_CREAT | os.O_WRONLY) for path in paths[:2]]
+        written += [os.open(path, os.O_RDONLY) for path in (run, run / "checkpoints")]
         assert held_by_a_child(run) == ["data"]
-    assert held_by_a_child(run) == ["0.wal", "data", "model.safetensors", "page"]
+    assert held_by_a_child(run) == ["0.wal", "checkpoints", "data", "model.safetensors", "page", "run"]
     for one in (mine, page, *written):
         os.close(one)

@@ -11,34 +11,28 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-from journal.fork import abandon_after_fork, close_descriptors, keep_after_fork
+from journal.fork import swept_after_fork
 
 _OPEN: Final = Path("/proc/self/fd")
 
 
 @contextmanager
 def kept_from_children(run_dir: Path, *descriptors: int) -> Iterator[None]:
-    """In the block, every forked child closes its files in the run's journal and checkpoints, and these descriptors."""
-    own = _Own(
-        tuple(str((run_dir / name).resolve()) for name in ("journal", "checkpoints")),
-        tuple(_target(one) for one in descriptors),
-    )
-    abandon_after_fork(own)
-    try:
+    """In the block, every forked child closes its files in the run's journal and checkpoints, and these descriptors.
+
+    The run's own folder belongs to them: it is open for a moment whenever a file of the run is opened.
+    """
+    run = run_dir.resolve()
+    # By path: a file that another thread has open at the moment of the fork is recognised too.
+    folders = tuple(f"{run / name}/" for name in ("journal", "checkpoints"))
+    others = {str(run), *map(_target, descriptors)}
+
+    def is_ours(descriptor: int) -> bool:
+        target = _target(descriptor)
+        return target in others or f"{target}/".startswith(folders)
+
+    with swept_after_fork(is_ours):
         yield
-    finally:
-        keep_after_fork(own)
-
-
-class _Own:
-    """What belongs to a run, by path: a file that is opened later is recognised too."""
-
-    def __init__(self, folders: tuple[str, ...], others: tuple[str, ...]) -> None:
-        self._folders = tuple(f"{one}/" for one in folders)
-        self._others = others
-
-    def abandon_in_child(self) -> None:
-        close_descriptors(lambda one: f"{_target(one)}/".startswith(self._folders) or _target(one) in self._others)
 
 
 def _target(descriptor: int) -> str:
