@@ -110,10 +110,15 @@ def test_killed_while_the_strategy_is_asked_a_run_ends_as_one_that_never_was(ask
 
 
 def test_a_strategy_that_never_answers_costs_its_time_and_nothing_else(asked):
-    """Each question ends after the limit. Nothing is ordered, so the run completes as one that asks nobody."""
+    """A question ends after the limit, and nothing is ordered: the run completes as one that asks nobody.
+
+    The second one may find the process that was killed for the first not yet started again.
+    """
     run_dir, daemon = asked("late", "Sleeper", **{"integration.tamiyo_timeout_s": 0.3})
     assert daemon.wait() == 0, daemon.stderr
     ends = of_type(run_dir, st.StrategyTimedOut)
 
-    assert [(one.epoch, one.reason) for one in ends] == [(epoch, st.NoAnswer.LATE) for epoch in (1, 2)]
+    assert [one.epoch for one in ends] == [1, 2]
+    assert ends[0].reason is st.NoAnswer.LATE
+    assert ends[1].reason in (st.NoAnswer.LATE, st.NoAnswer.FAILED)
     assert of_type(run_dir, BoundaryOrderGiven) == of_type(run_dir, st.StrategyCommanded) == []

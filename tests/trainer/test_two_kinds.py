@@ -48,8 +48,8 @@ def turned(monkeypatch):
     monkeypatch.setattr(rerun, "_decoder", msgspec.msgpack.Decoder(_Script))
     plain = loop.BoundaryOrders
 
-    def with_the_kind(acted, link):
-        orders = plain(acted, link)
+    def with_the_kind(acted, link, *took):
+        orders = plain(acted, link, *took)
         orders.register(Turn, lambda order: done.append((order.knob, order.to, link.progress.step + 1)))
         return orders
 
