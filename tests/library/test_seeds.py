@@ -130,6 +130,19 @@ def test_a_run_that_died_ends_as_one_that_did_not(tmp_path, calm, name, at):
     assert of(events, lr.LrViolationDetected) == []
 
 
+def test_a_gate_that_fails_changes_no_bit(tmp_path):
+    """The trainer refuses the move with the gate's sentence; the run ends as one in which nobody ordered it."""
+    strict = {**FULL, "seeds": {**QUICK, "gates": {"min_steps": 1000}}}
+    plan = {step: PLAN[step] for step in (2, 3)}
+    train(tmp_path / "calm", Gardener(plan), **strict)
+    train(tmp_path / "run", Gardener({**plan, 6: PLAN[6]}), **strict)
+
+    (aborted,) = of(events_of(tmp_path / "run"), sd.SeedMoveAborted)
+    assert "G1" in aborted.why
+    assert moves(tmp_path / "run") == MOVES[:2]
+    assert pieces(tmp_path / "run") == pieces(tmp_path / "calm")
+
+
 @pytest.mark.parametrize("dies", [None, 12, 20])
 def test_a_rollback_over_a_cull_needs_no_new_trainer(tmp_path, calm, dies):
     """The culled seed is back in its slot, and the moves after the target are ordered again."""
