@@ -19,6 +19,7 @@ from tolariad.core.replay import ReplayError, newest_usable, replay_records
 from tolariad.core.rollback import words as rb
 from tolariad.core.run.slice import Phase
 from tolariad.core.state import RunState, apply, canonical_bytes, capture, fold, hash_agrees, hash_mark, read_capture
+from tolariad.core.steps.words import EpochFinished
 from tolariad.core.vocabulary import EVENT_TYPES, Unknown, decode_event, encode_event
 
 
@@ -85,6 +86,17 @@ def test_folding_in_pieces_is_folding_at_once(events, cut):
     assert restored is not None
     assert canonical_bytes(fold(first, events[cut:])) == canonical_bytes(whole)
     assert canonical_bytes(fold(restored, events[cut:])) == canonical_bytes(whole)
+
+
+def test_a_restored_default_has_the_same_bytes_after_a_capture():
+    """A rollback to a place without values restores defaults. Found by the test above, once in thousands of lists."""
+    back = rb.RolledBack(rollback="r", checkpoint="c", branch=1, parent=0, step=0, epoch=0, batch=1)
+    finished = EpochFinished(epoch=0, step=0, steps=0, train_loss=0.0, seconds=0.0, metric=0.0, metric_name="")
+    first = fold(RunState(), (back,))
+    restored = read_capture(capture(first))
+
+    assert restored is not None
+    assert canonical_bytes(fold(restored, (finished,))) == canonical_bytes(fold(first, (finished,)))
 
 
 @pytest.mark.parametrize("epoch", [-(2**63), 2**64 - 1])

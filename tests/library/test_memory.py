@@ -44,7 +44,8 @@ class Shrinking:
             assert within(10.0, lambda: state_of(self.tolaria).snapshots.ring)
         if step in (8, 16, 23):
             ring = snapshots.ring
-            self.slots[step] = arena_bytes() / ring.slot_bytes
+            # Whole slots: the kernel may count a page or two more that it is about to give back.
+            self.slots[step] = arena_bytes() // ring.slot_bytes
 
     def on_epoch_end(self, model, epoch, metrics):
         self.machine["SC_PHYS_PAGES"] = 1 << 20
@@ -64,7 +65,7 @@ def test_what_a_pressure_takes_changes_no_bit_and_comes_back(tmp_path, monkeypat
         one.slot for one in events[events.index(pressed) : events.index(relieved)] if isinstance(one, sn.SnapshotBegun)
     ]
 
-    assert task.slots == {8: 5.0, 16: 2.0, 23: 5.0}
+    assert task.slots == {8: 5, 16: 2, 23: 5}
     assert len(set(during)) <= 2
     assert of(events, rb.RolledBack) == []
     assert bits(model) == calm

@@ -1,7 +1,8 @@
 """The values of training at each place that a rollback may go to: the slice. `known_ask` fills it and restores from it.
 
 Invariants: every entry belongs to a checkpoint or snapshot that is open or may be gone back to. There are at most
-CATALOGUE_MAX and SLOTS_MAX of them, and two further places.
+CATALOGUE_MAX and SLOTS_MAX of them, and two further places. Equal values have equal bytes: a Struct here that has a
+float with a default omits no defaults. msgspec knows a default by identity, and a capture gives back another object.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from tolariad.core.steps import words as steps
 from tolariad.core.steps.slice import Measured
 
 
-class KnownProgress(msgspec.Struct, frozen=True, omit_defaults=True):
+class KnownProgress(msgspec.Struct, frozen=True):
     """The restored fields of `steps.Progress`."""
 
     loss: float | None = None
@@ -52,7 +53,7 @@ class KnownStability(msgspec.Struct, frozen=True, omit_defaults=True):
     in_epoch: int = 0
 
 
-class KnownInstability(msgspec.Struct, frozen=True, omit_defaults=True):
+class KnownInstability(msgspec.Struct, frozen=True):
     """The restored fields of `instability.Instability`: the averages that accuracy and step time are compared with."""
 
     accuracy: float | None = None
