@@ -30,15 +30,16 @@ ROOMS: dict[str, tuple[set[str], set[str]]] = {
     "loop_files": (set(), {"aiofiles"}),
     "guards": ({"core"}, set()),
     "rate_functions": ({"core"}, set()),
+    "imported": ({"core"}, set()),
     "channel": ({"core"}, set()),
     "config": ({"core"}, {"yaml"}),
-    "strategy": ({"core", "leyline"}, set()),
+    "strategy": ({"core", "imported", "leyline"}, set()),
     "storage": ({"core"}, {"blake3", "xxhash", "numpy"}),
     "leyline": ({"core"}, {"google.protobuf"}),
     "kernel": ({"core", "journal", "channel"}, set()),
     "supervisor": ({"core", "channel", "storage", "strategy", "leyline", "loop_files"}, {"psutil", "pynvml"}),
     "trainer": (
-        {"core", "guards", "rate_functions", "channel", "storage"},
+        {"core", "guards", "imported", "rate_functions", "channel", "storage"},
         {"torch", "numpy", "blake3", "xxhash"},
     ),
     "telemetry": (

@@ -23,10 +23,12 @@ from tolariad.core.seeds.stages import Stage
 from tolariad.core.seeds.words import SeedMoved
 from tolariad.trainer.seeds import SeedSlot, find_blueprint
 from tolariad.trainer.tasks.digits import read_digits
+from tolariad.trainer.tasks.task import find_task
 
 HELD_OUT = 360
 BATCH = 64
-WIDENING = f"{ROOT / 'examples' / 'growing' / 'blueprint.py'}:Widening"
+EXAMPLE = ROOT / "examples" / "growing"
+NARROW, WIDENING = f"{EXAMPLE / 'task.py'}:Narrow", f"{EXAMPLE / 'blueprint.py'}:Widening"
 BUILT_IN = ("bottleneck", "conv", "low_rank")
 
 
@@ -44,19 +46,11 @@ class Grown:
 
 def network(seed: int) -> nn.Sequential:
     """Return the host: two narrow convolutions with a slot after each."""
+    task = find_task(NARROW).task
     with torch.random.fork_rng():
         torch.manual_seed(seed)
-        return nn.Sequential(
-            nn.Unflatten(1, (1, 8, 8)),
-            nn.Conv2d(1, 4, 3, stride=2, padding=1),
-            nn.ReLU(),
-            SeedSlot("early"),
-            nn.Conv2d(4, 4, 3, stride=2, padding=1),
-            nn.ReLU(),
-            SeedSlot("late"),
-            nn.Flatten(),
-            nn.Linear(16, 10),
-        )
+        found: nn.Sequential = task.model(None)
+    return found
 
 
 def with_modules(model: nn.Sequential, seeds: tuple[tuple[str, str], ...], seed: int) -> nn.Sequential:

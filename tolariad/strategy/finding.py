@@ -7,19 +7,18 @@ arguments; an object with `step` is used as it is.
 from __future__ import annotations
 
 import hashlib
-import importlib
-import importlib.util
 import inspect
-import sys
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Final, NamedTuple
 
-from tolariad.core.nearest import KEYS_ALIKE, did_you_mean, nearest
+from tolariad.core.nearest import nearest
 from tolariad.core.settings.strategies import DEFAULT
+from tolariad.imported import attribute_of, module_at
 from tolariad.strategy.default import DefaultStrategy
 from tolariad.strategy.interface import OPTIONAL, REQUIRED, Strategy
 
+_KIND: Final = "strategy"
 _SIMILARITY: Final = 0.7
 
 
@@ -41,50 +40,15 @@ def find_strategy(name: str) -> FoundStrategy:
     place, _, attribute = name.rpartition(":")
     if not place or not attribute:
         raise StrategyRefused(f"strategy: {name!r} is not {DEFAULT}, package.module:Name or ./file.py:Name")
-    module = _from_file(Path(place), name) if place.endswith(".py") else _from_package(place, name)
-    found = _attribute(module, attribute, name)
+    module = module_at(place, name, _KIND, StrategyRefused)
+    found = attribute_of(module, attribute, name, _refused)
     strategy: Any = found() if inspect.isclass(found) or inspect.isfunction(found) else found
     _check(strategy, name)
     return FoundStrategy(strategy, _hash_of(module))
 
 
-def _from_file(path: Path, name: str) -> ModuleType:
-    path = path.resolve()
-    if not path.is_file():
-        raise StrategyRefused(
-            f"strategy: there is no file {path} (from {name!r}; relative paths start at {Path.cwd()})"
-        )
-    # A prefixed name cannot hide an installed module. The file can import modules beside it.
-    spec = importlib.util.spec_from_file_location(f"tolaria_strategy_{path.stem}", path)
-    if spec is None or spec.loader is None:
-        raise StrategyRefused(f"strategy: {path} cannot be imported as Python")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    if str(path.parent) not in sys.path:
-        sys.path.insert(0, str(path.parent))
-    spec.loader.exec_module(module)
-    return module
-
-
-def _from_package(place: str, name: str) -> ModuleType:
-    try:
-        return importlib.import_module(place)
-    except ModuleNotFoundError as error:
-        why = f"{error}; is it installed, or on PYTHONPATH?"
-        raise StrategyRefused(f"strategy: {name!r} cannot be imported: {why}") from error
-
-
-def _attribute(module: ModuleType, attribute: str, name: str) -> Any:
-    found: Any = module
-    for part in attribute.split("."):
-        within, found = found, getattr(found, part, None)
-        if found is None:
-            known = [one for one, value in vars(within).items() if callable(value) and not one.startswith("_")]
-            near = nearest(part, known, KEYS_ALIKE)
-            question = did_you_mean(near and attribute.replace(part, near))
-            place = Path(name.rpartition(":")[0]).name
-            raise StrategyRefused(f"strategy: {place} has no {attribute!r}{question}")
-    return found
+def _refused(why: str) -> StrategyRefused:
+    return StrategyRefused(f"{_KIND}: {why}")
 
 
 def _check(strategy: Any, name: str) -> None:

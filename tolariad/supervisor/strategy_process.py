@@ -133,11 +133,9 @@ class StrategyProcess:
 
     async def request(self, kind: Kind, generation: int, body: bytes) -> Answer:
         """Send a request and return the answer. Raises Refused, and StrategyFailed: then the process must be killed."""
-        try:
+        # If it has ended or has closed its side, what it said before is still to be read.
+        with contextlib.suppress(OSError):
             await self._loop.sock_sendall(self._socket, frame(kind, generation, body))
-        except OSError:
-            # It has ended or has closed its side; what it said before is still to be read.
-            pass
         commands: list[bytes] = []
         size = 0
         while True:

@@ -204,7 +204,7 @@ def applied(state: Reads, report: bw.BoundaryOrderReport, _: At[Reads]) -> Decis
     group = state.rates.group(found.group)
     if group is None or report.refused:
         why = report.refused or f"there is no group {found.group!r} any more"
-        return Decision((lr.RateOrderAborted(group=found.group, why=why, cause=at.seq, root=at.root),))
+        return Decision((lr.RateOrderAborted(group=found.group, why=why).caused_by(at),))
     step = report.applied_before_step
     changed = lr.RateChanged(
         group=found.group,
@@ -215,10 +215,8 @@ def applied(state: Reads, report: bw.BoundaryOrderReport, _: At[Reads]) -> Decis
         number=state.boundary.acted + 1,
         policy=found.policy,
         function=found.function,
-        cause=at.seq,
-        root=at.root,
     )
-    return Decision((changed,))
+    return Decision((changed.caused_by(at),))
 
 
 # -- plateaus and checks -----------------------------------------------------------------------------------------------

@@ -12,9 +12,9 @@ from importlib.metadata import entry_points
 from typing import Any, Final
 
 from tolariad.core.nearest import did_you_mean, nearest
+from tolariad.imported import attribute_of, module_at, place_of
 from tolariad.trainer.errors import SetupRefused
 from tolariad.trainer.seeds.blueprints import Blueprint, Bottleneck, Conv, LowRank
-from tolariad.trainer.tasks.imported import attribute_of, module_at, place_of
 
 GROUP: Final = "tolariad.blueprints"
 _KIND: Final = "blueprint"
@@ -54,8 +54,8 @@ def _imported(name: str) -> Any:
         raise SetupRefused(f"blueprint: several packages register {name!r}: {', '.join(sorted(points))}; name one so")
     for point in points.values():
         return point.load()
-    place, attribute = place_of(name, _KIND, blueprint_names())
-    return attribute_of(module_at(place, name, _KIND), attribute, name)
+    place, attribute = place_of(name, _KIND, blueprint_names(), SetupRefused)
+    return attribute_of(module_at(place, name, _KIND, SetupRefused), attribute, name, SetupRefused)
 
 
 def _made(found: Any, name: str, options: dict[str, float]) -> Any:

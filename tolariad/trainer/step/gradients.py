@@ -54,8 +54,9 @@ def norm_of(setup: Setup, device: torch.device, step: int) -> torch.Tensor | flo
     -1: not measured.
     """
     if setup.clip is not None:
-        clip = partial(setup.clip, setup.model)
-        return _told(setup.garden.hide_gradients(clip) if setup.garden.active else clip())
+        if setup.garden.active:
+            return _told(setup.garden.hide_gradients(partial(setup.clip, setup.model)))
+        return _told(setup.clip(setup.model))
     if (step - 1) % setup.settings.grad_norm.every:
         return NOT_MEASURED
     gradients = [

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, runtime_chec
 from blake3 import blake3
 
 from tolariad.core.settings.task_defaults import LIGHTNING
+from tolariad.imported import attribute_of, module_at, place_of
 from tolariad.trainer.errors import SetupRefused
 from tolariad.trainer.lightning.hooks import lightning_base
-from tolariad.trainer.tasks.imported import attribute_of, module_at, place_of
 from tolariad.trainer.tasks.names import REQUIRED, VALIDATION, misnamed
 
 if TYPE_CHECKING:
@@ -112,8 +112,8 @@ def find_task(name: str) -> FoundTask:
         raise SetupRefused("task: a program started this run with Tolaria.train; start that program again")
     if name.startswith(LIGHTNING):
         return _of_lightning(name.removeprefix(LIGHTNING))
-    place, attribute = place_of(name, _KIND, BUILT_IN)
-    return _made(module_at(place, name, _KIND), attribute, name)
+    place, attribute = place_of(name, _KIND, BUILT_IN, SetupRefused)
+    return _made(module_at(place, name, _KIND, SetupRefused), attribute, name)
 
 
 def _of_lightning(name: str) -> FoundTask:
@@ -121,9 +121,9 @@ def _of_lightning(name: str) -> FoundTask:
     from tolariad.trainer.lightning.making import Parts
     from tolariad.trainer.lightning.task import LightningTask
 
-    place, attribute = place_of(name, _KIND, BUILT_IN)
+    place, attribute = place_of(name, _KIND, BUILT_IN, SetupRefused)
     try:
-        module = module_at(place, name, _KIND)
+        module = module_at(place, name, _KIND, SetupRefused)
     except ModuleNotFoundError as error:
         if (error.name or "").split(".")[0] not in {"lightning", "pytorch_lightning"}:
             raise
@@ -133,19 +133,19 @@ def _of_lightning(name: str) -> FoundTask:
 
     def datamodule(named: str) -> Any:
         if ":" not in named:
-            return attribute_of(module, named, name)
-        beside, inside = place_of(named, _KIND, BUILT_IN)
+            return attribute_of(module, named, name, SetupRefused)
+        beside, inside = place_of(named, _KIND, BUILT_IN, SetupRefused)
         path = Path(place).parent / beside if beside.endswith(".py") and place.endswith(".py") else beside
-        return attribute_of(module_at(str(path), named, _KIND), inside, named)
+        return attribute_of(module_at(str(path), named, _KIND, SetupRefused), inside, named, SetupRefused)
 
     source_hash = _hash_of(module)
-    task = LightningTask(Parts(attribute_of(module, attribute, name), datamodule), source_hash)
+    task = LightningTask(Parts(attribute_of(module, attribute, name, SetupRefused), datamodule), source_hash)
     return FoundTask(task, source_hash, task.schedules)
 
 
 def _made(module: ModuleType, attribute: str, name: str) -> FoundTask:
     """Call the class or factory. An instance is used as it is."""
-    found = attribute_of(module, attribute, name)
+    found = attribute_of(module, attribute, name, SetupRefused)
     if lightning_base(found if inspect.isclass(found) else type(found)) is not None:
         raise SetupRefused(f"task: {name!r} is a LightningModule; write lightning:{name}")
     task = found() if inspect.isclass(found) or inspect.isfunction(found) else found
