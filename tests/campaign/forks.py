@@ -1,7 +1,7 @@
 """A template process with torch imported; daemons and trainers start as its forks, which saves two seconds each.
 
-The template holds packages of others, and of this project only tolariad.core, which is pure: it reads no environment,
-clock or file. A fork loads the rest of the project itself. It is given its arguments, environment, working folder and
+The template also holds the modules of this project. Importing them reads no environment, clock or file, except the
+failpoints, which a fork reads anew (test_forks.py). A fork is given its arguments, environment, working folder and
 descriptors as `exec` would have given them, so nothing it does depends on the template.
 
 A trainer must be its daemon's own child. So each daemon, before its first line, forks `shells`; a shell becomes a
@@ -33,6 +33,15 @@ from types import SimpleNamespace
 from typing import NamedTuple, NoReturn
 
 ROOT = Path(__file__).parents[2]
+# The modules of a daemon and of a trainer. What only some runs need is imported by the fork.
+OURS = (
+    "tolariad.cli.tolariad",
+    "tolariad.daemon",
+    "tolariad.trainer.orders",
+    "tolariad.trainer.process.lifecycle",
+)
+# The programs that a shell may become; others, such as a strategy's, are started as usual.
+TRAINERS = ("tolariad.trainer", "tests.daemon.fake_trainer")
 PRELOADED = (
     *("torch", "torch.utils.data", "numpy", "safetensors", "blake3", "xxhash", "google_crc32c", "zstandard"),
     *(
@@ -46,7 +55,7 @@ PRELOADED = (
         "socket",
         "concurrent.futures",
     ),
-    "tolariad.core.reactions",
+    *OURS,
 )
 _MESSAGE_BYTES = 1 << 17
 _ABOVE = 512
@@ -59,8 +68,9 @@ _START_S = 120.0
 class Template:
     """The template process. Use it in a `with` statement; `start` may be called from any thread."""
 
-    def __init__(self, folder: Path) -> None:
-        self._path = folder / "template"
+    def __init__(self) -> None:
+        self._folder = tempfile.TemporaryDirectory(prefix="template")
+        self._path = Path(self._folder.name) / "socket"
         # Strings hash in a trainer as the supervisor wishes; that is settled where an interpreter begins.
         environment = {**os.environ, "PYTHONHASHSEED": "0", "OPENBLAS_NUM_THREADS": "1"}
         self._process = subprocess.Popen(
@@ -78,6 +88,7 @@ class Template:
     def __exit__(self, *_exc: object) -> None:
         # A byte, not only the end of the pipe: workers of data loaders are forks of the tests, and hold it too.
         self._process.communicate(b"\n", timeout=_START_S)
+        self._folder.cleanup()
 
     def start(
         self,
@@ -94,7 +105,8 @@ class Template:
         """`tolariad ARGUMENTS` in `folder`, its output to descriptor `log`, with `shells` to start trainers from.
 
         `restart_s`: it waits no longer before it starts the next one, whatever the number of deaths. `program`: a
-        Python file that is run instead of tolariad. `errors`: the descriptor for its errors, else they go to `log` too.
+        Python file, or the module of another daemon, that is run instead of tolariad. `errors`: the descriptor for its
+        errors, else they go to `log` too.
         """
         connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         connection.settimeout(_START_S)
@@ -122,7 +134,7 @@ class Template:
     ) -> Ended:
         """Run `tolariad ARGUMENTS`, or another program, to its end in `folder`. Raises TimeoutExpired."""
         environment = {**os.environ, "TOLARIA_FAILPOINT": failpoint}
-        shells = 1 + failpoint.count("@") if program == "tolariad" else 0
+        shells = 0 if program.endswith(".py") else 1 + failpoint.count("@")
         with tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as errors:
             process = self.start(
                 [str(one) for one in arguments],
@@ -178,11 +190,31 @@ class Forked:
             os.close(self._pidfd)
         return self._code
 
-    def kill(self) -> None:
-        """Send SIGKILL, unless it has ended."""
+    def send_signal(self, number: signal.Signals) -> None:
+        """Send a signal, unless it has ended."""
         if self.poll() is None:
             with contextlib.suppress(ProcessLookupError):
-                signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
+                signal.pidfd_send_signal(self._pidfd, number)
+
+    def kill(self) -> None:
+        """Send SIGKILL, unless it has ended."""
+        self.send_signal(signal.SIGKILL)
+
+
+_shared: list[Template] = []
+
+
+def shared_template() -> Template:
+    """Return the template of this process. It is started by the first call."""
+    if not _shared:
+        _shared.append(Template().__enter__())
+    return _shared[0]
+
+
+def end_shared_template() -> None:
+    """End it, if it was started."""
+    while _shared:
+        _shared.pop().__exit__()
 
 
 # -- the template ------------------------------------------------------------------------------------------------------
@@ -247,6 +279,7 @@ def _become(
         _arrange(descriptors)
         os.environ.clear()
         os.environ.update(environment)
+        _arm_failpoints()
         os.chdir(folder)
         sys.path[0] = folder
         sys.stdout.reconfigure(write_through="PYTHONUNBUFFERED" in environment)
@@ -258,6 +291,13 @@ def _become(
         traceback.print_exc()
     finally:
         os._exit(code)
+
+
+def _arm_failpoints() -> None:
+    """Read the variable again, as the import of the module did in the template."""
+    from tolariad import failpoints
+
+    failpoints._armed = failpoints._parse(os.environ.get(failpoints.VARIABLE, ""))
 
 
 def _arrange(descriptors: Mapping[int, int]) -> None:
@@ -281,7 +321,7 @@ def _code_of(main: Callable[[], None]) -> int:
 def _main(order: dict) -> None:
     """Become the program of the order."""
     program = order["program"]
-    if program == "tolariad":
+    if not program.endswith(".py"):
         _daemon(order)
         return
     from tolariad.trainer.process import light_start
@@ -296,7 +336,7 @@ def _daemon(order: dict) -> None:
     idle = [Shell() for _ in range(order["shells"])]
 
     def popen(command: Sequence[str], **how: object) -> Shell | subprocess.Popen:
-        if not idle:
+        if not idle or command[2] not in TRAINERS:
             return subprocess.Popen(command, **how)
         shell = idle.pop()
         shell.order(command, **how)
@@ -309,8 +349,12 @@ def _daemon(order: dict) -> None:
     if order["restart_s"] is not None:
         trainer.BACKOFF_S_MAX = order["restart_s"]
     process.subprocess = SimpleNamespace(Popen=popen, DEVNULL=subprocess.DEVNULL)
-    sys.argv = ["tolariad", *order["arguments"]]
-    main()
+    sys.argv = [order["program"], *order["arguments"]]
+    if order["program"] == "tolariad":
+        main()
+    else:
+        os.setsid()
+        runpy.run_module(order["program"], run_name="__main__", alter_sys=True)
 
 
 class Shell:
@@ -324,7 +368,7 @@ class Shell:
         daemon = os.getpid()
         self.pid = os.fork()
         if self.pid == 0:
-            ctypes.CDLL(None).prctl(1, signal.SIGKILL, 0, 0, 0)
+            _die_with_parent(signal.SIGKILL)
             if os.getppid() == daemon:
                 _await_order(theirs)
             os._exit(0)
@@ -345,6 +389,10 @@ class Shell:
         os.waitpid(self.pid, 0)
 
 
+def _die_with_parent(number: int) -> None:
+    ctypes.CDLL(None).prctl(1, number, 0, 0, 0)
+
+
 def _await_order(channel: socket.socket) -> None:
     """Start it in a new session, so that its whole group can be killed from the start."""
     os.setsid()
@@ -355,6 +403,8 @@ def _await_order(channel: socket.socket) -> None:
     assert flag == "-m"
 
     def run() -> None:
+        # A trainer decides that by itself, as one that was executed.
+        _die_with_parent(0)
         sys.argv = [module, *arguments]
         runpy.run_module(module, run_name="__main__", alter_sys=True)
 
