@@ -86,9 +86,9 @@ class Template:
         program: str = "tolariad",
         timeout: float = 300.0,
     ) -> Ended:
-        """Run `tolariad ARGUMENTS`, or another program, to its end in `folder`. Raises TimeoutExpired."""
+        """Run `tolariad ARGUMENTS`, `tolaria`, or a Python file, to its end in `folder`. Raises TimeoutExpired."""
         environment = {**os.environ, "TOLARIA_FAILPOINT": failpoint}
-        shells = 0 if program.endswith(".py") else 1 + failpoint.count("@")
+        shells = 1 + failpoint.count("@") if program == "tolariad" else 0
         with tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as errors:
             process = self.start(
                 [str(one) for one in arguments],

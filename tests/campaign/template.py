@@ -33,6 +33,7 @@ from typing import NoReturn
 ROOT = Path(__file__).parents[2]
 # The modules of a daemon and of a trainer. What only some runs need is imported by the fork.
 OURS = (
+    "tolariad.cli.tolaria",
     "tolariad.cli.tolariad",
     "tolariad.daemon",
     "tolariad.trainer.orders",
@@ -160,6 +161,12 @@ def _code_of(main: Callable[[], None]) -> int:
 def _main(order: dict) -> None:
     """Become the program of the order."""
     program = order["program"]
+    if program == "tolaria":
+        from tolariad.cli.tolaria import main
+
+        sys.argv = [program, *order["arguments"]]
+        main()
+        return
     if not program.endswith(".py"):
         _daemon(order)
         return
