@@ -340,19 +340,6 @@ def test_a_loss_learnt_by_heart_may_rise_a_hundredfold_and_one_that_comes_back_i
     assert Finding.EXPLOSION in [detector.judge(4.0, 1.0).finding for _ in range(3)]
 
 
-@pytest.mark.parametrize(
-    ("later", "loss", "finding"), [(0, 2.0, None), (0, 4.6, Finding.SPIKE), (300, 2.0, Finding.SPIKE)]
-)
-def test_a_hard_batch_of_a_young_run_is_not_skipped(later, loss, finding):
-    """The loss falls from 2.3 to 0.1 in 300 steps. Until step 512 only a loss above the first ones is a spike."""
-    detector = Detector()
-    for t in range(300):
-        assert detector.judge(2.3 * math.exp(-t / 96), 1.0) is None
-    verdict = calm(later, 0.1, detector=detector).judge(loss, 1.0)
-
-    assert (verdict.finding if verdict else None) is finding
-
-
 def test_a_floor_is_learnt_once_or_handed_on_and_a_loss_that_is_not_positive_has_none():
     """A tenth of the median of steps 33 to 64; a run that begins with another's weights keeps that one's."""
     detector = calm(64, 2.0)
