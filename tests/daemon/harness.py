@@ -154,7 +154,7 @@ class ForkedProcess:
 
     @property
     def returncode(self) -> int | None:
-        return self.poll()
+        return self._forked.returncode
 
     def terminate(self) -> None:
         self.send_signal(signal.SIGTERM)
