@@ -44,6 +44,7 @@ FILES = {
     "reactions": "table",
     "strategy_reactions": "table",
     "pruning_reactions": "table",
+    "health_reactions": "table",
     "decide": "table",
     "replay": "table",
 }

@@ -8,6 +8,7 @@ order stay.
 
 from __future__ import annotations
 
+from math import isfinite
 from typing import Final, Protocol
 
 import msgspec
@@ -19,9 +20,10 @@ from tolariad.core.pruning import mask_words as mk
 from tolariad.core.pruning import words as pr
 from tolariad.core.pruning.phase import PruningPhase
 from tolariad.core.pruning.units import Units, joined, renumbered, without
-from tolariad.core.pruning.verdict import PruningDecision, WindowAction
+from tolariad.core.pruning.verdict import PruningDecision
 from tolariad.core.rates.slice import GivenBy
 from tolariad.core.rollback import words as rb
+from tolariad.core.steps import words as sv
 
 REJECTED_MAX: Final = 64
 FILES_MAX: Final = 1000
@@ -69,6 +71,14 @@ class Found(msgspec.Struct, frozen=True):
     void: str = ""
 
 
+class Ordered(msgspec.Struct, frozen=True):
+    """What only the journal knows of masks that were ordered last."""
+
+    channels: int = 0
+    total: int = 0
+    spread: float = 0.0
+
+
 class MaskedSet(msgspec.Struct, frozen=True):
     """The masks of one cycle that are in force. `number`: of the boundary order."""
 
@@ -94,7 +104,7 @@ class Window(msgspec.Struct, frozen=True):
     """The safety window of a cycle's masks, which update `since_step` was the first to have.
 
     `until_step`: the last update that the trainer judges. `is_watched`: it did so, and no limit was exceeded.
-    `accuracy`: of the first validation that counts.
+    `accuracy`: of the newest validation that counts.
     """
 
     cycle: int
@@ -134,7 +144,8 @@ class Pruning(msgspec.Struct, frozen=True):
     `cycles`: how many were begun. `last_epoch`: the epoch of the last one that the schedule began. `found`: the newest
     analysis. `sets`: masks in force, oldest first; `removed`: units that compactions removed, by group; `past`: the
     same after each order of this line. `total`: channels before any pruning, as last found; 0: not known.
-    `override`: an operator's order. `failures`: failed cycles in a row. `given_by`: who gave the waiting orders.
+    `override`: an operator's order. `failures`: failed cycles in a row. `ordered`: of the masks that were ordered
+    last. `given_by`: who gave the waiting orders.
     """
 
     cycles: int = 0
@@ -152,6 +163,7 @@ class Pruning(msgspec.Struct, frozen=True):
     override: PruningPhase | None = None
     total: int = 0
     files: tuple[ImportanceFile, ...] = ()
+    ordered: Ordered = Ordered()
     given_by: tuple[GivenBy, ...] = ()
 
     @property
@@ -168,6 +180,12 @@ class Pruning(msgspec.Struct, frozen=True):
     def share(self) -> float:
         """Return the share of the channels that is masked or removed."""
         return self.pruned / self.total if self.total > 0 else 0.0
+
+    @property
+    def needed(self) -> frozenset[str]:
+        """Return the checkpoints that must stay: the one being analysed, and the one before masks being watched."""
+        names = {self.open.checkpoint} if self.open is not None else set()
+        return frozenset(names | ({self.window.pinned} if self.window is not None else set())) - {""}
 
     def set_of(self, cycle: int) -> MaskedSet | None:
         """Return the masks of this cycle, if they are in force."""
@@ -194,9 +212,7 @@ class HasPruning(Protocol):
 
 
 def _begun(s: Pruning, e: pr.PruneCycleBegun, at: Cause) -> Pruning:
-    opened = OpenCycle(
-        e.cycle, at, e.checkpoint, e.epoch, e.phase, e.share, e.cap, e.reason, former_epoch=s.last_epoch
-    )
+    opened = OpenCycle(e.cycle, at, e.checkpoint, e.epoch, e.phase, e.share, e.cap, e.reason, former_epoch=s.last_epoch)
     last = storable(e.epoch) if e.reason is pr.CycleReason.SCHEDULE else s.last_epoch
     return replace(s, cycles=max(s.cycles, storable(e.cycle)), open=opened, last_epoch=last)
 
@@ -269,6 +285,10 @@ def _given(s: Pruning, e: Event, at: Cause) -> Pruning:
     return replace(s, given_by=(*s.given_by, GivenBy(at.seq, actor.program, actor.reason))[-WAITING_MAX:])
 
 
+def _masks_given(s: Pruning, e: mk.MasksOrdered, at: Cause) -> Pruning:
+    return replace(_given(s, e, at), ordered=Ordered(e.channels, e.total, e.spread))
+
+
 def _ended(s: Pruning, cause: int) -> Pruning:
     return replace(s, given_by=tuple(one for one in s.given_by if one.cause != cause))
 
@@ -308,6 +328,13 @@ def _watched(s: Pruning, e: mk.PruneWatched, _: Cause) -> Pruning:
     if s.window is None or s.window.cycle != e.cycle:
         return s
     return replace(s, window=replace(s.window, is_watched=True))
+
+
+def _validated(s: Pruning, e: sv.ValidationFinished, _: Cause) -> Pruning:
+    window, accuracy = s.window, e.metrics.get("accuracy")
+    if window is None or accuracy is None or not isfinite(accuracy) or e.step < window.since_step + window.grace_steps:
+        return s
+    return replace(s, window=replace(window, accuracy=accuracy))
 
 
 def _passed(s: Pruning, _: mk.MaskSetPassed, __: Cause) -> Pruning:
@@ -390,10 +417,12 @@ APPLY: Final[ApplyTable] = {
     pr.ImportanceRemoved: _importance_removed,
     pr.PruneDisabled: _disabled,
     pr.PruneEnabled: _enabled,
-    **dict.fromkeys((mk.MasksOrdered, mk.MasksReleaseOrdered, mk.CompactionOrdered), _given),
+    mk.MasksOrdered: _masks_given,
+    **dict.fromkeys((mk.MasksReleaseOrdered, mk.CompactionOrdered), _given),
     mk.MasksApplied: _applied,
     mk.MasksAborted: _not_applied,
     mk.PruneWatched: _watched,
+    sv.ValidationFinished: _validated,
     mk.MaskSetPassed: _passed,
     mk.MaskSetRejected: _rejected,
     mk.MasksReleased: _released,
