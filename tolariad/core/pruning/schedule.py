@@ -29,12 +29,8 @@ def cap_at(settings: Settings, epoch: int) -> float:
 
 def units_allowed(settings: Settings, epoch: int, total: int, pruned: int) -> int:
     """Return how many more of `total` channels a cycle after `epoch` may prune, if `pruned` are pruned already."""
-    return channels_within(budget_at(settings, epoch), cap_at(settings, epoch), total, pruned)
-
-
-def channels_within(budget: float, cap: float, total: int, pruned: int) -> int:
-    """Return how many more of `total` channels a cycle may prune, by its share and by that of all cycles."""
-    return max(0, min(_whole(budget, total), _whole(cap, total) - pruned))
+    whole = _whole(budget_at(settings, epoch), total)
+    return max(0, min(whole, _whole(cap_at(settings, epoch), total) - pruned))
 
 
 def accuracy_margin(safety: PruneSafety, spread: float) -> float:
