@@ -29,8 +29,12 @@ def cap_at(settings: Settings, epoch: int) -> float:
 
 def units_allowed(settings: Settings, epoch: int, total: int, pruned: int) -> int:
     """Return how many more of `total` channels a cycle after `epoch` may prune, if `pruned` are pruned already."""
-    whole = _whole(budget_at(settings, epoch), total)
-    return max(0, min(whole, _whole(cap_at(settings, epoch), total) - pruned))
+    return channels_allowed(budget_at(settings, epoch), cap_at(settings, epoch), total, pruned)
+
+
+def channels_allowed(share: float, cap: float, total: int, pruned: int) -> int:
+    """Return how many more of `total` channels a cycle with these shares may prune, if `pruned` are pruned already."""
+    return max(0, min(_whole(share, total), _whole(cap, total) - pruned))
 
 
 def accuracy_margin(safety: PruneSafety, spread: float) -> float:
