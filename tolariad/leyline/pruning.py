@@ -14,7 +14,7 @@ from typing import Final, TypeVar
 
 from google.protobuf.message import DecodeError, Message
 
-from tolariad.core.pruning.analysis import AnalysedGroup, Analysis, AnalysisRequest, UnitSet
+from tolariad.core.pruning.analysis import AnalysedGroup, AnalysisAnswer, AnalysisRequest, UnitSet
 from tolariad.core.pruning.budget import UnitKind
 from tolariad.core.pruning.phase import PruningPhase
 from tolariad.core.pruning.verdict import MaskMeasure, PruningDecision
@@ -68,14 +68,17 @@ def write_request(request: AnalysisRequest, request_id: str, timeout_s: float) -
         epoch=request.epoch,
         phase=f"PRUNING_PHASE_{request.phase.name}",
         config=pb.PruningConfiguration(
-            budget_fraction=request.budget,
+            budget_fraction=request.share,
             cumulative_cap=request.cap,
             mode=pb.PRUNING_MODE_LOGICAL,
             cycle=request.cycle,
             manifest_blake3=request.manifest,
             masked=[pb.UnitSet(group=name, indices=units) for name, units in request.masked.items()],
             removed_units=request.removed,
-            previous_checkpoint_id=request.previous,
+            pruned_channels=request.pruned,
+            avoid=[pb.UnitSet(group=name, indices=units) for name, units in request.avoid.items()],
+            former_importance=request.former,
+            importance_output=request.output,
         ),
         source_subsystem=SENDER,
         idempotency_key=f"{request.epoch}:{request.manifest}:{request_id}",
@@ -95,16 +98,19 @@ def read_request(data: bytes) -> tuple[AnalysisRequest, str]:
         manifest=config.manifest_blake3,
         epoch=message.epoch,
         phase=_known(message.phase, PruningPhase),
-        budget=_decimal(config.budget_fraction),
+        share=_decimal(config.budget_fraction),
         cap=_decimal(config.cumulative_cap),
+        pruned=config.pruned_channels,
         masked=_units(config.masked),
         removed=dict(config.removed_units),
-        previous=config.previous_checkpoint_id,
+        avoid=_units(config.avoid),
+        former=config.former_importance,
+        output=config.importance_output,
     )
     return request, message.request_id
 
 
-def write_answer(answer: Analysis, request_id: str, response_id: str) -> bytes:
+def write_answer(answer: AnalysisAnswer, request_id: str, response_id: str) -> bytes:
     """Return the bytes of an answer. Raises MessageRefused if they are too many."""
     measured = answer.measured
     passed = answer.decision is not PruningDecision.NO_GO
@@ -129,8 +135,8 @@ def write_answer(answer: Analysis, request_id: str, response_id: str) -> bytes:
         stability=answer.stability,
         samples=answer.samples,
         importance_bytes=answer.file_bytes,
-        importance_sha256=answer.file_sha256,
         cpu_seconds=answer.cpu_seconds,
+        plan=answer.plan,
     )
     message = pb.StructuralPruningResponse(
         request_id=request_id,
@@ -162,7 +168,7 @@ def write_failure(why: str, request_id: str, response_id: str) -> bytes:
     return _written(message)
 
 
-def read_answer(data: bytes, request_id: str) -> Analysis:
+def read_answer(data: bytes, request_id: str) -> AnalysisAnswer:
     """Return the answer to this request. Raises MessageRefused, and AnalysisFailed if it has no result."""
     message = _parsed(pb.StructuralPruningResponse, data)
     if message.request_id != request_id:
@@ -170,7 +176,7 @@ def read_answer(data: bytes, request_id: str) -> Analysis:
     report, result = message.decision_report, message.analysis_result
     if report.decision == enums.PRUNING_DECISION_UNKNOWN:
         raise AnalysisFailed(report.reasons[0] if report.reasons else "The analysis failed without a reason.")
-    return Analysis(
+    return AnalysisAnswer(
         cycle=result.cycle,
         checkpoint=result.checkpoint_id,
         decision=_known(report.decision, PruningDecision),
@@ -183,6 +189,7 @@ def read_answer(data: bytes, request_id: str) -> Analysis:
         units=_units(result.units),
         scores={one.group: tuple(one.scores) for one in result.units},
         masks_sha256=message.pruning_metadata.mask_set_sha256,
+        plan=result.plan,
         estimator=result.pruning_strategy,
         correlation=result.rank_correlation if result.HasField("rank_correlation") else None,
         sampled=result.sampled_units,
@@ -192,7 +199,6 @@ def read_answer(data: bytes, request_id: str) -> Analysis:
         parameters_masked=result.parameters_marked_for_pruning,
         refused=tuple(result.refused_modules),
         file_bytes=result.importance_bytes,
-        file_sha256=result.importance_sha256,
         seconds=result.analysis_time_seconds,
         cpu_seconds=result.cpu_seconds,
     )

@@ -17,7 +17,7 @@ from msgspec import Struct
 
 from tolariad.core.pruning.budget import PrunableLayer, UnitKind, choose, removable
 from tolariad.core.pruning.phase import PruningPhase
-from tolariad.core.pruning.schedule import channels_within
+from tolariad.core.pruning.schedule import channels_allowed
 from tolariad.core.pruning.verdict import MaskMeasure, PruningDecision, judge
 from tolariad.core.settings.pruning import Prune
 
@@ -34,11 +34,12 @@ UnitSet = dict[str, tuple[int, ...]]
 
 
 class AnalysisRequest(Struct, frozen=True, kw_only=True):
-    """Asks for the analysis of a committed checkpoint.
+    """Asks for the analysis of a committed checkpoint. Its fields are those of the effect AnalyzeCheckpoint.
 
-    `manifest`: BLAKE3 of its manifest. `epoch`: of the checkpoint. `budget`, `cap`: the shares that this cycle, and all
-    cycles, may prune. `masked`: units that are masked in the checkpoint. `removed`: units that compactions took from
-    each group. `previous`: the checkpoint that was analysed before this one; "" if none was.
+    `manifest`: BLAKE3 of its manifest. `share`, `cap`: what this cycle, and all cycles, may prune; `pruned`: channels
+    that are pruned already. `masked`: units that are masked in the checkpoint. `removed`: units that compactions took
+    from each group. `avoid`: units that are not chosen. `former`: the importance file of the analysis before, `output`:
+    the one to write; both relative to the run's folder.
     """
 
     cycle: int
@@ -46,11 +47,14 @@ class AnalysisRequest(Struct, frozen=True, kw_only=True):
     manifest: str
     epoch: int
     phase: PruningPhase
-    budget: float
+    share: float
     cap: float
+    pruned: int = 0
     masked: UnitSet = {}
     removed: dict[str, int] = {}
-    previous: str = ""
+    avoid: UnitSet = {}
+    former: str = ""
+    output: str = ""
 
 
 class AnalysedGroup(Struct, frozen=True, kw_only=True):
@@ -62,14 +66,14 @@ class AnalysedGroup(Struct, frozen=True, kw_only=True):
     channels: int
 
 
-class Analysis(Struct, frozen=True, kw_only=True):
+class AnalysisAnswer(Struct, frozen=True, kw_only=True):
     """The answer. `units`: those that this cycle would mask, `scores`: the importance of each.
 
-    `masks_sha256`: hash of their masks. `correlation`: Spearman's, of importance and measured change of the loss on
-    `sampled` units. `stability`: the same of this and the previous importance. None: it could not be measured.
-    `samples`: that the importance is from. `parameters`, `parameters_masked`: numbers of values. `refused`: modules
-    that cannot be pruned. `file_bytes`, `file_sha256`: of the importance file in the checkpoint's folder. `seconds`:
-    from start to answer, `cpu_seconds`: the process's time on a core.
+    `masks_sha256`: hash of their masks. `plan`: the coordinates of these units in every tensor, for the trainer.
+    `correlation`: Spearman's, of importance and measured change of the loss on `sampled` units. `stability`: the same
+    of this and the former importance. None: not measured. `samples`: that the importance is from. `parameters`,
+    `parameters_masked`: numbers of values. `refused`: modules that cannot be pruned, with the reasons. `file_bytes`: of
+    the importance file. `seconds`: from start to answer, `cpu_seconds`: the process's time on a core.
     """
 
     cycle: int
@@ -81,6 +85,7 @@ class Analysis(Struct, frozen=True, kw_only=True):
     units: UnitSet = {}
     scores: dict[str, tuple[float, ...]] = {}
     masks_sha256: str = ""
+    plan: str = ""
     estimator: str = ""
     correlation: float | None = None
     sampled: int = 0
@@ -90,7 +95,6 @@ class Analysis(Struct, frozen=True, kw_only=True):
     parameters_masked: int = 0
     refused: tuple[str, ...] = ()
     file_bytes: int = 0
-    file_sha256: str = ""
     seconds: float = 0.0
     cpu_seconds: float = 0.0
 
@@ -112,30 +116,37 @@ def layers_of(groups: Iterable[AnalysedGroup], request: AnalysisRequest) -> list
     return found
 
 
-def channels_allowed(layers: Sequence[PrunableLayer], request: AnalysisRequest) -> int:
-    """Return how many channels this cycle may prune: its budget, under the cap of all cycles."""
+def channels_for(layers: Sequence[PrunableLayer], request: AnalysisRequest) -> int:
+    """Return how many channels this cycle may prune: its share, under the cap of all cycles."""
     total = sum(layer.width * layer.channels for layer in layers)
-    live = sum(len(layer.live) * layer.channels for layer in layers)
-    return channels_within(request.budget, request.cap, total, total - live)
+    return channels_allowed(request.share, request.cap, total, request.pruned)
 
 
 def chosen_units(
-    layers: Sequence[PrunableLayer], scores: Mapping[str, Sequence[float]], channels: int, prune: Prune
+    layers: Sequence[PrunableLayer], scores: Mapping[str, Sequence[float]], channels: int, avoid: UnitSet, prune: Prune
 ) -> UnitSet:
-    """Return the units to mask. `scores`: of every unit that the model has now. Raises ValueError for a NaN."""
+    """Return the units to mask: those with the lowest scores that fit into `channels`, and none of `avoid`.
+
+    `scores`: of every unit that the model has now. Raises ValueError for a NaN.
+    """
     # Units that a compaction took have indices no more; `choose` wants a score for every unit of the width.
     padded = {
-        layer.name: (*scores[layer.name], *[math.inf] * (layer.width - len(scores[layer.name]))) for layer in layers
+        layer.name: [*scores[layer.name], *[math.inf] * (layer.width - len(scores[layer.name]))] for layer in layers
     }
-    return choose(layers, padded, channels, prune)
+    for name in padded.keys() & avoid.keys():
+        for unit in avoid[name]:
+            padded[name][unit] = math.inf
+    chosen = choose(layers, padded, channels, prune)
+    kept = {name: tuple(one for one in units if one not in avoid.get(name, ())) for name, units in chosen.items()}
+    return {name: units for name, units in kept.items() if units}
 
 
-def refusal_of(request: AnalysisRequest, answer: Analysis, prune: Prune) -> str:
+def refusal_of(request: AnalysisRequest, answer: AnalysisAnswer, prune: Prune) -> str:
     """Return why the answer must be refused, as a clause; "" if it may be used."""
     return next(_faults(request, answer, prune), "")
 
 
-def _faults(request: AnalysisRequest, answer: Analysis, prune: Prune) -> Iterator[str]:
+def _faults(request: AnalysisRequest, answer: AnalysisAnswer, prune: Prune) -> Iterator[str]:
     if answer.cycle != request.cycle:
         yield f"it answers cycle {answer.cycle}, but {request.cycle} was asked"
     if answer.checkpoint != request.checkpoint:
@@ -150,7 +161,7 @@ def _faults(request: AnalysisRequest, answer: Analysis, prune: Prune) -> Iterato
         yield f"it says {answer.decision.name} without a reason"
 
 
-def _faults_of_numbers(answer: Analysis) -> Iterator[str]:
+def _faults_of_numbers(answer: AnalysisAnswer) -> Iterator[str]:
     for name, value in (("correlation", answer.correlation), ("stability", answer.stability)):
         if value is not None and not -1.0 - 1e-9 <= value <= 1.0 + 1e-9:
             yield f"its {name} is {value}, which is not from -1 to 1"
@@ -161,14 +172,13 @@ def _faults_of_numbers(answer: Analysis) -> Iterator[str]:
         bad = [score for score in given if not math.isfinite(score)]
         if bad:
             yield f"a score of {name} is {bad[0]}"
-    for name, text in (("masks_sha256", answer.masks_sha256), ("file_sha256", answer.file_sha256)):
-        if not _SHA256.fullmatch(text):
-            yield f"its {name} is no SHA-256 in hexadecimal"
+    if not _SHA256.fullmatch(answer.masks_sha256):
+        yield "its masks_sha256 is no SHA-256 in hexadecimal"
     if len(answer.reasons) > REASONS_MAX or any(len(one) > REASON_CHARS_MAX for one in answer.reasons):
         yield f"it has more than {REASONS_MAX} reasons, or one of more than {REASON_CHARS_MAX} characters"
 
 
-def _faults_of_groups(request: AnalysisRequest, answer: Analysis) -> Iterator[str]:
+def _faults_of_groups(request: AnalysisRequest, answer: AnalysisAnswer) -> Iterator[str]:
     widths = {group.name: group.width for group in answer.groups}
     if len(widths) != len(answer.groups):
         yield "it names a group twice"
@@ -183,7 +193,7 @@ def _faults_of_groups(request: AnalysisRequest, answer: Analysis) -> Iterator[st
             yield f"it says that {name} has {widths.get(name, 0)} units, but unit {max(units)} is masked already"
 
 
-def _faults_of_units(request: AnalysisRequest, answer: Analysis, prune: Prune) -> Iterator[str]:
+def _faults_of_units(request: AnalysisRequest, answer: AnalysisAnswer, prune: Prune) -> Iterator[str]:
     layers = {layer.name: layer for layer in layers_of(answer.groups, request)}
     channels = 0
     for name, units in answer.units.items():
@@ -196,12 +206,14 @@ def _faults_of_units(request: AnalysisRequest, answer: Analysis, prune: Prune) -
         foreign = set(units) - set(layer.live)
         if foreign:
             yield f"{name} has no unit {min(foreign)} that is not masked"
+        if rejected := set(units) & set(request.avoid.get(name, ())):
+            yield f"unit {min(rejected)} of {name} was rejected before"
         if len(answer.scores.get(name, ())) != len(units):
             yield f"{name} has {len(units)} units, but {len(answer.scores.get(name, ()))} scores"
         if len(units) > removable(layer, prune):
             yield f"it takes {len(units)} units of {name}; one cycle may take {removable(layer, prune)}"
         channels += len(units) * layer.channels
-    allowed = channels_allowed(list(layers.values()), request)
+    allowed = channels_for(tuple(layers.values()), request)
     if answer.decision is PruningDecision.CONDITIONAL_GO:
         allowed //= 2
     if channels > allowed:

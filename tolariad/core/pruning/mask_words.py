@@ -314,4 +314,3 @@ class ModelCompactedReport(BoundaryOrderReport, frozen=True, kw_only=True):
     step_s_before: Seconds | None = None
     step_s: Seconds | None = None
     difference: float = 0.0
-

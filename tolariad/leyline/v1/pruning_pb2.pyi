@@ -111,7 +111,7 @@ class AnalysedGroup(_message.Message):
     def __init__(self, name: _Optional[str] = ..., kind: _Optional[_Union[_enums_pb2.PruningMaskType, str]] = ..., width: _Optional[int] = ..., channels: _Optional[int] = ...) -> None: ...
 
 class PruningConfiguration(_message.Message):
-    __slots__ = ("budget_fraction", "cumulative_cap", "estimator_weights", "min_channels", "min_heads", "max_layer_fraction", "redundancy_threshold", "min_samples", "mode", "cycle", "manifest_blake3", "masked", "removed_units", "previous_checkpoint_id")
+    __slots__ = ("budget_fraction", "cumulative_cap", "estimator_weights", "min_channels", "min_heads", "max_layer_fraction", "redundancy_threshold", "min_samples", "mode", "cycle", "manifest_blake3", "masked", "removed_units", "pruned_channels", "avoid", "former_importance", "importance_output")
     class RemovedUnitsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -132,7 +132,10 @@ class PruningConfiguration(_message.Message):
     MANIFEST_BLAKE3_FIELD_NUMBER: _ClassVar[int]
     MASKED_FIELD_NUMBER: _ClassVar[int]
     REMOVED_UNITS_FIELD_NUMBER: _ClassVar[int]
-    PREVIOUS_CHECKPOINT_ID_FIELD_NUMBER: _ClassVar[int]
+    PRUNED_CHANNELS_FIELD_NUMBER: _ClassVar[int]
+    AVOID_FIELD_NUMBER: _ClassVar[int]
+    FORMER_IMPORTANCE_FIELD_NUMBER: _ClassVar[int]
+    IMPORTANCE_OUTPUT_FIELD_NUMBER: _ClassVar[int]
     budget_fraction: float
     cumulative_cap: float
     estimator_weights: _containers.RepeatedCompositeFieldContainer[EstimatorWeight]
@@ -146,8 +149,11 @@ class PruningConfiguration(_message.Message):
     manifest_blake3: str
     masked: _containers.RepeatedCompositeFieldContainer[UnitSet]
     removed_units: _containers.ScalarMap[str, int]
-    previous_checkpoint_id: str
-    def __init__(self, budget_fraction: _Optional[float] = ..., cumulative_cap: _Optional[float] = ..., estimator_weights: _Optional[_Iterable[_Union[EstimatorWeight, _Mapping]]] = ..., min_channels: _Optional[int] = ..., min_heads: _Optional[int] = ..., max_layer_fraction: _Optional[float] = ..., redundancy_threshold: _Optional[float] = ..., min_samples: _Optional[int] = ..., mode: _Optional[_Union[PruningMode, str]] = ..., cycle: _Optional[int] = ..., manifest_blake3: _Optional[str] = ..., masked: _Optional[_Iterable[_Union[UnitSet, _Mapping]]] = ..., removed_units: _Optional[_Mapping[str, int]] = ..., previous_checkpoint_id: _Optional[str] = ...) -> None: ...
+    pruned_channels: int
+    avoid: _containers.RepeatedCompositeFieldContainer[UnitSet]
+    former_importance: str
+    importance_output: str
+    def __init__(self, budget_fraction: _Optional[float] = ..., cumulative_cap: _Optional[float] = ..., estimator_weights: _Optional[_Iterable[_Union[EstimatorWeight, _Mapping]]] = ..., min_channels: _Optional[int] = ..., min_heads: _Optional[int] = ..., max_layer_fraction: _Optional[float] = ..., redundancy_threshold: _Optional[float] = ..., min_samples: _Optional[int] = ..., mode: _Optional[_Union[PruningMode, str]] = ..., cycle: _Optional[int] = ..., manifest_blake3: _Optional[str] = ..., masked: _Optional[_Iterable[_Union[UnitSet, _Mapping]]] = ..., removed_units: _Optional[_Mapping[str, int]] = ..., pruned_channels: _Optional[int] = ..., avoid: _Optional[_Iterable[_Union[UnitSet, _Mapping]]] = ..., former_importance: _Optional[str] = ..., importance_output: _Optional[str] = ...) -> None: ...
 
 class PruningMask(_message.Message):
     __slots__ = ("param_uuid", "param_path", "mask_type", "shape", "packed_bits", "kept_count", "total_count", "confidence", "sha256")
@@ -220,7 +226,7 @@ class AttentionHeadTarget(_message.Message):
     def __init__(self, layer_name: _Optional[str] = ..., head_indices: _Optional[_Iterable[int]] = ..., redundancy_pairs: _Optional[_Iterable[_Union[HeadPair, _Mapping]]] = ..., redundancy_threshold: _Optional[float] = ..., head_importance: _Optional[_Iterable[float]] = ..., attention_entropy: _Optional[_Iterable[float]] = ...) -> None: ...
 
 class StructuralAnalysisResult(_message.Message):
-    __slots__ = ("checkpoint_id", "model_hash", "channels", "attention_heads", "layers", "pruning_strategy", "analysis_time_seconds", "parameters_analyzed", "parameters_marked_for_pruning", "cycle", "groups", "units", "refused_modules", "rank_correlation", "sampled_units", "stability", "samples", "importance_bytes", "importance_sha256", "cpu_seconds")
+    __slots__ = ("checkpoint_id", "model_hash", "channels", "attention_heads", "layers", "pruning_strategy", "analysis_time_seconds", "parameters_analyzed", "parameters_marked_for_pruning", "cycle", "groups", "units", "refused_modules", "rank_correlation", "sampled_units", "stability", "samples", "importance_bytes", "cpu_seconds", "plan")
     CHECKPOINT_ID_FIELD_NUMBER: _ClassVar[int]
     MODEL_HASH_FIELD_NUMBER: _ClassVar[int]
     CHANNELS_FIELD_NUMBER: _ClassVar[int]
@@ -239,8 +245,8 @@ class StructuralAnalysisResult(_message.Message):
     STABILITY_FIELD_NUMBER: _ClassVar[int]
     SAMPLES_FIELD_NUMBER: _ClassVar[int]
     IMPORTANCE_BYTES_FIELD_NUMBER: _ClassVar[int]
-    IMPORTANCE_SHA256_FIELD_NUMBER: _ClassVar[int]
     CPU_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    PLAN_FIELD_NUMBER: _ClassVar[int]
     checkpoint_id: str
     model_hash: str
     channels: _containers.RepeatedCompositeFieldContainer[ChannelImportanceData]
@@ -259,9 +265,9 @@ class StructuralAnalysisResult(_message.Message):
     stability: float
     samples: int
     importance_bytes: int
-    importance_sha256: str
     cpu_seconds: float
-    def __init__(self, checkpoint_id: _Optional[str] = ..., model_hash: _Optional[str] = ..., channels: _Optional[_Iterable[_Union[ChannelImportanceData, _Mapping]]] = ..., attention_heads: _Optional[_Iterable[_Union[AttentionHeadTarget, _Mapping]]] = ..., layers: _Optional[_Iterable[str]] = ..., pruning_strategy: _Optional[str] = ..., analysis_time_seconds: _Optional[float] = ..., parameters_analyzed: _Optional[int] = ..., parameters_marked_for_pruning: _Optional[int] = ..., cycle: _Optional[int] = ..., groups: _Optional[_Iterable[_Union[AnalysedGroup, _Mapping]]] = ..., units: _Optional[_Iterable[_Union[UnitSet, _Mapping]]] = ..., refused_modules: _Optional[_Iterable[str]] = ..., rank_correlation: _Optional[float] = ..., sampled_units: _Optional[int] = ..., stability: _Optional[float] = ..., samples: _Optional[int] = ..., importance_bytes: _Optional[int] = ..., importance_sha256: _Optional[str] = ..., cpu_seconds: _Optional[float] = ...) -> None: ...
+    plan: str
+    def __init__(self, checkpoint_id: _Optional[str] = ..., model_hash: _Optional[str] = ..., channels: _Optional[_Iterable[_Union[ChannelImportanceData, _Mapping]]] = ..., attention_heads: _Optional[_Iterable[_Union[AttentionHeadTarget, _Mapping]]] = ..., layers: _Optional[_Iterable[str]] = ..., pruning_strategy: _Optional[str] = ..., analysis_time_seconds: _Optional[float] = ..., parameters_analyzed: _Optional[int] = ..., parameters_marked_for_pruning: _Optional[int] = ..., cycle: _Optional[int] = ..., groups: _Optional[_Iterable[_Union[AnalysedGroup, _Mapping]]] = ..., units: _Optional[_Iterable[_Union[UnitSet, _Mapping]]] = ..., refused_modules: _Optional[_Iterable[str]] = ..., rank_correlation: _Optional[float] = ..., sampled_units: _Optional[int] = ..., stability: _Optional[float] = ..., samples: _Optional[int] = ..., importance_bytes: _Optional[int] = ..., cpu_seconds: _Optional[float] = ..., plan: _Optional[str] = ...) -> None: ...
 
 class PruningDecisionReport(_message.Message):
     __slots__ = ("decision", "reasons", "requested_fraction", "granted_fraction", "confidence", "decided_by", "decided_at")
