@@ -116,10 +116,14 @@ def layers_of(groups: Iterable[AnalysedGroup], request: AnalysisRequest) -> list
     return found
 
 
+def channels_of(layers: Iterable[PrunableLayer]) -> int:
+    """Return the channels of the layers before any pruning."""
+    return sum(layer.width * layer.channels for layer in layers)
+
+
 def channels_for(layers: Sequence[PrunableLayer], request: AnalysisRequest) -> int:
     """Return how many channels this cycle may prune: its share, under the cap of all cycles."""
-    total = sum(layer.width * layer.channels for layer in layers)
-    return channels_allowed(request.share, request.cap, total, request.pruned)
+    return channels_allowed(request.share, request.cap, channels_of(layers), request.pruned)
 
 
 def chosen_units(
