@@ -20,7 +20,7 @@ LAYERS = ("values", "words", "slice", "ask", "engine", "rules", "table")
 # rules: what one concern decides reaches another as an event.
 MAY_IMPORT_ITS_OWN = {"values", "words", "slice", "ask", "engine", "table"}
 # Packages of calculations: nothing in them knows a message, whatever its name.
-CALCULATIONS = {"detection", "learning_rate", "pruning", "settings"}
+CALCULATIONS = {"detection", "learning_rate", "settings"}
 FILES = {
     "base": "values",
     "bounds": "values",
@@ -35,6 +35,7 @@ FILES = {
     "sentences": "words",
     "reaction_sentences": "words",
     "strategy_sentences": "words",
+    "pruning_sentences": "words",
     "said": "slice",
     "decision": "engine",
     "engine": "engine",
@@ -42,6 +43,7 @@ FILES = {
     "orders": "table",
     "reactions": "table",
     "strategy_reactions": "table",
+    "pruning_reactions": "table",
     "decide": "table",
     "replay": "table",
 }

@@ -20,7 +20,8 @@ from tolariad.core.boundary.words import (
 )
 from tolariad.core.bounds import COUNT_MAX, TEXT_CHARACTERS_MAX, unit
 from tolariad.core.pruning.verdict import Trip, WindowAction
-from tolariad.core.pruning.words import Channels, Cycle, Units
+from tolariad.core.pruning.units import Units
+from tolariad.core.pruning.words import Channels, Cycle, Plan
 
 Parameters = Annotated[int, unit("parameters", 0, COUNT_MAX)]
 Steps = Annotated[int, unit("optimizer updates", 0, COUNT_MAX)]
@@ -34,13 +35,14 @@ class MaskUnits(BoundaryOrder, frozen=True, kw_only=True):
     """To the trainer: mask the units of a cycle, all or none, and watch the updates after it.
 
     `units`: indices in the model as it is, without those masked before. `sha256`: of the masks of these units by
-    parameter; if the trainer's differ, it refuses. `checkpoint`: the one that was analysed. `grace_steps` updates are
+    parameter; if the trainer's differ, it refuses. `plan`: as in Analysis. `checkpoint`: the one that was analysed. `grace_steps` updates are
     not judged; the `window_steps` after them are.
     """
 
     cycle: Cycle
     units: Units
     sha256: Hex
+    plan: Plan = ""
     checkpoint: str = ""
     grace_steps: Steps = 0
     window_steps: Steps = 0
@@ -58,6 +60,7 @@ class MasksOrdered(BoundaryOrderGiven, frozen=True, kw_only=True):
     cycle: Cycle
     units: Units
     sha256: Hex
+    plan: Plan = ""
     checkpoint: str = ""
     grace_steps: Steps = 0
     window_steps: Steps = 0
@@ -73,6 +76,7 @@ class MasksOrdered(BoundaryOrderGiven, frozen=True, kw_only=True):
             cycle=self.cycle,
             units=self.units,
             sha256=self.sha256,
+            plan=self.plan,
             checkpoint=self.checkpoint,
             grace_steps=self.grace_steps,
             window_steps=self.window_steps,
@@ -92,6 +96,7 @@ class MasksApplied(BoundaryOrderActed, frozen=True, kw_only=True):
     sha256: Hex
     applied_before_step: Step
     number: int
+    plan: Plan = ""
     checkpoint: str = ""
     pinned: str = ""
     grace_steps: Steps = 0
@@ -112,6 +117,7 @@ class MasksApplied(BoundaryOrderActed, frozen=True, kw_only=True):
             cycle=self.cycle,
             units=self.units,
             sha256=self.sha256,
+            plan=self.plan,
             checkpoint=self.checkpoint,
             grace_steps=self.grace_steps,
             window_steps=self.window_steps,

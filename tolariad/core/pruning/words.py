@@ -8,7 +8,7 @@ is in `mask_words.py`.
 from __future__ import annotations
 
 import enum
-from typing import Annotated, ClassVar, Final, TypeAlias
+from typing import Annotated, ClassVar, Final
 
 import msgspec
 
@@ -17,15 +17,15 @@ from tolariad.core.bounds import COUNT_MAX, unit
 from tolariad.core.checkpoints.words import CheckpointRef
 from tolariad.core.control.words import Command
 from tolariad.core.pruning.phase import PruningPhase
+from tolariad.core.pruning.units import Units
 from tolariad.core.pruning.verdict import PruningDecision
 
 Channels = Annotated[int, unit("channels", 0, COUNT_MAX)]
 Share = Annotated[float, unit("share of the channels before any pruning", 0.0, 1.0)]
 Cycle = Annotated[int, unit("cycle of the run, from 1", 0, COUNT_MAX)]
-# Units by name of their group, ascending: indices in the model as it is, so they are counted anew after a compaction.
-Units: TypeAlias = dict[str, tuple[int, ...]]
-# The encoded units of one event.
+# The encoded units of one event, and its plan.
 UNITS_BYTES_MAX: Final = 256 * 1024
+Plan = Annotated[str, unit("a JSON object for the trainer", 0, UNITS_BYTES_MAX)]
 
 
 # -- orders ------------------------------------------------------------------------------------------------------------
@@ -116,7 +116,7 @@ class Analysis(msgspec.Struct, frozen=True, kw_only=True):
     """What an analysis found: units to mask, and the judgement of them on a copy.
 
     `reasons`: why the decision is not GO, as sentences. `units`: only those that this cycle adds; after CONDITIONAL_GO
-    half of the budget. `sha256`: of their masks by parameter (MaskSet.sha256). `channels`: how many these units are.
+    half of the budget. `plan`: which coordinates of the parameters go with them. `sha256`: of their masks by parameter (MaskSet.sha256). `channels`: how many these units are.
     `total`: channels of the model before any pruning, removed ones included. `accuracy` and `accuracy_masked`: on the
     held-out slice. `spread`: of repeated validations. `correlation`: rank correlation of the importance with the
     measured change of the loss. `stability`: rank correlation with the last ranking. `importance`: the file with the
@@ -126,6 +126,7 @@ class Analysis(msgspec.Struct, frozen=True, kw_only=True):
     decision: PruningDecision
     reasons: tuple[str, ...] = ()
     units: Units = msgspec.field(default_factory=dict)
+    plan: Plan = ""
     sha256: Hex = ""
     channels: Channels = 0
     total: Channels = 0
@@ -150,6 +151,7 @@ class PruneAnalyzed(Event, frozen=True, kw_only=True):
     decision: PruningDecision
     reasons: tuple[str, ...] = ()
     units: Units = msgspec.field(default_factory=dict)
+    plan: Plan = ""
     sha256: Hex = ""
     channels: Channels = 0
     total: Channels = 0
@@ -199,7 +201,7 @@ class AnalyzeCheckpoint(DaemonEffect, frozen=True, kw_only=True):
     `share`, `cap`, `pruned`: as in PruneCycleBegun; the analysis chooses at most
     `schedule.channels_allowed(share, cap, total, pruned)` channels. `masked`: the units that are masked already, which
     are not live. `removed`: how many units of each group were removed. `avoid`: units that were rejected, which are not
-    chosen. `former`: the importance file of the last analysis, relative to the run's folder; "": there is none.
+    chosen. `protected`: slots whose seed is not fossilized: nothing in them is pruned. `former`: the importance file of the last analysis, relative to the run's folder; "": there is none.
     `importance`: the file to write.
     """
 
@@ -213,6 +215,7 @@ class AnalyzeCheckpoint(DaemonEffect, frozen=True, kw_only=True):
     masked: Units = msgspec.field(default_factory=dict)
     removed: dict[str, int] = msgspec.field(default_factory=dict)
     avoid: Units = msgspec.field(default_factory=dict)
+    protected: tuple[str, ...] = ()
     former: str = ""
     importance: str = ""
     limit_s: Seconds = 300.0
