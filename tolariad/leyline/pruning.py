@@ -14,9 +14,10 @@ from typing import Final, TypeVar
 
 from google.protobuf.message import DecodeError, Message
 
-from tolariad.core.pruning.analysis import AnalysedGroup, AnalysisAnswer, AnalysisRequest, UnitSet
+from tolariad.core.pruning.analysis import AnalysedGroup, AnalysisAnswer, AnalysisRequest
 from tolariad.core.pruning.budget import UnitKind
 from tolariad.core.pruning.phase import PruningPhase
+from tolariad.core.pruning.units import Units
 from tolariad.core.pruning.verdict import MaskMeasure, PruningDecision
 from tolariad.leyline.serializer import MessageRefused
 from tolariad.leyline.v1 import enums_pb2 as enums
@@ -233,8 +234,8 @@ def _parsed(kind: type[M], data: bytes) -> M:
         raise MessageRefused(f"These {len(data)} bytes are no {kind.__name__} ({error}).") from error
 
 
-def _units(sets: Iterable[pb.UnitSet]) -> UnitSet:
-    found: UnitSet = {}
+def _units(sets: Iterable[pb.UnitSet]) -> Units:
+    found: Units = {}
     for one in sets:
         if one.group in found:
             raise MessageRefused(f"The group {one.group!r} has two sets of units.")

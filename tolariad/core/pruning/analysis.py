@@ -18,6 +18,7 @@ from msgspec import Struct
 from tolariad.core.pruning.budget import PrunableLayer, UnitKind, choose, removable
 from tolariad.core.pruning.phase import PruningPhase
 from tolariad.core.pruning.schedule import channels_allowed
+from tolariad.core.pruning.units import Units, fault_of
 from tolariad.core.pruning.verdict import MaskMeasure, PruningDecision, judge
 from tolariad.core.settings.pruning import Prune
 
@@ -28,9 +29,6 @@ REASON_CHARS_MAX: Final = 1_000
 _SHA256: Final = re.compile(r"[0-9a-f]{64}")
 # From the decision that allows most to the one that allows nothing.
 _STRICTER: Final = (PruningDecision.GO, PruningDecision.CONDITIONAL_GO, PruningDecision.NO_GO)
-
-# Units by the name of their group, ascending.
-UnitSet = dict[str, tuple[int, ...]]
 
 
 class AnalysisRequest(Struct, frozen=True, kw_only=True):
@@ -50,9 +48,9 @@ class AnalysisRequest(Struct, frozen=True, kw_only=True):
     share: float
     cap: float
     pruned: int = 0
-    masked: UnitSet = {}
+    masked: Units = {}
     removed: dict[str, int] = {}
-    avoid: UnitSet = {}
+    avoid: Units = {}
     former: str = ""
     output: str = ""
 
@@ -82,7 +80,7 @@ class AnalysisAnswer(Struct, frozen=True, kw_only=True):
     measured: MaskMeasure
     groups: tuple[AnalysedGroup, ...]
     reasons: tuple[str, ...] = ()
-    units: UnitSet = {}
+    units: Units = {}
     scores: dict[str, tuple[float, ...]] = {}
     masks_sha256: str = ""
     plan: str = ""
@@ -127,8 +125,8 @@ def channels_for(layers: Sequence[PrunableLayer], request: AnalysisRequest) -> i
 
 
 def chosen_units(
-    layers: Sequence[PrunableLayer], scores: Mapping[str, Sequence[float]], channels: int, avoid: UnitSet, prune: Prune
-) -> UnitSet:
+    layers: Sequence[PrunableLayer], scores: Mapping[str, Sequence[float]], channels: int, avoid: Units, prune: Prune
+) -> Units:
     """Return the units to mask: those with the lowest scores that fit into `channels`, and none of `avoid`.
 
     `scores`: of every unit that the model has now. Raises ValueError for a NaN.
@@ -198,6 +196,8 @@ def _faults_of_groups(request: AnalysisRequest, answer: AnalysisAnswer) -> Itera
 
 
 def _faults_of_units(request: AnalysisRequest, answer: AnalysisAnswer, prune: Prune) -> Iterator[str]:
+    if fault := fault_of(answer.units):
+        yield fault
     layers = {layer.name: layer for layer in layers_of(answer.groups, request)}
     channels = 0
     for name, units in answer.units.items():
@@ -205,8 +205,6 @@ def _faults_of_units(request: AnalysisRequest, answer: AnalysisAnswer, prune: Pr
         if layer is None:
             yield f"it names the unknown group {name}"
             return
-        if list(units) != sorted(set(units)) or not units:
-            yield f"the units of {name} do not ascend, or there are none"
         foreign = set(units) - set(layer.live)
         if foreign:
             yield f"{name} has no unit {min(foreign)} that is not masked"

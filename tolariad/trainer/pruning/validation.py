@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import torch
 
-from tolariad.core.pruning.analysis import AnalysisRequest, UnitSet
+from tolariad.core.pruning.analysis import AnalysisRequest
+from tolariad.core.pruning.units import Units
 from tolariad.core.pruning.verdict import MaskMeasure
 from tolariad.trainer.pruning.evidence import SeededBatch, held_out_slices, loss_of
 from tolariad.trainer.pruning.importance import on_a_copy
@@ -67,7 +68,7 @@ class MaskValidation:
         self._levels = self._measured_levels()
         self._flow = self._gradients({})
 
-    def measure(self, units: UnitSet) -> MaskMeasure:
+    def measure(self, units: Units) -> MaskMeasure:
         """Return what the masks of these units, and of those before, do to the model."""
         before = self._quality(self._levels)
         together = {
@@ -100,7 +101,7 @@ class MaskValidation:
             limit = self._setup.settings.prune.validation.timeout_s
             raise PruningRefused(f"the validation of masks took more than {limit:g} s (prune.validation.timeout_s)")
 
-    def _layer_share(self, units: UnitSet) -> float:
+    def _layer_share(self, units: Units) -> float:
         taken = self._request.removed
         return max(
             (
