@@ -15,7 +15,8 @@ from tolariad.core.pruning.schedule import budget_at, cap_at
 from tolariad.core.pruning.units import count_of
 
 if TYPE_CHECKING:
-    from tolariad.core.pruning.slice import Found, MaskedSet, Pruning
+    from tolariad.core.pruning.parts_slice import Found, MaskedSet
+    from tolariad.core.pruning.slice import Pruning
     from tolariad.core.state import RunState
 
 

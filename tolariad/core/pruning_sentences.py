@@ -28,12 +28,13 @@ def _begun(e: pr.PruneCycleBegun) -> str:
 def _analyzed(e: pr.PruneAnalyzed) -> str:
     found = f"{_channels(e.channels, e.total)} {_DECIDED[e.decision]}" if e.units else "nothing was found to mask"
     figures = [
-        f"rank correlation {e.correlation:.2f}" if e.correlation is not None else "",
+        f"correlation {e.correlation:.2f}" if e.correlation is not None else "",
         f"stability {e.stability:.2f}" if e.stability is not None else "",
     ]
     measured = "".join(f", {one}" for one in figures if one)
-    why = f" {' '.join(e.reasons)}" if e.reasons else ""
-    return f"Cycle {e.cycle} of pruning was analysed in {e.seconds:.2g} s: {found}{measured}.{why}"
+    reasons = " ".join(" ".join(e.reasons).split()).rstrip(".")
+    why = f" {reasons}." if reasons else ""
+    return f"Pruning cycle {e.cycle} took {e.seconds:.2g} s: {found}{measured}.{why}"
 
 
 def _channels(channels: int, total: int) -> str:
@@ -49,8 +50,8 @@ def _by(e: mk.MasksApplied | mk.ModelCompacted) -> str:
 
 
 def _applied(e: mk.MasksApplied) -> str:
-    what = f"{_channels(e.channels, e.total)}, {counted(e.parameters, 'parameter')}"
     watched = f" They are watched for {counted(e.grace_steps + e.window_steps, 'step')}; before them is {e.pinned}."
+    what = _channels(e.channels, e.total)
     return f"The masks of cycle {e.cycle} hold from step {e.applied_before_step} on: {what}.{watched}{_by(e)}"
 
 

@@ -18,10 +18,11 @@ from tolariad.core.checkpoints.slice import HasCheckpoints
 from tolariad.core.health.slice import HasHealth
 from tolariad.core.pruning import mask_words as mk
 from tolariad.core.pruning import words as pr
+from tolariad.core.pruning.parts_slice import Found, OpenCycle
 from tolariad.core.pruning.phase import PruningPhase, is_due_since, phase_at
 from tolariad.core.pruning.plan import PrunePlan
 from tolariad.core.pruning.schedule import budget_at, cap_at, channels_allowed
-from tolariad.core.pruning.slice import Found, HasPruning, OpenCycle, Pruning, avoided
+from tolariad.core.pruning.slice import HasPruning, Pruning, avoided
 from tolariad.core.pruning.units import fault_of
 from tolariad.core.pruning.verdict import PruningDecision
 from tolariad.core.rollback.slice import HasRollbacks

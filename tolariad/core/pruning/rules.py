@@ -19,7 +19,7 @@ from tolariad.core.inputs import AnalysisReply, Opened, Reconfigured
 from tolariad.core.pruning import ask
 from tolariad.core.pruning import mask_words as mk
 from tolariad.core.pruning import words as pr
-from tolariad.core.pruning.slice import ImportanceFile
+from tolariad.core.pruning.parts_slice import ImportanceFile
 from tolariad.core.rollback import words as rb
 from tolariad.core.run import words as rv
 from tolariad.core.trainer.slice import HasTrainer
