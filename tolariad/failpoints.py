@@ -39,6 +39,9 @@ POINTS: Final = (
     "seed_move",
     "seed_planted",
     "seed_moved",
+    "prune_order",
+    "prune_cut",
+    "prune_acted",
 )
 VARIABLE: Final = "TOLARIA_FAILPOINT"
 

@@ -23,6 +23,7 @@ FILE_NAME: Final = "manifest.json"
 MODEL_PIECE: Final = "model-00000.safetensors"
 AVERAGE_PIECE: Final = "ema-00000.safetensors"
 SEEDS_PIECE: Final = "seeds-00000.safetensors"
+MASKS_PIECE: Final = "masks-00000.safetensors"
 STATE_PIECE: Final = "state-00000.msgpack"
 # Before the names of the seeds' parameters and buffers, and of their averages, in the piece of the seeds.
 OF_MODEL: Final = "model."

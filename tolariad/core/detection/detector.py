@@ -70,6 +70,14 @@ class Detector:
         norms = convert(self._norms, EnvelopeState, from_attributes=True)
         return DetectorState(course, norms, self._row, self._exploded, self._not_finite)
 
+    @property
+    def typical_norm(self) -> float | None:
+        """The median of the last gradient norms; None if none is known yet."""
+        norms = self._norms
+        if not norms.count:
+            return None
+        return exp(norms.level) if norms.is_log else norms.level
+
     def judge(self, loss: float, grad_norm: float, rate: float = 0.0) -> Verdict | None:
         """Return the verdict on a step before its update. `grad_norm` -1.0: not measured. `rate`: the learning rate."""
         course = self._course
