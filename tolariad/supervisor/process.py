@@ -103,14 +103,20 @@ class ChildProcess:
 
     @classmethod
     def spawn(
-        cls, command: Sequence[str], environment: Mapping[str, str], output: int, passed: tuple[int, ...]
+        cls,
+        command: Sequence[str],
+        environment: Mapping[str, str],
+        output: int,
+        passed: tuple[int, ...],
+        owner: threading.Thread | None = None,
     ) -> ChildProcess:
         """Start `command` in a new session; stdout and stderr go to descriptor `output`. Raises OSError.
 
-        Only the main thread may call this: a child with PR_SET_PDEATHSIG dies with the thread that created it.
+        A child with PR_SET_PDEATHSIG dies with the thread that created it. So only `owner` may call this: the thread
+        that lives as long as the child may; None: the main thread.
         """
-        if threading.current_thread() is not threading.main_thread():
-            raise RuntimeError("start a trainer from the main thread only: it dies with the thread that started it")
+        if threading.current_thread() is not (owner or threading.main_thread()):
+            raise RuntimeError("start a child from its owner's thread only: it dies with the thread that started it")
         popen = subprocess.Popen(
             command,
             stdin=subprocess.DEVNULL,

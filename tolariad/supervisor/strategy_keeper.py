@@ -15,13 +15,13 @@ from typing import Final
 from tolariad.leyline import SystemStatePacket, encode
 from tolariad.strategy.frames import Kind
 from tolariad.strategy.state import StateRefused, read_state
+from tolariad.supervisor.peer_process import stacks_in
 from tolariad.supervisor.strategy_process import (
     Answer,
     Refused,
     StrategyFailed,
     StrategyProcess,
     StrategySetup,
-    stacks_in,
 )
 
 _log: Final = logging.getLogger(__name__)
