@@ -29,7 +29,14 @@ from tolariad.core.rollback.words import StateCopiedReport
 from tolariad.failpoints import reached
 from tolariad.storage import CheckpointWriter, Manifest, Pace, remove_partial
 from tolariad.trainer.checkpoints.buffers import HostBuffer
-from tolariad.trainer.checkpoints.capture import AVERAGE_FILE, MODEL_FILE, OPTIMIZER_FILE, SEEDS_FILE, capture
+from tolariad.trainer.checkpoints.capture import (
+    AVERAGE_FILE,
+    MASKS_FILE,
+    MODEL_FILE,
+    OPTIMIZER_FILE,
+    SEEDS_FILE,
+    capture,
+)
 from tolariad.trainer.checkpoints.snapshot import FILE_BYTES_MAX
 from tolariad.trainer.checkpoints.tree import NotCapturable
 from tolariad.trainer.process.threads import stand_back
@@ -324,6 +331,7 @@ class Saver:
             created_ns=job.created_ns,
             health=job.order.health,
             promoted_checkpoint_id=job.order.promoted,
+            mask_ref=MASKS_FILE if MASKS_FILE in job.snapshot.tensors else None,
             model_hash=environment.model_hash,
             task_hash=environment.task_hash,
             config_hash=environment.config_hash,
