@@ -30,7 +30,7 @@ from tolariad.trainer.optim.configured import build_optimizers
 from tolariad.trainer.optim.owners import Owner
 from tolariad.trainer.process import determinism
 from tolariad.trainer.rollback.participants import Participants
-from tolariad.trainer.seeds.found import find_slots, garden_of
+from tolariad.trainer.seeds.found import find_slots, garden_of, sources_of
 from tolariad.trainer.setup import Setup
 from tolariad.trainer.step.compiled import compile_forward
 from tolariad.trainer.step.measured import reads_late
@@ -107,6 +107,7 @@ def build(config: bytes, threads: int | None = None, given: FoundTask | None = N
             task_hash=found.source_hash,
             config_hash=_config_hash(settings, drawn_for.total_steps),
             data=_fingerprints(train, validation),
+            blueprints=sources_of(settings),
         ),
         steps_per_epoch=steps_per_epoch or 0,
         notes=_notes(train, validation, drawn_for),

@@ -35,10 +35,18 @@ class DataPrint(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     items: tuple[Hex, ...] = ()
 
 
+class BlueprintSource(msgspec.Struct, frozen=True, kw_only=True):
+    """A blueprint that the configuration names, and the BLAKE3 of its file."""
+
+    name: str
+    hash: Hex
+
+
 class Environment(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The execution context: everything that may change a result. Equal environments must give equal bits.
 
     `data`: of the training data, then of the validation data if there is any; empty in journals of older versions.
+    `blueprints`: those of the user's own.
     """
 
     python: str
@@ -56,6 +64,7 @@ class Environment(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     cuda: str = ""
     gpu: str = ""
     data: tuple[DataPrint, ...] = ()
+    blueprints: tuple[BlueprintSource, ...] = ()
 
 
 class TrainerStarted(Event, frozen=True, kw_only=True):
@@ -75,7 +84,7 @@ class ExecutionContextRecorded(Event, frozen=True, kw_only=True):
 
     `steps_per_epoch`: 0 if only the data tells. `former_steps_per_epoch`: those before, if they were others: batches of
     another size, or another length. `other_data`: how the data differ from those before, if the start allowed that they
-    do (DaemonStarted.accept_data).
+    do (DaemonStarted.accept_data). `other_blueprints`: whose files are others than when seeds germinated from them.
     """
 
     incarnation: int
@@ -86,6 +95,7 @@ class ExecutionContextRecorded(Event, frozen=True, kw_only=True):
     notes: tuple[str, ...] = ()
     other_data: str = ""
     former_steps_per_epoch: int = 0
+    other_blueprints: tuple[str, ...] = ()
 
 
 class SchedulingRecorded(Event, frozen=True, kw_only=True):

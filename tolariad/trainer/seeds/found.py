@@ -6,10 +6,13 @@ from typing import TYPE_CHECKING, Any
 
 from tolariad.core.seeds.slice import SLOTS_MAX
 from tolariad.core.seeds.stages import Stage
+from tolariad.core.trainer.words import BlueprintSource
+from tolariad.trainer.data.randomness import preserved_rng
 from tolariad.trainer.errors import SetupRefused
 from tolariad.trainer.seeds.garden import Garden, owner_name
 from tolariad.trainer.seeds.optimizers import SeedOptimizers
 from tolariad.trainer.seeds.places import attach, slots_of
+from tolariad.trainer.seeds.registry import source_of
 from tolariad.trainer.seeds.slot import SeedSlot
 
 if TYPE_CHECKING:
@@ -58,6 +61,13 @@ def _refuse_impossible(task: Any, settings: Settings) -> None:
             "the model has slots for seeds, but the task makes its updates itself, by training_step: which of its "
             "losses a seed is to learn from is not known. Remove the slots, or give the task one loss(model, batch)"
         )
+
+
+def sources_of(settings: Settings) -> tuple[BlueprintSource, ...]:
+    """Import the blueprints that the configuration names. Return those of files, with hashes. Raises SetupRefused."""
+    with preserved_rng():
+        found = [BlueprintSource(name=name, hash=source_of(name)) for name in settings.seeds.blueprints]
+    return tuple(one for one in found if one.hash)
 
 
 def garden_of(
