@@ -6,7 +6,6 @@ import time
 
 import pytest
 
-from tests.daemon.harness import within
 from tests.library.inside import ordered, state_of
 from tests.library.seeds import PLAN, Gardener, Steadfast, line_of, pieces, train
 from tests.library.test_detection import events_of, of
@@ -17,6 +16,8 @@ from tolariad.core.seeds import words as sd
 from tolariad.core.seeds.stages import Stage
 from tolariad.core.state import RunState, fold
 
+# One more than the plan needs: a checkpoint takes its time.
+EPOCHS = 4
 OPTIONS = {
     rb.Tier.FULL: {"ema": {"decay": 0.9}, "rollback": {"fast_path_enabled": False}},
     rb.Tier.FAST: {"ema": {"decay": 0.9}, "snapshots": {"every": 1, "watch_steps": 1}},
@@ -57,11 +58,11 @@ class Back:
         moved = any((one.seed.slot, one.seed.stage) == (self.slot, self.stage) for one in state.seeds.moves)
         if self.is_done or not moved or step < self.target + 2:
             return
-        if not fast:
-            assert within(20.0, lambda: self.held(state_of(self.task.run).checkpoints.catalogue))
-        if found := self.held(state.snapshots.promoted if fast else state_of(self.task.run).checkpoints.catalogue):
+        if found := self.held(state.snapshots.promoted if fast else state.checkpoints.catalogue):
             self.is_done = True
             assert ordered(self.task.run, rb.Rollback(to=found, tier=self.tier))
+        else:
+            time.sleep(0.2)  # the writer may be late; the trainer reports it at a boundary
 
     def held(self, copies):
         """Return the newest copy that is on the right side; at full, the one that was ordered."""
@@ -81,11 +82,11 @@ def test_a_rollback_to_either_side_of_a_move_ends_as_a_run_without_it(tmp_path, 
     """Before it the move is ordered again, after it the state holds it. Either way every bit is that of the line."""
     run_dir, back = tmp_path / "run", Back(rb.Tier(tier), move, side)
     options = OPTIONS[rb.Tier(tier)]
-    train(run_dir, back.task, **options)
+    train(run_dir, back.task, epochs=EPOCHS, **options)
     events = events_of(run_dir)
     (begun,), (done,) = of(events, rb.RollbackBegun), of(events, rb.RolledBack)
     made = [one for one in of(events, sd.SeedMoved) if (one.slot, one.stage) == (back.slot, back.stage)]
-    train(tmp_path / "calm", Gardener(line_of(fold(RunState(), events), back.plan)), **options)
+    train(tmp_path / "calm", Gardener(line_of(fold(RunState(), events), back.plan)), epochs=EPOCHS, **options)
 
     assert begun.tier is rb.Tier(tier)
     assert of(events, rb.RollbackEscalated) == []
