@@ -16,7 +16,7 @@ from tolariad.core.steps.words import StepCompleted
 from tolariad.core.strategy import words as st
 
 HERE = Path(__file__).parents[1]
-# After each of these a good answer, so that the process is there again.
+# After which epoch what is done; in between the strategy answers.
 LIES = {
     2: "hangs",
     4: "exits",
@@ -29,13 +29,16 @@ LIES = {
 }
 OWN = """
 import sys
+from pathlib import Path
 
 sys.path.insert(0, {root!r})
 
 from tests.supervisor.liars import FAULTS, Honest
 from tolariad.leyline import AdaptationCommand, CommandOptimizerAdjustment, CommandSeedOperation
 
+HERE = Path(__file__).parent
 LIES = {lies!r}
+GO_ON = ("a thousand commands", "another version", "remembers too much")
 NAN = float("nan")
 
 
@@ -52,10 +55,16 @@ def seed(name, operation, target="early", **more):
 class Liar(Honest):
     rubbish = ""
 
+    def __init__(self):
+        (HERE / "ready").touch()
+
     def step(self, packet):
         epoch = packet.current_epoch
         if epoch in LIES:
-            return FAULTS[LIES[epoch]](self, epoch)
+            if LIES[epoch] not in GO_ON:
+                (HERE / "ready").unlink()
+            wrong = FAULTS[LIES[epoch]](self, epoch)
+            return [] if wrong is None else wrong
         self.rubbish = ""
         if epoch == 18:
             adjust = CommandOptimizerAdjustment(hyperparameters={{"lr": NAN}})
@@ -74,13 +83,29 @@ class Liar(Honest):
     def load_state_dict(self, state):
         self.rubbish = state["rubbish"]
 """
+# Each question finds a strategy that has started again: epochs take less time than that.
+TASK = """
+import sys
+import time
+from pathlib import Path
+
+sys.path.insert(0, {root!r})
+
+from tests.campaign.grown import Grown
+
+
+class Waiting(Grown):
+    def on_epoch_end(self, model, epoch, metrics):
+        while not (Path(__file__).parent / "ready").exists():
+            time.sleep(0.01)
+"""
 EPOCHS = 20
 
 
 def carried_out(folder, template, **more):
     """Carry out a run in a real daemon; return its folder."""
     folder.mkdir()
-    settings = {**grown.CONFIG, "task": f"{HERE}/campaign/grown.py:Grown", "epochs": EPOCHS, "batch_size": 24, **more}
+    settings = {**grown.CONFIG, "task": f"{folder.parent}/task.py:Waiting", "epochs": EPOCHS, "batch_size": 24, **more}
     settings["journal"] = {"segment_bytes": 1_000_000}
     (folder / "config.yaml").write_text(yaml.safe_dump({"tolaria": settings}))
     run_dir = folder / "run"
@@ -95,14 +120,17 @@ def steps(run_dir):
 
 def test_whatever_a_strategy_does_training_goes_on_to_the_bit_and_says_so(tmp_path, template):
     """Each fault is the end of its question, with the reason; each lie is a command refused; no step differs."""
+    (tmp_path / "task.py").write_text(TASK.format(root=str(HERE.parent)))
+    (tmp_path / "ready").touch()
     calm = carried_out(tmp_path / "calm", template, strategy="none")
+    (tmp_path / "ready").unlink()
     (tmp_path / "own.py").write_text(OWN.format(root=str(HERE.parent), lies=LIES))
-    more = {"strategy": f"{tmp_path}/own.py:Liar", "integration": {"tamiyo_timeout_s": 3}}
+    more = {"strategy": f"{tmp_path}/own.py:Liar", "integration": {"tamiyo_timeout_s": 4}}
     run_dir = carried_out(tmp_path / "lied to", template, **more)
     ends = {one.epoch: one.fallback for one in of_type(run_dir, st.StrategyTimedOut)}
 
-    said = ["within 3 s", "exit code 3", "SIGSEGV", "1000 commands", "16 commands", "no answer", "version 2", "32768"]
-    assert ends.keys() >= LIES.keys()
+    said = ["within 4 s", "exit code 3", "SIGSEGV", "1000 commands", "16 commands", "no answer", "version 2", "32768"]
+    assert ends.keys() == LIES.keys()
     assert all(what in ends[epoch] for epoch, what in zip(LIES, said, strict=True)), ends
     refused = {one.id: one.why for one in of_type(run_dir, CommandRefused)}
     assert refused.keys() == {"nobody", "nan", "too early", "rate"}, refused

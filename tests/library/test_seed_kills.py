@@ -104,7 +104,7 @@ def test_a_run_killed_at_every_point_ends_as_one_that_was_not(tmp_path, template
     draw = random.Random(f"{seed} {kind} {point} {times}")
     kills = [Kill(point, times, draw.choice((0, draw.randrange(2000))))]
     # During the start's own checkpoint there is none to restore.
-    is_early = times <= 4 and point in ("boundary", *OF_FILES)
+    is_early = times <= 5 and point in ("boundary", *OF_FILES)
     for _ in range(draw.randrange(3)):
         drawn = draw.choice(list(ANEW)[is_early:])
         kills.append(Kill(drawn, draw.randint(1, ANEW[drawn]), draw.randrange(1000)))

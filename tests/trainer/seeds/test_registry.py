@@ -137,7 +137,7 @@ def test_a_built_in_name_cannot_be_taken(monkeypatch):
 
 def test_the_source_of_a_blueprint_is_that_of_its_file(file):
     """It changes with the file; a built-in one has none. The blueprint is not called: it may need options."""
-    before = source_of(f"{file}:Raising")
+    before = source_of(f"{file}:Doubling")
     assert before == blake3(file.read_bytes()).hexdigest()
     file.write_text(FILE + "\nmore = 1\n", encoding="utf-8")
 
