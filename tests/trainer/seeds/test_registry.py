@@ -165,14 +165,17 @@ def test_a_run_with_a_blueprint_that_cannot_be_imported_is_refused_at_its_start(
 
 
 def test_a_run_knows_the_sources_of_its_own_blueprints(file, configured):
-    """As a part of its execution context; importing them draws from no generator of the run's."""
+    """Its execution context depends on them; importing them draws from no generator of the run's."""
     file.write_text(f"{FILE}\ntorch.rand(3)\n", encoding="utf-8")
     named = [f"{file}:Doubling", "conv"]
     own = build(configured(f"{TASK}:Seeded", epochs=1, batch_size=5, seeds={"blueprints": named}))
     plain = build(configured(f"{TASK}:Seeded", epochs=1, batch_size=5))
 
     hashed = blake3(file.read_bytes()).hexdigest()
-    assert own.environment.blueprints == (BlueprintSource(name=f"{file}:Doubling", hash=hashed),)
-    assert plain.environment.blueprints == ()
+    assert own.garden.sources == (BlueprintSource(name=f"{file}:Doubling", hash=hashed),)
+    assert plain.garden.sources == ()
+    file.write_text(f"{FILE}\n", encoding="utf-8")
+    other = build(configured(f"{TASK}:Seeded", epochs=1, batch_size=5, seeds={"blueprints": named}))
+    assert other.environment.config_hash != own.environment.config_hash
     pairs = zip(own.model.parameters(), plain.model.parameters(), strict=True)
     assert all(torch.equal(one, other) for one, other in pairs)

@@ -83,7 +83,7 @@ def ready(state: Reads, report: tv.ReadyReport, _: At[Reads]) -> Decision:
         hash=environment_hash(report.environment),
         other_data=other,
         former_steps_per_epoch=former if former != report.steps_per_epoch else 0,
-        other_blueprints=state.seeds.other_blueprints(report.environment.blueprints),
+        other_blueprints=state.seeds.other_blueprints(report.sources),
     )
     return Decision((built,))
 

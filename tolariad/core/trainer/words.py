@@ -46,7 +46,6 @@ class Environment(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     """The execution context: everything that may change a result. Equal environments must give equal bits.
 
     `data`: of the training data, then of the validation data if there is any; empty in journals of older versions.
-    `blueprints`: those of the user's own.
     """
 
     python: str
@@ -64,7 +63,6 @@ class Environment(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     cuda: str = ""
     gpu: str = ""
     data: tuple[DataPrint, ...] = ()
-    blueprints: tuple[BlueprintSource, ...] = ()
 
 
 class TrainerStarted(Event, frozen=True, kw_only=True):
@@ -202,7 +200,7 @@ class ReadyReport(Report, frozen=True, kw_only=True):
     """Model, optimizer and data are built. Nothing is restored or trained yet.
 
     `slots`: those for seeds, in the order of the model's modules. `blueprints`: the names of those that are built in,
-    installed or configured.
+    installed or configured. `sources`: the files of configured ones.
     """
 
     environment: Environment
@@ -212,6 +210,7 @@ class ReadyReport(Report, frozen=True, kw_only=True):
     groups: tuple[Group, ...] = ()
     slots: tuple[SlotFound, ...] = ()
     blueprints: tuple[str, ...] = ()
+    sources: tuple[BlueprintSource, ...] = ()
 
 
 class SetupRefusedReport(Report, frozen=True, kw_only=True):

@@ -17,7 +17,7 @@ import torch
 from blake3 import blake3
 
 import tolariad
-from tolariad.core.trainer.words import BlueprintSource, DataPrint, Environment
+from tolariad.core.trainer.words import DataPrint, Environment
 from tolariad.trainer.errors import SetupRefused
 
 if TYPE_CHECKING:
@@ -101,7 +101,6 @@ def environment(
     task_hash: str,
     config_hash: str,
     data: tuple[DataPrint, ...],
-    blueprints: tuple[BlueprintSource, ...] = (),
 ) -> Environment:
     """Return the execution context of this process."""
     on_gpu = device.type == "cuda"
@@ -121,7 +120,6 @@ def environment(
         cuda=(torch.version.cuda or "") if on_gpu else "",
         gpu=torch.cuda.get_device_name(device) if on_gpu else "",
         data=data,
-        blueprints=blueprints,
     )
 
 

@@ -63,7 +63,7 @@ def _refuse_impossible(task: Any, settings: Settings) -> None:
         )
 
 
-def sources_of(settings: Settings) -> tuple[BlueprintSource, ...]:
+def _sources_of(settings: Settings) -> tuple[BlueprintSource, ...]:
     """Import the blueprints that the configuration names. Return those of files, with hashes. Raises SetupRefused."""
     with preserved_rng():
         found = [BlueprintSource(name=name, hash=source_of(name)) for name in settings.seeds.blueprints]
@@ -93,4 +93,5 @@ def garden_of(
                     f"{name} would be; rename it"
                 )
     seed, blueprints = settings.rng_seed or 0, settings.seeds.blueprints
-    return Garden(slots, ledger, owners, rates, optimizers, rng_seed=seed, blueprints=blueprints)
+    sources = _sources_of(settings)
+    return Garden(slots, ledger, owners, rates, optimizers, rng_seed=seed, blueprints=blueprints, sources=sources)

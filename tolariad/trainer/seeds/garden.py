@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from tolariad.core.steps.script_words import ScriptChange
+    from tolariad.core.trainer.words import BlueprintSource
     from tolariad.trainer.architecture import Ledger
     from tolariad.trainer.lr import UnifiedLRController
     from tolariad.trainer.seeds.optimizers import SeedOptimizers
@@ -56,17 +57,18 @@ class Garden:
         *,
         rng_seed: int,
         blueprints: tuple[str, ...] = (),
+        sources: tuple[BlueprintSource, ...] = (),
     ) -> None:
         """`owners`: the run's, at this point those of the host. The list is changed in place.
 
-        `blueprints`: those that the configuration names.
+        `blueprints`: those that the configuration names. `sources`: the files of these.
         """
         model = ledger.model
         names = {id(module): name for name, module in model.named_modules()}
         self.plots = {name: Plot(slot, f"{names[id(slot)]}.seed.".lstrip(".")) for name, slot in slots.items()}
         self._model, self._owners, self._rates, self.optimizers = model, owners, rates, optimizers
         self._host = tuple(owners)
-        self._rng_seed, self._configured = rng_seed, blueprints
+        self._rng_seed, self._configured, self.sources = rng_seed, blueprints, sources
         self._is_looking = bool(slots)
         self.growing: tuple[Plot, ...] = ()
         self.prefixes: tuple[str, ...] = ()
