@@ -21,6 +21,7 @@ _PACKAGE = "a file of this package"
 ALLOWED: dict[str, str] = {
     "tolariad/supervisor/interrupts.py": _SYSTEM,
     "tolariad/supervisor/procfs.py": _SYSTEM,
+    "tolariad/processor_time.py": _SYSTEM,
     "tolariad/supervisor/ring.py": _SYSTEM,
     "tolariad/trainer/process/determinism.py": _SYSTEM,
     "tolariad/lifelines.py::offer_as_victim": _SYSTEM,

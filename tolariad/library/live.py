@@ -37,7 +37,7 @@ from tolariad.daemon.place import PlaceWatch, RunPlace
 from tolariad.daemon.port import now
 from tolariad.daemon.request import RunRequest, StartRefused
 from tolariad.kernel import Kernel, Published
-from tolariad.library.asking import AskingThread, require_default
+from tolariad.library.asking import AskingThread
 from tolariad.library.control import ControlThread
 from tolariad.library.saying import Saying
 from tolariad.storage import copy_checkpoint
@@ -79,8 +79,7 @@ class Live:
         # all.
         self._ends: tuple[_Ends, ...] = ()
         self._saying = Saying()
-        self._asking = AskingThread(opened.resolved.settings, self._kernel.submit)
-        self._asking.prepare(len(setup.garden.plots))
+        self._asking = AskingThread(opened.resolved.settings, self._kernel.submit, self._saying.note)
         self._control = ControlThread(opened, self._kernel, lambda: self._page, self._saying.note)
         self._copying: list[threading.Thread] = []
 
@@ -94,7 +93,6 @@ class Live:
         # A call of `train` is the wish to go on: a failed run needs no other word.
         opened = open_run(request, StartMode.RETRY, Notifier({}))
         try:
-            require_default(opened.resolved.settings)
             with kept_from_children(opened.run_dir):  # fingerprints of data may be taken in a worker
                 setup = build(opened.resolved.text.encode(), earlier_threads(opened), FoundTask(task, ""))
             other = other_data(opened.state.progress, setup.environment)
@@ -126,6 +124,7 @@ class Live:
             # Only now: no stop may be recorded before the start of the run.
             hear(self._stop)
             self._control.start()
+            self._asking.prepare(len(self._setup.garden.plots))
             if opened.state.run.phase in (Phase.PAUSED, Phase.FROZEN) or opened.state.run.pause is not None:
                 self._resume()
             yield from self._serve(drive)

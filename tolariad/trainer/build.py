@@ -132,8 +132,9 @@ def _seed_gradients(
     losses_of = getattr(task, "seed_losses", None)
     auxiliary = None
     if callable(losses_of):
-        conflict, rng_seed = settings.seeds.conflict, settings.rng_seed or 0
-        auxiliary = AuxiliaryLosses(losses_of, garden, forward, scaling, conflict=conflict, rng_seed=rng_seed)
+        auxiliary = AuxiliaryLosses(
+            losses_of, garden, forward, scaling, seeds=settings.seeds, rng_seed=settings.rng_seed or 0
+        )
     limit = settings.seeds.max_gradient_norm
     # A copy: owners of seeds are added to the list later.
     return SeedGradients(garden, tuple(host), scaling, auxiliary, limit=limit, clips_host=_clip(task) is None)

@@ -31,7 +31,7 @@ from tolariad.core.strategy import words as strategy
 from tolariad.core.trainer import words as trainer
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from tolariad.core.settings.model import Settings
 
@@ -204,16 +204,31 @@ def _of_rebuild(_: Overruns, e: optimizer.OptimizerRebuildCommitted) -> _Found:
     return (("optimizer_rebuild", e.elapsed_ms / 1e3),)
 
 
+# The parts of a question that have a budget. The deadline is beside them: it counts by the clock.
+_PARTS_OF_QUESTION: Final = (
+    ("state_assembly", "assembly"),
+    ("serialization", "encoding"),
+    ("strategy_answer", "answer"),
+    ("boundary_check", "check"),
+)
+
+
 def _of_answer(_: Overruns, e: strategy.StrategyAnswered) -> _Found:
-    spans = e.spans
-    found = (
-        ("state_assembly", spans.assembly),
-        ("serialization", spans.encoding),
-        ("strategy_answer", spans.answer),
-        ("boundary_check", spans.check),
-        ("strategy_deadline", spans.answer),
-    )
-    return tuple(one for one in found if one[1])
+    spans, waits = e.spans, e.spans.waits or strategy.StrategyWaits()
+    taken = ((name, getattr(spans, part), getattr(waits, part)) for name, part in _PARTS_OF_QUESTION)
+    found = tuple((name, max(0.0, seconds - wait)) for name, seconds, wait in taken if seconds)
+    return (*found, ("strategy_deadline", spans.answer)) if spans.answer else found
+
+
+def waited(event: Event) -> Mapping[str, float]:
+    """Return for how much of each duration of the event nothing ran, in the budget's unit; only what is known."""
+    if not isinstance(event, strategy.StrategyAnswered) or event.spans.waits is None:
+        return {}
+    return {
+        name: in_unit(BUDGETS[name], getattr(event.spans.waits, part))
+        for name, part in _PARTS_OF_QUESTION
+        if getattr(event.spans, part)
+    }
 
 
 def _of_end(s: Overruns, e: trainer.TrainerDied | trainer.TrainerEnded) -> _Found:
