@@ -32,6 +32,7 @@ ALLOWED: dict[str, str] = {
     "tolariad/daemon/settings.py::given_text": _USERS,
     "tolariad/strategy/finding.py": _USERS,
     "tolariad/trainer/tasks/task.py": _USERS,
+    "tolariad/trainer/seeds/registry.py::source_of": _USERS,
     "tolariad/cli/checking.py": _USERS,
     "tolariad/cli/journals.py::_written": _USERS,
     "tolariad/cli/errors.py": "/dev/null",

@@ -182,6 +182,7 @@ class Trainer:
                 groups=setup.rates.groups,
                 slots=tuple(SlotFound(name, one.slot.layer_depth) for name, one in setup.garden.plots.items()),
                 blueprints=setup.garden.blueprints,
+                sources=setup.garden.sources,
             )
         )
         reporter = self._reporter
