@@ -178,6 +178,7 @@ def found_in(request: AnalysisRequest, answer: AnalysisAnswer) -> Analysis:
         reasons=answer.reasons,
         units=answer.units,
         sha256=answer.masks_sha256,
+        plan=answer.plan,
         channels=sum(len(answer.units.get(layer.name, ())) * layer.channels for layer in layers),
         total=channels_of(layers),
         groups=len(answer.groups),

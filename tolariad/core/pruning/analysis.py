@@ -220,5 +220,5 @@ def _faults_of_units(request: AnalysisRequest, answer: AnalysisAnswer, prune: Pr
         allowed //= 2
     if channels > allowed:
         yield f"it takes {channels} channels; the budget is {allowed}"
-    if len(msgspec.msgpack.encode(answer.units)) > UNITS_BYTES_MAX:
-        yield f"its units have more than {UNITS_BYTES_MAX} bytes"
+    if max(len(msgspec.msgpack.encode(answer.units)), len(answer.plan.encode())) > UNITS_BYTES_MAX:
+        yield f"its units or their plan have more than {UNITS_BYTES_MAX} bytes"

@@ -34,7 +34,7 @@ from tolariad.trainer.pruning.activity import activation_scores, activities, uni
 from tolariad.trainer.pruning.evidence import example_inputs, groups_of, loss_of, training_batches
 from tolariad.trainer.pruning.history import read_history, stability, write_history
 from tolariad.trainer.pruning.importance import Scores, magnitude, measured_change, moments, sensitivities
-from tolariad.trainer.pruning.masks import masks_of
+from tolariad.trainer.pruning.plan import plan_of
 from tolariad.trainer.pruning.validation import MaskValidation
 from tolariad.trainer.trials.copying import built_copy
 from tolariad.trainer.trials.words import Trial, Weights
@@ -59,7 +59,8 @@ def analyse(run: Path, config: bytes, request: AnalysisRequest, started: float) 
     setup = _built(run, config, request)
     prune = setup.settings.prune
     batches = training_batches(setup, max(1, request.epoch), prune.min_samples)
-    found = groups_of(setup, example_inputs(setup, batches[0]))
+    inputs = example_inputs(setup, batches[0])
+    found = groups_of(setup, inputs)
     groups = tuple(AnalysedGroup(name=g.name, kind=g.kind, width=g.width, channels=g.channels) for g in found.groups)
     scores = _importance(setup, found.groups, batches)
     layers = layers_of(groups, request)
@@ -72,7 +73,7 @@ def analyse(run: Path, config: bytes, request: AnalysisRequest, started: float) 
         units = chosen_units(layers, scores, channels // 2, request.avoid, prune)
         measured = validation.measure(units)
         verdict = _after_doubts(verdict, judge(measured, prune))
-    masks = masks_of(setup.model, found.groups, units)
+    plan = plan_of(setup.model, found.groups, units, inputs)
     correlation, sampled = _correlation(setup, found.groups, request, scores, batches)
     history = read_history(run, request.former)
     steadiness = stability(scores, history[max(history)], request.masked) if history else None
@@ -90,14 +91,15 @@ def analyse(run: Path, config: bytes, request: AnalysisRequest, started: float) 
         reasons=tuple(one[:REASON_CHARS_MAX] for one in verdict.reasons[:REASONS_MAX]),
         units=units,
         scores={name: tuple(scores[name][unit] for unit in chosen) for name, chosen in units.items()},
-        masks_sha256=masks.sha256,
+        masks_sha256=plan.masks.sha256,
+        plan=plan.text,
         estimator=prune.estimator,
         correlation=correlation,
         sampled=sampled,
         stability=steadiness,
         samples=samples,
         parameters=sum(one.numel() for one in setup.model.parameters()),
-        parameters_masked=_covered(masks),
+        parameters_masked=_covered(plan.masks),
         refused=tuple(f"{one.name}: {one.why}" for one in found.refused[:_REFUSED_MAX]),
         file_bytes=size,
         seconds=time.perf_counter() - started,
