@@ -250,8 +250,8 @@ class MultiSeedGradientAggregator:
     def _clip(self, host_model: nn.Module, owners: Mapping[str, Iterable[torch.Tensor]]) -> None:
         of_seeds: list[list[torch.Tensor]] = [list(parameters) for parameters in owners.values()]
         theirs = {id(parameter) for parameters in of_seeds for parameter in parameters}
-        of_host = [parameter for parameter in host_model.parameters() if id(parameter) not in theirs]
-        gradients = [clipping.gradients_of(parameters) for parameters in (of_host, *of_seeds)]
+        of_host: list[torch.Tensor] = [one for one in host_model.parameters() if id(one) not in theirs]
+        gradients = [clipping.gradients_of(parameters) for parameters in [of_host, *of_seeds]]
         clipping.clip(gradients, clipping.norms_of(gradients), self.max_gradient_norm)
 
 
