@@ -83,8 +83,11 @@ def _analyse(arguments: argparse.Namespace) -> int:
 
     worker.stand_back([int(core) for core in arguments.cores.split(",") if core])
     with socket.socket(fileno=arguments.socket_fd) as connection, connection.makefile("rb") as stream:
-        size = pruning.length_of(stream.read(pruning.LENGTH_BYTES))
-        request, request_id = pruning.read_request(stream.read(size))
+        head = stream.read(pruning.LENGTH_BYTES)
+        if len(head) < pruning.LENGTH_BYTES:
+            # The daemon wants nothing any more.
+            return 0
+        request, request_id = pruning.read_request(stream.read(pruning.length_of(head)))
         found = worker.answer(arguments.run, arguments.config_json, request, started)
         response_id = str(uuid.uuid4())
         if isinstance(found, str):

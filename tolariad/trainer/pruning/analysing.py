@@ -1,7 +1,8 @@
 """The analysis of a checkpoint: groups, importance, choice within the budget, scores of the analysis, validation.
 
-Promises: the answer is a pure function of checkpoint, configuration and request, up to its times. The checkpoint's
-files are read only, and verified first. The only file written is the importance file that the request names.
+Promises: the answer is a pure function of checkpoint, configuration and request, but for its times and the share of the
+machine's memory. The checkpoint's files are read only, and verified first. The only file written is the importance file
+that the request names.
 """
 
 from __future__ import annotations
