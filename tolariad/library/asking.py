@@ -31,6 +31,13 @@ def require_default(settings: Settings) -> None:
         raise StartRefused(EXIT_CONFIG, why, "to train in a program, set strategy to default or none")
 
 
+def require_no_pruning(settings: Settings) -> None:
+    """Raise StartRefused if pruning is enabled: an analysis builds the task in a process of its own."""
+    if settings.prune.enabled:
+        why = "prune.enabled: checkpoints are analysed in a process of their own, which only `tolariad run` starts"
+        raise StartRefused(EXIT_CONFIG, why, "to train in a program, set prune.enabled to false")
+
+
 class AskingThread:
     """Carries out the questions of one library run, from the first one to `close`."""
 

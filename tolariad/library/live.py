@@ -37,7 +37,7 @@ from tolariad.daemon.place import PlaceWatch, RunPlace
 from tolariad.daemon.port import now
 from tolariad.daemon.request import RunRequest, StartRefused
 from tolariad.kernel import Kernel, Published
-from tolariad.library.asking import AskingThread, require_default
+from tolariad.library.asking import AskingThread, require_default, require_no_pruning
 from tolariad.library.control import ControlThread
 from tolariad.library.saying import Saying
 from tolariad.storage import copy_checkpoint
@@ -95,6 +95,7 @@ class Live:
         opened = open_run(request, StartMode.RETRY, Notifier({}))
         try:
             require_default(opened.resolved.settings)
+            require_no_pruning(opened.resolved.settings)
             with kept_from_children(opened.run_dir):  # fingerprints of data may be taken in a worker
                 setup = build(opened.resolved.text.encode(), earlier_threads(opened), FoundTask(task, ""))
             other = other_data(opened.state.progress, setup.environment)

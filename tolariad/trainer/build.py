@@ -87,7 +87,7 @@ def build(config: bytes, threads: int | None = None, given: FoundTask | None = N
     ledger = Ledger(found.task, model, owners, rates, average, device=device)
     ledger.notify(watch.backup.look_again)
     garden = garden_of(slots, ledger, owners, rates, settings=settings)
-    pruner = Pruner(ledger, owners, rates, average, watch, garden, prune=settings.prune, device=device)
+    pruner = Pruner(ledger, owners, rates, average, monitor=watch, garden=garden, prune=settings.prune, device=device)
     setup = Setup(
         settings=settings,
         rng_seed=settings.rng_seed,

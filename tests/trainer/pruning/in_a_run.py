@@ -6,6 +6,7 @@ import functools
 from pathlib import Path
 
 import torch
+from msgspec.structs import replace
 
 from tests.trainer.tasks import pruned
 from tolariad.core.pruning.mask_words import CompactModel, MaskUnits, ReleaseMasks
@@ -53,6 +54,12 @@ def masks(cycle, chosen, *, kind=pruned.Body, gone=(), cause=0):
         window_steps=WINDOW,
         cause=cause,
     )
+
+
+def fixed_masks():
+    """Return an order whose units cannot be removed."""
+    made = replace(plan(pruned.Body, fixed(FIRST)), fixed={"first": "it is so"})
+    return replace(masks(1, FIRST, cause=101), plan=made.text)
 
 
 def release(cycle, *, cause=0):

@@ -2,7 +2,8 @@
 
 Invariants: the ledger is of the current branch, oldest change first. A rollback removes the changes after its target.
 Hooks change the model before a checkpoint of the same place, so for their changes the place alone tells. Seeds and
-compactions change it by boundary orders, which may act before or after such a checkpoint: there the number of orders tells.
+compactions change it by boundary orders, which may act before or after such a checkpoint: there the number of orders
+tells.
 
 SeedMoved and ModelCompacted are each an order that acted and an entry here, so that no crash comes between the two.
 """

@@ -12,5 +12,5 @@ COMPACT: Final = f"{PREFIX}compact"
 
 
 def is_of_pruning(name: str) -> bool:
-    """Return whether an entry of the ledger is a compaction. Orders of a script repeat it, not the hooks of the task."""
+    """Return whether an entry of the ledger is a compaction. Orders of a script repeat it, not hooks of the task."""
     return name.startswith(PREFIX)

@@ -19,8 +19,8 @@ from tolariad.core.boundary.words import (
     BoundaryOrderReport,
 )
 from tolariad.core.bounds import COUNT_MAX, TEXT_CHARACTERS_MAX, unit
-from tolariad.core.pruning.verdict import Trip, WindowAction
 from tolariad.core.pruning.units import Units
+from tolariad.core.pruning.verdict import Trip, WindowAction
 from tolariad.core.pruning.words import Channels, Cycle, Plan
 
 Parameters = Annotated[int, unit("parameters", 0, COUNT_MAX)]
@@ -35,8 +35,8 @@ class MaskUnits(BoundaryOrder, frozen=True, kw_only=True):
     """To the trainer: mask the units of a cycle, all or none, and watch the updates after it.
 
     `units`: indices in the model as it is, without those masked before. `sha256`: of the masks of these units by
-    parameter; if the trainer's differ, it refuses. `plan`: as in Analysis. `checkpoint`: the one that was analysed. `grace_steps` updates are
-    not judged; the `window_steps` after them are.
+    parameter; if the trainer's differ, it refuses. `plan`: as in Analysis. `checkpoint`: the one that was analysed.
+    `grace_steps` updates are not judged; the `window_steps` after them are.
     """
 
     cycle: Cycle

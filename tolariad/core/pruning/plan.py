@@ -13,8 +13,15 @@ from tolariad.core.settings.model import Settings
 from tolariad.core.settings.pruning import ShareFrom
 
 
+class PlannedShare(Struct, frozen=True):
+    """A share of the channels that holds from an epoch on."""
+
+    epoch: int
+    share: float
+
+
 class PrunePlan(Struct, frozen=True, kw_only=True):
-    """The configured numbers, with the names of their keys. Shares: (epoch, share), ascending.
+    """The configured numbers, with the names of their keys. Shares ascend by epoch.
 
     `compact_every`: sets of masks after which the channels are removed; 0: only on order.
     """
@@ -22,8 +29,8 @@ class PrunePlan(Struct, frozen=True, kw_only=True):
     transition_epoch: int = 30
     last_epoch: int = 120
     interval: int = 5
-    budgets: tuple[tuple[int, float], ...] = ()
-    caps: tuple[tuple[int, float], ...] = ()
+    budgets: tuple[PlannedShare, ...] = ()
+    caps: tuple[PlannedShare, ...] = ()
     absolute_cap: float = 0.5
     accuracy_drop: float = 0.02
     spread_factor: float = 3.0
@@ -44,8 +51,8 @@ def plan_of(settings: Settings) -> PrunePlan:
         transition_epoch=settings.pruning_phase_transition_epoch,
         last_epoch=prune.last_epoch,
         interval=settings.pruning_checkpoint_interval,
-        budgets=_pairs(prune.budgets),
-        caps=_pairs(prune.caps),
+        budgets=_planned(prune.budgets),
+        caps=_planned(prune.caps),
         absolute_cap=prune.absolute_cap,
         accuracy_drop=safety.accuracy_drop,
         spread_factor=safety.spread_factor,
@@ -60,5 +67,5 @@ def plan_of(settings: Settings) -> PrunePlan:
     )
 
 
-def _pairs(entries: tuple[ShareFrom, ...]) -> tuple[tuple[int, float], ...]:
-    return tuple((entry.epoch, entry.share) for entry in entries)
+def _planned(entries: tuple[ShareFrom, ...]) -> tuple[PlannedShare, ...]:
+    return tuple(PlannedShare(entry.epoch, entry.share) for entry in entries)

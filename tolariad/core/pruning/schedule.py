@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from tolariad.core.pruning.plan import PrunePlan, plan_of
+from tolariad.core.pruning.plan import PlannedShare, PrunePlan, plan_of
 from tolariad.core.settings.model import Settings
 
 
@@ -57,9 +57,9 @@ class ProgressivePruningSchedule:
         }
 
 
-def _share_at(entries: tuple[tuple[int, float], ...], epoch: int) -> float:
+def _share_at(entries: tuple[PlannedShare, ...], epoch: int) -> float:
     """Return the share of the last entry that has begun; 0 if none has."""
-    return next((share for begin, share in reversed(entries) if begin <= epoch), 0.0)
+    return next((entry.share for entry in reversed(entries) if entry.epoch <= epoch), 0.0)
 
 
 def _whole(share: float, total: int) -> int:

@@ -8,6 +8,7 @@ order stay.
 
 from __future__ import annotations
 
+from math import isfinite
 from typing import Final, Protocol
 
 import msgspec
@@ -17,115 +18,25 @@ from tolariad.core.base import Actor, ApplyTable, Cause, Event, storable
 from tolariad.core.boundary.slice import WAITING_MAX
 from tolariad.core.pruning import mask_words as mk
 from tolariad.core.pruning import words as pr
+from tolariad.core.pruning.parts_slice import (
+    Found,
+    ImportanceFile,
+    MaskedSet,
+    OpenCycle,
+    Ordered,
+    Past,
+    Rejected,
+    Window,
+)
 from tolariad.core.pruning.phase import PruningPhase
 from tolariad.core.pruning.units import Units, joined, renumbered, without
-from tolariad.core.pruning.verdict import PruningDecision, WindowAction
+from tolariad.core.pruning.verdict import PruningDecision
 from tolariad.core.rates.slice import GivenBy
 from tolariad.core.rollback import words as rb
+from tolariad.core.steps import words as sv
 
 REJECTED_MAX: Final = 64
 FILES_MAX: Final = 1000
-
-
-class OpenCycle(msgspec.Struct, frozen=True):
-    """A cycle whose analysis has not ended. `former_epoch`: the slice's `last_epoch` before it."""
-
-    cycle: int
-    cause: Cause
-    checkpoint: str
-    epoch: int
-    phase: PruningPhase
-    share: float
-    cap: float
-    reason: pr.CycleReason
-    former_epoch: int = 0
-
-
-class Found(msgspec.Struct, frozen=True):
-    """The newest analysis, without what only the journal needs. `units` is empty once they are masked or void.
-
-    `void`: why its units cannot be masked any more, as a clause; "" if they can.
-    """
-
-    cycle: int
-    cause: Cause
-    epoch: int
-    phase: PruningPhase
-    reason: pr.CycleReason
-    checkpoint: str
-    decision: PruningDecision
-    reasons: tuple[str, ...]
-    units: Units
-    plan: str
-    sha256: str
-    channels: int
-    total: int
-    spread: float
-    correlation: float | None
-    stability: float | None
-    accuracy: float | None
-    estimator: str
-    seconds: float
-    void: str = ""
-
-
-class MaskedSet(msgspec.Struct, frozen=True):
-    """The masks of one cycle that are in force. `number`: of the boundary order."""
-
-    cycle: int
-    number: int
-    units: Units
-    sha256: str
-    channels: int
-    parameters: int
-    applied_before_step: int
-
-
-class Past(msgspec.Struct, frozen=True):
-    """What was in force after boundary order `number`."""
-
-    number: int
-    sets: tuple[MaskedSet, ...]
-    removed: dict[str, int]
-    removed_channels: int
-
-
-class Window(msgspec.Struct, frozen=True):
-    """The safety window of a cycle's masks, which update `since_step` was the first to have.
-
-    `until_step`: the last update that the trainer judges. `is_watched`: it did so, and no limit was exceeded.
-    `accuracy`: of the first validation that counts.
-    """
-
-    cycle: int
-    sha256: str
-    number: int
-    since_step: int
-    grace_steps: int
-    until_step: int
-    pinned: str
-    accuracy_before: float | None
-    spread: float
-    is_watched: bool = False
-    accuracy: float | None = None
-
-
-class Rejected(msgspec.Struct, frozen=True):
-    """Masks that proved harmful. `units`: in the model as it is; empty if a compaction changed it since."""
-
-    cycle: int
-    sha256: str
-    units: Units
-    why: str
-
-
-class ImportanceFile(msgspec.Struct, frozen=True):
-    """The file with the scores of a cycle. `wall`: when it was recorded."""
-
-    cycle: int
-    file: str
-    size: int
-    wall: int
 
 
 class Pruning(msgspec.Struct, frozen=True):
@@ -134,7 +45,8 @@ class Pruning(msgspec.Struct, frozen=True):
     `cycles`: how many were begun. `last_epoch`: the epoch of the last one that the schedule began. `found`: the newest
     analysis. `sets`: masks in force, oldest first; `removed`: units that compactions removed, by group; `past`: the
     same after each order of this line. `total`: channels before any pruning, as last found; 0: not known.
-    `override`: an operator's order. `failures`: failed cycles in a row. `given_by`: who gave the waiting orders.
+    `override`: an operator's order. `failures`: failed cycles in a row. `ordered`: of the masks that were ordered
+    last. `given_by`: who gave the waiting orders.
     """
 
     cycles: int = 0
@@ -152,6 +64,7 @@ class Pruning(msgspec.Struct, frozen=True):
     override: PruningPhase | None = None
     total: int = 0
     files: tuple[ImportanceFile, ...] = ()
+    ordered: Ordered = Ordered()
     given_by: tuple[GivenBy, ...] = ()
 
     @property
@@ -168,6 +81,12 @@ class Pruning(msgspec.Struct, frozen=True):
     def share(self) -> float:
         """Return the share of the channels that is masked or removed."""
         return self.pruned / self.total if self.total > 0 else 0.0
+
+    @property
+    def needed(self) -> frozenset[str]:
+        """Return the checkpoints that must stay: the one being analysed, and the one before masks being watched."""
+        names = {self.open.checkpoint} if self.open is not None else set()
+        return frozenset(names | ({self.window.pinned} if self.window is not None else set())) - {""}
 
     def set_of(self, cycle: int) -> MaskedSet | None:
         """Return the masks of this cycle, if they are in force."""
@@ -194,9 +113,7 @@ class HasPruning(Protocol):
 
 
 def _begun(s: Pruning, e: pr.PruneCycleBegun, at: Cause) -> Pruning:
-    opened = OpenCycle(
-        e.cycle, at, e.checkpoint, e.epoch, e.phase, e.share, e.cap, e.reason, former_epoch=s.last_epoch
-    )
+    opened = OpenCycle(e.cycle, at, e.checkpoint, e.epoch, e.phase, e.share, e.cap, e.reason, former_epoch=s.last_epoch)
     last = storable(e.epoch) if e.reason is pr.CycleReason.SCHEDULE else s.last_epoch
     return replace(s, cycles=max(s.cycles, storable(e.cycle)), open=opened, last_epoch=last)
 
@@ -269,6 +186,10 @@ def _given(s: Pruning, e: Event, at: Cause) -> Pruning:
     return replace(s, given_by=(*s.given_by, GivenBy(at.seq, actor.program, actor.reason))[-WAITING_MAX:])
 
 
+def _masks_given(s: Pruning, e: mk.MasksOrdered, at: Cause) -> Pruning:
+    return replace(_given(s, e, at), ordered=Ordered(e.channels, e.total, e.spread))
+
+
 def _ended(s: Pruning, cause: int) -> Pruning:
     return replace(s, given_by=tuple(one for one in s.given_by if one.cause != cause))
 
@@ -308,6 +229,13 @@ def _watched(s: Pruning, e: mk.PruneWatched, _: Cause) -> Pruning:
     if s.window is None or s.window.cycle != e.cycle:
         return s
     return replace(s, window=replace(s.window, is_watched=True))
+
+
+def _validated(s: Pruning, e: sv.ValidationFinished, _: Cause) -> Pruning:
+    window, accuracy = s.window, e.metrics.get("accuracy")
+    if window is None or accuracy is None or not isfinite(accuracy) or e.step < window.since_step + window.grace_steps:
+        return s
+    return replace(s, window=replace(window, accuracy=accuracy))
 
 
 def _passed(s: Pruning, _: mk.MaskSetPassed, __: Cause) -> Pruning:
@@ -390,10 +318,12 @@ APPLY: Final[ApplyTable] = {
     pr.ImportanceRemoved: _importance_removed,
     pr.PruneDisabled: _disabled,
     pr.PruneEnabled: _enabled,
-    **dict.fromkeys((mk.MasksOrdered, mk.MasksReleaseOrdered, mk.CompactionOrdered), _given),
+    mk.MasksOrdered: _masks_given,
+    **dict.fromkeys((mk.MasksReleaseOrdered, mk.CompactionOrdered), _given),
     mk.MasksApplied: _applied,
     mk.MasksAborted: _not_applied,
     mk.PruneWatched: _watched,
+    sv.ValidationFinished: _validated,
     mk.MaskSetPassed: _passed,
     mk.MaskSetRejected: _rejected,
     mk.MasksReleased: _released,

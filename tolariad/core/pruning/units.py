@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterable, Mapping
+from itertools import pairwise
 from typing import TypeAlias
 
 # Indices in the model as it is, so they are counted anew after a compaction.
@@ -42,6 +43,6 @@ def count_of(units: Mapping[str, tuple[int, ...]]) -> int:
 def fault_of(units: Mapping[str, tuple[int, ...]]) -> str:
     """Return what is wrong with a set of units, as a clause; "" if nothing is."""
     for name, ones in units.items():
-        if not ones or ones[0] < 0 or any(a >= b for a, b in zip(ones, ones[1:], strict=False)):
+        if not ones or ones[0] < 0 or any(a >= b for a, b in pairwise(ones)):
             return f"the units of {name} do not ascend from 0"
     return ""

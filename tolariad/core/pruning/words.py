@@ -116,11 +116,12 @@ class Analysis(msgspec.Struct, frozen=True, kw_only=True):
     """What an analysis found: units to mask, and the judgement of them on a copy.
 
     `reasons`: why the decision is not GO, as sentences. `units`: only those that this cycle adds; after CONDITIONAL_GO
-    half of the budget. `plan`: which coordinates of the parameters go with them. `sha256`: of their masks by parameter (MaskSet.sha256). `channels`: how many these units are.
-    `total`: channels of the model before any pruning, removed ones included. `accuracy` and `accuracy_masked`: on the
-    held-out slice. `spread`: of repeated validations. `correlation`: rank correlation of the importance with the
-    measured change of the loss. `stability`: rank correlation with the last ranking. `importance`: the file with the
-    scores, relative to the run's folder, and its size. None: not measured.
+    half of the budget. `plan`: which coordinates of the parameters go with them. `sha256`: of their masks by parameter
+    (MaskSet.sha256). `channels`: how many these units are. `total`: channels of the model before any pruning, removed
+    ones included. `accuracy` and `accuracy_masked`: on the held-out slice. `spread`: of repeated validations.
+    `correlation`: rank correlation of the importance with the measured change of the loss. `stability`: rank
+    correlation with the last ranking. `importance`: the file with the scores, relative to the run's folder, and its
+    size. None: not measured.
     """
 
     decision: PruningDecision
@@ -183,6 +184,13 @@ class PruneCycleCancelled(Event, frozen=True, kw_only=True):
     why: str
 
 
+class PruneBreakerOpened(Event, frozen=True, kw_only=True):
+    """So many cycles failed in a row that nothing is pruned any more, until an operator enables it. `why`: the last."""
+
+    failures: int
+    why: str
+
+
 class ImportanceRemoved(Event, frozen=True, kw_only=True):
     """The file with the importance of a cycle is too old, or over the quota, and is removed."""
 
@@ -201,8 +209,8 @@ class AnalyzeCheckpoint(DaemonEffect, frozen=True, kw_only=True):
     `share`, `cap`, `pruned`: as in PruneCycleBegun; the analysis chooses at most
     `schedule.channels_allowed(share, cap, total, pruned)` channels. `masked`: the units that are masked already, which
     are not live. `removed`: how many units of each group were removed. `avoid`: units that were rejected, which are not
-    chosen. `protected`: slots whose seed is not fossilized: nothing in them is pruned. `former`: the importance file of the last analysis, relative to the run's folder; "": there is none.
-    `importance`: the file to write.
+    chosen. `protected`: slots whose seed is not fossilized: nothing in them is pruned. `former`: the importance file of
+    the last analysis, relative to the run's folder; "": there is none. `importance`: the file to write.
     """
 
     cycle: Cycle

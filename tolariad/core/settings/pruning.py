@@ -101,7 +101,7 @@ class Prune(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     analysis_timeout_s: Annotated[units.PositiveSeconds, Meta(description="time limit of an analysis")] = 300.0
     compact_every: Annotated[
         int,
-        Meta(ge=0, le=1000, description="cycles after which masked channels are removed; 0: only `tolaria prune compact`"),
+        Meta(ge=0, le=1000, description="sets of masks after which the channels are removed; 0: only on order"),
     ] = 0
     safety: PruneSafety = PruneSafety()
     validation: PruneValidation = PruneValidation()

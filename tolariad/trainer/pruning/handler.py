@@ -91,7 +91,9 @@ class PruneHandler:
         count = self._pruner.mask(order, self._before_step)
         self._audit.begin_anew()
         reached("prune_acted")
-        _log.info("cycle %d of pruning: %d parameters are masked from step %d on", order.cycle, count, self._before_step)
+        _log.info(
+            "cycle %d of pruning: %d parameters are masked from step %d on", order.cycle, count, self._before_step
+        )
         return MasksAppliedReport(
             order=0, applied_before_step=0, parameters=count, model_hash=structure_of(self._setup.model)
         )
@@ -171,7 +173,9 @@ def seconds_of(model: nn.Module, inputs: tuple[Any, ...]) -> float:
     begun = time.perf_counter()
     while not times or (len(times) <= _PASSES and time.perf_counter() - begun < _TIMED_S):
         started = time.perf_counter()
-        outputs = [one for one in pytree.tree_leaves(model(*inputs)) if isinstance(one, torch.Tensor) and one.requires_grad]
+        outputs = [
+            one for one in pytree.tree_leaves(model(*inputs)) if isinstance(one, torch.Tensor) and one.requires_grad
+        ]
         if outputs:
             torch.autograd.backward([one.abs().sum() for one in outputs])
         model.zero_grad(set_to_none=True)

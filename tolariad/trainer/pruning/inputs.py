@@ -32,8 +32,8 @@ def described(value: Any) -> Any:
     if isinstance(value, _PLAIN):
         return {"value": value}
     raise PruningRefused(
-        f"the model has an input of type {type(value).__name__}; tensors, numbers, text, and lists, tuples and dicts of "
-        "them can be recorded"
+        f"the model has an input of type {type(value).__name__}; tensors, numbers, text, and lists, tuples and dicts "
+        "of them can be recorded"
     )
 
 
@@ -51,7 +51,7 @@ def noise_like(description: Any, generator: torch.Generator, device: torch.devic
         case {"value": value}:
             return value
         case _:
-            raise PruningRefused(f"no inputs of the model are recorded, but {description!r}")
+            raise PruningRefused(f"the inputs of the model are not recorded, but {description!r}")
 
 
 def _tensor(one: Mapping[str, Any], generator: torch.Generator) -> torch.Tensor:

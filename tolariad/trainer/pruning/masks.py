@@ -63,8 +63,7 @@ class MaskSet(Struct, frozen=True):
     def count(self) -> int:
         """How many numbers of the model are masked."""
         return sum(
-            math.prod(mask.shape)
-            - math.prod(size - len(mask.dims.get(dim, ())) for dim, size in enumerate(mask.shape))
+            math.prod(mask.shape) - math.prod(size - len(mask.dims.get(dim, ())) for dim, size in enumerate(mask.shape))
             for mask in self.masks
         )
 
@@ -169,6 +168,7 @@ def widen_masks(
     newest: MaskSet,
     everything: MaskSet,
     displaced: Mapping[str, Tensor],
+    *,
     owners: Sequence[Owner],
     average: Average | None,
 ) -> dict[str, Tensor]:

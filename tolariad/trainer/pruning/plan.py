@@ -197,9 +197,7 @@ def _runs(indices: tuple[int, ...]) -> tuple[int, ...]:
 
 def _indices(runs: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(
-        index
-        for first, length in zip(runs[::2], runs[1::2], strict=False)
-        for index in range(first, first + length)
+        index for first, length in zip(runs[::2], runs[1::2], strict=False) for index in range(first, first + length)
     )
 
 

@@ -65,9 +65,9 @@ class Pruner:
         owners: list[Owner],
         rates: UnifiedLRController,
         average: Average | None,
+        *,
         monitor: Monitor,
         garden: Garden,
-        *,
         prune: Prune,
         device: torch.device,
     ) -> None:
@@ -206,7 +206,7 @@ class Pruner:
             ) from refused
         everything = joined(plans, self._model).masks
         self.displaced = widen_masks(
-            self._model, plans[-1].masks, everything, self.displaced, self._owners, self._average
+            self._model, plans[-1].masks, everything, self.displaced, owners=self._owners, average=self._average
         )
         self.masked = tuple(MaskedCycle(one.cycle, plan) for one, plan in zip(self.masked, plans, strict=True))
 

@@ -21,8 +21,10 @@ if TYPE_CHECKING:
 
 # The gradient norm and the memory are judged after so many steps of the window, again and again.
 _EVERY: Final = 8
-# A median needs so many values, or all of a shorter window.
+# The median is of so many gradient norms. It needs the first number of them, and one of times the second, or all of a
+# shorter window.
 _NORMS: Final = 32
+_NORMS_MIN: Final = 8
 _TIMES_MIN: Final = 50
 # For a norm that was 0, or that is not finite: JSON has no infinity.
 _HUGE: Final = 1e300
@@ -88,10 +90,10 @@ class WindowWatch:
     def _measure(self, *, ends: bool) -> WindowMeasure:
         """Return what is known by now. The speed is compared at the end only."""
         enough = len(self._times) >= min(_TIMES_MIN, self._window.steps)
-        norms, before = self._norms, self._window.norm_before
+        known = len(self._norms) >= min(_NORMS_MIN, self._window.steps)
         return WindowMeasure(
-            gradient_norm_before=before if norms else None,
-            gradient_norm=statistics.median(norms) if norms and before is not None else None,
+            gradient_norm_before=self._window.norm_before if known else None,
+            gradient_norm=statistics.median(self._norms) if known else None,
             step_s_before=self._step_s_before if ends and enough else None,
             step_s=statistics.median(self._times) if ends and enough else None,
             memory=memory_in_use(self._device) if self._judges_memory else None,

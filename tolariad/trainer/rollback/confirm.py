@@ -29,7 +29,18 @@ if TYPE_CHECKING:
     from tolariad.trainer.setup import Setup
 
 # Parts of the state tree that belong to the run and not to the user's task or loader.
-_COMPARED: Final = ("model", "rng", "orders", "rates", "detector", "scaling", "architecture", "seeds", "pruning", "strategy")
+_COMPARED: Final = (
+    "model",
+    "rng",
+    "orders",
+    "rates",
+    "detector",
+    "scaling",
+    "architecture",
+    "seeds",
+    "pruning",
+    "strategy",
+)
 
 
 class Confirmation:
