@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from tests.supervisor.strategists import becomes
 from tests.trainer.conftest import ROOT
@@ -31,16 +32,15 @@ def trained(tmp_path):
     return made
 
 
-async def test_the_process_answers_as_the_analysis_and_runs_when_nothing_else_wants_the_core(trained):
-    """SCHED_IDLE, the least nice, only the core that it was given, the first victim; one thread computes."""
-    request, replies, seen = trained.request, [], {}
-    core = max(os.sched_getaffinity(0))
+async def test_the_process_answers_as_the_analysis(trained):
+    """The same units, plan and numbers; a file with the size that it says; no process is left."""
+    request, replies = trained.request, []
     setup = AnalystSetup(
         run_dir=trained.run,
         config=trained.run / "config.resolved.json",
-        prune=read_resolved(trained.config).prune,
+        # The cores of these tests are busy: an idle process might wait for minutes.
+        prune=replace(read_resolved(trained.config).prune, analysis_priority="normal"),
         environment=dict(os.environ),
-        cores=lambda: (core,),
     )
     analyst = Analyst(setup, replies.append)
     analyst.obey(
@@ -54,22 +54,7 @@ async def test_the_process_answers_as_the_analysis_and_runs_when_nothing_else_wa
             importance=request.output,
         )
     )
-
-    def look():
-        for pid in analyses_of(os.getpid()) if not replies else ():
-            try:
-                scheduler = os.sched_getscheduler(pid)
-                if scheduler != os.SCHED_IDLE:
-                    continue  # it has just been started
-                seen["cores"] = os.sched_getaffinity(pid)
-                seen["nice"] = os.getpriority(os.PRIO_PROCESS, pid)
-                seen["victim"] = int(Path(f"/proc/{pid}/oom_score_adj").read_text())
-                seen["idle"] = True
-            except ProcessLookupError:
-                continue
-        return bool(replies)
-
-    await becomes(look, 120.0)
+    await becomes(lambda: replies, 120.0)
     await analyst.close()
     (reply,) = replies
 
@@ -77,17 +62,65 @@ async def test_the_process_answers_as_the_analysis_and_runs_when_nothing_else_wa
     here = trained.analyse()
     assert (reply.found.units, reply.found.plan, reply.found.sha256) == (here.units, here.plan, here.masks_sha256)
     assert (reply.found.correlation, reply.found.samples) == (here.correlation, here.samples)
-    assert seen == {"cores": {core}, "nice": 19, "victim": 1000, "idle": True}
     assert (trained.run / reply.found.importance).stat().st_size == reply.found.importance_size
     assert analyses_of(os.getpid()) == []
 
 
-def test_the_process_dies_with_its_daemon(trained):
+@pytest.fixture
+def waiting(tmp_path):
+    """Start a process that waits for its request, with these further arguments."""
+    started = []
+
+    def start(*more):
+        ours, theirs = socket.socketpair()
+        command = [sys.executable, "-m", "tolariad.trainer", "--analyse", "--run", str(tmp_path), "--config-json", "x"]
+        command += ["--socket-fd", str(theirs.fileno()), "--parent-pid", str(os.getpid()), *more]
+        child = subprocess.Popen(command, pass_fds=(theirs.fileno(),), stderr=subprocess.PIPE, cwd=ROOT)
+        theirs.close()
+        started.append((child, ours))
+        return child, ours
+
+    yield start
+    for child, ours in started:
+        ours.close()
+        child.kill()
+        child.communicate()
+
+
+async def test_the_process_runs_only_if_nothing_else_wants_its_core(waiting):
+    """SCHED_IDLE and the least nice, before torch is imported; on the cores that it was given; the first victim."""
+    core = max(os.sched_getaffinity(0))
+    child, _ = waiting("--cores", str(core))
+    await becomes(lambda: os.getpriority(os.PRIO_PROCESS, child.pid) == 19, 60.0)
+
+    assert os.sched_getscheduler(child.pid) == os.SCHED_IDLE
+    assert os.sched_getaffinity(child.pid) == {core}
+    assert badness_of(child.pid) == 1000
+
+
+async def test_the_process_of_a_run_on_all_cores_may_be_an_ordinary_one(waiting):
+    """`prune.analysis_priority: normal`; it is the first victim nevertheless."""
+    child, _ = waiting("--priority", "normal")
+    await becomes(lambda: badness_of(child.pid) == 1000, 60.0)
+
+    assert os.sched_getscheduler(child.pid) == os.sched_getscheduler(0)
+
+
+def test_a_process_that_is_asked_for_nothing_ends(waiting):
+    """The daemon closed the connection before its request: there is no answer, and no traceback."""
+    child, ours = waiting("--priority", "normal")
+    ours.close()
+    _, errors = child.communicate(timeout=60)
+
+    assert (child.returncode, errors) == (0, b"")
+
+
+def test_the_process_dies_with_its_daemon(tmp_path):
     """Even if the daemon is killed: here a process that started it, and then kills itself."""
     code = f"""
 import os, signal, socket, subprocess, sys, time
 ours, theirs = socket.socketpair()
-command = [sys.executable, "-m", "tolariad.trainer", "--analyse", "--run", {str(trained.run)!r}, "--config-json",
+command = [sys.executable, "-m", "tolariad.trainer", "--analyse", "--run", {str(tmp_path)!r}, "--config-json",
     "nowhere", "--socket-fd", str(theirs.fileno()), "--parent-pid", str(os.getpid())]
 child = subprocess.Popen(command, pass_fds=(theirs.fileno(),))
 print(child.pid, flush=True)
@@ -105,19 +138,6 @@ os.kill(os.getpid(), signal.SIGKILL)
         time.sleep(0.01)
 
 
-def test_a_process_that_is_asked_for_nothing_ends(trained):
-    """The daemon closed the connection before its request: there is no answer, and no traceback."""
-    ours, theirs = socket.socketpair()
-    command = [sys.executable, "-m", "tolariad.trainer", "--analyse", "--run", str(trained.run), "--config-json", "x"]
-    command += ["--socket-fd", str(theirs.fileno()), "--parent-pid", str(os.getpid())]
-    child = subprocess.Popen(command, pass_fds=(theirs.fileno(),), stderr=subprocess.PIPE, cwd=ROOT)
-    theirs.close()
-    ours.close()
-    _, errors = child.communicate(timeout=60)
-
-    assert (child.returncode, errors) == (0, b"")
-
-
 def analyses_of(daemon: int) -> list[int]:
     return [
         int(entry.name)
@@ -127,6 +147,10 @@ def analyses_of(daemon: int) -> list[int]:
         and f"--parent-pid\0{daemon}\0".encode() in line
         and lives(int(entry.name))
     ]
+
+
+def badness_of(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/oom_score_adj").read_text())
 
 
 def command_of(entry: Path) -> bytes:
