@@ -32,7 +32,7 @@ from tolariad.trainer.checkpoints.restore import load, restore_optimizer
 from tolariad.trainer.data.randomness import derived_seed
 from tolariad.trainer.data.samples import samples_of
 from tolariad.trainer.pruning.activity import activation_scores, activities, uniqueness_scores
-from tolariad.trainer.pruning.evidence import example_inputs, groups_of, loss_of, training_batches
+from tolariad.trainer.pruning.evidence import example_inputs, few_samples, groups_of, loss_of, training_data
 from tolariad.trainer.pruning.history import read_history, stability, write_history
 from tolariad.trainer.pruning.importance import Scores, magnitude, measured_change, moments, sensitivities
 from tolariad.trainer.pruning.plan import plan_of
@@ -59,9 +59,8 @@ def analyse(run: Path, config: bytes, request: AnalysisRequest, started: float) 
     """
     setup = _built(run, config, request)
     prune = setup.settings.prune
-    batches = training_batches(setup, max(1, request.epoch), prune.min_samples)
-    inputs = example_inputs(setup, batches[0])
-    found = groups_of(setup, inputs)
+    first, batches = training_data(setup, max(1, request.epoch), prune.min_samples)
+    found = groups_of(setup, example_inputs(setup, few_samples(first)))
     groups = tuple(AnalysedGroup(name=g.name, kind=g.kind, width=g.width, channels=g.channels) for g in found.groups)
     scores = _importance(setup, found.groups, batches)
     layers = layers_of(groups, request)
@@ -74,7 +73,7 @@ def analyse(run: Path, config: bytes, request: AnalysisRequest, started: float) 
         units = chosen_units(layers, scores, channels // 2, request.avoid, prune)
         measured = validation.measure(units)
         verdict = _after_doubts(verdict, judge(measured, prune))
-    plan = plan_of(setup.model, found.groups, units, inputs)
+    plan = plan_of(setup.model, found.groups, units, example_inputs(setup, first))
     correlation, sampled = _correlation(setup, found.groups, request, scores, batches)
     history = read_history(run, request.former)
     steadiness = stability(scores, history[max(history)], request.masked) if history else None
