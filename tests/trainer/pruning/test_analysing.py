@@ -9,11 +9,15 @@ import torch
 from msgspec.structs import replace
 
 from tests.trainer.conftest import FakeDaemon, config
+from tests.trainer.pruning.in_a_run import AFTER, EPOCHS, FIRST, SECOND, TASK, scripted
 from tests.trainer.tasks.analysed import FILE
 from tolariad.core.pruning.analysis import AnalysisRequest, refusal_of
 from tolariad.core.pruning.phase import PruningPhase
 from tolariad.core.pruning.verdict import PruningDecision
+from tolariad.core.seeds.stages import Stage
+from tolariad.core.seeds.words import MoveSeed
 from tolariad.core.settings.rules import read_resolved, resolved_json
+from tolariad.core.steps.script_words import ScriptOrder
 from tolariad.storage.tensor_file import parse
 from tolariad.trainer.pruning import worker
 from tolariad.trainer.pruning.analysing import SAMPLED_UNITS, analyse
@@ -30,10 +34,10 @@ FREE = {"min_channels": 2, "max_layer_share_per_cycle": 0.5, "min_samples": 100}
 class Trained:
     """A run that was trained by the fake daemon, and requests about its last checkpoint."""
 
-    def __init__(self, folder, task, epochs=1, **explicit):
+    def __init__(self, folder, task, epochs=1, orders=(), **explicit):
         self.config = config(task, **{"epochs": epochs, "batch_size": 20, **explicit})
         self.run = folder
-        self.daemon = FakeDaemon(folder, epochs)
+        self.daemon = FakeDaemon(folder, epochs, script_orders=orders)
         self.daemon.train_here(self.config)
         last = self.daemon.committed[-1]
         self.request = AnalysisRequest(
@@ -183,6 +187,45 @@ def test_a_run_on_a_device_is_analysed_on_the_cpu(lossy):
 def test_a_model_that_is_called_by_names_is_traced(tmp_path):
     """The names have positions."""
     assert Trained(tmp_path, f"{FILE}:ByName", prune=FREE).analyse().units
+
+
+def test_a_model_that_was_masked_and_compacted_is_analysed_as_it_is(tmp_path):
+    """Units are counted in the model as it is; shares are of the channels that it had before any pruning."""
+    trained = Trained(tmp_path, f"{TASK}:Pruned", EPOCHS, scripted(), batch_size=5, prune=FREE)
+    gone = {name: len({*FIRST[name], *SECOND[name]}) for name in FIRST}
+    pruned = sum(gone.values()) + sum(map(len, AFTER.values()))
+    fields = {"masked": AFTER, "removed": gone, "pruned": pruned, "share": 0.1, "cap": 1.0}
+    answer = trained.analyse(**fields)
+
+    assert [(one.name, one.width) for one in answer.groups] == [("first", 11), ("last", 9)]
+    # A tenth of 28 channels; `last` had 12, keeps half, and has lost 5.
+    assert sum(map(len, answer.units.values())) == 2
+    assert not any(set(units) & set(AFTER[name]) for name, units in answer.units.items())
+    assert answer.measured.layer_share >= 5 / 12
+    assert refusal_of(replace(trained.request, **fields), answer, trained.prune().prune) == ""
+
+
+def test_a_seed_that_is_no_part_of_the_model_yet_is_not_pruned(tmp_path):
+    """Neither its own channels nor those that it is blended with; once it is fossilised it is pruned as any layer."""
+    moves = (Stage.GERMINATED, Stage.TRAINING, Stage.BLENDING, Stage.SHADOWING, Stage.PROBATIONARY, Stage.FOSSILIZED)
+
+    def groups(folder, stages):
+        orders = tuple(ScriptOrder(at + 1, 0, at + 1, seed_move(stage, 100 + at)) for at, stage in enumerate(stages, 1))
+        folder.mkdir()
+        return Trained(folder, f"{TASK}:Seeded", 2, orders, batch_size=5, prune=FREE).analyse().groups
+
+    growing = [one.name for one in groups(tmp_path / "growing", moves[:3])]
+    grown = [one.name for one in groups(tmp_path / "grown", moves)]
+
+    assert growing == ["first"]
+    assert set(grown) > {"first"}
+    assert any(name.startswith("slot.seed.") for name in grown)
+
+
+def seed_move(stage, cause):
+    built = {"number": 1, "blueprint": "bottleneck", "example": (5, 12), "dtype": "float32"}
+    more = built if stage is Stage.GERMINATED else {"blend_steps": 4} if stage is Stage.BLENDING else {}
+    return MoveSeed(slot="s", stage=stage, cause=cause, **more)
 
 
 @pytest.mark.parametrize(
