@@ -109,8 +109,16 @@ def analyse(run: Path, config: bytes, request: AnalysisRequest, started: float) 
 
 def _built(run: Path, config: bytes, request: AnalysisRequest) -> Setup:
     """Build the run on the CPU with the weights of the checkpoint, as one thread, without a loader's workers."""
-    settings = replace(read_resolved(config), device="cpu", precision="fp32", compile=False, torch_threads=1, workers=0)
-    settings = replace(settings, determinism=settings.determinism or "warn")
+    settings = read_resolved(config)
+    settings = replace(
+        settings,
+        device="cpu",
+        precision="fp32",
+        compile=False,
+        determinism=settings.determinism or "warn",
+        torch_threads=1,
+        workers=0,
+    )
     folder = run / "checkpoints" / request.checkpoint
     weights = Weights(request.checkpoint, str(folder), request.manifest)
     setup = built_copy(Trial(config=resolved_json(settings).decode(), weights=weights)).setup
