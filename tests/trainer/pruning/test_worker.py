@@ -32,15 +32,15 @@ def trained(tmp_path):
     return made
 
 
-async def test_the_process_answers_as_the_analysis(trained):
-    """The same units, plan and numbers; a file with the size that it says; no process is left."""
+async def replied(trained, **environment):
+    """Analyse the run's last checkpoint, and return the only reply."""
     request, replies = trained.request, []
     setup = AnalystSetup(
         run_dir=trained.run,
         config=trained.run / "config.resolved.json",
         # The cores of these tests are busy: an idle process might wait for minutes.
         prune=replace(read_resolved(trained.config).prune, analysis_priority="normal"),
-        environment=dict(os.environ),
+        environment={**os.environ, **environment},
     )
     analyst = Analyst(setup, replies.append)
     analyst.obey(
@@ -56,14 +56,32 @@ async def test_the_process_answers_as_the_analysis(trained):
     )
     await becomes(lambda: replies, 120.0)
     await analyst.close()
+    await becomes(lambda: not analyses_of(os.getpid()))
     (reply,) = replies
+    return reply
+
+
+async def test_the_process_answers_as_the_analysis(trained):
+    """The same units, plan and numbers; a file with the size that it says; no process is left."""
+    reply = await replied(trained)
 
     assert reply.why == ""
     here = trained.analyse()
     assert (reply.found.units, reply.found.plan, reply.found.sha256) == (here.units, here.plan, here.masks_sha256)
     assert (reply.found.correlation, reply.found.samples) == (here.correlation, here.samples)
     assert (trained.run / reply.found.importance).stat().st_size == reply.found.importance_size
-    await becomes(lambda: not analyses_of(os.getpid()))
+
+
+@pytest.mark.torture
+@pytest.mark.parametrize("passed", [1, 2, 3, 4])
+async def test_a_process_that_is_killed_at_any_stage_leaves_nothing(trained, passed):
+    """After the build, the importance, the validation, and after its file: a reason, and no file without an event."""
+    files = trained.daemon.files(trained.request.checkpoint)
+    reply = await replied(trained, TOLARIA_FAILPOINT=f"analysis:{passed}")
+
+    assert (reply.found, reply.why) == (None, "Its process was ended by SIGKILL.")
+    assert not list(trained.run.glob("importance/*.safetensors"))
+    assert trained.daemon.files(trained.request.checkpoint) == files
 
 
 @pytest.fixture

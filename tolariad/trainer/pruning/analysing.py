@@ -28,6 +28,7 @@ from tolariad.core.pruning.analysis import (
 from tolariad.core.pruning.ranking import rank_correlation
 from tolariad.core.pruning.verdict import MaskVerdict, PruningDecision, judge
 from tolariad.core.settings.rules import read_resolved, resolved_json
+from tolariad.failpoints import reached
 from tolariad.trainer.checkpoints.restore import load, restore_optimizer
 from tolariad.trainer.data.randomness import derived_seed
 from tolariad.trainer.data.samples import samples_of
@@ -59,10 +60,12 @@ def analyse(run: Path, config: bytes, request: AnalysisRequest, started: float) 
     """
     setup = _built(run, config, request)
     prune = setup.settings.prune
+    reached("analysis")
     first, batches = training_data(setup, max(1, request.epoch), prune.min_samples)
     found = groups_of(setup, example_inputs(setup, few_samples(first)))
     groups = tuple(AnalysedGroup(name=g.name, kind=g.kind, width=g.width, channels=g.channels) for g in found.groups)
     scores = _importance(setup, found.groups, batches)
+    reached("analysis")
     layers = layers_of(groups, request)
     channels = channels_for(layers, request)
     validation = MaskValidation(setup, found.groups, request, batches, prune.min_samples)
@@ -73,6 +76,7 @@ def analyse(run: Path, config: bytes, request: AnalysisRequest, started: float) 
         units = chosen_units(layers, scores, channels // 2, request.avoid, prune)
         measured = validation.measure(units)
         verdict = _after_doubts(verdict, judge(measured, prune))
+    reached("analysis")
     plan = plan_of(setup.model, found.groups, units, example_inputs(setup, first))
     correlation, sampled = _correlation(setup, found.groups, request, scores, batches)
     history = read_history(run, request.former)
@@ -82,6 +86,7 @@ def analyse(run: Path, config: bytes, request: AnalysisRequest, started: float) 
     if request.output:
         labels = _labels(request, prune, samples, correlation)
         size = write_history(run, request.output, {**history, request.cycle: scores}, labels)
+    reached("analysis")
     return AnalysisAnswer(
         cycle=request.cycle,
         checkpoint=request.checkpoint,
