@@ -23,12 +23,14 @@ from tolariad import Tolaria
 from tolariad.core.inputs import AnalysisReply
 from tolariad.core.pruning import mask_words as mk
 from tolariad.core.pruning import words as pr
+from tolariad.core.pruning.budget import UnitKind
 from tolariad.core.pruning.verdict import PruningDecision, Trip, WindowAction
+from tolariad.core.rollback import words as rb
 from tolariad.library import live
 from tolariad.trainer.loop import Trainer
 from tolariad.trainer.pruning.plan import joined, plan_of
 from tolariad.trainer.pruning.removal import remove
-from tolariad.trainer.pruning.verify import find_groups
+from tolariad.trainer.pruning.units import Role, TensorSlice, UnitGroup
 
 EPOCHS, STEPS = 4, 8
 PATIENCE_S = 60.0
@@ -67,8 +69,8 @@ AFTER = (("0", (1,)), ("4", (4, 8)))
 # After which step which order is given: masks, masks that are lifted, masks, a compaction, masks of the small model.
 # The checkpoints of epochs lie at steps 8, 16, 24 and 32.
 PLAN = {
-    9: Mask(FIRST),
-    13: Mask(SECOND),
+    10: Mask(FIRST),
+    14: Mask(SECOND),
     15: Lift(),
     17: Mask(THIRD),
     26: Compact(),
@@ -83,15 +85,46 @@ def network():
     return nn.Sequential(*hidden, nn.Linear(12, 4))
 
 
+def groups_of(model):
+    """Return the groups of the network as `find_groups` does, without the second that importing it takes."""
+    wide, narrow = (tuple((unit,) for unit in range(model[at].out_features)) for at in (0, 4))
+    return (
+        UnitGroup(
+            name="0",
+            kind=UnitKind.CHANNEL,
+            channels=1,
+            slices=(
+                TensorSlice("0.bias", 0, wide, Role.PRODUCES),
+                TensorSlice("0.weight", 0, wide, Role.PRODUCES),
+                TensorSlice("1.bias", 0, wide),
+                TensorSlice("1.weight", 0, wide),
+                TensorSlice("4.weight", 1, wide, Role.READS),
+            ),
+            buffers=(TensorSlice("1.running_mean", 0, wide), TensorSlice("1.running_var", 0, wide)),
+            norms=(TensorSlice("1", 0, wide),),
+        ),
+        UnitGroup(
+            name="4",
+            kind=UnitKind.CHANNEL,
+            channels=1,
+            slices=(
+                TensorSlice("4.bias", 0, narrow, Role.PRODUCES),
+                TensorSlice("4.weight", 0, narrow, Role.PRODUCES),
+                TensorSlice("6.weight", 1, narrow, Role.READS),
+            ),
+        ),
+    )
+
+
 @functools.cache
 def found_by(mask):
     """Return what an analysis of the network finds."""
     with torch.random.fork_rng():
         model, example = network().eval(), (torch.zeros(12, 16),)
-        earlier = [plan_of(model, find_groups(model, example).groups, dict(one), example) for one in mask.gone]
+        earlier = [plan_of(model, groups_of(model), dict(one), example) for one in mask.gone]
         if earlier:
             remove(model, joined(earlier, model).gone)
-        plan = plan_of(model, find_groups(model, example).groups, dict(mask.chosen), example)
+        plan = plan_of(model, groups_of(model), dict(mask.chosen), example)
     return pr.Analysis(
         decision=PruningDecision.GO,
         units=plan.units,
@@ -146,7 +179,6 @@ class Prunes:
 
     def give(self, planned):
         """Give an order. Wait until it is recorded and sent, so that it acts at the next boundary. Return whether."""
-        before = self.pruning
         match planned:
             case Mask():
                 if self.is_watched():
@@ -160,8 +192,9 @@ class Prunes:
                 assert ordered(self.run, pr.PruneCompact())
                 kind = mk.CompactModel
             case Lift(action):
-                assert before.window is not None
-                self.trip(before.window.cycle, action)
+                # The masks act, but that may not be recorded yet.
+                until(lambda: self.pruning.window is not None)
+                self.trip(self.pruning.window.cycle, action)
                 if action is WindowAction.ROLLBACK:
                     self.plan = {}  # rejected masks are never applied again
                     return True
@@ -209,9 +242,24 @@ def until(what):
 
 
 def given_in(run_dir: Path) -> int:
-    """Return how many orders of the plan the journal of an earlier start holds."""
-    kinds = (mk.MasksOrdered, mk.MasksReleaseOrdered, mk.CompactionOrdered)
-    return sum(isinstance(one, kinds) for one in events_of(run_dir)) if (run_dir / "journal").exists() else 0
+    """Return how many orders of the plan the journal of an earlier start holds, on the branch that goes on."""
+    given = to_step = 0
+    for one in events_of(run_dir) if (run_dir / "journal").exists() else ():
+        if isinstance(one, mk.MasksOrdered | mk.MasksReleaseOrdered | mk.CompactionOrdered):
+            given += 1
+        elif isinstance(one, rb.RollbackBegun):
+            to_step = one.to_step
+        elif isinstance(one, rb.RollbackPrepared):
+            # From here on the next start completes it.
+            given = sum(step < to_step for step in PLAN)
+    return given
+
+
+def wait_for_checkpoint(task, step):
+    """Make the steps after an epoch slow until its checkpoint is recorded, which happens at a boundary."""
+    newest = state_of(task.run).checkpoints.newest
+    if newest is None or newest.step < step // STEPS * STEPS:
+        time.sleep(0.5)
 
 
 def made(run_dir: Path, **options) -> Tolaria:
@@ -231,6 +279,17 @@ def train(run_dir: Path, task, *, model=None, epochs=EPOCHS, **options):
 
 
 def acted(run_dir: Path):
-    """Return the events of orders that acted, in their order."""
+    """Return the events of orders that acted, in their order, on every branch."""
     found = events_of(run_dir)
     return [one for one in found if isinstance(one, mk.MasksApplied | mk.MasksReleased | mk.ModelCompacted)]
+
+
+def standing(run_dir: Path):
+    """Return those that acted on the branch that went on."""
+    found = []
+    for one in events_of(run_dir):
+        if isinstance(one, mk.MasksApplied | mk.MasksReleased | mk.ModelCompacted):
+            found.append(one)
+        elif isinstance(one, rb.RolledBack):
+            found = [each for each in found if each.number <= one.orders]
+    return found

@@ -6,11 +6,26 @@ import functools
 import time
 
 import pytest
+import torch
 from safetensors import safe_open
 
 from tests.library.inside import ordered, state_of
 from tests.library.live_run import tolaria
-from tests.library.pruning import FIRST, FULL, PLAN, QUICK, Lift, Mask, Prunes, acted, given_in, network, train
+from tests.library.pruning import (
+    FIRST,
+    FULL,
+    PLAN,
+    QUICK,
+    Lift,
+    Mask,
+    Prunes,
+    acted,
+    given_in,
+    groups_of,
+    network,
+    train,
+    wait_for_checkpoint,
+)
 from tests.library.seeds import pieces
 from tests.library.test_detection import events_of, of
 from tests.library.test_library import bits
@@ -21,8 +36,7 @@ from tolariad.core.pruning.verdict import WindowAction
 from tolariad.core.rates import words as lr
 from tolariad.core.rollback import words as rb
 from tolariad.trainer.pruning.shrink import shrink
-
-pytest.importorskip("torch_pruning", reason="torch-pruning (extra `pruning`) is not installed")
+from tolariad.trainer.pruning.verify import find_groups
 
 VARIANTS = {
     "plain": FULL,
@@ -31,8 +45,8 @@ VARIANTS = {
 }
 # Of the orders of the plan: which event, and the first update with it.
 ACTED = [
-    (mk.MasksApplied, 10),
-    (mk.MasksApplied, 14),
+    (mk.MasksApplied, 11),
+    (mk.MasksApplied, 15),
     (mk.MasksReleased, 16),
     (mk.MasksApplied, 18),
     (mk.ModelCompacted, 27),
@@ -42,6 +56,13 @@ ACTED = [
 
 class Stop(Exception):
     """The exception that ends a trainer."""
+
+
+def test_the_groups_of_these_runs_are_those_that_an_analysis_finds():
+    """So that nothing else here needs torch-pruning: a trainer does not."""
+    pytest.importorskip("torch_pruning", reason="torch-pruning (extra `pruning`) is not installed")
+    model = network().eval()
+    assert groups_of(model) == find_groups(model, (torch.zeros(2, 16),)).groups
 
 
 def orders(run_dir):
@@ -164,19 +185,12 @@ def test_a_rollback_goes_over_masks_and_a_compaction(tmp_path, calm, at, epoch, 
     assert pieces(run_dir) == calm("average", cycles)
 
 
-def wait_for_checkpoint(task, step):
-    """Make the steps after an epoch slow until its checkpoint is recorded, which happens at a boundary."""
-    newest = state_of(task.run).checkpoints.newest
-    if newest is None or newest.step < step // 8 * 8:
-        time.sleep(0.5)
-
-
 @pytest.mark.parametrize(
     ("first", "cycles"),
     [
         (27, ()),
         (18, (1, 2, 4, 5)),
-        (10, (2, 3, 4, 5)),
+        (11, (2, 3, 4, 5)),
     ],
 )
 def test_a_rollback_in_memory_goes_over_masks_and_a_compaction(tmp_path, calm, first, cycles):
