@@ -43,6 +43,7 @@ POINTS: Final = (
     "prune_order",
     "prune_cut",
     "prune_acted",
+    "analysis",
 )
 VARIABLE: Final = "TOLARIA_FAILPOINT"
 

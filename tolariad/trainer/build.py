@@ -87,7 +87,6 @@ def build(config: bytes, threads: int | None = None, given: FoundTask | None = N
     ledger = Ledger(found.task, model, owners, rates, average, device=device)
     ledger.notify(watch.backup.look_again)
     garden = garden_of(slots, ledger, owners, rates, settings=settings)
-    pruner = Pruner(ledger, owners, rates, average, monitor=watch, garden=garden, prune=settings.prune, device=device)
     setup = Setup(
         settings=settings,
         rng_seed=settings.rng_seed,
@@ -119,7 +118,7 @@ def build(config: bytes, threads: int | None = None, given: FoundTask | None = N
         ledger=ledger,
         garden=garden,
         seed_gradients=_seed_gradients(found.task, settings, garden, owners, forward=forward, scaling=scaling),
-        pruner=pruner,
+        pruner=Pruner(ledger, owners, rates, average, monitor=watch, garden=garden, prune=settings.prune, device=device),
         clip=_clip(found.task),
         training_step=_training_step(found.task, settings),
         participants=_participants(found.task, model),
