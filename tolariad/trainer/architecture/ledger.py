@@ -140,6 +140,10 @@ class Ledger:
             self._refuse_more()
         self._make(ScriptChange(len(self.changes) + 1, name, arguments, before_step, 0), self._on_rebuild)
 
+    def count(self, name: str) -> int:
+        """Return how many changes of this name are in force."""
+        return sum(one.name == name for one in self.changes)
+
     def _refuse_more(self) -> None:
         if len(self.changes) >= CHANGES_MAX:
             raise SetupRefused(f"the model has changed {CHANGES_MAX} times already; more changes are not recorded")

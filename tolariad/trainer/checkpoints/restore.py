@@ -252,7 +252,7 @@ def restore(
     rates = made(loaded.state.get("rates"), device)
     setup.rates.restored(rates, loaded.position.step, loaded.position.epoch)
     setup.garden.load(loaded.slots, loaded.position.step)
-    setup.pruner.load(loaded.pruning, loaded.displaced, copy)
+    setup.pruner.load(loaded.pruning, loaded.displaced, loaded.position.step, copy)
     setup.acted.restored(loaded.state["orders"], loaded.acted)
     setup.watch.load_state(loaded.state.get("detector"))
     _restore_task(setup, loaded)

@@ -80,6 +80,7 @@ class Pruner:
         self.window: Window | None = None
         self._held: HeldMasks | None = None
         self._watch: WindowWatch | None = None
+        self._due: PruneWatchReport | None = None
         self._times = StepTimes(prune.safety.window_steps)
         self.active = False
         self.watches = prune.enabled
@@ -161,20 +162,27 @@ class Pruner:
     # -- the safety window ---------------------------------------------------------------------------------------------
 
     def saw(self, step: int, norm: float, *, rerunning: bool) -> PruneWatchReport | None:
-        """Take in a step that was made; a re-run's time does not count. Return a report that is due, or None."""
+        """Take in a step that was made. Return a report that is due, or None.
+
+        The time of a step in a re-run does not count. A report of a re-run is due after it: the trainer may have died
+        between a step and the report that followed it.
+        """
         seconds = self._times.since_last(time.perf_counter())
         if rerunning:
             seconds = None
-        if self._watch is None or self._watch.is_over:
-            if seconds is not None:
-                self._times.add(seconds)
+        if self._watch is not None and not self._watch.is_over:
+            self._due = self._watch.saw(step, norm, seconds)
+        elif seconds is not None:
+            self._times.add(seconds)
+        if rerunning:
             return None
-        return self._watch.saw(step, norm, seconds)
+        due, self._due = self._due, None
+        return due
 
     def _begin_window(self, step_s_before: float | None = None) -> None:
         """Measure the window from here on. Until its end the detector skips no step for its numbers alone."""
         self._times.stop()
-        self._watch = None
+        self._watch = self._due = None
         if self.window is not None:
             self._watch = WindowWatch(self.window, self._prune.safety, self._device, step_s_before=step_s_before)
         self._monitor.tolerate_until(0 if self.window is None else self.window.last)
@@ -236,13 +244,16 @@ class Pruner:
         if plans:
             HeldMasks(self._model, joined(plans, self._model).masks)
 
-    def load(self, state: dict[str, Any], displaced: dict[str, torch.Tensor], copy: Copy) -> None:
-        """Continue from what `state` returned, and from copies of `displaced`, which `copy` fills."""
+    def load(self, state: dict[str, Any], displaced: dict[str, torch.Tensor], step: int, copy: Copy) -> None:
+        """Continue after step `step` from what `state` returned, and from copies of `displaced`, which `copy` fills."""
         window = state.get("window")
         kept = {name: torch.empty_like(tensor, device=self._device) for name, tensor in displaced.items()}
         copy([(kept[name], tensor) for name, tensor in displaced.items()])
         masked = tuple(MaskedCycle(cycle, read_plan(text)) for cycle, text in state.get("masked", ()))
         self._stand(_Standing(masked, kept, None if window is None else Window(*window)))
+        if self.window is not None and step >= self.window.last:
+            # Its report is older than this state.
+            self._watch = None
 
     def mark(self) -> _Standing:
         """Return what `go_back` needs."""

@@ -219,7 +219,7 @@ class Stepper:
         pruner = self._setup.pruner
         if pruner.watches:
             found = pruner.saw(at.step, measured.grad_norm, rerunning=rerunning)
-            if found is not None and not rerunning:
+            if found is not None:
                 self._reporter.report(found)
 
     def settle(self) -> None:
