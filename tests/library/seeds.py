@@ -149,11 +149,15 @@ def made(run_dir: Path, **options) -> Tolaria:
     )
 
 
-def train(run_dir: Path, task, *, model=None, epochs=EPOCHS, **options):
+def train(run_dir: Path, task, *, model=None, epochs=EPOCHS, workers=0, **options):
     """Train a fresh network; return it."""
     model = network() if model is None else model
     task.run = made(run_dir, **options)
-    loaders = DataLoader(data(), 12, shuffle=True), DataLoader(data(48), 24)
+    context = "fork" if workers else None
+    loaders = (
+        DataLoader(data(), 12, shuffle=True, num_workers=workers, multiprocessing_context=context),
+        DataLoader(data(48), 24),
+    )
     assert task.run.train(model, *loaders, epochs, task=task).phase == "completed"
     return model
 
