@@ -27,7 +27,7 @@ class Stop(Exception):
     """The exception that ends a trainer."""
 
 
-@pytest.mark.parametrize("changes", [False, True])
+@pytest.mark.parametrize("changes", [True, pytest.param(False, marks=pytest.mark.torture)])
 def test_a_start_with_another_file_of_a_blueprint_is_said(tmp_path, caplog, changes):
     """The run goes on, and the seed is what it was: the new file means the same. Without a change nothing is said."""
     file = tmp_path / "own.py"

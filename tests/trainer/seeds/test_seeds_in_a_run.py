@@ -148,7 +148,10 @@ def test_other_ways_to_train_resume_with_seeds_too(trained, task, options):
     assert trained("cut", 7, 12, task=task, **options).files("end") == calm.files("end")
 
 
-@pytest.mark.parametrize("cuts", [(5,), (9, 14), (17, 22)])
+LONG = [pytest.param(cuts, marks=pytest.mark.torture) for cuts in ((5,), (17, 22))]
+
+
+@pytest.mark.parametrize("cuts", [(9, 14), *LONG])
 def test_a_lightning_module_has_slots_too(daemon_in, configured, cuts):
     """Attached by the configuration, beside its hooks, its schedule and its cycled momentum; it resumes to the bit."""
     moves = [one for one in MOVES if one[0] == "inner"]
