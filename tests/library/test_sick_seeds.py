@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from tests.library.inside import ordered, state_of
-from tests.library.seeds import IN_STEP, PLAN, Gardener, hashed_at_once, train
+from tests.library.seeds import IN_STEP, PLAN, QUICK, Gardener, hashed_at_once, network, train
 from tests.library.test_detection import events_of, of
 from tests.library.test_library import bits
 from tolariad.core.rollback import words as rb
@@ -79,3 +79,48 @@ def test_a_sick_seed_that_is_a_part_of_the_model_is_in_no_snapshot(tmp_path):
     assert all(one.why.startswith("model.3.seed.") for one in sick)
     assert model[3].stage is Stage.FOSSILIZED
     assert all(parameter.isfinite().all() for parameter in model.parameters())
+
+
+BREAKING = """
+from torch import nn
+
+
+class Breaking(nn.Module):
+    is_broken = False
+
+    def __init__(self, example):
+        super().__init__()
+        self.scale = nn.Parameter(example.new_ones(()))
+
+    def forward(self, h):
+        if Breaking.is_broken:
+            raise ValueError("no more")
+        return h * self.scale
+
+
+class Mine:
+    def build(self, example):
+        return Breaking(example)
+"""
+
+
+def test_a_seed_whose_module_raises_can_be_culled(tmp_path):
+    """It is not run for that. It passes no gate, and an epoch's end has no drift of it; the run goes on."""
+    file = tmp_path / "own.py"
+    file.write_text(BREAKING)
+
+    def breaks(step):
+        if step == 4:
+            type(model[3].seed).is_broken = True
+
+    model = network()
+    plan = {2: sd.SeedGerminate(slot="a", blueprint="Mine"), 9: sd.SeedAdvance(slot="a"), 11: sd.SeedCull(slot="a")}
+    options = {"rollback": {"fast_path_enabled": False}, "seeds": {**QUICK, "blueprints": [f"{file}:Mine"]}}
+    train(tmp_path / "run", Gardener(plan, breaks), model=model, **options)
+    events = events_of(tmp_path / "run")
+
+    (aborted,) = of(events, sd.SeedMoveAborted)
+    assert "raised ValueError: no more" in aborted.why
+    (measured,) = of(events, sd.SeedsMeasured)[:1]
+    assert [(one.drift, one.parameters) for one in measured.seeds] == [(-1.0, 1)]
+    assert [one.applied_before_step for one in of(events, sd.SeedMoved) if one.stage is Stage.CULLED] == [12]
