@@ -40,6 +40,10 @@ POINTS: Final = (
     "seed_planted",
     "seed_removed",
     "seed_moved",
+    "prune_order",
+    "prune_cut",
+    "prune_acted",
+    "analysis",
 )
 VARIABLE: Final = "TOLARIA_FAILPOINT"
 

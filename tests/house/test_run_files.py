@@ -26,6 +26,7 @@ ALLOWED: dict[str, str] = {
     "tolariad/trainer/process/determinism.py": _SYSTEM,
     "tolariad/lifelines.py::offer_as_victim": _SYSTEM,
     "tolariad/trainer/health/stopwatch.py": _SYSTEM,
+    "tolariad/trainer/pruning/watch.py::memory_in_use": _SYSTEM,
     "tolariad/control/peer.py": _SYSTEM,
     "tolariad/config.py": _USERS,
     "tolariad/rate_functions.py": _USERS,

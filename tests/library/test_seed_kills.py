@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.campaign.forks import Template
 from tests.everyday.killed import Kill, Program
 from tests.library.seed_kinds import KINDS, SPACED
 from tests.library.seeds import Gardener, line_of, pieces, train
@@ -30,12 +29,6 @@ OF_MEMORY = {"snapshot": 5, "snapshot_taken": 5}
 OF_ROLLBACK = {"rollback_prepare": 1, "rollback_commit": 1, "rollback_confirm": 1}
 # Points that every start passes, because it restores a checkpoint and takes one at its end.
 ANEW = {"restore": 1, "capture": 1, "checkpoint_file": 3, "manifest": 1, "publish": 1}
-
-
-@pytest.fixture(scope="module")
-def template(tmp_path_factory):
-    with Template(tmp_path_factory.mktemp("template")) as started:
-        yield started
 
 
 @pytest.fixture(scope="module")

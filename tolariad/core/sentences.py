@@ -17,6 +17,7 @@ from tolariad.core.base import Event
 from tolariad.core.checkpoints import words as ck
 from tolariad.core.control import words as cv
 from tolariad.core.phrases import because, by, counted, last_line, last_name, listed, size, who
+from tolariad.core.pruning_sentences import PRUNING
 from tolariad.core.reaction_sentences import REACTIONS
 from tolariad.core.run import words as run
 from tolariad.core.steps import words as st
@@ -268,4 +269,5 @@ SENTENCES: Final[dict[type[Event], str | Callable[[Any], str]]] = {
     cv.ReportRefused: "Trainer {e.incarnation} contradicts the journal and is ended{why}",
     **REACTIONS,
     **STRATEGY,
+    **PRUNING,
 }

@@ -49,6 +49,10 @@ TOPICS: Final[dict[str, tuple[str, ...]]] = {
     "memory": ("MemoryPressed", "MemoryRelieved"),
     "lr": ("RateChanged|PlateauReached", "RateOrderAborted|RateOrdered"),
     "seed": ("SeedMoved|SeedMoveAborted", "SeedMoveOrdered"),
+    "prune": (
+        "MaskSetRejected|MaskSetPassed|MasksApplied|MasksAborted|ModelCompacted|CompactionAborted|PruneBreakerOpened",
+        "PruneAnalyzed|PruneCycleFailed|PruneCycleCancelled|PruneCycleBegun",
+    ),
     "strategy": ("StrategyAnswered|StrategyTimedOut", "StrategyAsked"),
     "hyperparameters": ("HyperparametersChanged", "HyperparametersAborted|HyperparametersOrdered"),
 }
@@ -75,6 +79,7 @@ _NEVER: Final = {
     "conservative": "was never in conservative mode",
     "memory": "was never short of memory",
     "seed": "moved no seed, and no move was ordered",
+    "prune": "pruned nothing, and analysed nothing that could be pruned",
     "strategy": "never asked a strategy",
     "hyperparameters": "changed no value of an optimizer but its rate",
 }

@@ -29,6 +29,7 @@ from tolariad.trainer.optim.average import Average
 from tolariad.trainer.optim.configured import build_optimizers
 from tolariad.trainer.optim.owners import Owner
 from tolariad.trainer.process import determinism
+from tolariad.trainer.pruning.pruner import Pruner
 from tolariad.trainer.rollback.participants import Participants
 from tolariad.trainer.seeds.found import find_slots, garden_of
 from tolariad.trainer.setup import Setup
@@ -117,6 +118,7 @@ def build(config: bytes, threads: int | None = None, given: FoundTask | None = N
         ledger=ledger,
         garden=garden,
         seed_gradients=_seed_gradients(found.task, settings, garden, owners, forward=forward, scaling=scaling),
+        pruner=Pruner(ledger, owners, rates, average, monitor=watch, garden=garden, prune=settings.prune, device=device),
         clip=_clip(found.task),
         training_step=_training_step(found.task, settings),
         participants=_participants(found.task, model),

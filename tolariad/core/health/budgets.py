@@ -60,7 +60,8 @@ _safety = functools.partial(Budget, kind="safety")
 _UNMEASURED: Final[Mapping[str, str]] = {
     "checkpoint_strategy": "its state is a few bytes of the piece with the rest",
     **dict.fromkeys(("group_addition", "parameter_addition", "seed_registry"), "no change of a model is timed yet"),
-    **dict.fromkeys(("importance_overhead", "prune_rollback"), "nothing is pruned yet"),
+    "importance_overhead": "importance is measured by a process of its own, and never in a step",
+    "prune_rollback": "a rollback to the state before masks is timed as every rollback",
     **dict.fromkeys(("telemetry_batch", "telemetry_put", "telemetry_queue"), "there is no telemetry bus yet"),
     "memory_telemetry": "there is no telemetry bus yet",
     "emergency_minor": "a record is all that follows",

@@ -21,6 +21,7 @@ from tolariad.storage.manifest import OF_MODEL
 from tolariad.trainer.checkpoints.capture import MODEL_FILE, OF_OWNER, OPTIMIZER_FILE, SEEDS_FILE, capture
 from tolariad.trainer.checkpoints.tree import NotCapturable
 from tolariad.trainer.process.threads import stand_back
+from tolariad.trainer.pruning.room import room_for_masks
 from tolariad.trainer.rollback.slots import Slots, growth_of, slot_bytes
 from tolariad.trainer.seeds.garden import owner_name
 from tolariad.trainer.seeds.room import room_for_seeds
@@ -128,6 +129,7 @@ class SnapshotHandler:
             # The first checkpoint reports the same problem, with the path of the state.
             return
         roomy = slot_bytes(live, growth=growth_of(live)) + room_for_seeds(self._setup)
+        roomy += room_for_masks(live, self._setup.settings.prune)
         self._reports.append(sn.SnapshotSizeReport(size=roomy, least=slot_bytes(live)))
 
     def _take(self, order: sn.TakeSnapshot, position: Position, parent: str) -> None:

@@ -184,6 +184,12 @@ class Garden:
         self._is_looking = not all(plot.input_dtype for plot in self.plots.values())
         self.attends = self.active or self._is_looking
 
+    def forget_inputs(self) -> None:
+        """The model computes with fewer channels from now on: no seed fits before the next step."""
+        for plot in self.plots.values():
+            plot.forget_input()
+        self._look_for_inputs()
+
     @property
     def blueprints(self) -> tuple[str, ...]:
         """The names of the blueprints that may be ordered: built in, installed and configured. None without slots."""
