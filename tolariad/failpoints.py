@@ -38,6 +38,7 @@ POINTS: Final = (
     "snapshot_taken",
     "seed_move",
     "seed_planted",
+    "seed_removed",
     "seed_moved",
     "prune_order",
     "prune_cut",

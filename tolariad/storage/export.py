@@ -28,7 +28,6 @@ from tolariad.storage.manifest import (
 from tolariad.storage.tensor_file import Tensor, header, layout, parse
 from tolariad.storage.verify import CheckpointUnusable, map_piece, read_manifest
 
-
 _Found = TypeVar("_Found")
 
 
@@ -136,9 +135,7 @@ def _joined(rows: list[Tensor], shape: tuple[int, ...]) -> Tensor:
     return Tensor(msgspec.structs.replace(rows[0].entry, shape=shape, size=len(data)), data)
 
 
-def _labels(
-    manifest: Manifest, weights: Weights, grown: tuple[Fossil, ...], cut: tuple[str, ...]
-) -> dict[str, str]:
+def _labels(manifest: Manifest, weights: Weights, grown: tuple[Fossil, ...], cut: tuple[str, ...]) -> dict[str, str]:
     """Return the origin of the weights. Other programs read `format` before they load the file."""
     return {
         **({"seeds": msgspec.json.encode(grown).decode()} if grown else {}),

@@ -11,7 +11,6 @@ import asyncio
 import logging
 import os
 import sys
-import threading
 import uuid
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -130,13 +129,9 @@ class Analyst:
 
     def _started(self) -> PeerProcess:
         setup = self._setup
-        command = (
-            *(*setup.command, "--run", str(setup.run_dir), "--config-json", str(setup.config)),
-            *("--cores", ",".join(map(str, setup.cores())), "--priority", setup.prune.analysis_priority),
-        )
-        return PeerProcess(
-            *("analysis", command, setup.environment, setup.sinks, setup.limits), owner=threading.current_thread()
-        )
+        cores = ",".join(map(str, setup.cores()))
+        command = (*setup.command, "--run", str(setup.run_dir), "--config-json", str(setup.config), "--cores", cores)
+        return PeerProcess(*("analysis", command, setup.environment, setup.sinks, setup.limits))
 
     async def close(self) -> None:
         """End the process, and drop what is in flight."""
