@@ -15,6 +15,7 @@ from tolariad.trainer.build import build
 from tolariad.trainer.errors import SetupRefused
 
 TASK = f"{Path(__file__).parents[1] / 'tasks' / 'seeded.py'}"
+STUB = Path(__file__).parents[1] / "lightning" / "stub.py"
 STEPS = 10  # of an epoch, at five samples a batch
 EPOCHS = 3
 _EXAMPLE = (5, 8)
@@ -35,8 +36,8 @@ MOVES = (
 )
 
 
-def orders(moves=MOVES, blueprint="bottleneck"):
-    """The orders of a script: each acts before its update."""
+def orders(moves=MOVES, blueprint="bottleneck", example=_EXAMPLE):
+    """The orders of a script: each acts before its update. `example`: the shape of the slots' input."""
     found, germinations, germinated = [], 0, {}
     for number, (slot, stage, before) in enumerate(moves, 1):
         is_new = stage is Stage.GERMINATED
@@ -49,7 +50,7 @@ def orders(moves=MOVES, blueprint="bottleneck"):
             number=germinated[slot],
             blueprint=blueprint if is_new else "",
             blend_steps=5 if stage is Stage.BLENDING else 0,
-            example=_EXAMPLE if is_new else (),
+            example=example if is_new else (),
             dtype="float32" if is_new else "",
             cause=100 + number,
         )
@@ -145,6 +146,28 @@ def test_other_ways_to_train_resume_with_seeds_too(trained, task, options):
     """A task that clips, several optimizers, accumulation, half precision."""
     calm = trained("calm", task=task, **options)
     assert trained("cut", 7, 12, task=task, **options).files("end") == calm.files("end")
+
+
+LONG = [pytest.param(cuts, marks=pytest.mark.torture) for cuts in ((5,), (17, 22))]
+
+
+@pytest.mark.parametrize("cuts", [(9, 14), *LONG])
+def test_a_lightning_module_has_slots_too(daemon_in, configured, cuts):
+    """Attached by the configuration, beside its hooks, its schedule and its cycled momentum; it resumes to the bit."""
+    moves = [one for one in MOVES if one[0] == "inner"]
+
+    def trained(name, *cuts):
+        daemon = daemon_in(name, 6, script_orders=orders(moves, example=(4, 16)))
+        config = configured(f"lightning:{STUB}:Noisy", epochs=6, seeds={"slots": {"inner": "line.0"}})
+        for cut in cuts:
+            daemon.exit_after_step = cut
+            daemon.train_here(config)
+        setup = daemon.train_here(config)
+        assert setup.garden.plots["inner"].stage is Stage.FOSSILIZED
+        assert all(one.first_difference is None for one in daemon.reports if isinstance(one, RerunReport))
+        return daemon.files("end")
+
+    assert trained("cut", *cuts) == trained("calm")
 
 
 def test_a_task_that_clips_does_not_see_the_gradients_of_seeds(trained):
