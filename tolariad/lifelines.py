@@ -1,22 +1,23 @@
 """Tie a process to the daemon that started it, and its children to itself, before it imports anything large.
 
-Trainer and strategy use it. Promises: the process dies with its daemon, and its forked children die with it. They keep
-none of the descriptors that belong to it.
+Trainer, strategy and analysis use it. Promises: the process dies with its daemon, and its forked children die with it.
+They keep none of the descriptors that belong to it.
 """
 
 from __future__ import annotations
 
 import atexit
 import ctypes
+import faulthandler
 import os
 import signal
 import sys
 from typing import Final, NoReturn
 
 _PR_SET_PDEATHSIG: Final = 1
-# Higher than the daemon's: if memory runs out, the system should kill the trainer first, and a strategy before it.
+# Higher than the daemon's: if memory runs out, the system should kill the trainer first, and a helper before it.
 TRAINER_SCORE: Final = 500
-STRATEGY_SCORE: Final = 1000
+HELPER_SCORE: Final = 1000
 
 
 class ProcessError(Exception):
@@ -29,6 +30,19 @@ def die_with_parent(parent_pid: int) -> None:
     # If the parent ended between fork and here, the signal would never be sent.
     if os.getppid() != parent_pid:
         raise ProcessError(f"the daemon (pid {parent_pid}) has ended")
+
+
+def become_helper(parent_pid: int, descriptor: int) -> None:
+    """Tie a process that the run can do without to its daemon. `descriptor`: of its connection to the daemon.
+
+    If it does not answer, SIGUSR2 makes it write its stacks to stderr. Raises ProcessError.
+    """
+    die_with_parent(parent_pid)
+    be_ordinary()
+    ignore_terminal_signals()
+    offer_as_victim(HELPER_SCORE)
+    faulthandler.register(signal.SIGUSR2, all_threads=True)
+    guard_children((descriptor,))
 
 
 def _set_death_signal() -> None:

@@ -15,8 +15,9 @@ from torch.nn import functional
 
 from tests.trainer.pruning.training import controlled, owned
 from tolariad.core.settings.model import Settings
-from tolariad.trainer.pruning.compaction import compact
+from tolariad.trainer.pruning.compaction import compact, sizes, try_compaction
 from tolariad.trainer.pruning.masks import apply_masks, masks_of
+from tolariad.trainer.pruning.plan import plan_of
 from tolariad.trainer.pruning.verify import find_groups
 from tolariad.trainer.tasks.digits import Digits
 
@@ -52,10 +53,12 @@ def three():
     for model, optimizer in zip(models, optimizers, strict=True):
         step(model, optimizer, images[:64], labels[:64])
     held = [None, *(apply_masks(models[n], masks, owned(optimizers[n])) for n in (1, 2))]
-    done = compact(
-        models[2], groups, masks, owned(optimizers[2]), rates=controlled(optimizers[2]), inputs=(images[:64],)
-    )
-    print(f"\nparameters {done.parameters_before} -> {done.parameters}, bytes {done.bytes_before} -> {done.bytes}")
+    before = sizes(models[2], owned(optimizers[2]))
+    plan = plan_of(whole, groups, masks.units, (images[:64],))
+    try_compaction(models[2], plan, (images[:64],))
+    compact(models[2], plan, owned(optimizers[2]), rates=controlled(optimizers[2]))
+    after = sizes(models[2], owned(optimizers[2]))
+    print(f"\nparameters {before[0]} -> {after[0]}, bytes {before[1]} -> {after[1]}")
     return (images, labels), list(zip(models, optimizers, [*held[:2], None], strict=True))
 
 

@@ -16,6 +16,7 @@ from tolariad.control.connection import ServerLimits
 from tolariad.control.methods import Change
 from tolariad.control.peer import Operators, operators
 from tolariad.control.place import bind
+from tolariad.control.pruning import PruneTable, prune_table
 from tolariad.control.server import ControlServer
 from tolariad.control.status import Heartbeat, LiveFacts, RunStatus, run_status
 from tolariad.control.tables import BudgetTable, RateTable, SeedTable, budget_table, rate_table, seed_table
@@ -108,6 +109,9 @@ class Recorder:
 
     def rates(self) -> RateTable:
         return rate_table(self.state)
+
+    def pruning(self) -> PruneTable:
+        return prune_table(self.state)
 
     def seeds(self) -> SeedTable:
         return seed_table(self.state)

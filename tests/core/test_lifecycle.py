@@ -14,6 +14,7 @@ from tests.core.simulated_trainer import ACCURACY, SKIPPED, STEPS_PER_EPOCH
 from tolariad.core.checkpoints import words as ck
 from tolariad.core.control import words as cv
 from tolariad.core.inputs import Opened, ReportReceived, StartMode, TrainerStuck
+from tolariad.core.pruning import words as pr
 from tolariad.core.rollback import words as rb
 from tolariad.core.run import words as rv
 from tolariad.core.run.slice import TERMINAL, TRANSITIONS, Phase, phase_after
@@ -32,6 +33,7 @@ ENDS = {
     ck.CheckpointDeletionBegun: (ck.CheckpointDeleted, ck.CheckpointDeletionAborted),
     ck.RerunBegun: (ck.RerunFinished, ck.RerunAborted),
     rb.RollbackBegun: (rb.RolledBack, rb.RollbackAborted),
+    pr.PruneCycleBegun: (pr.PruneAnalyzed, pr.PruneCycleFailed, pr.PruneCycleCancelled),
     sn.SnapshotBegun: (sn.SnapshotTaken, sn.SnapshotAborted),
     sv.ValidationBegun: (sv.ValidationFinished, sv.ValidationAborted),
 }

@@ -13,6 +13,7 @@ from google.protobuf.descriptor_pb2 import (
 
 from tests.house.protos import described
 from tolariad.leyline import MEANINGS, CommandType
+from tolariad.leyline.pruning import MESSAGE_BYTES_MAX as PRUNING_BYTES_MAX
 from tolariad.leyline.serializer import BYTES_MAX, SEEDS_MAX, VERSION
 
 _HEAD = f"""\
@@ -20,7 +21,9 @@ _HEAD = f"""\
 
 A run tells other subsystems of its state, and takes their commands, in messages of protobuf. The sources are in
 `proto/tolariad/leyline/v1/`, the protobuf package is `esper.leyline.v1`. After each epoch a run sends a
-SystemStatePacket to its strategy, and obeys AdaptationCommands. Nothing sends or reads the others yet. In Python:
+SystemStatePacket to its strategy, and obeys AdaptationCommands. The analysis of a checkpoint for pruning is asked for
+by a StructuralPruningRequest and answered by a StructuralPruningResponse. Nothing sends or reads the others yet. In
+Python:
 
 ```python
 from tolariad.leyline import SystemStatePacket, SystemStateSerializer
@@ -35,7 +38,10 @@ assert SystemStateSerializer.deserialize(data) == packet
 * Fields that this version does not know are kept: what is read and written again still has them.
 * A packet or command has at most {BYTES_MAX} bytes, and a packet at most {SEEDS_MAX} seeds. A larger one is refused
   before it is parsed.
-* Every refusal is a `MessageRefused`, with the reason. It counts as a failure of the breaker `serialization`.
+* A request or answer of pruning has at most {PRUNING_BYTES_MAX} bytes. An answer without a result has the decision
+  UNKNOWN, and its only reason says why. Units are in `UnitSet`; `pruning_masks` is empty, because they say the same.
+* Every refusal is a `MessageRefused`, with the reason. One of a packet or command counts as a failure of the breaker
+  `serialization`.
 * The order in which a map was filled does not change the bytes.
 
 `make proto` generates the Python code again after a change of a source; a test compares them. `make docs` writes this

@@ -7,6 +7,7 @@ import socket
 import msgspec
 import pytest
 from msgspec import inspect
+from msgspec.structs import replace
 
 from tests.core.facts import environment
 from tests.core.simulate import OPERATOR, World
@@ -23,6 +24,11 @@ from tolariad.core.inputs import CommandReceived, Now, ReportReceived
 from tolariad.core.learning_rate.group import Group
 from tolariad.core.learning_rate.schedule import LRPolicy, Schedule
 from tolariad.core.orders import ORDERS
+from tolariad.core.pruning import mask_words as mk
+from tolariad.core.pruning import words as pr
+from tolariad.core.pruning.phase import PruningPhase
+from tolariad.core.pruning.plan import PlannedShare, PrunePlan
+from tolariad.core.pruning.verdict import PruningDecision
 from tolariad.core.rates import words as lv
 from tolariad.core.seeds import words as sd
 from tolariad.core.seeds.stages import Stage
@@ -53,8 +59,31 @@ def grown(state: RunState) -> RunState:
     return apply(state, sd.SeedMoved(stage=Stage.GERMINATED, **given))
 
 
+def pruned(state: RunState, order: type) -> RunState:
+    """The same run with pruning enabled and a cycle analysed; its masks applied, for a compaction."""
+    policy = replace(state.run.policy, prune=PrunePlan(transition_epoch=0, budgets=HALF, caps=HALF))
+    state = replace(state, run=replace(state.run, policy=policy))
+    if order is pr.PruneAnalyze:
+        return state
+    begun = {"checkpoint": "c000001", "step": 4, "epoch": 1, "phase": PruningPhase.ACTIVE_PRUNING}
+    found = {"decision": PruningDecision.GO, "units": {"a": (1,)}, "sha256": "ab", "channels": 1, "total": 10}
+    masks = {"units": {"a": (1,)}, "sha256": "ab", "applied_before_step": 5, "number": 1, "channels": 1, "total": 10}
+    state = apply(state, pr.PruneCycleBegun(cycle=1, share=0.5, cap=0.5, **begun))
+    state = apply(state, pr.PruneAnalyzed(cycle=1, **found))
+    if order is pr.PruneCompact:
+        state = apply(state, mk.MasksApplied(cycle=1, **masks))
+        state = apply(state, mk.MaskSetPassed(cycle=1))
+    return state
+
+
+HALF = (PlannedShare(0, 0.5),)
 RUNNING = training()
 GROWN = grown(RUNNING)
+PRUNE_ORDERS = (pr.PruneAnalyze, pr.PruneApply, pr.PruneCompact, pr.PruneDisable, pr.PruneEnable)
+STATES = {
+    **dict.fromkeys((sd.SeedAdvance, sd.SeedCull), GROWN),
+    **{kind: pruned(RUNNING, kind) for kind in PRUNE_ORDERS},
+}
 
 
 def recorded(decided: Decided[RunState]) -> None:
@@ -71,7 +100,7 @@ def recorded(decided: Decided[RunState]) -> None:
 def test_every_order_with_an_extreme_is_recorded_or_refused(kind):
     """Orders are given as unchecked objects, as a program in the same process may do."""
     refused = taken = 0
-    state = GROWN if kind in (sd.SeedAdvance, sd.SeedCull) else RUNNING
+    state = STATES.get(kind, RUNNING)
     for path, document in extremes_of(kind):
         command = built(inspect.type_info(kind), document)
         if not isinstance(command, kind):

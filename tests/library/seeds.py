@@ -13,7 +13,9 @@ from tests.library.inside import ordered, state_of
 from tests.library.test_detection import events_of, of
 from tests.library.test_library import CONFIG, data
 from tolariad import Tolaria
+from tolariad.core.seeds.stages import Stage
 from tolariad.core.seeds.words import SeedAdvance, SeedCull, SeedGerminate, SeedMoveOrdered
+from tolariad.trainer.rollback.snapshots import SnapshotHandler
 from tolariad.trainer.seeds import SeedSlot
 
 EPOCHS = 3
@@ -31,6 +33,24 @@ PLAN = {
     15: SeedAdvance(slot="a"),
     18: SeedAdvance(slot="a"),
 }
+FREEING = (Stage.EMBARGOED, Stage.RESETTING, Stage.DORMANT)
+# With snapshots, whatever the load: every step is durable before the next update, and `hashed_at_once` is called.
+IN_STEP = {"snapshots": {"every": 1, "watch_steps": 1}, "journal": {"sync": "step"}}
+
+
+def hashed_at_once(put=setattr):
+    """Let training wait until a snapshot is hashed: the run then has the same ones on a slow machine as on a quick one.
+
+    `put`: how the method is replaced, such as `monkeypatch.setattr`.
+    """
+    take = SnapshotHandler._take
+
+    def taken(self, *given):
+        take(self, *given)
+        if self._thread is not None:
+            self._thread.join()
+
+    put(SnapshotHandler, "_take", taken)
 
 
 def network():
@@ -64,10 +84,63 @@ class Gardener:
     def give(self, command):
         """Give an order, and wait until it is recorded and sent, so that it acts at the next boundary."""
         assert ordered(self.run, command), command
+        self._wait(command.slot)
+
+    def _wait(self, slot):
         limit = time.monotonic() + PATIENCE_S
-        while not any(_slot(one.order) == command.slot for one in state_of(self.run).boundary.waiting):
+        while not any(_slot(one.order) == slot for one in state_of(self.run).boundary.waiting):
             assert time.monotonic() < limit
             time.sleep(0.001)
+
+
+class Steadfast(Gardener):
+    """Gives each order of the plan once for the present line of the run, whoever trained before.
+
+    An order that is missing at a step after its own is given there. `back`: (step, order): a rollback that is ordered
+    once, in the first line of the run. `also` as of a Gardener, before the orders of the step.
+    """
+
+    def __init__(self, plan=PLAN, also=lambda step: None, back=None):
+        super().__init__(plan, also)
+        self.back = back
+        self._steps = sorted(plan)
+
+    def on_step_end(self, model, step):
+        self.also(step)
+        state = state_of(self.run)
+        if state.progress.rerun is not None:
+            return
+        done = sum(one.seed.stage not in FREEING for one in state.seeds.moves)
+        done += sum(getattr(one.order, "stage", Stage.DORMANT) not in FREEING for one in state.boundary.waiting)
+        if done < len(self._steps) and self._steps[done] <= step:
+            # If it is refused, it is given again after the next step.
+            if ordered(self.run, self.plan[self._steps[done]]):
+                self._wait(self.plan[self._steps[done]].slot)
+            return
+        going = state.rollbacks.open or state.rollbacks.asked
+        if self.back and step >= self.back[0] and not (state.rollbacks.done or going):
+            ordered(self.run, self.back[1])
+
+
+def line_of(state, orders=PLAN):
+    """Return the plan of a run that was never disturbed and has the moves of this one's line, seeds' numbers included.
+
+    `orders`: the plan of this run. A rollback over a germination uses up
+    its number. An order that its gate refuses does so, too.
+    """
+    plan, number = {}, 0
+    moves = [one.seed for one in state.seeds.moves if one.seed.stage not in FREEING]
+    for command, one in zip((orders[step] for step in sorted(orders)), moves, strict=True):
+        at = one.since_step - 1
+        if one.stage is Stage.GERMINATED:
+            slots = (one.slot, "b" if one.slot == "a" else "a")
+            missing = one.germination - 1 - number
+            plan.setdefault(at - 1, []).extend(
+                SeedGerminate(slot=slot, blueprint="low_rank", parameters={"none": 1.0}) for slot in slots[:missing]
+            )
+            number = one.germination
+        plan.setdefault(at, []).append(command)
+    return {at: given for at, given in plan.items() if given}
 
 
 def commands(planned):
@@ -94,11 +167,15 @@ def made(run_dir: Path, **options) -> Tolaria:
     )
 
 
-def train(run_dir: Path, task, *, model=None, epochs=EPOCHS, **options):
+def train(run_dir: Path, task, *, model=None, epochs=EPOCHS, workers=0, **options):
     """Train a fresh network; return it."""
     model = network() if model is None else model
     task.run = made(run_dir, **options)
-    loaders = DataLoader(data(), 12, shuffle=True), DataLoader(data(48), 24)
+    context = "fork" if workers else None
+    loaders = (
+        DataLoader(data(), 12, shuffle=True, num_workers=workers, multiprocessing_context=context),
+        DataLoader(data(48), 24),
+    )
     assert task.run.train(model, *loaders, epochs, task=task).phase == "completed"
     return model
 

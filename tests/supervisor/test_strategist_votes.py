@@ -11,8 +11,9 @@ from pathlib import Path
 from tests.strategy.packets import packet, seed
 from tests.supervisor.strategists import LIARS, QUICK, Log, ask, asked, becomes, count_of, runs, strategies_of
 from tolariad.strategy import DefaultStrategy, write_state
+from tolariad.supervisor.peer_process import Allowance
 from tolariad.supervisor.strategist import Strategist, VoteKind
-from tolariad.supervisor.strategy_process import Allowance, StrategySetup
+from tolariad.supervisor.strategy_process import StrategySetup
 
 # -- votes -------------------------------------------------------------------------------------------------------------
 
@@ -93,9 +94,9 @@ async def test_a_flood_fills_no_log_and_blocks_nobody():
 def test_the_allowance_passes_whole_lines_and_says_what_is_missing(monkeypatch):
     """In each window so many bytes; the notice comes with the next line, or at the end."""
     now = [100.0]
-    monkeypatch.setattr("tolariad.supervisor.strategy_process.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("tolariad.supervisor.peer_process.time.monotonic", lambda: now[0])
     log = Log()
-    allowance = Allowance((log,), 10, 60.0)
+    allowance = Allowance("strategy", (log,), 10, 60.0)
     allowance.write(b"one\ntwo\n")
     allowance.write(b"three\n")
     allowance.write(b"x\n")

@@ -148,7 +148,8 @@ def export_weights(run: str | None, id_: str | None, weights: Weights | None, fi
         raise CommandError(Exit.NO, what, hint=hint, name="CheckpointUnusable") from error
     if as_json:
         shown = {"id": entry.id, "step": entry.step, "epoch": entry.epoch, "weights": chosen.value, "file": str(file)}
-        more = {"seeds": done.seeds} if done.seeds else {}
+        more: dict[str, object] = {"seeds": done.seeds} if done.seeds else {}
+        more |= {"compactions": done.compactions} if done.compactions else {}
         output.put_json({**shown, "tensors": done.tensors, "size": done.size, **more})
     else:
         what = f"{chosen.value} weights of checkpoint {entry.id}, step {entry.step}"
@@ -157,6 +158,8 @@ def export_weights(run: str | None, id_: str | None, weights: Weights | None, fi
         if done.seeds:
             slots = ", ".join(done.seeds)
             output.put(safe(f"They include the seeds in {slots}: put these into the model first, by regrow()."))
+        if done.compactions:
+            output.put("They are of a model with fewer channels: remove the same from the model first, by shrink().")
     return Exit.DONE
 
 

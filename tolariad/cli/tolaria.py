@@ -20,6 +20,7 @@ COMMANDS: Final = {
     "quarantine": "tolariad.cli.quarantine:quarantine",
     "lr": "tolariad.cli.rates:lr",
     "seeds": "tolariad.cli.seeds:seeds",
+    "prune": "tolariad.cli.prune:prune",
     "logs": "tolariad.cli.logs:logs",
     "list": "tolariad.cli.live:list_runs",
     "events": "tolariad.cli.events:events",

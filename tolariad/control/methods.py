@@ -21,6 +21,7 @@ from tolariad.control.history import History
 from tolariad.control.order_methods import METHODS, described, read_order
 from tolariad.control.outcome import Outcome, ended_with_daemon, outcome_of
 from tolariad.control.peer import Operators, Rate
+from tolariad.control.pruning import PruneTable
 from tolariad.control.status import RunStatus
 from tolariad.control.tables import BudgetTable, RateTable, SeedTable
 from tolariad.control.wire import INTERFACE, SERVICE, Call, own_error, read_parameters, service_error
@@ -62,6 +63,9 @@ class ControlPort(Protocol):
 
     def seeds(self) -> SeedTable:
         """Return slots and seeds as of the last durable event. Cheap; never waits."""
+
+    def pruning(self) -> PruneTable:
+        """Return phase, cycles and masks as of the last durable event. Cheap; never waits."""
 
     def budgets(self) -> BudgetTable:
         """Return the budgets as of the last durable event. Cheap; never waits."""
@@ -128,6 +132,7 @@ class Methods:
             f"{INTERFACE}.Events": self._events,
             f"{INTERFACE}.LrShow": _shows("rates", port.rates),
             f"{INTERFACE}.SeedsList": _shows("seeds", port.seeds),
+            f"{INTERFACE}.PruneStatus": _shows("pruning", port.pruning),
             **dict.fromkeys(METHODS, self._change),
         }
 

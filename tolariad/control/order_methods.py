@@ -15,6 +15,7 @@ from typing import Annotated, Any, Final, Literal, NamedTuple, get_args, get_ori
 import msgspec
 
 from tolariad.control.outcome import Outcome, OutcomeState
+from tolariad.control.pruning import PruneTable
 from tolariad.control.status import NumberState, RunStatus, SaidStatus, Server, TroubleStatus
 from tolariad.control.tables import BudgetTable, RateTable, SeedTable
 from tolariad.control.wire import INTERFACE, Call, read_parameters, service_error
@@ -53,7 +54,7 @@ _FORMS: Final[dict[Any, _Form]] = {
     Batches: _Form(QuarantinedBatches, lambda given: Batches(given.epoch, given.first, given.last)),
 }
 # The types of replies that methods of the description name.
-_REPLIES: Final = (RunStatus, BudgetTable, RateTable, SeedTable, Outcome)
+_REPLIES: Final = (RunStatus, BudgetTable, RateTable, SeedTable, PruneTable, Outcome)
 # The names of types in the description, if they are not those of the code.
 _NAMES: Final[dict[Any, str]] = {
     PolicyName: "RatePolicy",

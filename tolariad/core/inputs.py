@@ -13,6 +13,7 @@ import msgspec
 
 from tolariad.core.base import Actor, Event, Nanoseconds, Seconds
 from tolariad.core.health.budget_words import Tally
+from tolariad.core.pruning.words import Analysis
 from tolariad.core.run.words import ConfigChanged
 from tolariad.core.strategy import words as strategy
 from tolariad.core.trainer.words import DeathReason, SchedulingRecorded, TrainerDied, TrainerEnded
@@ -202,6 +203,14 @@ class VoteGiven(Input, frozen=True, kw_only=True):
     vote: strategy.Vote
     why: str = ""
     seconds: Seconds = 0.0
+
+
+class AnalysisReply(Input, frozen=True, kw_only=True):
+    """The end of the analysis of this cycle: what it found, or why there is nothing, as a clause."""
+
+    cycle: int
+    found: Analysis | None = None
+    why: str = ""
 
 
 # After each of these no trainer lives. After `Opened`, because the trainer of the previous daemon died with it.

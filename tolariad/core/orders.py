@@ -17,6 +17,9 @@ from tolariad.core.control.rules import Order
 from tolariad.core.health import emergency_rules, quarantine_rules
 from tolariad.core.health import quarantine_words as qv
 from tolariad.core.health import words as hv
+from tolariad.core.pruning import mask_words as mk
+from tolariad.core.pruning import rules as prune_rules
+from tolariad.core.pruning import words as pr
 from tolariad.core.rates import hyper_words as hp
 from tolariad.core.rates import rules as rate_rules
 from tolariad.core.rates import words as lv
@@ -87,6 +90,24 @@ ORDERS: Final[Mapping[type[cv.Command], Order]] = {
     sd.SeedGerminate: _seed_order(seed_rules.order_to_germinate),
     sd.SeedAdvance: _seed_order(seed_rules.order_to_advance),
     sd.SeedCull: _seed_order(seed_rules.order_to_cull),
+    pr.PruneAnalyze: Order(
+        prune_rules.order_to_analyze,
+        done=(pr.PruneAnalyzed,),
+        failed=(pr.PruneCycleFailed, pr.PruneCycleCancelled),
+        told=sentence,
+    ),
+    pr.PruneApply: Order(
+        prune_rules.order_to_apply, done=(mk.MasksApplied,), failed=(mk.MasksAborted,), overtaken_by=_RUN_ENDS
+    ),
+    pr.PruneCompact: Order(
+        prune_rules.order_to_compact,
+        done=(mk.ModelCompacted,),
+        failed=(mk.CompactionAborted,),
+        overtaken_by=_RUN_ENDS,
+        told=sentence,
+    ),
+    pr.PruneDisable: Order(prune_rules.order_to_disable, done=(pr.PruneDisabled,)),
+    pr.PruneEnable: Order(prune_rules.order_to_enable, done=(pr.PruneEnabled,)),
 }
 
 # The orders that a command of the strategy may lead to. Operators have the first three, and others instead of the rest.

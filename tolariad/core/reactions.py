@@ -24,7 +24,13 @@ from tolariad.core.health import budget_rules, detection_rules, emergency_rules,
 from tolariad.core.health import budget_words as bv
 from tolariad.core.health import quarantine_words as qv
 from tolariad.core.health import words as hv
+from tolariad.core.health_reactions import EMERGENCY, HEALTH
 from tolariad.core.orders import ORDERS
+from tolariad.core.pruning import mask_words as mk
+from tolariad.core.pruning import rules as prune_rules
+from tolariad.core.pruning import window_rules
+from tolariad.core.pruning import words as pr
+from tolariad.core.pruning_reactions import PRUNE_APPLIED, PRUNING
 from tolariad.core.rates import rules as rate_rules
 from tolariad.core.rates import words as lv
 from tolariad.core.rollback import rules as rollback_rules
@@ -58,9 +64,9 @@ _ENDS: Final = (
     rb.RolledBack,
     rb.RollbackAborted,
 )
-_EMERGENCY: Final = (hv.ConservativeModeEntered, rb.RollbackBegun, rv.RunFrozen)
 _UNUSABLE: Final = (sn.SnapshotRejected, ck.CheckpointUnfit, ck.CheckpointRejected)
 _RETAINED: Final = (ck.CheckpointDeletionBegun, ck.StorageExhausted, ck.StorageRelieved)
+_PRUNING_ENDS: Final = (pr.PruneCycleCancelled, pr.ImportanceRemoved)
 _MOVED: Final = (sd.SeedMoved, sd.SeedMoveAborted, cv.ReportRefused)
 
 TABLE: Final[tuple[Row[RunState], ...]] = (
@@ -74,6 +80,8 @@ TABLE: Final[tuple[Row[RunState], ...]] = (
         checkpoint_rules.abort_removals,
         checkpoint_rules.sweep,
         checkpoint_rules.retain,
+        prune_rules.cancel,
+        prune_rules.retain_importance,
         run_rules.go_on,
         run_rules.disk_measured_at_start,
         run_rules.start_trainer,
@@ -83,6 +91,7 @@ TABLE: Final[tuple[Row[RunState], ...]] = (
             *_ENDS,
             ck.CheckpointDeletionAborted,
             *_RETAINED,
+            *_PRUNING_ENDS,
             rv.DiskLow,
             rv.DiskRecovered,
             rv.RunPaused,
@@ -104,7 +113,13 @@ TABLE: Final[tuple[Row[RunState], ...]] = (
     on(given.TrainerStuck, trainer_rules.stuck, makes=(tv.TrainerUnkillable, rv.RunFrozen)),
     on(given.ReportUnusable, trainer_rules.report_unusable, makes=(cv.ReportRefused,)),
     # The change comes first: it decides what retention keeps.
-    on(given.Reconfigured, run_rules.reconfigured, checkpoint_rules.retain, makes=(rv.ConfigChanged, *_RETAINED)),
+    on(
+        given.Reconfigured,
+        run_rules.reconfigured,
+        checkpoint_rules.retain,
+        prune_rules.retain_importance,
+        makes=(rv.ConfigChanged, *_RETAINED, pr.ImportanceRemoved),
+    ),
     on(given.CheckpointRemoved, checkpoint_rules.removed, makes=(ck.CheckpointDeleted, ck.CheckpointDeletionAborted)),
     on(given.RingPrepared, snapshot_rules.prepared, makes=(sn.SnapshotRingOpened, sn.FastTierDisabled)),
     on(given.SnapshotDiffers, snapshot_rules.differs, makes=(sn.SnapshotRejected,)),
@@ -165,7 +180,8 @@ TABLE: Final[tuple[Row[RunState], ...]] = (
     on(
         bw.BoundaryOrderReport,
         *(rate_rules.applied, seed_rules.moved, strategy_rules.hyper_applied, strategy_rules.state_kept),
-        makes=(lv.RateChanged, lv.RateOrderAborted, *_MOVED, *STRATEGY_APPLIED),
+        prune_rules.acted,
+        makes=(lv.RateChanged, lv.RateOrderAborted, *_MOVED, *STRATEGY_APPLIED, *PRUNE_APPLIED),
     ),
     on(sd.SeedMovedReport, seed_rules.moved, makes=_MOVED),
     on(sd.SeedsMeasuredReport, seed_rules.measured, makes=(sd.SeedsMeasured,)),
@@ -195,7 +211,7 @@ TABLE: Final[tuple[Row[RunState], ...]] = (
         detection_rules.after_refusal,
         emergency_rules.after_refusal,
         checkpoint_rules.instead_of_refused,
-        makes=(rb.RollbackEscalated, rb.RollbackAborted, *_UNUSABLE, *_EMERGENCY, ck.CheckpointBegun),
+        makes=(rb.RollbackEscalated, rb.RollbackAborted, *_UNUSABLE, *EMERGENCY, ck.CheckpointBegun),
     ),
     on(hv.InstabilityReport, detection_rules.reported, makes=(hv.InstabilityDetected, cv.ReportRefused)),
     on(sn.SnapshotSizeReport, snapshot_rules.sized, makes=(sn.FastTierDisabled,)),
@@ -249,8 +265,8 @@ TABLE: Final[tuple[Row[RunState], ...]] = (
     ),
     on(
         sv.ValidationFinished,
-        *(limit_rules.after_validation, detection_rules.after_validation),
-        makes=(sv.ValidationImproved, rv.RunFailed, hv.InstabilityDetected),
+        *(limit_rules.after_validation, window_rules.judge_accuracy, detection_rules.after_validation),
+        makes=(sv.ValidationImproved, rv.RunFailed, mk.MaskSetPassed, mk.MaskSetRejected, hv.InstabilityDetected),
     ),
     # -- the trainer ---------------------------------------------------------------------------------------------------
     on(tv.TrainerStarted, trainer_rules.unwanted),
@@ -309,17 +325,18 @@ TABLE: Final[tuple[Row[RunState], ...]] = (
     on(cv.ResumeRequested, control_rules.resumed, makes=(rv.RunResumed,)),
     on(
         cv.StopRequested,
+        prune_rules.cancel,
         run_rules.stop_without_trainer,
         checkpoint_rules.of_stop,
         control_rules.stopping,
-        makes=(rv.RunStopped, ck.CheckpointBegun),
+        makes=(pr.PruneCycleCancelled, rv.RunStopped, ck.CheckpointBegun),
     ),
     on(cv.CheckpointRequested, checkpoint_rules.ordered, makes=(ck.CheckpointBegun,)),
     on(cv.EndOrdered, limit_rules.send_end),
     on(rv.DiskLow, run_rules.pause_for_disk, makes=(rv.RunPaused,)),
     on(rv.DiskRecovered, run_rules.go_on_after_disk, makes=(rv.RunResumed,)),
     on(rv.RunResumed, run_rules.resumed, rate_rules.back_off, makes=(rb.RatesBackedOff, lv.RateOrdered)),
-    on(rv.RunFailed, run_rules.failed),
+    on(rv.RunFailed, prune_rules.cancel, run_rules.failed, makes=(pr.PruneCycleCancelled,)),
     # -- checkpoints, snapshots, rates, quarantine ---------------------------------------------------------------------
     on(
         ck.CheckpointCommitted,
@@ -327,7 +344,9 @@ TABLE: Final[tuple[Row[RunState], ...]] = (
         checkpoint_rules.last_is_there,
         checkpoint_rules.stop_is_saved,
         checkpoint_rules.retain,
-        makes=(bv.BudgetExceeded, rv.RunCompleted, *_RETAINED),
+        prune_rules.retain_importance,
+        prune_rules.begin_due,
+        makes=(bv.BudgetExceeded, rv.RunCompleted, *_RETAINED, pr.ImportanceRemoved, pr.PruneCycleBegun),
     ),
     on(
         ck.CheckpointAborted,
@@ -349,48 +368,25 @@ TABLE: Final[tuple[Row[RunState], ...]] = (
     on(
         rb.RollbackBegun,
         strategy_rules.overtaken,
+        prune_rules.cancel,
         checkpoint_rules.beyond_target,
         rollback_rules.prepare,
         strategy_rules.ask_vote,
         rollback_rules.without_trainer,
         boundary_rules.go_on_closed,
-        makes=(gv.StrategyTimedOut, rb.RolledBack, rv.RunPaused),
+        makes=(gv.StrategyTimedOut, pr.PruneCycleCancelled, rb.RolledBack, rv.RunPaused),
     ),
     on(rb.RollbackEscalated, checkpoint_rules.beyond_target, rollback_rules.prepare, strategy_rules.ask_vote),
     on(rb.RollbackHeard, budget_rules.exceeded, makes=(bv.BudgetExceeded,)),
     on(rb.RollbackPrepared, budget_rules.exceeded, makes=(bv.BudgetExceeded,)),
     on(
         rb.RolledBack,
-        *(strategy_rules.overtaken, budget_rules.exceeded, seed_rules.follow),
-        makes=(gv.StrategyTimedOut, bv.BudgetExceeded, sd.SeedMoveOrdered),
+        *(strategy_rules.overtaken, budget_rules.exceeded, seed_rules.follow, window_rules.release_left),
+        makes=(gv.StrategyTimedOut, bv.BudgetExceeded, sd.SeedMoveOrdered, mk.MasksReleaseOrdered),
     ),
-    # -- health --------------------------------------------------------------------------------------------------------
-    # The answer comes last: a waiting trainer goes on only if nothing else follows.
-    on(
-        hv.InstabilityDetected,
-        detection_rules.raise_emergency,
-        detection_rules.answer,
-        makes=(hv.EmergencyRaised, hv.ConservativeModeEntered),
-    ),
-    on(
-        hv.EmergencyRaised,
-        emergency_rules.after_severe,
-        quarantine_rules.add_suspects,
-        emergency_rules.carry_out,
-        makes=(*_EMERGENCY, qv.QuarantineAdded, rb.RollbackRequested),
-    ),
-    on(
-        bv.BudgetsMeasured,
-        budget_rules.exceeded_often,
-        budget_rules.judge_memory,
-        makes=(bv.BudgetExceeded, bv.MemoryPressed, bv.MemoryRelieved),
-    ),
-    on(bv.MemoryPressed, budget_rules.tell_pressure),
-    on(bv.MemoryRelieved, budget_rules.tell_pressure),
-    on(lv.OptimizerRebuildCommitted, budget_rules.exceeded, makes=(bv.BudgetExceeded,)),
-    on(bv.BudgetExceeded, budget_rules.enter_conservative, makes=(hv.ConservativeModeEntered,)),
-    on(lv.LrViolationDetected, emergency_rules.after_violation, makes=(hv.ConservativeModeEntered,)),
+    *HEALTH,
     *STRATEGY,
+    *PRUNING,
 )
 
 ENGINE: Final = Engine(TABLE, apply)

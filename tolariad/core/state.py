@@ -23,6 +23,7 @@ from tolariad.core.control import slice as control
 from tolariad.core.health import budget_slice as budgets
 from tolariad.core.health import detection_slice as detection
 from tolariad.core.health import slice as health
+from tolariad.core.pruning import slice as pruning
 from tolariad.core.rates import slice as rates
 from tolariad.core.rollback import known_ask, known_slice
 from tolariad.core.rollback import slice as rollback
@@ -66,6 +67,7 @@ class RunState(msgspec.Struct, frozen=True):
     architecture: architecture.Architecture = architecture.Architecture()
     seeds: seeds.Seeds = seeds.Seeds()
     strategy: strategy.Strategy = strategy.Strategy()
+    pruning: pruning.Pruning = pruning.Pruning()
 
 
 # Each slice's name in RunState, and its apply table.
@@ -90,6 +92,7 @@ _TABLES: Final[dict[str, ApplyTable]] = {
     "architecture": architecture.APPLY,
     "seeds": seeds.APPLY,
     "strategy": strategy.APPLY,
+    "pruning": pruning.APPLY,
 }
 
 

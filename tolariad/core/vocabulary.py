@@ -21,6 +21,8 @@ from tolariad.core.control import words as control
 from tolariad.core.health import budget_words as budgets
 from tolariad.core.health import quarantine_words as quarantine
 from tolariad.core.health import words as hv
+from tolariad.core.pruning import mask_words as masks
+from tolariad.core.pruning import words as pruning
 from tolariad.core.rates import hyper_words as hyper
 from tolariad.core.rates import words as learning_rate
 from tolariad.core.rollback import words as rollback
@@ -43,6 +45,8 @@ CONCERNS: Final = {
     "Architecture": architecture,
     "Seeds": seeds,
     "The strategy": strategy,
+    "Pruning": pruning,
+    "Masks and compaction": masks,
     "Budgets": budgets,
     "Rollbacks": rollback,
     "Snapshots": snapshots,

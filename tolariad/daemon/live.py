@@ -30,6 +30,7 @@ from tolariad.core.control.words import StopRequested
 from tolariad.core.exits import EXIT_CONFIG, EXIT_IO
 from tolariad.core.inputs import BudgetsReported, Opened, SignalReceived, StartMode
 from tolariad.core.plain import safe_lines
+from tolariad.core.pruning.words import AnalyzeCheckpoint, CancelAnalysis
 from tolariad.core.run.slice import TERMINAL, Phase
 from tolariad.core.run.words import ExitDaemon
 from tolariad.core.settings.model import STOP_BUDGET_S, Settings
@@ -37,10 +38,11 @@ from tolariad.core.state import RunState
 from tolariad.core.strategy.words import AskStrategy, AskVote
 from tolariad.core.trainer.words import KillTrainer, SpawnTrainer
 from tolariad.daemon import leaving
+from tolariad.daemon.analysing import Analysing
 from tolariad.daemon.asking import Asking
 from tolariad.daemon.attend import Attendant
 from tolariad.daemon.disk import measured, watch_disk
-from tolariad.daemon.opening import OpenRun, begin, earlier_threads
+from tolariad.daemon.opening import OpenRun, begin
 from tolariad.daemon.place import PlaceWatch, RunPlace
 from tolariad.daemon.port import Publications, RunPort, now
 from tolariad.daemon.reload import Reloader
@@ -48,8 +50,9 @@ from tolariad.daemon.request import FolderLost, RunRequest, refusing
 from tolariad.daemon.settings import RESOLVED_NAME
 from tolariad.daemon.showing import Showing
 from tolariad.daemon.spending import Spending
+from tolariad.daemon.trainer_start import former_trainer, threads_argument, trainer_code
 from tolariad.kernel import Kernel, Published
-from tolariad.supervisor import FormerTrainer, Supervisor, TrainerCode, TrainerSetup
+from tolariad.supervisor import Supervisor, TrainerSetup
 from tolariad.supervisor.activation import PassedSocket
 from tolariad.supervisor.notify import Notifier
 from tolariad.supervisor.saved_states import SavedStates
@@ -112,10 +115,14 @@ class Daemon:
         self._saved = SavedStates(run.run_dir / "checkpoints", self._kernel.submit)
         self._trainer_log = _open_trainer_log(run)
         self._asking = Asking(settings, (self._trainer_log.write, self._log.write), self._kernel.submit)
+        self._analysing = Analysing(
+            *(settings, run.run_dir, (self._trainer_log.write, self._log.write), self._kernel.submit),
+            cores=lambda: self._scheduling.beside_recorder,
+        )
         self._supervisor = Supervisor(
-            *(self._trainer_setup(), self._kernel, _former_trainer(run)),
+            *(self._trainer_setup(), self._kernel, former_trainer(run)),
             defect=self._give_up,
-            trainer_code=_trainer_code(run, self._saved.arena),
+            trainer_code=trainer_code(run, self._saved.arena),
         )
         self._port = RunPort(
             *(run.run_dir, run.journal, self._kernel, self._page, self._publications), histograms=self._histograms
@@ -128,7 +135,7 @@ class Daemon:
         own = (
             *(sys.executable, "-m", "tolariad.trainer", "--run", str(folder)),
             *("--config-json", str(folder / RESOLVED_NAME), "--run-id", self._run.run_id.hex()),
-            *_threads_argument(self._run),
+            *threads_argument(self._run),
         )
         return TrainerSetup(
             run_dir=folder,
@@ -244,6 +251,7 @@ class Daemon:
         """Shut down in order: end the trainer, stop recording, close the journal."""
         await leaving.cancel(self._tasks)
         await self._asking.close()
+        await self._analysing.close()
         await self._supervisor.close()
         if self._server is not None:
             await self._server.close()
@@ -284,6 +292,8 @@ class Daemon:
         for effect in published.effects:
             if isinstance(effect, AskStrategy | AskVote):
                 self._asking.obey(effect, published.state)
+            elif isinstance(effect, AnalyzeCheckpoint | CancelAnalysis):
+                self._analysing.obey(effect)
             elif isinstance(effect, ExitDaemon):
                 self._end(effect, published.state.run.phase)
             elif isinstance(effect, SpawnTrainer | KillTrainer):
@@ -372,25 +382,6 @@ def log_fields(folder: Path, state: RunState) -> dict[str, object]:
 def _log_failure(task: asyncio.Task[Any]) -> None:
     if not task.cancelled() and (error := task.exception()) is not None:
         _log.critical("Task %s failed; the run goes on without it", task.get_name(), exc_info=error)
-
-
-def _former_trainer(run: OpenRun) -> FormerTrainer | None:
-    known = run.former
-    return FormerTrainer(known.pid, known.start_ticks, known.boot_id) if known.pid else None
-
-
-def _trainer_code(run: OpenRun, ring: int) -> TrainerCode | None:
-    """Return the code for trainer threads if `trainer: thread` is set, else None. Only then is torch imported."""
-    if run.resolved.settings.trainer == "process":
-        return None
-    from tolariad.daemon.threaded import trainer_code
-
-    return trainer_code(run, ring)
-
-
-def _threads_argument(run: OpenRun) -> tuple[str, ...]:
-    threads = earlier_threads(run)
-    return ("--torch-threads", str(threads)) if threads else ()
 
 
 def _open_trainer_log(run: OpenRun) -> LogFile:

@@ -19,6 +19,7 @@ from typing import Final
 from journal import Journal
 from tolariad.channel import Page
 from tolariad.control.methods import Change
+from tolariad.control.pruning import PruneTable, prune_table
 from tolariad.control.status import Heartbeat, LiveFacts, RunStatus, Server, run_status
 from tolariad.control.tables import BudgetTable, RateTable, SeedTable, budget_table, rate_table, seed_table
 from tolariad.core.base import Actor, Event
@@ -154,6 +155,11 @@ class RunPort:
         """Slots and seeds as of the last durable event."""
         self.last_use_ns = time.monotonic_ns()
         return seed_table(self._kernel.durable)
+
+    def pruning(self) -> PruneTable:
+        """Phase, cycles and masks as of the last durable event."""
+        self.last_use_ns = time.monotonic_ns()
+        return prune_table(self._kernel.durable)
 
     def budgets(self) -> BudgetTable:
         """The budgets as of the last durable event."""

@@ -16,6 +16,7 @@ from msgspec.structs import replace
 from tolariad import config, run_files
 from tolariad.core.exits import EXIT_CONFIG
 from tolariad.core.health.budget_slice import breakers_of, limits_of
+from tolariad.core.pruning.plan import plan_of
 from tolariad.core.run.words import Policy
 from tolariad.core.settings import rules, strategies
 from tolariad.core.settings.model import Settings
@@ -164,6 +165,7 @@ def policy_of(settings: Settings) -> Policy:
         blend_steps=settings.seeds.blend_steps,
         embargo_epochs=settings.seeds.embargo_epochs,
         max_regression=settings.seeds.gates.max_regression,
+        prune=plan_of(settings) if settings.prune.enabled else None,
     )
 
 

@@ -49,6 +49,10 @@ TOPICS: Final[dict[str, tuple[str, ...]]] = {
     "memory": ("MemoryPressed", "MemoryRelieved"),
     "lr": ("RateChanged|PlateauReached", "RateOrderAborted|RateOrdered"),
     "seed": ("SeedMoved|SeedMoveAborted", "SeedMoveOrdered"),
+    "prune": (
+        "MaskSetRejected|MaskSetPassed|MasksApplied|MasksAborted|ModelCompacted|CompactionAborted|PruneBreakerOpened",
+        "PruneAnalyzed|PruneCycleFailed|PruneCycleCancelled|PruneCycleBegun",
+    ),
     "strategy": ("StrategyAnswered|StrategyTimedOut", "StrategyAsked"),
     "hyperparameters": ("HyperparametersChanged", "HyperparametersAborted|HyperparametersOrdered"),
 }
@@ -75,6 +79,7 @@ _NEVER: Final = {
     "conservative": "was never in conservative mode",
     "memory": "was never short of memory",
     "seed": "moved no seed, and no move was ordered",
+    "prune": "pruned nothing, and analysed nothing that could be pruned",
     "strategy": "never asked a strategy",
     "hyperparameters": "changed no value of an optimizer but its rate",
 }
@@ -145,7 +150,10 @@ def _nothing(topic: str, *, by_then: bool) -> str:
         return f"{then}no order and no plateau {had}changed a rate of this run; only its schedules did"
     word, _, slot = topic.partition(":")
     if word == "seed" and slot:
-        return f"{then}no seed in slot {slot!r} moved, and no move was ordered; `tolaria seeds list` shows the slots"
+        return (
+            f"{then}no seed in slot {slot!r} moved, and no move was ordered; `tolaria seeds list` shows the slots. The "
+            "default policy grows a seed if the loss stops improving; `tolaria why RUN strategy` shows the last answer"
+        )
     if topic in TOPICS:
         return f"{then}this run {_NEVER[topic]}; `tolaria why RUN phase` explains its phase"
     words = ", ".join(sorted(TOPICS))

@@ -38,12 +38,14 @@ from tolariad.leyline.v1.events_pb2 import (
     EventEnvelope,
 )
 from tolariad.leyline.v1.pruning_pb2 import (
+    AnalysedGroup,
     AttentionHeadTarget,
     ChannelImportanceData,
     EstimatorWeight,
     HeadPair,
     ImportanceEstimator,
     ImportanceStatistics,
+    MaskMeasurement,
     ParamImportance,
     PruningConfiguration,
     PruningDecisionReport,
@@ -56,6 +58,7 @@ from tolariad.leyline.v1.pruning_pb2 import (
     StructuralPruningResponse,
     StructuralSafetyReport,
     TensorData,
+    UnitSet,
 )
 from tolariad.leyline.v1.system_state_pb2 import (
     HardwareContext,
@@ -72,6 +75,7 @@ from tolariad.leyline.v1.telemetry_pb2 import (
 
 __all__ = [
     "AdaptationCommand",
+    "AnalysedGroup",
     "AttentionHeadTarget",
     "ChannelImportanceData",
     "CheckpointChunk",
@@ -94,6 +98,7 @@ __all__ = [
     "ImportanceEstimator",
     "ImportanceStatistics",
     "MEANINGS",
+    "MaskMeasurement",
     "Meaning",
     "MessagePriority",
     "MessageRefused",
@@ -125,6 +130,7 @@ __all__ = [
     "TelemetryPacket",
     "TensorData",
     "TraceSpan",
+    "UnitSet",
     "VersionMismatch",
     "check_command",
     "decode",

@@ -26,6 +26,7 @@ from tolariad.core.inputs import CommandReceived, Input, Opened, SignalReceived,
 from tolariad.core.rollback.words import Rollback
 from tolariad.core.run.slice import Phase
 from tolariad.core.run.words import ExitDaemon
+from tolariad.core.settings.model import Settings
 from tolariad.core.state import RunState
 from tolariad.core.strategy.words import AskStrategy, AskVote
 from tolariad.core.trainer.data_ask import data_refusal, other_data
@@ -93,6 +94,7 @@ class Live:
         # A call of `train` is the wish to go on: a failed run needs no other word.
         opened = open_run(request, StartMode.RETRY, Notifier({}))
         try:
+            _require_no_pruning(opened.resolved.settings)
             with kept_from_children(opened.run_dir):  # fingerprints of data may be taken in a worker
                 setup = build(opened.resolved.text.encode(), earlier_threads(opened), FoundTask(task, ""))
             other = other_data(opened.state.progress, setup.environment)
@@ -309,3 +311,10 @@ class Live:
 
 def _nothing() -> None:
     """Do nothing."""
+
+
+def _require_no_pruning(settings: Settings) -> None:
+    """Raise StartRefused if pruning is enabled: an analysis builds the task in a process of its own."""
+    if settings.prune.enabled:
+        why = "prune.enabled: checkpoints are analysed in a process of their own, which only `tolariad run` starts"
+        raise StartRefused(EXIT_CONFIG, why, "to train in a program, set prune.enabled to false")

@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import enum
 import os
+from collections.abc import Callable
 from pathlib import Path
+from typing import TypeVar
 
 import msgspec
 
-from tolariad.storage.grown import Fossil, fossils
+from tolariad.storage.grown import Fossil, compactions, fossils
 from tolariad.storage.manifest import (
     AVERAGE_PIECE,
     MODEL_PIECE,
@@ -25,6 +27,8 @@ from tolariad.storage.manifest import (
 )
 from tolariad.storage.tensor_file import Tensor, header, layout, parse
 from tolariad.storage.verify import CheckpointUnusable, map_piece, read_manifest
+
+_Found = TypeVar("_Found")
 
 
 class Weights(enum.Enum):
@@ -41,13 +45,15 @@ class NoAverage(Exception):
 class Exported(msgspec.Struct, frozen=True, kw_only=True):
     """The result: number of tensors, size of the file in bytes, the checkpoint's manifest.
 
-    `seeds`: the slots whose seeds are a part of the model. The file's metadata says how they were built.
+    `seeds`: the slots whose seeds are a part of the model. `compactions`: how often channels were removed from it. The
+    file's metadata says how to build such a model.
     """
 
     tensors: int
     size: int
     manifest: Manifest
     seeds: tuple[str, ...] = ()
+    compactions: int = 0
 
 
 def export_weights(folder: Path, manifest_hash: str, weights: Weights, target: Path) -> Exported:
@@ -60,7 +66,9 @@ def export_weights(folder: Path, manifest_hash: str, weights: Weights, target: P
     if weights is Weights.AVERAGED:
         tensors |= _tensors(folder, manifest, AVERAGE_PIECE)
     of_seeds = _tensors(folder, manifest, SEEDS_PIECE) if manifest.group(SEEDS_PIECE) else {}
-    grown = _grown(folder, manifest) if of_seeds else ()
+    state = _state(folder, manifest) if of_seeds or manifest.compactions else None
+    grown = _read(state, fossils) if state is not None and of_seeds else ()
+    cut = _read(state, compactions) if state is not None and manifest.compactions else ()
     tensors |= _of_fossils(of_seeds, grown, weights)
     for alias, holder in manifest.aliases.items():
         if holder not in tensors and f"{OF_MODEL}{holder}" in of_seeds:
@@ -74,17 +82,23 @@ def export_weights(folder: Path, manifest_hash: str, weights: Weights, target: P
         tensors.setdefault(alias, held._replace(entry=msgspec.structs.replace(held.entry, name=alias)))
     for name in manifest.transient:
         tensors.pop(name, None)
-    size = _write(target, tensors, _labels(manifest, weights, grown))
-    return Exported(tensors=len(tensors), size=size, manifest=manifest, seeds=tuple(one.slot for one in grown))
+    size = _write(target, tensors, _labels(manifest, weights, grown, cut))
+    slots = tuple(one.slot for one in grown)
+    return Exported(tensors=len(tensors), size=size, manifest=manifest, seeds=slots, compactions=len(cut))
 
 
-def _grown(folder: Path, manifest: Manifest) -> tuple[Fossil, ...]:
-    """Return the seeds that are a permanent part of the model. Raises CheckpointUnusable."""
+def _state(folder: Path, manifest: Manifest) -> bytes:
+    """Return what a checkpoint holds besides tensors. Raises CheckpointUnusable."""
     (piece,) = manifest.group(STATE_PIECE)
+    return bytes(map_piece(folder, piece))
+
+
+def _read(state: bytes, read: Callable[[bytes], tuple[_Found, ...]]) -> tuple[_Found, ...]:
+    """Return what `read` finds in the state. Raises CheckpointUnusable."""
     try:
-        return fossils(bytes(map_piece(folder, piece)))
+        return read(state)
     except ValueError as error:
-        raise CheckpointUnusable(piece.name, str(error)) from error
+        raise CheckpointUnusable(STATE_PIECE, str(error)) from error
 
 
 def _of_fossils(held: dict[str, Tensor], grown: tuple[Fossil, ...], weights: Weights) -> dict[str, Tensor]:
@@ -121,10 +135,11 @@ def _joined(rows: list[Tensor], shape: tuple[int, ...]) -> Tensor:
     return Tensor(msgspec.structs.replace(rows[0].entry, shape=shape, size=len(data)), data)
 
 
-def _labels(manifest: Manifest, weights: Weights, grown: tuple[Fossil, ...]) -> dict[str, str]:
+def _labels(manifest: Manifest, weights: Weights, grown: tuple[Fossil, ...], cut: tuple[str, ...]) -> dict[str, str]:
     """Return the origin of the weights. Other programs read `format` before they load the file."""
     return {
         **({"seeds": msgspec.json.encode(grown).decode()} if grown else {}),
+        **({"compactions": msgspec.json.encode(cut).decode()} if cut else {}),
         "format": "pt",
         "run": manifest.training_run_id,
         "checkpoint": manifest.checkpoint_id,

@@ -1,7 +1,8 @@
-"""The seeds in a checkpoint that have become a permanent part of the model, as its state records them.
+"""How the model of a checkpoint differs for good from the one that the task builds, as its state records it.
 
-The state is a tree of tagged msgpack (`trainer/checkpoints/tree.py` describes the tags). Only plain values are read.
-Promise: what an exported file says of a seed is enough to build its module again (`tolariad.trainer.seeds.regrow`).
+Seeds have become a part of it, and compactions have removed channels. The state is a tree of tagged msgpack
+(`trainer/checkpoints/tree.py` describes the tags). Only plain values are read. Promise: what an exported file says is
+enough to build the model again (`tolariad.trainer.seeds.regrow`, `tolariad.trainer.pruning.shrink`).
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from typing import Any, Final
 
 import msgspec
 
+from tolariad.core.pruning.ledger import COMPACT
 from tolariad.core.seeds.ledger import GERMINATE
 from tolariad.core.seeds.stages import Stage
 
@@ -48,6 +50,15 @@ def fossils(state: bytes) -> tuple[Fossil, ...]:
         )
     except (msgspec.DecodeError, KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"it does not say how its seeds were built: {error!r}") from error
+
+
+def compactions(state: bytes) -> tuple[str, ...]:
+    """Return what each compaction of a checkpoint's model has removed. Raises ValueError if it is no such state."""
+    try:
+        tree = _plain(msgspec.msgpack.decode(state))
+        return tuple(arguments for name, arguments, *_ in tree.get("architecture", ()) if name == COMPACT)
+    except (msgspec.DecodeError, TypeError, ValueError, AttributeError) as error:
+        raise ValueError(f"it does not say which channels were removed: {error!r}") from error
 
 
 _SEQUENCE: Final = "t"

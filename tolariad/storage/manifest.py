@@ -23,6 +23,7 @@ FILE_NAME: Final = "manifest.json"
 MODEL_PIECE: Final = "model-00000.safetensors"
 AVERAGE_PIECE: Final = "ema-00000.safetensors"
 SEEDS_PIECE: Final = "seeds-00000.safetensors"
+MASKS_PIECE: Final = "masks-00000.safetensors"
 STATE_PIECE: Final = "state-00000.msgpack"
 # Before the names of the seeds' parameters and buffers, and of their averages, in the piece of the seeds.
 OF_MODEL: Final = "model."
@@ -59,7 +60,8 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     it is written. `promoted_checkpoint_id` is the newest checkpoint that was promoted when this one was ordered, or
     empty. `sizes` adds up bytes by group. `aliases` maps the further names of a tied tensor to the one under which it
     is stored; `cut` holds, by group, the shapes of tensors that lie in several files; `transient` are buffers that the
-    model's state_dict leaves out. `acted` holds the causes of the newest boundary orders that the state contains, as
+    model's state_dict leaves out. `compactions`: how often masked channels were removed from
+    the model. `acted` holds the causes of the newest boundary orders that the state contains, as
     keys: a number of the journal is not a part of the state.
     """
 
@@ -83,6 +85,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     pruning_phase: int = PRUNING_DISABLED
     cumulative_pruned_fraction: float = 0.0
     mask_ref: str | None = None
+    compactions: int = 0
     importance_ref: str | None = None
     merkle_root: str = ""
     model_hash: str

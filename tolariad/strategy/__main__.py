@@ -7,8 +7,6 @@ It is tied to the daemon before the user's code is imported. It imports torch on
 from __future__ import annotations
 
 import argparse
-import faulthandler
-import signal
 import socket
 import sys
 from collections.abc import Sequence
@@ -34,16 +32,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     if arguments.socket_fd is None or arguments.parent_pid is None:
         parser.error("only tolariad starts a strategy; by hand use --rehearse")
     try:
-        lifelines.die_with_parent(arguments.parent_pid)
+        lifelines.become_helper(arguments.parent_pid, arguments.socket_fd)
     except lifelines.ProcessError as error:
         print(f"tolariad.strategy: {error}", file=sys.stderr)  # noqa: T201 - the daemon logs the output
         return EXIT_TRY_AGAIN
-    lifelines.be_ordinary()
-    lifelines.ignore_terminal_signals()
-    lifelines.offer_as_victim(lifelines.STRATEGY_SCORE)
-    # A process that does not answer writes its stacks to the log before it is killed.
-    faulthandler.register(signal.SIGUSR2, all_threads=True)
-    lifelines.guard_children((arguments.socket_fd,))
     with socket.socket(fileno=arguments.socket_fd) as connection:
         return serve(connection, arguments.name)
 

@@ -107,7 +107,11 @@ class ChildProcess:
 
     @classmethod
     def spawn(
-        cls, command: Sequence[str], environment: Mapping[str, str], output: int, passed: tuple[int, ...]
+        cls,
+        command: Sequence[str],
+        environment: Mapping[str, str],
+        output: int,
+        passed: tuple[int, ...],
     ) -> ChildProcess:
         """Start `command` in a new session; stdout and stderr go to descriptor `output`. Raises OSError.
 

@@ -13,17 +13,20 @@ import queue
 import threading
 from collections.abc import Callable
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeAlias
 
 from tolariad.core.base import DaemonEffect
 from tolariad.core.checkpoints.words import DeleteCheckpoint, SweepCheckpoints
 from tolariad.core.inputs import CheckpointRemoved, RingPrepared, SnapshotDiffers
+from tolariad.core.pruning.words import RemoveImportance
 from tolariad.core.snapshots.words import PrepareRing, VerifySnapshot
 from tolariad.storage.manifest import IMPORTANCE_PIECE
 from tolariad.storage.remove import InUse, remove, sweep
 from tolariad.supervisor.ring import MemoryRing
 
 _log: Final = logging.getLogger(__name__)
+
+_Removal: TypeAlias = DeleteCheckpoint | SweepCheckpoints | RemoveImportance
 
 
 class SavedStates:
@@ -36,7 +39,7 @@ class SavedStates:
         self._submit = submit
         self._ring = MemoryRing(submit)
         self.arena = self._ring.descriptor
-        self._removals: queue.SimpleQueue[DeleteCheckpoint | SweepCheckpoints | None] = queue.SimpleQueue()
+        self._removals: queue.SimpleQueue[_Removal | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="checkpoint-removal", daemon=True)
         self._thread.start()
 
@@ -47,7 +50,7 @@ class SavedStates:
                 self._ring.prepare(effect)
             case VerifySnapshot():
                 self._ring.verify(effect)
-            case DeleteCheckpoint() | SweepCheckpoints():
+            case DeleteCheckpoint() | SweepCheckpoints() | RemoveImportance():
                 self._removals.put(effect)
 
     def close(self) -> None:
@@ -58,10 +61,13 @@ class SavedStates:
 
     def _run(self) -> None:
         while (order := self._removals.get()) is not None:
-            if isinstance(order, SweepCheckpoints):
-                self._sweep(order)
-            else:
-                self._submit(self._removed(order))
+            match order:
+                case SweepCheckpoints():
+                    self._sweep(order)
+                case RemoveImportance():
+                    self._remove_files(order)
+                case DeleteCheckpoint():
+                    self._submit(self._removed(order))
 
     def _sweep(self, order: SweepCheckpoints) -> None:
         try:
@@ -71,6 +77,14 @@ class SavedStates:
             return
         if removed:
             _log.info("Removed unfinished checkpoint folders: %s", ", ".join(removed))
+
+    def _remove_files(self, order: RemoveImportance) -> None:
+        """Remove files that the journal knows as removed. One that stays costs space, and nothing else."""
+        for name in order.files:
+            try:
+                (self._root.parent / name).unlink(missing_ok=True)
+            except OSError as error:
+                _log.warning("%s could not be removed: %s", name, os.strerror(error.errno) if error.errno else error)
 
     def _removed(self, order: DeleteCheckpoint) -> CheckpointRemoved:
         kept = (IMPORTANCE_PIECE,) if order.keeps_importance else ()

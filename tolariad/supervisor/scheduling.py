@@ -36,6 +36,12 @@ class Scheduling:
         self._workers = workers
         self._thread = 0
         self._trainer = 0
+        self._recorder: tuple[int, ...] = ()
+
+    @property
+    def beside_recorder(self) -> tuple[int, ...]:
+        """The cores for processes that may never delay the recorder: all but its own, if it has one."""
+        return tuple(core for core in self._machine.cores if core not in self._recorder)
 
     def take(self, context: ExecutionContextRecorded, trainer_pid: int) -> SchedulingRecorded:
         """Ask for what suits this trainer. Return what the system gave. Never raises."""
@@ -76,6 +82,7 @@ class Scheduling:
         if not daemon_moved or not trainer_moved:
             self.give_back()
             return False
+        self._recorder = chosen.daemon_cores
         _tried("SCHED_FIFO", refused, _become_fifo)
         return True
 
@@ -87,6 +94,7 @@ class Scheduling:
         for pid in (os.getpid(), self._trainer):
             _tried("all cores", [], _pin, pid, self._machine.cores)
         self._thread = 0
+        self._recorder = ()
 
     def yield_up(self) -> None:
         """Handle SIGXCPU: take SCHED_FIFO from the recorder's thread, which has not slept for a second."""

@@ -17,13 +17,13 @@ from tolariad.leyline import SystemStatePacket, encode
 from tolariad.processor_time import waited_s
 from tolariad.strategy.frames import Kind
 from tolariad.strategy.state import StateRefused, read_state
+from tolariad.supervisor.peer_process import stacks_in
 from tolariad.supervisor.strategy_process import (
     Answer,
     Refused,
     StrategyFailed,
     StrategyProcess,
     StrategySetup,
-    stacks_in,
 )
 
 _log: Final = logging.getLogger(__name__)

@@ -1,58 +1,34 @@
-"""One process of a user's strategy, from its start to its end: requests, answers, output, stacks.
+"""One process of a user's strategy: requests and answers.
 
-Promises: nothing here waits for the process without the caller's deadline. Bytes that are no answer to the open
-question end the process. When it ends, its whole process group is killed. Its output costs the loop and the log a
-bounded share, however much it is.
+Promises: as `peer_process`. Bytes that are no answer to the open question end the process.
 """
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
-import logging
-import os
-import signal
-import socket
 import sys
-import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 
 from tolariad.strategy.answer import ANSWER_BYTES_MAX, COMMANDS_MAX
 from tolariad.strategy.frames import ENDS, HEADER_BYTES, Frame, FrameRefused, Kind, Ready, frame, read_header
-from tolariad.supervisor.output import OutputCapture, Sink
-from tolariad.supervisor.process import ChildProcess, Exit, child_environment
-from tolariad.supervisor.procfs import catches, wait_channel
-
-_log: Final = logging.getLogger(__name__)
-
-_READ_BYTES: Final = 64 * 1024
-# At most 64 KiB are read every 20 ms: a flood of 3 MB/s costs the loop about one percent of its time.
-_OUTPUT_PAUSE_S: Final = 0.02
-_PREFIX: Final = b"strategy: "
-_STACKS_CHARS: Final = 2_000
-_THREAD: Final = "(most recent call first):"
+from tolariad.supervisor.output import Sink
+from tolariad.supervisor.peer_process import PeerFailed, PeerLimits, PeerProcess
 
 
-class StrategyLimits(msgspec.Struct, frozen=True, kw_only=True):
+class StrategyLimits(PeerLimits, frozen=True, kw_only=True):
     """Every wait and bound, in one place so that tests can shorten them.
 
     `answer_s`: the time for an answer, `integration.tamiyo_timeout_s`. `start_s`: until the process must be ready; the
     user's file may import torch. `backoff_s` doubles with each start that led to no answer, up to `backoff_max_s`.
-    `stacks_s`: between the request for stacks and SIGKILL. `log_bytes`: output that the log takes in `log_window_s`.
     """
 
     answer_s: float = 2.0
     start_s: float = 60.0
     backoff_s: float = 1.0
     backoff_max_s: float = 60.0
-    stacks_s: float = 0.2
-    kill_s: float = 30.0
-    log_bytes: int = 64 * 1024
-    log_window_s: float = 60.0
 
 
 class StrategySetup(msgspec.Struct, frozen=True, kw_only=True):
@@ -86,38 +62,13 @@ class Answer(NamedTuple):
     end: bytes
 
 
-class StrategyProcess:
+class StrategyProcess(PeerProcess):
     """Belongs to the event loop of the main thread."""
 
     def __init__(self, setup: StrategySetup) -> None:
         """Start the process. Raises OSError if that fails, and releases everything it had opened."""
-        self._limits = setup.limits
-        self._loop = asyncio.get_running_loop()
-        self._gone = asyncio.Event()
-        self._buffer = bytearray()
-        self._exit: Exit | None = None
-        with contextlib.ExitStack() as undo, contextlib.ExitStack() as handed_over:
-            ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
-            undo.callback(ours.close)
-            handed_over.callback(theirs.close)
-            ours.setblocking(False)
-            reader, writer = os.pipe()
-            undo.callback(os.close, reader)
-            handed_over.callback(os.close, writer)
-            words = ("--name", setup.strategy, "--socket-fd", str(theirs.fileno()), "--parent-pid", str(os.getpid()))
-            environment = child_environment(setup.environment)
-            self._child = ChildProcess.spawn((*setup.command, *words), environment, writer, (theirs.fileno(),))
-            undo.pop_all()
-        self._socket = ours
-        allowance = Allowance(setup.sinks, setup.limits.log_bytes, setup.limits.log_window_s)
-        self._output = OutputCapture(reader, (allowance.write,), pause_s=_OUTPUT_PAUSE_S)
-        self._allowance = allowance
-        self._loop.add_reader(self._child.pidfd, self._note_end)
-
-    @property
-    def pid(self) -> int:
-        """The id of the process, and of its process group."""
-        return self._child.pid
+        command = (*setup.command, "--name", setup.strategy)
+        super().__init__("strategy", command, setup.environment, setup.sinks, setup.limits)
 
     async def ready(self) -> Ready:
         """Wait until the strategy was found. Raises Refused if there is none, and StrategyFailed."""
@@ -133,9 +84,7 @@ class StrategyProcess:
 
     async def request(self, kind: Kind, generation: int, body: bytes) -> Answer:
         """Send a request and return the answer. Raises Refused, and StrategyFailed: then the process must be killed."""
-        # If it has ended or has closed its side, what it said before is still to be read.
-        with contextlib.suppress(OSError):
-            await self._loop.sock_sendall(self._socket, frame(kind, generation, body))
+        await self.send(frame(kind, generation, body))
         commands: list[bytes] = []
         size = 0
         while True:
@@ -155,126 +104,13 @@ class StrategyProcess:
 
     async def _receive(self) -> Frame:
         try:
-            size, kind, generation = read_header(await self._bytes(HEADER_BYTES))
-            return Frame(kind, generation, await self._bytes(size))
+            size, kind, generation = read_header(await self.receive(HEADER_BYTES))
+            return Frame(kind, generation, await self.receive(size))
+        except PeerFailed as failed:
+            raise StrategyFailed(str(failed)) from failed
         except FrameRefused as refused:
             raise StrategyFailed(f"sent bytes that are no answer: {refused}") from refused
-
-    async def _bytes(self, count: int) -> bytes:
-        while len(self._buffer) < count:
-            try:
-                piece = await self._loop.sock_recv(self._socket, _READ_BYTES)
-            except OSError as error:
-                raise StrategyFailed(f"cannot be reached: {error}") from error
-            if not piece:
-                raise StrategyFailed("closed its connection before its answer was complete")
-            self._buffer += piece
-        taken = bytes(self._buffer[:count])
-        del self._buffer[:count]
-        return taken
-
-    def _note_end(self) -> None:
-        # The pidfd stays readable from now on and would call this again and again.
-        self._loop.remove_reader(self._child.pidfd)
-        self._exit = self._child.reap()
-        self._gone.set()
-        # A child of the strategy may hold the other side open; nobody may wait for that.
-        with contextlib.suppress(OSError):
-            self._socket.shutdown(socket.SHUT_RDWR)
-
-    async def gone(self) -> None:
-        """Wait until the process has ended by itself, or was killed."""
-        await self._gone.wait()
-
-    async def gone_within(self, seconds: float) -> bool:
-        """Return whether the process has ended; wait for it at most so long."""
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(seconds):
-                await self._gone.wait()
-        return self._gone.is_set()
-
-    async def kill_with_stacks(self) -> None:
-        """Make a process that does not answer write its stacks to the log, and kill it."""
-        if not self._gone.is_set() and catches(self.pid, signal.SIGUSR2):
-            self._child.send(signal.SIGUSR2)
-            await self.gone_within(self._limits.stacks_s)
-        self.kill()
-
-    def kill(self) -> None:
-        """Kill the process and its children. A no-op if it has ended."""
-        if not self._gone.is_set():
-            self._child.kill_group()
-
-    async def end(self) -> str:
-        """Kill it, wait until it is reaped, release everything, and return how it ended and the end of its output."""
-        self.kill()
-        while not await self.gone_within(self._limits.kill_s):
-            _log.error("The strategy's process %d (%s) does not end. No other one is started.", *self._stuck())
-        # An open request must see the end of the connection first: of a closed socket nobody would tell it.
-        await asyncio.sleep(0)
-        self._socket.close()
-        output = self._output.finish()
-        self._allowance.close()
-        return output
-
-    def _stuck(self) -> tuple[int, str]:
-        return self.pid, wait_channel(self.pid)
-
-    @property
-    def how(self) -> str:
-        """How it ended, as a clause; "" while it runs."""
-        if self._exit is None:
-            return ""
-        if self._exit.signal_name:
-            return f"was ended by {self._exit.signal_name}"
-        return f"ended with exit code {self._exit.code}"
-
-
-def stacks_in(output: str) -> str:
-    """Return the stacks that the process wrote last, or "" if there are none."""
-    begin = output.rfind(_THREAD)
-    if begin < 0:
-        return ""
-    first = output.rfind("\n", 0, begin) + 1
-    return output[first:][:_STACKS_CHARS].strip()
 
 
 def _text(body: bytes) -> str:
     return body.decode("utf-8", "replace")
-
-
-class Allowance:
-    """Passes lines on with a prefix, up to a number of bytes in each window of time, and says how much it left out."""
-
-    def __init__(self, sinks: tuple[Sink, ...], bytes_max: int, window_s: float) -> None:
-        self._sinks = sinks
-        self._bytes_max, self._window_s = bytes_max, window_s
-        self._began = time.monotonic()
-        self._used = 0
-        self._left_out = 0
-
-    def write(self, lines: bytes) -> None:
-        """Pass on complete lines, as many as fit."""
-        if time.monotonic() >= self._began + self._window_s:
-            self._tell()
-            self._began, self._used = time.monotonic(), 0
-        fits = lines[: max(0, self._bytes_max - self._used)]
-        # Whole lines only, so that no line of the log is a half one.
-        fits = lines if len(fits) == len(lines) else fits[: fits.rfind(b"\n") + 1]
-        self._used += len(lines)
-        self._left_out += len(lines) - len(fits)
-        if fits:
-            self._put(b"".join(_PREFIX + line for line in fits.splitlines(keepends=True)))
-
-    def close(self) -> None:
-        """Say how much was left out since the last line."""
-        self._tell()
-
-    def _tell(self) -> None:
-        if self._left_out:
-            self._put(_PREFIX + f"[{self._left_out} bytes of its output were left out here]\n".encode())
-            self._left_out = 0
-
-    def _put(self, lines: bytes) -> None:
-        for sink in self._sinks:
-            sink(lines)

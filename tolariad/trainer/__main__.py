@@ -1,4 +1,6 @@
-"""`python -m tolariad.trainer`: a trainer process of a daemon or, with --trial, one that tries something on a copy.
+"""`python -m tolariad.trainer`: a trainer process of a daemon.
+
+With --trial it tries something on a copy of the model; with --analyse it analyses a checkpoint for pruning.
 
 The order of the first steps matters: before torch is imported, which takes seconds, the process must be set to die with
 its daemon, and must hold the run's lock. Exit codes: 0 told to exit, 1 an exception (reported), 75 the lock is held, 78
@@ -12,6 +14,7 @@ import os
 import socket
 import sys
 import time
+import uuid
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -32,6 +35,10 @@ _CONFIG_BYTES_MAX: Final = 1 << 24  # the resolved configuration contains every 
 def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tolariad.trainer", description=__doc__)
     parser.add_argument("--trial", action="store_true", help="answer a request on stdin (trials/words.py)")
+    parser.add_argument("--analyse", action="store_true", help="answer one request of the daemon (pruning/worker.py)")
+    parser.add_argument("--socket-fd", type=int, help="descriptor of the connection of an analysis")
+    parser.add_argument("--cores", default="", help="cores for an analysis, such as 0,2; default: all")
+    parser.add_argument("--priority", choices=("idle", "normal"), default="idle", help="of an analysis")
     parser.add_argument("--config-json", type=Path, help="the resolved configuration")
     parser.add_argument("--run", type=Path, help="the run's folder")
     parser.add_argument("--run-id", default="", help="the run's id, for the manifests of checkpoints")
@@ -44,7 +51,8 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
         "--torch-threads", type=int, help="threads of an earlier start of this run; the configuration takes precedence"
     )
     arguments = parser.parse_args(argv)
-    needed = ("config_json", "run", "channel_fd", "page_fd", "parent_pid")
+    own = ("socket_fd",) if arguments.analyse else ("channel_fd", "page_fd")
+    needed = ("config_json", "run", "parent_pid", *own)
     if not arguments.trial and any(getattr(arguments, name) is None for name in needed):
         parser.error("only tolariad starts a trainer; by hand use `tolariad check`")
     return arguments
@@ -60,10 +68,35 @@ def main(argv: Sequence[str] | None = None) -> int:
             from tolariad.trainer.trials.answering import answer
 
             return answer()
-        return _serve(arguments)
+        return _analyse(arguments) if arguments.analyse else _serve(arguments)
     except lifelines.ProcessError as error:
         print(f"tolariad.trainer: {error}", file=sys.stderr)  # noqa: T201 - the daemon logs the output
         return EXIT_TRY_AGAIN
+
+
+def _analyse(arguments: argparse.Namespace) -> int:
+    """Answer one request about a checkpoint. Give way to everything else before torch is imported."""
+    started = time.perf_counter()
+    lifelines.become_helper(arguments.parent_pid, arguments.socket_fd)
+
+    from tolariad.leyline import pruning
+    from tolariad.trainer.pruning import worker
+
+    worker.stand_back([int(core) for core in arguments.cores.split(",") if core], idle=arguments.priority == "idle")
+    with socket.socket(fileno=arguments.socket_fd) as connection, connection.makefile("rb") as stream:
+        head = stream.read(pruning.LENGTH_BYTES)
+        if len(head) < pruning.LENGTH_BYTES:
+            # The daemon wants nothing any more.
+            return 0
+        request, request_id = pruning.read_request(stream.read(pruning.length_of(head)))
+        found = worker.answer(arguments.run, arguments.config_json, request, started)
+        response_id = str(uuid.uuid4())
+        if isinstance(found, str):
+            data = pruning.write_failure(found, request_id, response_id)
+        else:
+            data = pruning.write_answer(found, request_id, response_id)
+        connection.sendall(pruning.framed(data))
+    return 0
 
 
 def _serve(arguments: argparse.Namespace) -> int:

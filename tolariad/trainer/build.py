@@ -29,6 +29,7 @@ from tolariad.trainer.optim.average import Average
 from tolariad.trainer.optim.configured import build_optimizers
 from tolariad.trainer.optim.owners import Owner
 from tolariad.trainer.process import determinism
+from tolariad.trainer.pruning.pruner import Pruner
 from tolariad.trainer.rollback.participants import Participants
 from tolariad.trainer.seeds.found import find_slots, garden_of
 from tolariad.trainer.setup import Setup
@@ -45,7 +46,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from tolariad.core.settings.model import Settings
-    from tolariad.core.trainer.words import DataPrint
+    from tolariad.core.trainer.words import BlueprintSource, DataPrint
     from tolariad.trainer.seeds.garden import Garden
     from tolariad.trainer.step.precision import Forward
 
@@ -105,7 +106,7 @@ def build(config: bytes, threads: int | None = None, given: FoundTask | None = N
             grade=grade,
             precision=settings.precision,
             task_hash=found.source_hash,
-            config_hash=_config_hash(settings, drawn_for.total_steps),
+            config_hash=_config_hash(settings, drawn_for.total_steps, garden.sources),
             data=_fingerprints(train, validation),
         ),
         steps_per_epoch=steps_per_epoch or 0,
@@ -117,6 +118,7 @@ def build(config: bytes, threads: int | None = None, given: FoundTask | None = N
         ledger=ledger,
         garden=garden,
         seed_gradients=_seed_gradients(found.task, settings, garden, owners, forward=forward, scaling=scaling),
+        pruner=Pruner(ledger, owners, rates, average, monitor=watch, garden=garden, prune=settings.prune),
         clip=_clip(found.task),
         training_step=_training_step(found.task, settings),
         participants=_participants(found.task, model),
@@ -160,9 +162,15 @@ def _found(given: FoundTask | None, settings: Settings) -> FoundTask:
     return found
 
 
-def _config_hash(settings: Settings, total_steps: int | None) -> str:
-    """Return a hash of the keys that a step may depend on, and of the length that schedules are computed for."""
-    return blake3(exact_json(settings) + b"%d" % (total_steps or 0)).hexdigest()
+def _config_hash(settings: Settings, total_steps: int | None, sources: Sequence[BlueprintSource]) -> str:
+    """Return a hash of the keys that a step may depend on, and of the length that schedules are computed for.
+
+    `sources`: the files of blueprints that the keys name.
+    """
+    found = blake3(exact_json(settings) + b"%d" % (total_steps or 0))
+    for one in sources:
+        found.update(one.hash.encode())
+    return found.hexdigest()
 
 
 def _training_step(task: Any, settings: Settings) -> Callable[..., Any] | None:

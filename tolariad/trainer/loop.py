@@ -43,6 +43,7 @@ from tolariad.trainer.lr.audit import Audit
 from tolariad.trainer.lr.handler import RateHandler
 from tolariad.trainer.optim.hyper import HyperparameterHandler
 from tolariad.trainer.orders import Boundary, BoundaryOrders, Link
+from tolariad.trainer.pruning.handler import PruneHandler
 from tolariad.trainer.rollback import RollbackCommitted, RollbackHandler, SnapshotHandler, standing_at
 from tolariad.trainer.seeds.handler import SeedHandler
 from tolariad.trainer.step.compiled import compiler_watched
@@ -118,6 +119,7 @@ class Trainer:
             architecture=self._architecture,
             position=lambda: self.stepper.position,
         )
+        PruneHandler(setup, link, self._orders, rates=self._rates, architecture=self._architecture, audit=audit)
         setup.ledger.notify(audit.begin_anew)
         self._boundary = Boundary(link, before_obeying=self.stepper.settle, standing=self.stopwatch.standing)
         CheckpointHandler(
@@ -182,6 +184,7 @@ class Trainer:
                 groups=setup.rates.groups,
                 slots=tuple(SlotFound(name, one.slot.layer_depth) for name, one in setup.garden.plots.items()),
                 blueprints=setup.garden.blueprints,
+                sources=setup.garden.sources,
             )
         )
         reporter = self._reporter

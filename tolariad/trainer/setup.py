@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from tolariad.trainer.lr import UnifiedLRController
     from tolariad.trainer.optim.average import Average
     from tolariad.trainer.optim.owners import Owner
+    from tolariad.trainer.pruning.pruner import Pruner
     from tolariad.trainer.seeds.garden import Garden
     from tolariad.trainer.step.precision import Forward, Scaling
 
@@ -39,7 +40,7 @@ class Setup:
     `moves`: whether a training batch may have to be moved to the device. `acted`: the boundary orders that the state
     contains. `owners`: the host's, then those of seeds. The list is changed in place: a seed's owner comes and goes
     with it. `host`: those of the model that the task built. Norm, loss and detector see these only. `garden`: the slots
-    for seeds.
+    for seeds. `pruner`: the masks.
     """
 
     settings: Settings
@@ -64,6 +65,7 @@ class Setup:
     ledger: Ledger
     garden: Garden
     seed_gradients: SeedGradients
+    pruner: Pruner
     clip: Callable[[nn.Module], Any] | None = None
     training_step: Callable[..., Any] | None = None
     acted: ActedOrders = field(default_factory=ActedOrders)

@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 
 from tolariad.core.pruning import ProgressivePruningSchedule, PruningPhase, StructuredPruningPhaseManager
 from tolariad.core.pruning.phase import is_cycle_due, phase_at
-from tolariad.core.pruning.schedule import accuracy_margin, budget_at, cap_at, units_allowed
-from tolariad.core.pruning.verdict import PruningDecision
+from tolariad.core.pruning.plan import plan_of
+from tolariad.core.pruning.schedule import budget_at, cap_at, units_allowed
+from tolariad.core.pruning.verdict import PruningDecision, accuracy_margin
 from tolariad.core.settings.model import Settings
 from tolariad.core.settings.pruning import PruneSafety
 from tolariad.core.stability import BreakerState
@@ -18,7 +19,7 @@ from tolariad.leyline import PruningDecision as DecisionMessage
 from tolariad.leyline import PruningPhase as PhaseMessage
 
 V, A, D = PruningPhase.VALIDATION_ONLY, PruningPhase.ACTIVE_PRUNING, PruningPhase.DISABLED
-DEFAULT = Settings()
+DEFAULT = plan_of(Settings())
 EPOCHS = st.integers(0, 200)
 INTERVALS = st.integers(2, 5)
 
@@ -55,22 +56,22 @@ def test_the_phase_moves_forward_only(epoch, later):
 @given(INTERVALS)
 def test_a_cycle_is_due_once_an_interval(interval):
     """After every epoch while it only analyses, then at multiples of the interval, and never from epoch 121."""
-    settings = msgspec.structs.replace(DEFAULT, pruning_checkpoint_interval=interval)
-    due = [epoch for epoch in range(200) if is_cycle_due(settings, epoch, phase_at(settings, epoch))]
+    plan = msgspec.structs.replace(DEFAULT, interval=interval)
+    due = [epoch for epoch in range(200) if is_cycle_due(plan, epoch, phase_at(plan, epoch))]
 
     assert due == [*range(1, 31), *(epoch for epoch in range(31, 121) if epoch % interval == 0)]
 
 
 def test_a_run_whose_model_may_not_change_never_prunes():
     """`enable_morphogenetic: false`."""
-    settings = msgspec.structs.replace(DEFAULT, enable_morphogenetic=False)
+    plan = msgspec.structs.replace(DEFAULT, morphogenesis=False)
 
-    assert {phase_at(settings, epoch) for epoch in range(200)} == {D}
+    assert {phase_at(plan, epoch) for epoch in range(200)} == {D}
 
 
 def test_the_manager_goes_back_with_a_checkpoint():
     """After a reset its phase is that of the checkpoint's epoch; breaker and order act at once."""
-    manager = StructuredPruningPhaseManager(DEFAULT)
+    manager = StructuredPruningPhaseManager(Settings())
     assert manager.current_phase is V
     assert manager.get_current_phase(90) is A
     assert manager.is_pruning_epoch(90)
@@ -121,15 +122,15 @@ def test_the_safety_thresholds_are_those_of_the_source():
 @given(total=st.integers(1, 5000), interval=INTERVALS, taken=st.lists(st.floats(0, 1), min_size=100, max_size=100))
 def test_no_sequence_of_cycles_leads_over_a_cap(total, interval, taken):
     """Whatever share of its allowance each cycle uses; each stays within its own budget too."""
-    settings = msgspec.structs.replace(DEFAULT, pruning_checkpoint_interval=interval)
+    plan = msgspec.structs.replace(DEFAULT, interval=interval)
     pruned = 0
     for epoch, share in zip(range(1, 125), [*taken, *taken], strict=False):
-        allowed = units_allowed(settings, epoch, total, pruned)
-        assert 0 <= allowed <= budget_at(settings, epoch) * total + 1e-6
-        if is_cycle_due(settings, epoch, phase_at(settings, epoch)):
+        allowed = units_allowed(plan, epoch, total, pruned)
+        assert 0 <= allowed <= budget_at(plan, epoch) * total + 1e-6
+        if is_cycle_due(plan, epoch, phase_at(plan, epoch)):
             pruned += round(allowed * share)
-        assert pruned <= cap_at(settings, epoch) * total + 1e-6
-        assert pruned <= settings.prune.absolute_cap * total
+        assert pruned <= cap_at(plan, epoch) * total + 1e-6
+        assert pruned <= plan.absolute_cap * total
 
 
 def test_the_default_schedule_prunes_a_fifth():

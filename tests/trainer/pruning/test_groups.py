@@ -88,7 +88,7 @@ def test_masked_and_removed_give_the_same_outputs_and_gradients(kind, mode, seed
     masked, small = copy.deepcopy(model), copy.deepcopy(model)
     gone = removed(groups, chosen)
     zero(dict(masked.named_parameters()), gone.parameters)
-    remove(small, groups, chosen)
+    remove(small, gone)
 
     outputs = [one(inputs) for one in (masked, small)]
     assert torch.allclose(*outputs, rtol=0, atol=1e-12)
@@ -107,7 +107,7 @@ def test_the_modules_of_a_smaller_model_say_its_sizes():
     """out_channels, num_features and the like, so that a copy of the module and its description are right."""
     model = models.Depthwise()
     groups = find_groups(model, (example(models.IMAGES),)).groups
-    remove(model, groups, {"a": (0, 5), "t": (1,)})
+    remove(model, removed(groups, {"a": (0, 5), "t": (1,)}))
 
     assert (model.a.out_channels, model.d.groups, model.d.in_channels, model.d.out_channels) == (6, 6, 6, 6)
     assert (model.t.in_channels, model.t.out_channels, model.norm.num_features) == (6, 5, 5)

@@ -1,10 +1,11 @@
 """The architecture ledger as recorded in the journal: slice, apply table, and which changes a place contains.
 
 Invariants: the ledger is of the current branch, oldest change first. A rollback removes the changes after its target.
-Hooks change the model before a checkpoint of the same place, so for their changes the place alone tells. Seeds change
-it by boundary orders, which may act before or after such a checkpoint: there the number of orders tells.
+Hooks change the model before a checkpoint of the same place, so for their changes the place alone tells. Seeds and
+compactions change it by boundary orders, which may act before or after such a checkpoint: there the number of orders
+tells.
 
-One event, SeedMoved, is an order that acted and an entry here, so that no crash comes between the two.
+SeedMoved and ModelCompacted are each an order that acted and an entry here, so that no crash comes between the two.
 """
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ from msgspec.structs import replace
 
 from tolariad.core.architecture import words as ar
 from tolariad.core.base import ApplyTable, Cause, storable
+from tolariad.core.pruning import mask_words as mk
+from tolariad.core.pruning.ledger import COMPACT
 from tolariad.core.rollback import words as rollback
 from tolariad.core.seeds import ledger
 from tolariad.core.seeds import words as sd
@@ -32,7 +35,8 @@ _HELD_MAX: Final = CHANGES_MAX + SLOTS_MAX
 class Change(msgspec.Struct, frozen=True, omit_defaults=True):
     """One change of the model's shape. `epoch_ended`: as in ArchitectureChanged.
 
-    `order`: the number of the boundary order that germinated or culled a seed; 0 for the change of a hook.
+    `order`: the number of the boundary order that germinated or culled a seed, or compacted the model; 0 for the change
+    of a hook.
     """
 
     name: str
@@ -80,6 +84,11 @@ def _moved(s: Architecture, e: sd.SeedMoved, _: Cause) -> Architecture:
     return replace(s, changes=(*s.changes, change)[:_HELD_MAX])
 
 
+def _compacted(s: Architecture, e: mk.ModelCompacted, _: Cause) -> Architecture:
+    change = Change(COMPACT, e.removal, e.applied_before_step, order=storable(e.number))
+    return replace(s, changes=(*s.changes, change)[:_HELD_MAX])
+
+
 def _rolled_back(s: Architecture, e: rollback.RolledBack, _: Cause) -> Architecture:
     return replace(s, changes=tuple(one for one in s.changes if _is_held(one, e))) if s.changes else s
 
@@ -93,5 +102,6 @@ def _is_held(one: Change, target: rollback.RolledBack) -> bool:
 APPLY: Final[ApplyTable] = {
     ar.ArchitectureChanged: _changed,
     sd.SeedMoved: _moved,
+    mk.ModelCompacted: _compacted,
     rollback.RolledBack: _rolled_back,
 }

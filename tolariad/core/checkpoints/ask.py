@@ -17,6 +17,7 @@ from tolariad.core.checkpoints import words as ck
 from tolariad.core.checkpoints.catalogue_slice import CatalogueEntry
 from tolariad.core.checkpoints.slice import Checkpoints, HasCheckpoints
 from tolariad.core.health.slice import HasHealth
+from tolariad.core.pruning.slice import HasPruning
 from tolariad.core.rollback.slice import HasRollbacks
 from tolariad.core.run.slice import HasRun
 from tolariad.core.run.words import Policy
@@ -139,12 +140,14 @@ def witnessed(held: Checkpoints, policy: Policy, wall: int) -> Checkpoints:
     return replace(held, catalogue=tuple(reversed(aged)))
 
 
-class WantedBy(HasCheckpoints, HasRollbacks, HasHealth, Protocol):
-    """The slices with everything that may need a checkpoint for a rollback."""
+class WantedBy(HasCheckpoints, HasRollbacks, HasHealth, HasPruning, Protocol):
+    """The slices with everything that may need a checkpoint."""
 
 
 def wanted(state: WantedBy) -> frozenset[str]:
-    """Return the targets that must stay: of a rollback under way, and of one that the next validation may cause."""
+    """Return the checkpoints that must stay: targets of a rollback under way, or of one that the next validation may
+    cause; the one before masks that are being watched, and the one that is being analysed.
+    """
     s, catalogue = state.instability, state.checkpoints.catalogue
     sound = [one.id for one in catalogue if one.is_target and one.step <= s.sound_step] if s.fallen else []
-    return state.rollbacks.wanted.union(sound[-1:])
+    return state.rollbacks.wanted.union(sound[-1:], state.pruning.needed)

@@ -28,6 +28,7 @@ from tolariad.core.engine import At
 from tolariad.core.health.ask import health_status
 from tolariad.core.health.slice import HasHealth
 from tolariad.core.inputs import CheckpointRemoved, Opened, Reconfigured
+from tolariad.core.pruning.slice import HasPruning
 from tolariad.core.rollback import target_ask as targets
 from tolariad.core.rollback import words as rb
 from tolariad.core.rollback.slice import HasRollbacks
@@ -44,7 +45,16 @@ from tolariad.core.trainer.slice import HasTrainer
 
 
 class Reads(
-    HasRun, HasProgress, HasCheckpoints, HasTrainer, HasBoundary, HasHealth, HasRollbacks, HasSnapshots, Protocol
+    HasRun,
+    HasProgress,
+    HasCheckpoints,
+    HasTrainer,
+    HasBoundary,
+    HasHealth,
+    HasRollbacks,
+    HasSnapshots,
+    HasPruning,
+    Protocol,
 ):
     """The slices that the rules of checkpoints read."""
 

@@ -70,6 +70,15 @@ class Detector:
         norms = convert(self._norms, EnvelopeState, from_attributes=True)
         return DetectorState(course, norms, self._row, self._exploded, self._not_finite)
 
+    @property
+    def typical_norm(self) -> float | None:
+        """The median of the last gradient norms; None if none is known yet."""
+        norms = self._norms
+        if not norms.count and not norms.fresh:
+            return None
+        level = norms.level_now()
+        return exp(level) if norms.is_log else level
+
     def judge(self, loss: float, grad_norm: float, rate: float = 0.0) -> Verdict | None:
         """Return the verdict on a step before its update. `grad_norm` -1.0: not measured. `rate`: the learning rate."""
         course = self._course

@@ -11,6 +11,7 @@ from typing import Protocol
 from msgspec.structs import replace
 
 from tolariad.core.base import Cause
+from tolariad.core.checkpoints.catalogue_slice import CatalogueEntry
 from tolariad.core.checkpoints.slice import HasCheckpoints
 from tolariad.core.checkpoints.words import HealthStatus
 from tolariad.core.detection.rules import NO_LIMIT, Action, Finding, Signal, Verdict
@@ -18,14 +19,21 @@ from tolariad.core.health import quarantine_words as qn
 from tolariad.core.health import words as hv
 from tolariad.core.health.detection_slice import is_lost
 from tolariad.core.health.slice import CURED_MAX, HasHealth
+from tolariad.core.pruning.slice import HasPruning
 from tolariad.core.rollback import target_ask as targets
 from tolariad.core.rollback import words as rb
 from tolariad.core.rollback.ask import may_begin
 from tolariad.core.rollback.slice import HasRollbacks
 from tolariad.core.run.slice import HasRun, Phase
-from tolariad.core.snapshots.ask import Restorable
+from tolariad.core.snapshots.ask import Restorable, restorable
 from tolariad.core.snapshots.slice import HasSnapshots
-from tolariad.core.stability import RATE_VIOLATIONS_MAX, BreakerState, breaker_state, reason_for_conservative
+from tolariad.core.stability import (
+    RATE_VIOLATIONS_MAX,
+    SOFT_FACTOR,
+    BreakerState,
+    breaker_state,
+    reason_for_conservative,
+)
 from tolariad.core.steps import words as steps
 from tolariad.core.steps.slice import HasProgress
 from tolariad.core.trainer.slice import HasTrainer, KnownException
@@ -39,7 +47,9 @@ class BatchKnown(HasRun, HasProgress, HasTrainer, HasHealth, Protocol):
     """The slices that tell which batch a trainer was at."""
 
 
-class Reads(HasRun, HasProgress, HasCheckpoints, HasTrainer, HasRollbacks, HasSnapshots, HasHealth, Protocol):
+class Reads(
+    HasRun, HasProgress, HasPruning, HasCheckpoints, HasTrainer, HasRollbacks, HasSnapshots, HasHealth, Protocol
+):
     """The slices that the rules of findings, emergencies and quarantine read."""
 
 
@@ -74,7 +84,9 @@ def _is_on_watch(state: HealthKnown) -> bool:
 
 def entered(state: HasHealth, why: str | None) -> tuple[hv.ConservativeModeEntered, ...]:
     """Return the event that begins the mode for this reason; nothing if there is none, or if the mode is on."""
-    return () if why is None or state.stability.conservative else (hv.ConservativeModeEntered(why=why),)
+    if why is None or state.stability.conservative:
+        return ()
+    return (hv.ConservativeModeEntered(why=why, soft_factor=SOFT_FACTOR),)
 
 
 def reason_for(state: HasHealth, mono: int) -> str | None:
@@ -170,7 +182,14 @@ def judged(state: Reads, found: hv.InstabilityDetected, level: hv.Level | None) 
 
 
 def target_of(state: Reads, found: hv.InstabilityDetected, level: hv.Level) -> Restorable | None:
-    """Return the target for a finding. After a collapse: from before the first validation that showed it."""
+    """Return the target for a finding. After a collapse: from before the first validation that showed it.
+
+    In the safety window of masks: the checkpoint before them, so that they are undone.
+    """
+    window = state.pruning.window
+    before = None if window is None else restorable(state, window.pinned)
+    if isinstance(before, CatalogueEntry) and before.is_target:
+        return before
     until = state.instability.sound_step if found.signal is Signal.ACCURACY else None
     return targets.newest(state, hv.tier_of(level) or rb.Tier.FULL, until)
 

@@ -68,7 +68,8 @@ def raise_emergency(state: Reads, event: hv.InstabilityDetected, at: At[Reads]) 
         raised = hv.EmergencyRaised(level=level, why=_vain(event, target), follows=hv.Follows.HALT)
         return Decision((raised,))
     policy, suspects = state.run.policy, None
-    if event.first_batch and policy.skip_batches:
+    # In the safety window of masks nothing but the masks is suspected.
+    if event.first_batch and policy.skip_batches and was.pruning.window is None:
         suspects = Batches(event.epoch, event.first_batch, event.batch)
     raised = hv.EmergencyRaised(
         level=level,

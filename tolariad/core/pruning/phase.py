@@ -9,6 +9,7 @@ from __future__ import annotations
 from enum import IntEnum
 from typing import Final
 
+from tolariad.core.pruning.plan import PrunePlan, plan_of
 from tolariad.core.settings.model import Settings
 from tolariad.core.stability import BreakerState
 
@@ -26,7 +27,7 @@ _LESS_AND_LESS: Final = (PruningPhase.ACTIVE_PRUNING, PruningPhase.VALIDATION_ON
 
 
 def phase_at(
-    settings: Settings,
+    plan: PrunePlan,
     epoch: int,
     breaker: BreakerState = BreakerState.CLOSED,
     override: PruningPhase | None = None,
@@ -36,22 +37,30 @@ def phase_at(
     An open breaker disables pruning; a half-open one lets a cycle through as its probe. `override` is an operator's
     order: it can hold pruning back, but never prune in an epoch in which the schedule does not.
     """
-    if breaker is BreakerState.OPEN or not settings.enable_morphogenetic:
+    if breaker is BreakerState.OPEN or not plan.morphogenesis:
         return PruningPhase.DISABLED
-    if epoch <= settings.pruning_phase_transition_epoch:
+    if epoch <= plan.transition_epoch:
         scheduled = PruningPhase.VALIDATION_ONLY
-    elif epoch <= settings.prune.last_epoch:
+    elif epoch <= plan.last_epoch:
         scheduled = PruningPhase.ACTIVE_PRUNING
     else:
         scheduled = PruningPhase.DISABLED
     return scheduled if override is None else max(scheduled, override, key=_LESS_AND_LESS.index)
 
 
-def is_cycle_due(settings: Settings, epoch: int, phase: PruningPhase) -> bool:
+def is_cycle_due(plan: PrunePlan, epoch: int, phase: PruningPhase) -> bool:
     """Return whether a cycle begins after this epoch: every one if it only analyses, else one in an interval."""
+    return is_due_since(plan, epoch, epoch - 1, phase)
+
+
+def is_due_since(plan: PrunePlan, epoch: int, last: int, phase: PruningPhase) -> bool:
+    """Return whether a cycle begins at a checkpoint after `epoch` epochs, if the last one began after `last`.
+
+    Not every epoch ends with a checkpoint: a cycle that was due in between begins at the next one.
+    """
     if phase is PruningPhase.VALIDATION_ONLY:
-        return epoch > 0
-    return phase is PruningPhase.ACTIVE_PRUNING and epoch % settings.pruning_checkpoint_interval == 0
+        return epoch > max(0, last)
+    return phase is PruningPhase.ACTIVE_PRUNING and epoch // plan.interval > max(0, last) // plan.interval
 
 
 class StructuredPruningPhaseManager:
@@ -69,13 +78,13 @@ class StructuredPruningPhaseManager:
     ) -> None:
         self.breaker = breaker
         self.override = override
-        self._settings = config
+        self._plan = plan_of(config)
         self._epoch = 0
 
     @property
     def current_phase(self) -> PruningPhase:
         """The phase at the epoch that was asked about last."""
-        return phase_at(self._settings, self._epoch, self.breaker, self.override)
+        return phase_at(self._plan, self._epoch, self.breaker, self.override)
 
     def get_current_phase(self, epoch: int) -> PruningPhase:
         """Take `epoch` as the current one and return its phase."""
@@ -84,7 +93,7 @@ class StructuredPruningPhaseManager:
 
     def is_pruning_epoch(self, epoch: int) -> bool:
         """Return whether a cycle of analysis, or of pruning, begins after `epoch`."""
-        return is_cycle_due(self._settings, epoch, phase_at(self._settings, epoch, self.breaker, self.override))
+        return is_cycle_due(self._plan, epoch, phase_at(self._plan, epoch, self.breaker, self.override))
 
     def reset_to_checkpoint(self, epoch: int) -> None:
         """Go back to the epoch of a checkpoint, as a rollback does."""

@@ -1,6 +1,6 @@
 """How much may be pruned in an epoch: the budget of one cycle, the caps of all cycles, and the limits of safety.
 
-Promises: pure functions of the settings. Shares are of the channels that the model had before any pruning, so a cycle's
+Promises: pure functions of the plan. Shares are of the channels that the model had before any pruning, so a cycle's
 share does not shrink with the model. A budget never leads over a cap, whatever was pruned before.
 """
 
@@ -9,33 +9,32 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
+from tolariad.core.pruning.plan import PlannedShare, PrunePlan, plan_of
 from tolariad.core.settings.model import Settings
-from tolariad.core.settings.pruning import PruneSafety, ShareFrom
 
 
-def budget_at(settings: Settings, epoch: int) -> float:
+def budget_at(plan: PrunePlan, epoch: int) -> float:
     """Return the share that one cycle after `epoch` may prune, without regard to caps: 0 before the transition."""
-    if epoch <= settings.pruning_phase_transition_epoch:
+    if epoch <= plan.transition_epoch:
         return 0.0
-    return _share_at(settings.prune.budgets, epoch)
+    return _share_at(plan.budgets, epoch)
 
 
-def cap_at(settings: Settings, epoch: int) -> float:
+def cap_at(plan: PrunePlan, epoch: int) -> float:
     """Return the share that all cycles up to `epoch` may have pruned together."""
-    if epoch <= settings.pruning_phase_transition_epoch:
+    if epoch <= plan.transition_epoch:
         return 0.0
-    return min(_share_at(settings.prune.caps, epoch), settings.prune.absolute_cap)
+    return min(_share_at(plan.caps, epoch), plan.absolute_cap)
 
 
-def units_allowed(settings: Settings, epoch: int, total: int, pruned: int) -> int:
+def units_allowed(plan: PrunePlan, epoch: int, total: int, pruned: int) -> int:
     """Return how many more of `total` channels a cycle after `epoch` may prune, if `pruned` are pruned already."""
-    whole = _whole(budget_at(settings, epoch), total)
-    return max(0, min(whole, _whole(cap_at(settings, epoch), total) - pruned))
+    return channels_allowed(budget_at(plan, epoch), cap_at(plan, epoch), total, pruned)
 
 
-def accuracy_margin(safety: PruneSafety, spread: float) -> float:
-    """Return the drop of accuracy that is allowed, absolute. `spread`: that of repeated validations of one model."""
-    return max(safety.accuracy_drop, safety.spread_factor * spread)
+def channels_allowed(share: float, cap: float, total: int, pruned: int) -> int:
+    """Return how many more of `total` channels a cycle with these shares may prune, if `pruned` are pruned already."""
+    return max(0, min(_whole(share, total), _whole(cap, total) - pruned))
 
 
 class ProgressivePruningSchedule:
@@ -45,7 +44,7 @@ class ProgressivePruningSchedule:
 
     def get_pruning_budget(self, epoch: int) -> float:
         """Return the share that one cycle may prune: 0 to epoch 30, then 0.01, 0.03 from 50, 0.05 from 100."""
-        return budget_at(self._SETTINGS, epoch)
+        return budget_at(plan_of(self._SETTINGS), epoch)
 
     def get_safety_thresholds(self, epoch: int) -> Mapping[str, float]:  # noqa: ARG002 - the source's signature
         """Return the limits of the safety window by the sources' names. They are the same for every epoch."""
@@ -58,7 +57,7 @@ class ProgressivePruningSchedule:
         }
 
 
-def _share_at(entries: tuple[ShareFrom, ...], epoch: int) -> float:
+def _share_at(entries: tuple[PlannedShare, ...], epoch: int) -> float:
     """Return the share of the last entry that has begun; 0 if none has."""
     return next((entry.share for entry in reversed(entries) if entry.epoch <= epoch), 0.0)
 

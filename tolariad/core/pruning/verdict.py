@@ -9,10 +9,10 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from enum import Enum, IntEnum
+from typing import Protocol
 
 from msgspec import Struct
 
-from tolariad.core.pruning.schedule import accuracy_margin
 from tolariad.core.settings.pruning import Prune, PruneSafety
 
 
@@ -53,6 +53,23 @@ class MaskVerdict(Struct, frozen=True, kw_only=True):
 
     decision: PruningDecision
     reasons: tuple[str, ...] = ()
+
+
+class AccuracyLimits(Protocol):
+    """How much accuracy may be lost: `PruneSafety`, or the daemon's part of it."""
+
+    @property
+    def accuracy_drop(self) -> float:
+        """Return the absolute drop that is always allowed."""
+
+    @property
+    def spread_factor(self) -> float:
+        """Return how many times the spread of repeated validations is allowed, if that is more."""
+
+
+def accuracy_margin(limits: AccuracyLimits, spread: float) -> float:
+    """Return the drop of accuracy that is allowed, absolute. `spread`: that of repeated validations of one model."""
+    return max(limits.accuracy_drop, limits.spread_factor * spread)
 
 
 def judge(measured: MaskMeasure, prune: Prune) -> MaskVerdict:

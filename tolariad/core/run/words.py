@@ -7,6 +7,7 @@ import enum
 import msgspec
 
 from tolariad.core.base import Bytes, DaemonEffect, Event, Hex, Seconds, Seq, Step
+from tolariad.core.pruning.plan import PrunePlan
 from tolariad.core.settings.values import Better
 
 
@@ -66,6 +67,8 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     max_regression: float = 0.05
     # The name of a strategy, or one of the words in `core.strategy.words`.
     strategy: str = "none"
+    # None: nothing is pruned.
+    prune: PrunePlan | None = None
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -68,6 +68,7 @@ class Prune(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     The phase begins after `pruning_phase_transition_epoch`; a cycle is due every `pruning_checkpoint_interval` epochs.
     """
 
+    enabled: Annotated[bool, Meta(description="analyse, and later prune, by the schedule")] = False
     estimator: Annotated[
         Literal["fisher", "magnitude", "taylor", "moments", "activation", "redundancy"],
         Meta(description="how the importance of a channel is estimated"),
@@ -97,6 +98,14 @@ class Prune(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         Share, Meta(description="cosine of two channels' activations above which one of them is redundant")
     ] = 0.95
     min_samples: Annotated[units.Positive, Meta(description="samples that an importance needs")] = 1000
+    analysis_priority: Annotated[
+        Literal["idle", "normal"],
+        Meta(description="idle: analyse only if a core has nothing else to do; normal: for runs that use all cores"),
+    ] = "idle"
     analysis_timeout_s: Annotated[units.PositiveSeconds, Meta(description="time limit of an analysis")] = 300.0
+    compact_every: Annotated[
+        int,
+        Meta(ge=0, le=1000, description="sets of masks after which the channels are removed; 0: only on order"),
+    ] = 0
     safety: PruneSafety = PruneSafety()
     validation: PruneValidation = PruneValidation()

@@ -32,9 +32,6 @@ WITHOUT_EFFECT: Final = (
     "integration.oona_backpressure_limit",
     "metrics",
     "notify",
-    "prune",
-    "pruning_checkpoint_interval",
-    "pruning_phase_transition_epoch",
     "telemetry",
 )
 

@@ -34,7 +34,7 @@ class Conflict(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     every: Annotated[
         units.Positive,
         Meta(description="steps between two checks for conflicts; each costs a backward pass for every loss"),
-    ] = 50
+    ] = 100
 
 
 class SeedSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

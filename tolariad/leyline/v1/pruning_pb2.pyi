@@ -88,8 +88,37 @@ class EstimatorWeight(_message.Message):
     weight: float
     def __init__(self, estimator: _Optional[_Union[ImportanceEstimator, str]] = ..., weight: _Optional[float] = ...) -> None: ...
 
+class UnitSet(_message.Message):
+    __slots__ = ("group", "indices", "scores")
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    INDICES_FIELD_NUMBER: _ClassVar[int]
+    SCORES_FIELD_NUMBER: _ClassVar[int]
+    group: str
+    indices: _containers.RepeatedScalarFieldContainer[int]
+    scores: _containers.RepeatedScalarFieldContainer[float]
+    def __init__(self, group: _Optional[str] = ..., indices: _Optional[_Iterable[int]] = ..., scores: _Optional[_Iterable[float]] = ...) -> None: ...
+
+class AnalysedGroup(_message.Message):
+    __slots__ = ("name", "kind", "width", "channels")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    WIDTH_FIELD_NUMBER: _ClassVar[int]
+    CHANNELS_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    kind: _enums_pb2.PruningMaskType
+    width: int
+    channels: int
+    def __init__(self, name: _Optional[str] = ..., kind: _Optional[_Union[_enums_pb2.PruningMaskType, str]] = ..., width: _Optional[int] = ..., channels: _Optional[int] = ...) -> None: ...
+
 class PruningConfiguration(_message.Message):
-    __slots__ = ("budget_fraction", "cumulative_cap", "estimator_weights", "min_channels", "min_heads", "max_layer_fraction", "redundancy_threshold", "min_samples", "mode")
+    __slots__ = ("budget_fraction", "cumulative_cap", "estimator_weights", "min_channels", "min_heads", "max_layer_fraction", "redundancy_threshold", "min_samples", "mode", "cycle", "manifest_blake3", "masked", "removed_units", "pruned_channels", "avoid", "former_importance", "importance_output")
+    class RemovedUnitsEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: int
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[int] = ...) -> None: ...
     BUDGET_FRACTION_FIELD_NUMBER: _ClassVar[int]
     CUMULATIVE_CAP_FIELD_NUMBER: _ClassVar[int]
     ESTIMATOR_WEIGHTS_FIELD_NUMBER: _ClassVar[int]
@@ -99,6 +128,14 @@ class PruningConfiguration(_message.Message):
     REDUNDANCY_THRESHOLD_FIELD_NUMBER: _ClassVar[int]
     MIN_SAMPLES_FIELD_NUMBER: _ClassVar[int]
     MODE_FIELD_NUMBER: _ClassVar[int]
+    CYCLE_FIELD_NUMBER: _ClassVar[int]
+    MANIFEST_BLAKE3_FIELD_NUMBER: _ClassVar[int]
+    MASKED_FIELD_NUMBER: _ClassVar[int]
+    REMOVED_UNITS_FIELD_NUMBER: _ClassVar[int]
+    PRUNED_CHANNELS_FIELD_NUMBER: _ClassVar[int]
+    AVOID_FIELD_NUMBER: _ClassVar[int]
+    FORMER_IMPORTANCE_FIELD_NUMBER: _ClassVar[int]
+    IMPORTANCE_OUTPUT_FIELD_NUMBER: _ClassVar[int]
     budget_fraction: float
     cumulative_cap: float
     estimator_weights: _containers.RepeatedCompositeFieldContainer[EstimatorWeight]
@@ -108,7 +145,15 @@ class PruningConfiguration(_message.Message):
     redundancy_threshold: float
     min_samples: int
     mode: PruningMode
-    def __init__(self, budget_fraction: _Optional[float] = ..., cumulative_cap: _Optional[float] = ..., estimator_weights: _Optional[_Iterable[_Union[EstimatorWeight, _Mapping]]] = ..., min_channels: _Optional[int] = ..., min_heads: _Optional[int] = ..., max_layer_fraction: _Optional[float] = ..., redundancy_threshold: _Optional[float] = ..., min_samples: _Optional[int] = ..., mode: _Optional[_Union[PruningMode, str]] = ...) -> None: ...
+    cycle: int
+    manifest_blake3: str
+    masked: _containers.RepeatedCompositeFieldContainer[UnitSet]
+    removed_units: _containers.ScalarMap[str, int]
+    pruned_channels: int
+    avoid: _containers.RepeatedCompositeFieldContainer[UnitSet]
+    former_importance: str
+    importance_output: str
+    def __init__(self, budget_fraction: _Optional[float] = ..., cumulative_cap: _Optional[float] = ..., estimator_weights: _Optional[_Iterable[_Union[EstimatorWeight, _Mapping]]] = ..., min_channels: _Optional[int] = ..., min_heads: _Optional[int] = ..., max_layer_fraction: _Optional[float] = ..., redundancy_threshold: _Optional[float] = ..., min_samples: _Optional[int] = ..., mode: _Optional[_Union[PruningMode, str]] = ..., cycle: _Optional[int] = ..., manifest_blake3: _Optional[str] = ..., masked: _Optional[_Iterable[_Union[UnitSet, _Mapping]]] = ..., removed_units: _Optional[_Mapping[str, int]] = ..., pruned_channels: _Optional[int] = ..., avoid: _Optional[_Iterable[_Union[UnitSet, _Mapping]]] = ..., former_importance: _Optional[str] = ..., importance_output: _Optional[str] = ...) -> None: ...
 
 class PruningMask(_message.Message):
     __slots__ = ("param_uuid", "param_path", "mask_type", "shape", "packed_bits", "kept_count", "total_count", "confidence", "sha256")
@@ -181,7 +226,7 @@ class AttentionHeadTarget(_message.Message):
     def __init__(self, layer_name: _Optional[str] = ..., head_indices: _Optional[_Iterable[int]] = ..., redundancy_pairs: _Optional[_Iterable[_Union[HeadPair, _Mapping]]] = ..., redundancy_threshold: _Optional[float] = ..., head_importance: _Optional[_Iterable[float]] = ..., attention_entropy: _Optional[_Iterable[float]] = ...) -> None: ...
 
 class StructuralAnalysisResult(_message.Message):
-    __slots__ = ("checkpoint_id", "model_hash", "channels", "attention_heads", "layers", "pruning_strategy", "analysis_time_seconds", "parameters_analyzed", "parameters_marked_for_pruning")
+    __slots__ = ("checkpoint_id", "model_hash", "channels", "attention_heads", "layers", "pruning_strategy", "analysis_time_seconds", "parameters_analyzed", "parameters_marked_for_pruning", "cycle", "groups", "units", "refused_modules", "rank_correlation", "sampled_units", "stability", "samples", "importance_bytes", "cpu_seconds", "plan")
     CHECKPOINT_ID_FIELD_NUMBER: _ClassVar[int]
     MODEL_HASH_FIELD_NUMBER: _ClassVar[int]
     CHANNELS_FIELD_NUMBER: _ClassVar[int]
@@ -191,6 +236,17 @@ class StructuralAnalysisResult(_message.Message):
     ANALYSIS_TIME_SECONDS_FIELD_NUMBER: _ClassVar[int]
     PARAMETERS_ANALYZED_FIELD_NUMBER: _ClassVar[int]
     PARAMETERS_MARKED_FOR_PRUNING_FIELD_NUMBER: _ClassVar[int]
+    CYCLE_FIELD_NUMBER: _ClassVar[int]
+    GROUPS_FIELD_NUMBER: _ClassVar[int]
+    UNITS_FIELD_NUMBER: _ClassVar[int]
+    REFUSED_MODULES_FIELD_NUMBER: _ClassVar[int]
+    RANK_CORRELATION_FIELD_NUMBER: _ClassVar[int]
+    SAMPLED_UNITS_FIELD_NUMBER: _ClassVar[int]
+    STABILITY_FIELD_NUMBER: _ClassVar[int]
+    SAMPLES_FIELD_NUMBER: _ClassVar[int]
+    IMPORTANCE_BYTES_FIELD_NUMBER: _ClassVar[int]
+    CPU_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    PLAN_FIELD_NUMBER: _ClassVar[int]
     checkpoint_id: str
     model_hash: str
     channels: _containers.RepeatedCompositeFieldContainer[ChannelImportanceData]
@@ -200,7 +256,18 @@ class StructuralAnalysisResult(_message.Message):
     analysis_time_seconds: float
     parameters_analyzed: int
     parameters_marked_for_pruning: int
-    def __init__(self, checkpoint_id: _Optional[str] = ..., model_hash: _Optional[str] = ..., channels: _Optional[_Iterable[_Union[ChannelImportanceData, _Mapping]]] = ..., attention_heads: _Optional[_Iterable[_Union[AttentionHeadTarget, _Mapping]]] = ..., layers: _Optional[_Iterable[str]] = ..., pruning_strategy: _Optional[str] = ..., analysis_time_seconds: _Optional[float] = ..., parameters_analyzed: _Optional[int] = ..., parameters_marked_for_pruning: _Optional[int] = ...) -> None: ...
+    cycle: int
+    groups: _containers.RepeatedCompositeFieldContainer[AnalysedGroup]
+    units: _containers.RepeatedCompositeFieldContainer[UnitSet]
+    refused_modules: _containers.RepeatedScalarFieldContainer[str]
+    rank_correlation: float
+    sampled_units: int
+    stability: float
+    samples: int
+    importance_bytes: int
+    cpu_seconds: float
+    plan: str
+    def __init__(self, checkpoint_id: _Optional[str] = ..., model_hash: _Optional[str] = ..., channels: _Optional[_Iterable[_Union[ChannelImportanceData, _Mapping]]] = ..., attention_heads: _Optional[_Iterable[_Union[AttentionHeadTarget, _Mapping]]] = ..., layers: _Optional[_Iterable[str]] = ..., pruning_strategy: _Optional[str] = ..., analysis_time_seconds: _Optional[float] = ..., parameters_analyzed: _Optional[int] = ..., parameters_marked_for_pruning: _Optional[int] = ..., cycle: _Optional[int] = ..., groups: _Optional[_Iterable[_Union[AnalysedGroup, _Mapping]]] = ..., units: _Optional[_Iterable[_Union[UnitSet, _Mapping]]] = ..., refused_modules: _Optional[_Iterable[str]] = ..., rank_correlation: _Optional[float] = ..., sampled_units: _Optional[int] = ..., stability: _Optional[float] = ..., samples: _Optional[int] = ..., importance_bytes: _Optional[int] = ..., cpu_seconds: _Optional[float] = ..., plan: _Optional[str] = ...) -> None: ...
 
 class PruningDecisionReport(_message.Message):
     __slots__ = ("decision", "reasons", "requested_fraction", "granted_fraction", "confidence", "decided_by", "decided_at")
@@ -232,15 +299,41 @@ class SafetyCheck(_message.Message):
     passed: bool
     def __init__(self, name: _Optional[str] = ..., limit: _Optional[float] = ..., measured: _Optional[float] = ..., passed: _Optional[bool] = ...) -> None: ...
 
+class MaskMeasurement(_message.Message):
+    __slots__ = ("accuracy_before", "accuracy", "gradient_norm_before", "gradient_norm", "layer_share", "spread", "structure", "without_gradient", "memory", "fragmentation")
+    ACCURACY_BEFORE_FIELD_NUMBER: _ClassVar[int]
+    ACCURACY_FIELD_NUMBER: _ClassVar[int]
+    GRADIENT_NORM_BEFORE_FIELD_NUMBER: _ClassVar[int]
+    GRADIENT_NORM_FIELD_NUMBER: _ClassVar[int]
+    LAYER_SHARE_FIELD_NUMBER: _ClassVar[int]
+    SPREAD_FIELD_NUMBER: _ClassVar[int]
+    STRUCTURE_FIELD_NUMBER: _ClassVar[int]
+    WITHOUT_GRADIENT_FIELD_NUMBER: _ClassVar[int]
+    MEMORY_FIELD_NUMBER: _ClassVar[int]
+    FRAGMENTATION_FIELD_NUMBER: _ClassVar[int]
+    accuracy_before: float
+    accuracy: float
+    gradient_norm_before: float
+    gradient_norm: float
+    layer_share: float
+    spread: float
+    structure: str
+    without_gradient: _containers.RepeatedScalarFieldContainer[str]
+    memory: float
+    fragmentation: float
+    def __init__(self, accuracy_before: _Optional[float] = ..., accuracy: _Optional[float] = ..., gradient_norm_before: _Optional[float] = ..., gradient_norm: _Optional[float] = ..., layer_share: _Optional[float] = ..., spread: _Optional[float] = ..., structure: _Optional[str] = ..., without_gradient: _Optional[_Iterable[str]] = ..., memory: _Optional[float] = ..., fragmentation: _Optional[float] = ...) -> None: ...
+
 class StructuralSafetyReport(_message.Message):
-    __slots__ = ("safety_validation_passed", "checks", "validation_time_seconds")
+    __slots__ = ("safety_validation_passed", "checks", "validation_time_seconds", "measured")
     SAFETY_VALIDATION_PASSED_FIELD_NUMBER: _ClassVar[int]
     CHECKS_FIELD_NUMBER: _ClassVar[int]
     VALIDATION_TIME_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    MEASURED_FIELD_NUMBER: _ClassVar[int]
     safety_validation_passed: bool
     checks: _containers.RepeatedCompositeFieldContainer[SafetyCheck]
     validation_time_seconds: float
-    def __init__(self, safety_validation_passed: _Optional[bool] = ..., checks: _Optional[_Iterable[_Union[SafetyCheck, _Mapping]]] = ..., validation_time_seconds: _Optional[float] = ...) -> None: ...
+    measured: MaskMeasurement
+    def __init__(self, safety_validation_passed: _Optional[bool] = ..., checks: _Optional[_Iterable[_Union[SafetyCheck, _Mapping]]] = ..., validation_time_seconds: _Optional[float] = ..., measured: _Optional[_Union[MaskMeasurement, _Mapping]] = ...) -> None: ...
 
 class PruningMetadata(_message.Message):
     __slots__ = ("request_id", "operation", "phase", "decision", "pruning_strategy", "cumulative_pruned_fraction", "analysis_time_seconds", "parameters_analyzed", "parameters_marked_for_pruning", "safety_validation_passed", "mask_set_sha256")

@@ -9,10 +9,10 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Final
 
+from tolariad.core.architecture.by_order import is_by_order
 from tolariad.core.architecture.words import ArchitectureReport
 from tolariad.core.checkpoints.words import Difference
 from tolariad.core.rates.words import OptimizerRebuildCommitted, RebuildReport
-from tolariad.core.seeds.ledger import is_of_seed
 from tolariad.trainer.step.rerun import Rerun, ScriptError
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ class ArchitectureHandler:
         script = self._rerun().changes
         self._known = max((len(self._ledger.changes), *(one.number for one in script)))
         self._waiting.clear()
-        self.is_on = self._ledger.can_grow or not all(is_of_seed(one.name) for one in script)
+        self.is_on = self._ledger.can_grow or not all(is_by_order(one.name) for one in script)
 
     def before_hook(self, before_step: int, epoch_ended: int) -> None:
         """A hook runs after the step before `before_step`, or after the validation of `epoch_ended` (else 0)."""
@@ -56,7 +56,7 @@ class ArchitectureHandler:
         """The hook has ended: make the changes of the journal that it did not make."""
         self._ledger.forbid()
         for change in self._rerun().changes:
-            if is_of_seed(change.name):
+            if is_by_order(change.name):
                 continue  # the script has the order that makes it
             is_due = (change.before_step, change.epoch_ended) == (before_step, epoch_ended)
             if is_due and change.number == len(self._ledger.changes) + 1:

@@ -19,8 +19,10 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import nn
 
+from tolariad.core.architecture.by_order import is_by_order
 from tolariad.core.architecture.slice import CHANGES_MAX
 from tolariad.core.bounds import NOTE_CHARACTERS_MAX
+from tolariad.core.pruning.ledger import is_of_pruning
 from tolariad.core.rates.words import OptimizerRebuildAborted, OptimizerRebuildCommitted
 from tolariad.core.seeds.ledger import REMOVE, is_of_seed
 from tolariad.core.steps.script_words import ScriptChange
@@ -83,10 +85,6 @@ def _quiet(_: object) -> None:
     """Nobody wants to know."""
 
 
-def _nothing() -> None:
-    """Nothing is checked."""
-
-
 class Ledger:
     """The changes of one model, `model`, the oldest first. `changes` are those in force."""
 
@@ -101,11 +99,11 @@ class Ledger:
         device: torch.device,
     ) -> None:
         """`owners`: those of the host. The list is changed in place by changes that have a maker."""
-        self._task, self.model, self._device = task, model, device
+        self._task, self.model, self.device = task, model, device
         self._owners, self._rates, self._average = owners, rates, average
         self._host = tuple(owners)
         self._makers: dict[str, Maker] = {}
-        self._check: Callable[[], None] = _nothing
+        self._checks: list[Callable[[], None]] = []
         self._undo = _grown[model] = list[Undo]()
         self._place: _Place | None = None
         self._observers: list[Callable[[], None]] = []
@@ -129,14 +127,22 @@ class Ledger:
     # -- changes by boundary orders ------------------------------------------------------------------------------------
 
     def make_by(self, makers: Mapping[str, Maker], check: Callable[[], None]) -> None:
-        """Let these make the changes of their names. `check` raises SetupRefused if a hook's change harmed them."""
-        self._makers, self._check = dict(makers), check
+        """Let these make the changes of their names. `check` raises SetupRefused if a hook's change harmed them.
+
+        It is called in the order of these calls, and the last one may change what it checks.
+        """
+        self._makers.update(makers)
+        self._checks.append(check)
 
     def order(self, name: str, arguments: str, *, before_step: int) -> None:
         """Make a change that has a maker. Raises SetupRefused, or what the maker raises: then nothing has changed."""
         if name != REMOVE:
             self._refuse_more()
         self._make(ScriptChange(len(self.changes) + 1, name, arguments, before_step, 0), self._on_rebuild)
+
+    def count(self, name: str) -> int:
+        """Return how many changes of this name are in force."""
+        return sum(one.name == name for one in self.changes)
 
     def _refuse_more(self) -> None:
         if len(self.changes) >= CHANGES_MAX:
@@ -170,8 +176,9 @@ class Ledger:
                 f"grow({name!r}) needs a method grow(model, change) of the task: it makes the change now, and again "
                 "after a restart (docs/task.md)"
             )
-        if is_of_seed(name):
-            raise SetupRefused(f"grow({name!r}): a name that begins like this is that of a seed; choose another name")
+        if is_by_order(name):
+            whose = "a seed" if is_of_seed(name) else "pruning"
+            raise SetupRefused(f"grow({name!r}): a name that begins like this is that of {whose}; choose another name")
         self._refuse_more()
         change = ScriptChange(len(self.changes) + 1, name, text, place.before_step, place.epoch_ended)
         self.forbid()  # the task's `grow` may not ask for another change
@@ -185,9 +192,9 @@ class Ledger:
 
     def repeat(self, change: ScriptChange) -> None:
         """Make a recorded change once more. Raises SetupRefused with what to do."""
-        what = (
-            f"change {change.number} of the model, {change.name} {change.arguments}, which this run made before step "
-        )
+        # The arguments of a compaction fill pages.
+        arguments = "" if is_of_pruning(change.name) else f" {change.arguments}"
+        what = f"change {change.number} of the model, {change.name}{arguments}, which this run made before step "
         what += f"{change.before_step}, cannot be repeated"
         is_of_task = change.name not in self._makers
         if is_of_task and is_of_seed(change.name):
@@ -201,6 +208,8 @@ class Ledger:
             self._make(change, _quiet)
         except Exception as error:
             by, then = ("the task's grow", "grow do") if is_of_task else ("the seed's blueprint", "the blueprint make")
+            if is_of_pruning(change.name):
+                by, then = "the removal of its units", "the task's model(cfg) build"
             why = str(error) if isinstance(error, SetupRefused) else f"{by} raised {type(error).__name__}: {error}"
             raise SetupRefused(f"{what}: {why}. Let {then} what it did then, and start the run again") from error
 
@@ -275,10 +284,11 @@ class Ledger:
         """Let the task change the model, and its optimizers and the moving average follow."""
         following = Following(self.model, self._owners, self._rates, self._average, hosts=len(self._host))
         given = self._task.grow(self.model, Change(change.name, json.loads(change.arguments)))
-        if any(parameter.device.type != self._device.type for parameter in self.model.parameters()):
-            self.model.to(self._device)
+        if any(parameter.device.type != self.device.type for parameter in self.model.parameters()):
+            self.model.to(self.device)
         following.after(given)
-        self._check()
+        for check in self._checks:
+            check()
 
     def _back_to(self, count: int) -> None:
         while len(self._undo) > count:

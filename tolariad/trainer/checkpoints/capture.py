@@ -12,7 +12,15 @@ import torch
 from blake3 import blake3
 from msgspec.structs import asdict
 
-from tolariad.storage.manifest import AVERAGE_PIECE, MODEL_PIECE, OF_AVERAGE, OF_MODEL, SEEDS_PIECE, STATE_PIECE
+from tolariad.storage.manifest import (
+    AVERAGE_PIECE,
+    MASKS_PIECE,
+    MODEL_PIECE,
+    OF_AVERAGE,
+    OF_MODEL,
+    SEEDS_PIECE,
+    STATE_PIECE,
+)
 from tolariad.trainer.architecture.ledger import state_of
 from tolariad.trainer.checkpoints.snapshot import Position, Snapshot
 from tolariad.trainer.checkpoints.tensors import check_tensor, overlap, without_duplicates
@@ -35,11 +43,12 @@ RANK: Final = 0
 MODEL_FILE: Final = MODEL_PIECE
 AVERAGE_FILE: Final = AVERAGE_PIECE
 SEEDS_FILE: Final = SEEDS_PIECE
+MASKS_FILE: Final = MASKS_PIECE
 OPTIMIZER_FILE: Final = f"optimizer-{RANK:05d}.safetensors"
 STATE_TENSORS_FILE: Final = f"state-{RANK:05d}.safetensors"
 STATE_FILE: Final = STATE_PIECE
 # Before the names of the tensors of the second owner and of those after it; the first one's have none.
-_OF_OWNER: Final = "owner."
+OF_OWNER: Final = "owner."
 
 
 def capture(setup: Setup, position: Position) -> Snapshot:
@@ -69,6 +78,7 @@ def capture(setup: Setup, position: Position) -> Snapshot:
         "scaling": setup.scaling.state() if setup.scaling is not None else None,
         **({"architecture": state_of(setup.ledger.changes)} if setup.ledger.changes else {}),
         **({"seeds": {"slots": garden.state(), "owners": seeds}} if garden.plots else {}),
+        **({"pruning": setup.pruner.state()} if setup.pruner.masked else {}),
         # Absent without a strategy, whose checkpoints are those of a version without one.
         **({"strategy": setup.strategy.state} if setup.strategy.state else {}),
         **({"participants": states} if (states := setup.participants.states()) else {}),
@@ -81,6 +91,8 @@ def capture(setup: Setup, position: Position) -> Snapshot:
         seed_tensors |= {f"{OF_AVERAGE}{name}": tensor for name, tensor in of_seeds.items()}
     if garden.active:
         files[SEEDS_FILE] = seed_tensors
+    if setup.pruner.displaced:
+        files[MASKS_FILE] = dict(setup.pruner.displaced)
     return Snapshot(
         position=position,
         tensors=files,
@@ -103,7 +115,7 @@ def _encoded(model: nn.Module, owners: Sequence[Owner]) -> tuple[list[tuple[str,
     """Return the state of each owner's optimizer as msgpack, by name, and the tensors of all of them."""
     found, tensors = [], dict[str, torch.Tensor]()
     for name, held in owners:
-        encoded, more = encode_tree(optimizer_tree(model, held), f"{_OF_OWNER}{name}")
+        encoded, more = encode_tree(optimizer_tree(model, held), f"{OF_OWNER}{name}")
         found.append((name, encoded))
         tensors |= more
     return found, tensors

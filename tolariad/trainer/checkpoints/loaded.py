@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from tolariad.trainer.architecture.ledger import changes_from
@@ -31,6 +31,7 @@ class Loaded:
     optimizers: dict[str, dict[str, Any]]
     average: dict[str, torch.Tensor] | None = None
     transient: tuple[str, ...] = ()
+    displaced: dict[str, torch.Tensor] = field(default_factory=dict)
     acted: tuple[int, ...] = ()
     manifest: Manifest | None = None
 
@@ -44,6 +45,12 @@ class Loaded:
     def slots(self) -> dict[str, Any]:
         """The states of the slots for seeds, by name."""
         held: dict[str, Any] = self.state.get("seeds", {}).get("slots", {})
+        return held
+
+    @property
+    def pruning(self) -> dict[str, Any]:
+        """The masks in force; empty if there are none. `displaced`: the numbers that they set to 0."""
+        held: dict[str, Any] = self.state.get("pruning", {})
         return held
 
     @property

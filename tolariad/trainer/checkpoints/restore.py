@@ -26,6 +26,7 @@ from tolariad.trainer.checkpoints.tensors import place_of, raw_bytes, read_tenso
 from tolariad.trainer.checkpoints.tree import Given, Stored, decode_tree, made
 from tolariad.trainer.data.randomness import set_rng_states
 from tolariad.trainer.orders.numbered import count_in_rates
+from tolariad.trainer.pruning.units import PruningRefused
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -105,7 +106,13 @@ def taken_apart(snapshot: Snapshot) -> Loaded:
         average = average | _below(OF_AVERAGE, of_seeds)
     transient = snapshot.transient
     return Loaded(
-        position=position, model=model, state=state, optimizers=optimizers, average=average, transient=transient
+        position=position,
+        model=model,
+        state=state,
+        optimizers=optimizers,
+        average=average,
+        transient=transient,
+        displaced=tensors.get(names.MASKS_FILE, {}),
     )
 
 
@@ -121,6 +128,10 @@ def check_fits(setup: Setup, loaded: Loaded) -> Moved:
     """
     moved = _check_model(setup, loaded)
     check_owners(setup, loaded)
+    try:
+        setup.pruner.check(loaded.pruning)
+    except PruningRefused as refused:
+        raise CheckpointUnfit(names.STATE_FILE, f"its masks do not fit the model: {refused}") from refused
     cuda = loaded.state["rng"]["cuda"]
     if cuda and len(cuda) != torch.cuda.device_count():
         why = f"it holds random states of {len(cuda)} CUDA devices, here are {torch.cuda.device_count()}"
@@ -241,6 +252,7 @@ def restore(
     rates = made(loaded.state.get("rates"), device)
     setup.rates.restored(rates, loaded.position.step, loaded.position.epoch)
     setup.garden.load(loaded.slots, loaded.position.step)
+    setup.pruner.load(loaded.pruning, loaded.displaced, loaded.position.step, copy)
     setup.acted.restored(loaded.state["orders"], loaded.acted)
     setup.watch.load_state(loaded.state.get("detector"))
     _restore_task(setup, loaded)
@@ -254,12 +266,14 @@ def restore(
 def _reshaped(setup: Setup, loaded: Loaded) -> Moved:
     """Give the model the shape of the state. Return the buffers that differ. Raises CheckpointUnfit before a change."""
     before, slots, step = setup.ledger.changes, setup.garden.state(), setup.rates.global_step
+    masks = setup.pruner.mark()
     setup.ledger.move_to(loaded.changes)
     try:
         return check_fits(setup, loaded)
     except CheckpointUnfit:
         setup.ledger.move_to(before)
         setup.garden.load(slots, step)
+        setup.pruner.go_back(masks)
         raise
 
 

@@ -25,11 +25,19 @@ from tolariad.core.checkpoints.words import (
     CheckpointSpans,
     CheckpointWrittenReport,
 )
+from tolariad.core.pruning.ledger import COMPACT
 from tolariad.core.rollback.words import StateCopiedReport
 from tolariad.failpoints import reached
 from tolariad.storage import CheckpointWriter, Manifest, Pace, remove_partial
 from tolariad.trainer.checkpoints.buffers import HostBuffer
-from tolariad.trainer.checkpoints.capture import AVERAGE_FILE, MODEL_FILE, OPTIMIZER_FILE, SEEDS_FILE, capture
+from tolariad.trainer.checkpoints.capture import (
+    AVERAGE_FILE,
+    MASKS_FILE,
+    MODEL_FILE,
+    OPTIMIZER_FILE,
+    SEEDS_FILE,
+    capture,
+)
 from tolariad.trainer.checkpoints.snapshot import FILE_BYTES_MAX
 from tolariad.trainer.checkpoints.tree import NotCapturable
 from tolariad.trainer.process.threads import stand_back
@@ -65,6 +73,7 @@ class _Job:
         *,
         acted: ActedOrders,
         parent: str,
+        compactions: int,
         bytes_s: float | None,
         begun: float,
     ) -> None:
@@ -74,6 +83,7 @@ class _Job:
         self.snapshot = snapshot
         self.orders, self.acted = acted.count, acted.causes
         self.parent = parent
+        self.compactions = compactions
         self.begun = begun
         self.created_ns = time.time_ns()
         self.spans = dict.fromkeys(CheckpointSpans.__struct_fields__, 0.0) | {"held": time.perf_counter() - begun}
@@ -210,7 +220,16 @@ class Saver:
             self._refused.append(CheckpointFailedReport(id=order.id, why=str(error)))
             return None
         acted, parent = self._setup.acted, self.parent
-        job = _Job(order, copied, self._run, acted=acted, parent=parent, bytes_s=self._bytes_s, begun=begun)
+        job = _Job(
+            order,
+            copied,
+            self._run,
+            acted=acted,
+            parent=parent,
+            compactions=self._setup.ledger.count(COMPACT),
+            bytes_s=self._bytes_s,
+            begun=begun,
+        )
         reached("capture")
         self._job = job
         job.thread.start()
@@ -324,6 +343,8 @@ class Saver:
             created_ns=job.created_ns,
             health=job.order.health,
             promoted_checkpoint_id=job.order.promoted,
+            compactions=job.compactions,
+            mask_ref=MASKS_FILE if MASKS_FILE in job.snapshot.tensors else None,
             model_hash=environment.model_hash,
             task_hash=environment.task_hash,
             config_hash=environment.config_hash,

@@ -96,6 +96,8 @@ class Monitor:
         self._detector = Detector(unit=loss_unit)
         self.backup = ForwardStateBackup(model, device)
         self.skips = detect.act and detect.skip and not reads_late
+        # Up to this update no step is skipped for being high: masks may be the reason, and the batches are not.
+        self._tolerated = 0
 
     def check(self, measured: Measured, rerun: Rerun | None, step: int, rate: float = 0.0) -> CheckResult:
         """Judge the batches of update `step`, at learning rate `rate`. `rerun`: the journal's record of them, if any.
@@ -110,23 +112,39 @@ class Monitor:
             verdict = self._detector.judge(measured.loss, measured.grad_norm, rate)
             if verdict is None:
                 return _HEALTHY
-            found = self._reason_to_skip(verdict)
+            found = self._reason_to_skip(verdict, step)
             return CheckResult(found, found, verdict)
         reason = rerun.skip_before(step)
         if reason is SkipReason.OVERFLOW or (measured.overflow and reason is None):
             return CheckResult(reason, SkipReason.OVERFLOW if measured.overflow else None)
         verdict = self.judge(*rerun.told(step), rate)
-        return CheckResult(reason, self._reason_to_skip(verdict), verdict)
+        return CheckResult(reason, self._reason_to_skip(verdict, step), verdict)
 
     def judge(self, loss: float, grad_norm: float, rate: float) -> Verdict | None:
         """Return the verdict on the next step, None if it is healthy. A gradient norm of -1 was not measured."""
         return self._detector.judge(loss, grad_norm, rate)
 
-    def _reason_to_skip(self, verdict: Verdict | None) -> SkipReason | None:
-        """Return why the update is skipped, or None. The kernel decides about anything more serious."""
+    def _reason_to_skip(self, verdict: Verdict | None, step: int) -> SkipReason | None:
+        """Return why update `step` is skipped, or None. The kernel decides about anything more serious."""
         if verdict is None or verdict.action is not Action.SKIP or not self.skips:
             return None
-        return SkipReason(verdict.finding.value)
+        reason = SkipReason(verdict.finding.value)
+        return None if reason is SkipReason.SPIKE and step <= self._tolerated else reason
+
+    @property
+    def typical_norm(self) -> float | None:
+        """The median of the last gradient norms; None if none is known yet."""
+        return self._detector.typical_norm
+
+    def learn_norms_anew(self) -> None:
+        """Forget the gradient norms: the model was masked, or is not any more, and its norms are others from now on."""
+        known = self._detector.state()
+        fresh = DetectorState(course=known.course)
+        self._detector = Detector(state=fresh, unit=self._loss_unit)
+
+    def tolerate_until(self, step: int) -> None:
+        """Skip no update for a high loss or gradient norm up to update `step`; 0: skip as ever."""
+        self._tolerated = step
 
     def state(self) -> bytes:
         """Return the detector's state, for a checkpoint."""

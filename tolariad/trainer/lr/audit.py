@@ -122,4 +122,6 @@ class Audit:
         if self._state:
             shadow.state[twin] = self._state
         shadow.step()
+        if self._setup.pruner.active:
+            self._setup.pruner.hold_copy(sampled.name, twin)
         return twin.detach()

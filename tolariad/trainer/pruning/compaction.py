@@ -9,17 +9,17 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import torch
-from msgspec import Struct
 
+from tolariad.failpoints import reached
 from tolariad.trainer.architecture.follow import Following
 from tolariad.trainer.architecture.undo import Undo
-from tolariad.trainer.pruning.masks import HeldMasks, MaskSet
+from tolariad.trainer.pruning.masks import HeldMasks
 from tolariad.trainer.pruning.removal import remove
-from tolariad.trainer.pruning.units import PruningRefused, UnitGroup, removed
-from tolariad.trainer.pruning.verify import same_outputs
+from tolariad.trainer.pruning.units import PruningRefused
+from tolariad.trainer.pruning.verify import difference
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -28,69 +28,76 @@ if TYPE_CHECKING:
     from tolariad.trainer.optim.average import Average
     from tolariad.trainer.optim.mapping import ParameterMapping
     from tolariad.trainer.optim.owners import Owner
+    from tolariad.trainer.pruning.plan import Plan
 
 _TOLERANCE: Final = 1e-5
 
 
-class Compacted(Struct, frozen=True, kw_only=True):
-    """Sizes before and after: numbers in parameters; bytes of parameters, buffers and optimizer state."""
+class Trial(NamedTuple):
+    """A compaction on copies: the masked model, the smaller one, and the greatest difference of their outputs."""
 
-    parameters_before: int
-    parameters: int
-    bytes_before: int
-    bytes: int
+    masked: nn.Module
+    small: nn.Module
+    difference: float
+
+
+def try_compaction(model: nn.Module, plan: Plan, inputs: tuple[Any, ...]) -> Trial:
+    """Remove the units of `plan` from a copy, and compare. The model is not changed, and no generator advances.
+
+    `inputs`: the model's positional arguments. Raises PruningRefused if a unit cannot be removed.
+    """
+    _check(model, plan)
+    masked = copy.deepcopy(model).eval()
+    small = copy.deepcopy(masked)
+    remove(small, plan.gone)
+    worst = difference(masked, small, inputs)
+    if isinstance(worst, str):
+        raise PruningRefused(f"these units cannot be removed: {worst}")
+    # Negated: a NaN is no agreement.
+    if not worst <= _TOLERANCE:
+        raise PruningRefused(
+            f"these units cannot be removed: masked and removed they give different outputs (by {worst:.1e})"
+        )
+    return Trial(masked, small, worst)
 
 
 def compact(
     model: nn.Module,
-    groups: Sequence[UnitGroup],
-    masks: MaskSet,
+    plan: Plan,
     owners: list[Owner],
     *,
     rates: UnifiedLRController,
-    inputs: tuple[Any, ...],
     average: Average | None = None,
-) -> Compacted:
-    """Remove what `masks` holds at 0 from the model, its optimizers and its average.
+    hosts: int | None = None,
+) -> None:
+    """Remove the units of `plan` from the model, its optimizers and its average. Their masks are spent afterwards.
 
-    `groups` are the groups of the model as it is. `inputs`: the model's arguments for the trial. The masks are spent
-    afterwards. Raises PruningRefused, and has changed nothing, if a unit cannot be removed.
+    Call `try_compaction` before it. `hosts`: so many of the owners are the host's; None: all. Raises PruningRefused,
+    and has changed nothing, if the optimizers cannot follow.
     """
-    _check(model, groups, masks, inputs)
-    before = _sizes(model, owners)
     kept = {} if average is None else dict(average.tensors)
-    undo, following = Undo(model, owners, rates), Following(model, owners, rates, average, hosts=len(owners))
+    undo, following = Undo(model, owners, rates), Following(model, owners, rates, average, hosts=hosts)
     try:
-        mappings = remove(model, groups, masks.units)
+        mappings = remove(model, plan.gone)
+        reached("prune_cut")
         following.after(mappings)
     except Exception as error:
         undo.put_back()
         raise PruningRefused(f"the compaction failed: {type(error).__name__}: {error}") from error
     if average is not None:
         _contract(average, kept, mappings)
-    parameters, held = _sizes(model, owners)
-    return Compacted(parameters_before=before[0], parameters=parameters, bytes_before=before[1], bytes=held)
 
 
-def _check(model: nn.Module, groups: Sequence[UnitGroup], masks: MaskSet, inputs: tuple[Any, ...]) -> None:
-    HeldMasks(model, masks)
-    if removed(groups, masks.units).parameters != masks.coordinates:
-        raise PruningRefused("the masks do not cover the units that they name: they are of another model")
-    for group in groups:
-        if group.fixed and group.name in masks.units:
-            raise PruningRefused(f"the units of {group.name} can be masked but not removed: {group.fixed}")
+def _check(model: nn.Module, plan: Plan) -> None:
+    HeldMasks(model, plan.masks)
+    for name, why in plan.fixed.items():
+        raise PruningRefused(f"the units of {name} can be masked but not removed: {why}")
     parameters = dict(model.named_parameters())
-    for path, dims in masks.coordinates.items():
+    for path, dims in plan.gone.parameters.items():
         for dim, indices in dims.items():
             masked = parameters[path].detach().index_select(dim, torch.tensor(indices, device=parameters[path].device))
             if masked.count_nonzero():
                 raise PruningRefused(f"{path} is not 0 where it is masked: hold the masks first")
-    masked_copy = copy.deepcopy(model).eval()
-    small = copy.deepcopy(masked_copy)
-    remove(small, groups, masks.units)
-    why = same_outputs(masked_copy, small, inputs, _TOLERANCE)
-    if why:
-        raise PruningRefused(f"these units cannot be removed: {why}")
 
 
 def _contract(average: Average, kept: dict[str, Tensor], mappings: Sequence[ParameterMapping]) -> None:
@@ -104,7 +111,8 @@ def _contract(average: Average, kept: dict[str, Tensor], mappings: Sequence[Para
     average.load(values)
 
 
-def _sizes(model: nn.Module, owners: Sequence[Owner]) -> tuple[int, int]:
+def sizes(model: nn.Module, owners: Sequence[Owner]) -> tuple[int, int]:
+    """Return the number of parameters, and the bytes of parameters, buffers and optimizer state."""
     parameters = list(model.parameters())
     state = [
         one

@@ -9,6 +9,7 @@ optimizer did: it is assigned, not multiplied, so a NaN does not survive. Nothin
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -58,6 +59,14 @@ class MaskSet(Struct, frozen=True):
         """The masked coordinates by path."""
         return {mask.path: mask.dims for mask in self.masks}
 
+    @property
+    def count(self) -> int:
+        """How many numbers of the model are masked."""
+        return sum(
+            math.prod(mask.shape) - math.prod(size - len(mask.dims.get(dim, ())) for dim, size in enumerate(mask.shape))
+            for mask in self.masks
+        )
+
 
 def masks_of(model: nn.Module, groups: Sequence[UnitGroup], chosen: Mapping[str, Iterable[int]]) -> MaskSet:
     """Return the masks of the chosen units. Raises PruningRefused if there is no such group or unit."""
@@ -99,6 +108,14 @@ class HeldMasks:
         for parameter, dim, indices in self._places:
             parameter.index_fill_(dim, indices, 0.0)
 
+    @torch.no_grad()
+    def hold_copy(self, path: str, tensor: Tensor) -> None:
+        """Set a copy of the parameter `path` to 0 where that is masked."""
+        for mask in self.masks.masks:
+            if mask.path == path:
+                for _, dim, indices in _places({path: tensor}, MaskSet((mask,))):
+                    tensor.index_fill_(dim, indices, 0.0)
+
 
 @torch.no_grad()
 def apply_masks(model: nn.Module, masks: MaskSet, owners: Sequence[Owner], average: Average | None = None) -> HeldMasks:
@@ -126,6 +143,47 @@ def release_masks(model: nn.Module, held: HeldMasks, owners: Sequence[Owner], av
     for key, (tensor, dim, indices) in _everywhere(model, held.masks, owners, average).items():
         if key in held.displaced:
             tensor.index_copy_(dim, indices, held.displaced[key])
+
+
+@torch.no_grad()
+def check_only_grew(model: nn.Module, masks: MaskSet) -> None:
+    """Raise PruningRefused unless each masked parameter only grew at its ends, so that its masked numbers are 0."""
+    parameters = dict(model.named_parameters())
+    for mask in masks.masks:
+        parameter = parameters.get(mask.path)
+        if parameter is None:
+            raise PruningRefused(f"{mask.path} is masked, and the model has no such parameter any more")
+        shape = tuple(parameter.shape)
+        if len(shape) != len(mask.shape) or any(a > b for a, b in zip(mask.shape, shape, strict=True)):
+            raise PruningRefused(f"{mask.path} is masked for the shape {mask.shape}, and has {shape} now")
+        former = parameter[tuple(slice(0, size) for size in mask.shape)]
+        for _, dim, indices in _places({mask.path: former}, MaskSet((mask,))):
+            if former.index_select(dim, indices).count_nonzero():
+                raise PruningRefused(f"{mask.path} is not 0 any more where it is masked")
+
+
+@torch.no_grad()
+def widen_masks(
+    model: nn.Module,
+    newest: MaskSet,
+    everything: MaskSet,
+    displaced: Mapping[str, Tensor],
+    *,
+    owners: Sequence[Owner],
+    average: Average | None,
+) -> dict[str, Tensor]:
+    """Mask what the model has grown within masked units. Return `displaced`, those of `newest`, with what it had there.
+
+    Call `check_only_grew` before it.
+    """
+    wider = {}
+    for key, (tensor, dim, indices) in _everywhere(model, newest, owners, average).items():
+        if key in displaced:
+            wider[key] = tensor.index_select(dim, indices)
+            wider[key][tuple(slice(0, size) for size in displaced[key].shape)] = displaced[key]
+    for tensor, dim, indices in _everywhere(model, everything, owners, average).values():
+        tensor.index_fill_(dim, indices, 0.0)
+    return wider
 
 
 def _everywhere(

@@ -6,22 +6,19 @@ afterwards. Nothing is checked here: `compaction` checks before and after.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
 
 from tolariad.trainer.optim.mapping import ParameterMapping
 from tolariad.trainer.pruning.modules import refit, refit_norm
-from tolariad.trainer.pruning.units import UnitGroup, removed
+from tolariad.trainer.pruning.units import Fewer, Removed
 
 
 @torch.no_grad()
-def remove(
-    model: nn.Module, groups: Sequence[UnitGroup], chosen: Mapping[str, Iterable[int]]
-) -> list[ParameterMapping]:
-    """Remove the chosen units of `groups` from the model, and return how each parameter that shrank did so."""
-    gone = removed(groups, chosen)
+def remove(model: nn.Module, gone: Removed) -> list[ParameterMapping]:
+    """Remove units with all that goes with them from the model. Return how each parameter that shrank did so."""
     old = dict(model.named_parameters())
     new: dict[int, nn.Parameter] = {}
     mappings = []
@@ -43,9 +40,8 @@ def remove(
         model.get_submodule(owner)._buffers[name] = _cut(buffers[path], _kept(buffers[path], dims))  # noqa: SLF001
     for path, dims in gone.norms.items():
         refit_norm(model.get_submodule(path), len(dims[0]))
-    by_name = {group.name: group for group in groups}
-    for name, units in chosen.items():
-        _recount(model, by_name[name], len(set(units)))
+    for one in gone.heads:
+        _recount(model, one)
     model.zero_grad(set_to_none=True)
     return mappings
 
@@ -60,9 +56,8 @@ def _cut(tensor: Tensor, keep: Mapping[int, Sequence[int]]) -> Tensor:
     return tensor
 
 
-def _recount(model: nn.Module, group: UnitGroup, gone: int) -> None:
-    """Let an attention layer's own counts, of heads and of their channels, agree with the heads that are left."""
-    for attribute in group.attributes:
-        module = model.get_submodule(group.module)
-        count = getattr(module, attribute)
-        setattr(module, attribute, count - gone * count // group.width)
+def _recount(model: nn.Module, one: Fewer) -> None:
+    """Let an attention layer's own count, of heads or of their channels, agree with the heads that are left."""
+    module = model.get_submodule(one.module)
+    count = getattr(module, one.attribute)
+    setattr(module, one.attribute, count - one.gone * count // one.width)

@@ -18,12 +18,22 @@ from tolariad.core.pruning.budget import PrunableLayer, UnitKind
 Coordinates = dict[str, dict[int, tuple[int, ...]]]
 
 
+class Fewer(NamedTuple):
+    """An attribute of a module counts heads, or channels of heads: of `width` heads, `gone` go."""
+
+    module: str
+    attribute: str
+    gone: int
+    width: int
+
+
 class Removed(NamedTuple):
-    """The coordinates that go with a choice of units: of parameters, of buffers, and of normalising modules."""
+    """What goes with a choice of units: coordinates of parameters, buffers and normalising modules; counts of heads."""
 
     parameters: Coordinates
     buffers: Coordinates
     norms: Coordinates
+    heads: tuple[Fewer, ...] = ()
 
 
 class Role(Enum):
@@ -110,6 +120,12 @@ def removed(groups: Iterable[UnitGroup], chosen: Mapping[str, Iterable[int]]) ->
         coordinates((one, units) for group, units in found for one in group.slices),
         coordinates((one, units) for group, units in found for one in group.buffers),
         coordinates((one, units) for group, units in found for one in group.norms),
+        tuple(
+            Fewer(group.module, attribute, gone, group.width)
+            for group, units in found
+            if (gone := len(set(units)))
+            for attribute in group.attributes
+        ),
     )
 
 

@@ -8,6 +8,7 @@ or a softmax, looks like one that does not.
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Final
 
@@ -62,6 +63,18 @@ def _is_taken(name: str, taken: set[str]) -> bool:
 
 def same_outputs(one: nn.Module, other: nn.Module, inputs: tuple[Any, ...], tolerance: float) -> str:
     """Return "" if both give the same outputs, else a clause. Both must be in evaluation mode."""
+    worst = difference(one, other, inputs)
+    if isinstance(worst, str):
+        return worst
+    # Negated: a NaN is no agreement.
+    return "" if worst <= tolerance else f"masked and removed they give different outputs (by {worst:.1e})"
+
+
+def difference(one: nn.Module, other: nn.Module, inputs: tuple[Any, ...]) -> float | str:
+    """Return the greatest difference of the outputs, relative to their size if that is above 1. NaN if one is.
+
+    Return a clause if they cannot be compared. Both must be in evaluation mode.
+    """
     first = _outputs(one, inputs)
     try:
         second = _outputs(other, inputs)
@@ -70,13 +83,9 @@ def same_outputs(one: nn.Module, other: nn.Module, inputs: tuple[Any, ...], tole
     shapes = [tuple(tensor.shape) for tensor in first], [tuple(tensor.shape) for tensor in second]
     if shapes[0] != shapes[1]:
         return f"without them the outputs have other shapes: {shapes[1]} instead of {shapes[0]}"
-    for a, b in zip(first, second, strict=True):
-        scale = max(1.0, float(a.abs().max())) if a.numel() else 1.0
-        worst = float((a - b).abs().max()) / scale if a.numel() else 0.0
-        # Negated: a NaN is no agreement.
-        if not worst <= tolerance:
-            return f"masked and removed they give different outputs (by {worst:.1e})"
-    return ""
+    pairs = [(a.double(), b.double()) for a, b in zip(first, second, strict=True) if a.numel()]
+    found = [float((a - b).abs().max()) / max(1.0, float(a.abs().max())) for a, b in pairs]
+    return math.nan if any(math.isnan(each) for each in found) else max(found, default=0.0)
 
 
 @torch.no_grad()
@@ -140,7 +149,7 @@ def _disagreement(trial: nn.Module, inputs: tuple[Any, ...], groups: Sequence[Un
     gone = removed(groups, {group.name: (_one(group),) for group in groups})
     masked, small = copy.deepcopy(trial), copy.deepcopy(trial)
     zero(dict(masked.named_parameters()), gone.parameters)
-    remove(small, groups, {group.name: (_one(group),) for group in groups})
+    remove(small, gone)
     return same_outputs(masked, small, inputs, _TOLERANCE)
 
 

@@ -29,7 +29,18 @@ if TYPE_CHECKING:
     from tolariad.trainer.setup import Setup
 
 # Parts of the state tree that belong to the run and not to the user's task or loader.
-_COMPARED: Final = ("model", "rng", "orders", "rates", "detector", "scaling", "architecture", "seeds", "strategy")
+_COMPARED: Final = (
+    "model",
+    "rng",
+    "orders",
+    "rates",
+    "detector",
+    "scaling",
+    "architecture",
+    "seeds",
+    "pruning",
+    "strategy",
+)
 
 
 class Confirmation:
@@ -64,6 +75,7 @@ def differing(setup: Setup, loaded: Loaded, position: Position) -> Iterator[str]
     yield from _differing_tensors("", now.model, loaded.model)
     if loaded.average is not None and now.average is not None:
         yield from _differing_tensors("average ", now.average, loaded.average)
+    yield from _differing_tensors("masks ", now.displaced, loaded.displaced)
     for owner, tree in loaded.optimizers.items():
         for key, stored in tree.items():
             yield from _differing(f"{owner or 'optimizer'}.{key}", now.optimizers.get(owner, {}).get(key), stored)

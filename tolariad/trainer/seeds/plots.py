@@ -55,6 +55,11 @@ class Plot:
         return self.slot.stage
 
     @property
+    def is_permanent(self) -> bool:
+        """Whether the seed is a part of the model for good."""
+        return self.stage is Stage.FOSSILIZED
+
+    @property
     def alpha(self) -> float:
         """The share of the seed in the slot's output."""
         return self.slot.alpha_value
@@ -77,6 +82,10 @@ class Plot:
         if not self.input_dtype and seen is not None:
             shape, dtype = seen
             self.input_shape, self.input_dtype = shape, str(dtype).removeprefix("torch.")
+
+    def forget_input(self) -> None:
+        """The slot's input has another shape from now on: wait for the next step."""
+        self.input_shape, self.input_dtype = (), ""
 
     def germinated(self, number: int, step: int) -> None:
         """Begin the life of a seed after step `step`."""

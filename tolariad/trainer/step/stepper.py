@@ -216,6 +216,11 @@ class Stepper:
             self._gate.report_step(values, metrics)
         else:
             self._gate.report_step(values)
+        pruner = self._setup.pruner
+        if pruner.watches:
+            found = pruner.saw(at.step, measured.grad_norm, rerunning=rerunning)
+            if found is not None:
+                self._reporter.report(found)
 
     def settle(self) -> None:
         """Report a step whose numbers were in flight, and judge it."""

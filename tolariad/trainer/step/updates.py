@@ -103,12 +103,16 @@ class Updates:
             backward(setup, loss, f"update({name!r}, loss): the loss", retain_graph=retain_graph)
         drop_gradients(others)
         setup.rates.drop_frozen_gradients()
+        if setup.pruner.active:
+            setup.pruner.zero_gradients()
         overflow = setup.scaling.unscale([owner.optimizer]) if setup.scaling is not None else None
         self._names.append(name)
         self._measure(loss.detach(), norm_of(setup, loss.device, self._step), overflow)
         if not self.is_dropped:
             self._before(owner.optimizer)
             owner.optimizer.step()
+            if setup.pruner.active:
+                setup.pruner.hold()
             self._after()
         if setup.scaling is not None:
             setup.scaling.move_on()

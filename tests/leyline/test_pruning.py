@@ -1,0 +1,92 @@
+"""Requests and answers of pruning as bytes: nothing is lost, and nothing else is read."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from tests.core.pruning.test_analysis import REQUEST, asked
+from tests.supervisor.analysts import honest
+from tolariad.core.pruning.budget import UnitKind
+from tolariad.core.pruning.verdict import PruningDecision
+from tolariad.leyline import MessageRefused, StructuralPruningRequest, StructuralPruningResponse
+from tolariad.leyline.pruning import (
+    LENGTH_BYTES,
+    MESSAGE_BYTES_MAX,
+    AnalysisFailed,
+    framed,
+    length_of,
+    read_answer,
+    read_request,
+    write_answer,
+    write_failure,
+    write_request,
+)
+
+
+@given(asked(), st.integers(0, 1_000_000))
+def test_a_request_is_read_as_it_was_written(given, millionths):
+    """A share with up to seven digits is the same number, although the message holds 32 bits of it."""
+    request = replace(given[0], share=millionths / 1e6, cap=millionths / 1e6, former="importance/a", output="b")
+
+    assert read_request(write_request(request, "id", 300.0)) == (request, "id")
+
+
+def test_a_share_of_a_percent_stays_a_percent():
+    """As a float of 32 bits it would be 0.00999999977: of 10 000 channels one too few."""
+    request, _ = read_request(write_request(replace(REQUEST, share=0.01), "id", 1.0))
+
+    assert request.share == 0.01
+
+
+@pytest.mark.parametrize("decision", PruningDecision)
+@pytest.mark.parametrize("missing", [None, 0.0])
+def test_an_answer_is_read_as_it_was_written(decision, missing):
+    """Also what was not measured, which is not the same as 0."""
+    given = replace(
+        honest(REQUEST),
+        decision=decision,
+        reasons=("One.", "Another."),
+        correlation=missing,
+        stability=missing,
+        measured=replace(honest(REQUEST).measured, memory=missing, without_gradient=("a", "b"), structure="no"),
+        groups=(replace(honest(REQUEST).groups[0], kind=UnitKind.HEAD, channels=16),),
+    )
+
+    assert read_answer(write_answer(given, "id", "answer"), "id") == given
+
+
+def test_a_failure_is_its_reason():
+    """It has no result, and a decision that is none."""
+    with pytest.raises(AnalysisFailed, match=r"^No torch-pruning\.$"):
+        read_answer(write_failure("No torch-pruning.", "id", "answer"), "id")
+
+
+def test_a_frame_has_the_length_before_it():
+    """Too many bytes are refused by both sides, before they are read."""
+    data = framed(b"abc")
+
+    assert (length_of(data[:LENGTH_BYTES]), data[LENGTH_BYTES:]) == (3, b"abc")
+    with pytest.raises(MessageRefused, match="1048577 bytes"):
+        framed(bytes(MESSAGE_BYTES_MAX + 1))
+    with pytest.raises(MessageRefused, match="4294967295 bytes"):
+        length_of(b"\xff" * 4)
+
+
+def test_other_messages_are_refused():
+    """Bytes of no message, an unknown phase, kind or decision, another request."""
+    with pytest.raises(MessageRefused, match="no StructuralPruningRequest"):
+        read_request(b"\xff\xff")
+    with pytest.raises(MessageRefused, match="There is no PruningPhase 0"):
+        read_request(StructuralPruningRequest().SerializeToString())
+    message = StructuralPruningResponse.FromString(write_answer(honest(REQUEST), "id", "answer"))
+    with pytest.raises(MessageRefused, match="is to request id, but other was asked"):
+        read_answer(message.SerializeToString(), "other")
+    message.analysis_result.groups[0].kind = 3
+    with pytest.raises(MessageRefused, match="'conv' has units of the unknown kind 3"):
+        read_answer(message.SerializeToString(), "id")
+    message.decision_report.decision = 9
+    with pytest.raises(MessageRefused, match="There is no PruningDecision 9"):
+        read_answer(message.SerializeToString(), "id")

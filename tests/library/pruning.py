@@ -1,0 +1,295 @@
+"""A small run whose masks and compactions are ordered from a hook: each acts before the next update.
+
+A library run starts no analysis, so the program answers for it: with the units of the plan, as an analysis would find
+them. What lifts masks or leads back is a report of the safety window, which the hook sends in the trainer's name.
+"""
+
+from __future__ import annotations
+
+import functools
+import time
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+from torch import nn
+from torch.nn import functional
+from torch.utils.data import DataLoader
+
+from tests.library.inside import ordered, state_of
+from tests.library.test_detection import events_of
+from tests.library.test_library import CONFIG, data
+from tolariad import Tolaria
+from tolariad.core.inputs import AnalysisReply
+from tolariad.core.pruning import mask_words as mk
+from tolariad.core.pruning import words as pr
+from tolariad.core.pruning.budget import UnitKind
+from tolariad.core.pruning.verdict import PruningDecision, Trip, WindowAction
+from tolariad.core.rollback import words as rb
+from tolariad.library import live
+from tolariad.trainer.loop import Trainer
+from tolariad.trainer.pruning.plan import joined, plan_of
+from tolariad.trainer.pruning.removal import remove
+from tolariad.trainer.pruning.units import Role, TensorSlice, UnitGroup
+
+EPOCHS, STEPS = 4, 8
+PATIENCE_S = 60.0
+SHARES = [{"epoch": 0, "share": 0.5}]
+QUICK = {
+    "prune": {
+        "enabled": True,
+        "budgets": SHARES,
+        "caps": SHARES,
+        "safety": {"grace_steps": 0, "window_steps": 3, "failures": 1000},
+    },
+    "pruning_phase_transition_epoch": 0,
+}
+FULL = {**QUICK, "rollback": {"fast_path_enabled": False}}
+
+
+class Mask(NamedTuple):
+    """Mask these units. `gone`: those that earlier compactions have removed."""
+
+    chosen: tuple
+    gone: tuple = ()
+
+
+class Lift(NamedTuple):
+    """The window of the newest masks is tripped, and this follows."""
+
+    action: WindowAction = WindowAction.RELEASE
+
+
+class Compact(NamedTuple):
+    """Remove all masked units."""
+
+
+FIRST, SECOND, THIRD = (("0", (2, 5, 11)), ("4", (0, 7))), (("0", (0,)), ("4", (3,))), (("0", (1, 20)), ("4", (3,)))
+AFTER = (("0", (1,)), ("4", (4, 8)))
+# After which step which order is given: masks, masks that are lifted, masks, a compaction, masks of the small model.
+# The checkpoints of epochs lie at steps 8, 16, 24 and 32.
+PLAN = {
+    10: Mask(FIRST),
+    14: Mask(SECOND),
+    15: Lift(),
+    17: Mask(THIRD),
+    26: Compact(),
+    29: Mask(AFTER, (FIRST, THIRD)),
+}
+
+
+def network():
+    """Return a network with two groups of channels."""
+    torch.manual_seed(3)
+    hidden = (nn.Linear(16, 24), nn.BatchNorm1d(24), nn.ReLU(), nn.Dropout(0.2), nn.Linear(24, 12), nn.ReLU())
+    return nn.Sequential(*hidden, nn.Linear(12, 4))
+
+
+def groups_of(model):
+    """Return the groups of the network as `find_groups` does, without the second that importing it takes."""
+    wide, narrow = (tuple((unit,) for unit in range(model[at].out_features)) for at in (0, 4))
+    return (
+        UnitGroup(
+            name="0",
+            kind=UnitKind.CHANNEL,
+            channels=1,
+            slices=(
+                TensorSlice("0.bias", 0, wide, Role.PRODUCES),
+                TensorSlice("0.weight", 0, wide, Role.PRODUCES),
+                TensorSlice("1.bias", 0, wide),
+                TensorSlice("1.weight", 0, wide),
+                TensorSlice("4.weight", 1, wide, Role.READS),
+            ),
+            buffers=(TensorSlice("1.running_mean", 0, wide), TensorSlice("1.running_var", 0, wide)),
+            norms=(TensorSlice("1", 0, wide),),
+        ),
+        UnitGroup(
+            name="4",
+            kind=UnitKind.CHANNEL,
+            channels=1,
+            slices=(
+                TensorSlice("4.bias", 0, narrow, Role.PRODUCES),
+                TensorSlice("4.weight", 0, narrow, Role.PRODUCES),
+                TensorSlice("6.weight", 1, narrow, Role.READS),
+            ),
+        ),
+    )
+
+
+@functools.cache
+def found_by(mask):
+    """Return what an analysis of the network finds."""
+    with torch.random.fork_rng():
+        model, example = network().eval(), (torch.zeros(12, 16),)
+        earlier = [plan_of(model, groups_of(model), dict(one), example) for one in mask.gone]
+        if earlier:
+            remove(model, joined(earlier, model).gone)
+        plan = plan_of(model, groups_of(model), dict(mask.chosen), example)
+    return pr.Analysis(
+        decision=PruningDecision.GO,
+        units=plan.units,
+        plan=plan.text,
+        sha256=plan.masks.sha256,
+        channels=sum(len(ones) for ones in plan.units.values()),
+        total=36,
+    )
+
+
+class Live(Trainer):
+    """The trainer of the run in this process."""
+
+    newest: Live | None = None
+
+    def __init__(self, *given, **more):
+        super().__init__(*given, **more)
+        Live.newest = self
+
+
+class Prunes:
+    """A task that gives the orders of a plan, and after a rollback those after its target again.
+
+    An order that must wait, because the masks before it are still watched, is given again after the next step. `also`
+    is called after each step, after its order. `given`: so many orders were given before, by another trainer. `cycles`:
+    the numbers that the masks shall have, in their order.
+    """
+
+    def __init__(self, plan=PLAN, also=lambda step: None, given=0, cycles=()):
+        self.plan, self.also, self.cycles = plan, also, list(cycles)
+        self.due = sorted(plan)[given:]
+        self.run: Tolaria | None = None
+        self._last = 0
+
+    def loss(self, model, batch):
+        return functional.cross_entropy(model(batch[0]), batch[1])
+
+    def evaluate(self, model, batch):
+        return {"loss": (functional.cross_entropy(model(batch[0]), batch[1], reduction="sum"), len(batch[1]))}
+
+    def on_step_end(self, model, step):
+        if step <= self._last:
+            self.due = [one for one in sorted(self.plan) if one >= step]
+        self._last = step
+        if self.due and self.due[0] <= step and not self._is_rerunning and self.give(self.plan[self.due[0]]):
+            self.due.pop(0)
+        self.also(step)
+
+    @property
+    def _is_rerunning(self):
+        return Live.newest._progress.rerunning
+
+    def give(self, planned):
+        """Give an order. Wait until it is recorded and sent, so that it acts at the next boundary. Return whether."""
+        match planned:
+            case Mask():
+                if self.is_watched():
+                    return False
+                self.analyze(planned)
+                assert ordered(self.run, pr.PruneApply())
+                kind = mk.MaskUnits
+            case Compact():
+                if self.is_watched():
+                    return False
+                assert ordered(self.run, pr.PruneCompact())
+                kind = mk.CompactModel
+            case Lift(action):
+                # The masks act, but that may not be recorded yet.
+                until(lambda: self.pruning.window is not None)
+                self.trip(self.pruning.window.cycle, action)
+                if action is WindowAction.ROLLBACK:
+                    self.plan = {}  # rejected masks are never applied again
+                    return True
+                kind = mk.ReleaseMasks
+        until(lambda: any(isinstance(one.order, kind) for one in state_of(self.run).boundary.waiting))
+        return True
+
+    def is_watched(self):
+        """Return whether masks are watched still. If the report of the window is sent, wait for its record."""
+        window, step = self.pruning.window, Live.newest.stepper.position.step
+        if window is not None and step > window.until_step and Live.newest.setup.pruner._due is None:
+            until(lambda: self.pruning.window is None)
+        return self.pruning.window is not None
+
+    @property
+    def pruning(self):
+        return state_of(self.run).pruning
+
+    def analyze(self, mask):
+        """Order an analysis, and answer it. Cycles are spent until the next one has the number that is wanted."""
+        wanted = self.cycles.pop(0) if self.cycles else 0
+        while self.pruning.cycles + 1 < wanted:
+            self.answer(why="it is not wanted")
+        self.answer(found=found_by(mask))
+
+    def answer(self, **reply):
+        assert ordered(self.run, pr.PruneAnalyze())
+        cycle = self.pruning.cycles
+        self.run._live._kernel.submit(AnalysisReply(cycle=cycle, **reply))
+        until(lambda: self.pruning.open is None)
+
+    def trip(self, cycle, action):
+        """Report that a limit is exceeded, as the trainer would."""
+        trip = Trip(threshold="memory_usage_threshold", limit=0.9, measured=0.95, action=action)
+        step = Live.newest.stepper.position.step
+        Live.newest._reporter.report(mk.PruneWatchReport(cycle=cycle, step=step, trips=(trip,), memory=0.95))
+
+
+def until(what):
+    """Wait until `what()` is true."""
+    limit = time.monotonic() + PATIENCE_S
+    while not what():
+        assert time.monotonic() < limit, what
+        time.sleep(0.001)
+
+
+def given_in(run_dir: Path) -> int:
+    """Return how many orders of the plan the journal of an earlier start holds, on the branch that goes on."""
+    given = to_step = 0
+    for one in events_of(run_dir) if (run_dir / "journal").exists() else ():
+        if isinstance(one, mk.MasksOrdered | mk.MasksReleaseOrdered | mk.CompactionOrdered):
+            given += 1
+        elif isinstance(one, rb.RollbackBegun):
+            to_step = one.to_step
+        elif isinstance(one, rb.RollbackPrepared):
+            # From here on the next start completes it.
+            given = sum(step < to_step for step in PLAN)
+    return given
+
+
+def wait_for_checkpoint(task, step):
+    """Make the steps after an epoch slow until its checkpoint is recorded, which happens at a boundary."""
+    newest = state_of(task.run).checkpoints.newest
+    if newest is None or newest.step < step // STEPS * STEPS:
+        time.sleep(0.5)
+
+
+def made(run_dir: Path, **options) -> Tolaria:
+    """Return a run that may be pruned, although nothing analyses it."""
+    live.require_no_pruning = lambda settings: None
+    live.Trainer = Live
+    return Tolaria({"tolaria": {**CONFIG["tolaria"], **QUICK, **options}}, run_dir=run_dir, accept_config=True)
+
+
+def train(run_dir: Path, task, *, model=None, epochs=EPOCHS, **options):
+    """Train a fresh network; return it."""
+    model = network() if model is None else model
+    task.run = made(run_dir, **options)
+    loaders = DataLoader(data(), 12, shuffle=True), DataLoader(data(48), 24)
+    assert task.run.train(model, *loaders, epochs, task=task).phase == "completed"
+    return model
+
+
+def acted(run_dir: Path):
+    """Return the events of orders that acted, in their order, on every branch."""
+    found = events_of(run_dir)
+    return [one for one in found if isinstance(one, mk.MasksApplied | mk.MasksReleased | mk.ModelCompacted)]
+
+
+def standing(run_dir: Path):
+    """Return those that acted on the branch that went on."""
+    found = []
+    for one in events_of(run_dir):
+        if isinstance(one, mk.MasksApplied | mk.MasksReleased | mk.ModelCompacted):
+            found.append(one)
+        elif isinstance(one, rb.RolledBack):
+            found = [each for each in found if each.number <= one.orders]
+    return found

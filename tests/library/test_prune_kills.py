@@ -1,0 +1,114 @@
+"""A run with masks, killed around its orders: it ends as one that nothing killed, with its orders at the same steps.
+
+A kill is SIGKILL at a named point: before an order is judged, when the model is cut and its optimizers are not, when an
+order acted and is not answered, and while its answer, a checkpoint, a restore or a rollback is under way.
+"""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+
+from tests.campaign.forks import Template
+from tests.everyday.killed import Kill, Program
+from tests.library.pruning import FULL, PLAN, Prunes, acted, standing, train
+from tests.library.seeds import pieces
+from tests.library.test_detection import events_of, of
+from tolariad.core.checkpoints import words as ck
+from tolariad.core.pruning import mask_words as mk
+from tolariad.core.rates import words as lr
+from tolariad.core.rollback import words as rb
+
+PROGRAM = str(Path(__file__).parent / "prune_program.py")
+OPTIONS = {**FULL, "ema": {"decay": 0.9}}
+ORDERED = [PLAN[step] for step in sorted(PLAN)]
+# How often a point is passed at most, in a run that is begun once.
+PASSES = {
+    "prune_order": 6,
+    "prune_cut": 1,
+    "prune_acted": 6,
+    "boundary": 32,
+    "gate": 28,
+    "step": 28,
+    "capture": 4,
+    "checkpoint_file": 16,
+    "publish": 4,
+}
+# Points that every start passes, because it restores a checkpoint and takes one at its end.
+ANEW = {"restore": 1, "capture": 1, "checkpoint_file": 3, "manifest": 1, "publish": 1}
+
+
+@pytest.fixture(scope="module")
+def template(tmp_path_factory):
+    with Template(tmp_path_factory.mktemp("template")) as started:
+        yield started
+
+
+def killed(tmp_path, template, kills, *arguments):
+    """Carry out the run with these kills; compare it with one whose orders were given at the same steps."""
+    program = Program(tmp_path / "killed", template, PROGRAM, *arguments)
+    program.carry_out(kills)
+    run_dir = tmp_path / "killed" / "run"
+    events = events_of(run_dir)
+    found = standing(run_dir)
+    assert len(found) == len(ORDERED), "each order acted once"
+    plan = {one.applied_before_step - 1: planned for one, planned in zip(found, ORDERED, strict=True)}
+    assert len(plan) == len(ORDERED)
+    cycles = [one.cycle for one in found if isinstance(one, mk.MasksApplied)]
+    train(tmp_path / "calm", Prunes(plan, cycles=cycles), **OPTIONS)
+    assert [one.applied_before_step for one in acted(tmp_path / "calm")] == [one.applied_before_step for one in found]
+
+    assert pieces(run_dir) == pieces(tmp_path / "calm")
+    assert all(one.first_difference is None for one in of(events, ck.RerunFinished))
+    assert of(events, ck.CheckpointUnfit) == []
+    assert of(events, lr.LrViolationDetected) == []
+    return events
+
+
+@pytest.mark.parametrize(
+    "kills",
+    [
+        # Before the first masks are judged; when the release acted and is not answered; amid the compaction.
+        [Kill("prune_order", 1, 0), Kill("prune_acted", 3, 0), Kill("prune_cut", 1, 0)],
+        # When a compaction acted; in the restore that repeats it; in the last checkpoint, of the compacted model.
+        [Kill("prune_acted", 5, 0), Kill("restore", 1, 0), Kill("publish", 1, 0)],
+    ],
+)
+def test_a_run_killed_around_orders_ends_as_one_that_was_not(tmp_path, template, kills):
+    """The second and third start repeat the orders that the journal holds, and obey those that wait."""
+    killed(tmp_path, template, kills)
+
+
+@pytest.mark.parametrize("point", ["rollback_commit"])
+def test_a_rollback_over_a_compaction_is_completed_after_a_kill(tmp_path, template, point):
+    """The next start begins at the target, whose model is wide and masked."""
+    events = killed(tmp_path, template, [Kill(point, 1, 0), Kill("prune_acted", 1, 0)], "back")
+    assert [one.step for one in of(events, rb.RolledBack)] == [24]
+
+
+@pytest.mark.torture
+@pytest.mark.parametrize("point", ["rollback_prepare", "rollback_commit", "rollback_confirm"])
+@pytest.mark.parametrize("number", range(5))
+def test_a_rollback_over_a_compaction_may_be_killed_anywhere(tmp_path, template, point, number, seed):
+    """In each phase, and once more at a drawn point of the next start."""
+    draw = random.Random(f"{seed} {point} {number}")
+    second = draw.choice(["prune_order", "prune_acted", *ANEW])
+    kills = [Kill(point, 1, draw.randrange(1000)), Kill(second, 1, draw.randrange(1000))]
+    print(f"seed {seed}, run {number}: {kills}")
+    killed(tmp_path, template, kills, "back")
+
+
+@pytest.mark.torture
+@pytest.mark.parametrize("number", range(60))
+def test_a_run_killed_at_drawn_points_ends_as_one_that_was_not(tmp_path, template, number, seed):
+    """One to three kills, each at a drawn point; the point of the first is dealt out evenly."""
+    draw = random.Random(f"{seed} {number}")
+    first = list(PASSES)[number % len(PASSES)]
+    kills = [Kill(first, draw.randint(1, PASSES[first]), draw.randrange(2000))]
+    for _ in range(draw.randrange(3)):
+        point = draw.choice(list(ANEW))
+        kills.append(Kill(point, draw.randint(1, ANEW[point]), draw.randrange(1000)))
+    print(f"seed {seed}, run {number}: {kills}")
+    killed(tmp_path, template, kills)

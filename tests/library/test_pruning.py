@@ -1,0 +1,233 @@
+"""Masks and compactions in a recorded run: it resumes and rolls back across them, to the bit of the undisturbed run."""
+
+from __future__ import annotations
+
+import functools
+import time
+
+import pytest
+import torch
+from safetensors import safe_open
+
+from tests.library.inside import ordered, state_of
+from tests.library.live_run import tolaria
+from tests.library.pruning import (
+    FIRST,
+    FULL,
+    PLAN,
+    QUICK,
+    Lift,
+    Mask,
+    Prunes,
+    acted,
+    given_in,
+    groups_of,
+    network,
+    train,
+    wait_for_checkpoint,
+)
+from tests.library.seeds import pieces
+from tests.library.test_detection import events_of, of
+from tests.library.test_library import bits
+from tolariad.core.checkpoints import words as ck
+from tolariad.core.health.quarantine_words import QuarantineAdded
+from tolariad.core.pruning import mask_words as mk
+from tolariad.core.pruning.verdict import WindowAction
+from tolariad.core.rates import words as lr
+from tolariad.core.rollback import words as rb
+from tolariad.trainer.pruning.shrink import shrink
+from tolariad.trainer.pruning.verify import find_groups
+
+VARIANTS = {
+    "plain": FULL,
+    "average": {**FULL, "ema": {"decay": 0.9}},
+    "in memory": {**QUICK, "ema": {"decay": 0.9}, "snapshots": {"every": 1, "watch_steps": 1}},
+}
+# Of the orders of the plan: which event, and the first update with it.
+ACTED = [
+    (mk.MasksApplied, 11),
+    (mk.MasksApplied, 15),
+    (mk.MasksReleased, 16),
+    (mk.MasksApplied, 18),
+    (mk.ModelCompacted, 27),
+    (mk.MasksApplied, 30),
+]
+
+
+class Stop(Exception):
+    """The exception that ends a trainer."""
+
+
+def test_the_groups_of_these_runs_are_those_that_an_analysis_finds():
+    """So that nothing else here needs torch-pruning: a trainer does not."""
+    pytest.importorskip("torch_pruning", reason="torch-pruning (extra `pruning`) is not installed")
+    model = network().eval()
+    assert groups_of(model) == find_groups(model, (torch.zeros(2, 16),)).groups
+
+
+def orders(run_dir):
+    return [(type(one), one.applied_before_step) for one in acted(run_dir)]
+
+
+def numbers_of(wide, narrow):
+    """Return the number of parameters of the network with layers of these widths."""
+    return (16 + 3) * wide + (wide + 1) * narrow + (narrow + 1) * 4
+
+
+@pytest.fixture(scope="module")
+def calm(tmp_path_factory):
+    """The last checkpoint of each variant's run that nothing disturbed."""
+    ended = {}
+
+    def calm_of(name, cycles=()):
+        if (name, cycles) not in ended:
+            run_dir = tmp_path_factory.mktemp("calm") / name.replace(" ", "-")
+            train(run_dir, Prunes(cycles=cycles), **VARIANTS[name])
+            assert orders(run_dir) == ACTED
+            ended[name, cycles] = pieces(run_dir)
+        return ended[name, cycles]
+
+    return calm_of
+
+
+def test_units_are_masked_lifted_and_removed_and_the_small_model_is_exported(tmp_path):
+    """Each order acts before the next update. What was exported fits into a model that is shrunk alike."""
+    model = train(tmp_path / "run", Prunes(), **VARIANTS["average"])
+    events = events_of(tmp_path / "run")
+
+    assert orders(tmp_path / "run") == ACTED
+    assert of(events, lr.LrViolationDetected) == []
+    assert [one.cycle for one in of(events, mk.MaskSetPassed)] == [1, 3, 4]
+    assert [one.cycle for one in of(events, mk.MaskSetRejected)] == [2]
+    (compacted,) = of(events, mk.ModelCompacted)
+    assert (compacted.parameters_before, compacted.parameters) == (numbers_of(24, 12), numbers_of(19, 9))
+    assert compacted.difference <= 1e-5
+    file = tmp_path / "model.safetensors"
+    assert "remove the same from the model first" in tolaria("export-weights", tmp_path / "run", "-o", file)
+    with safe_open(file, "pt") as opened:
+        metadata, tensors = opened.metadata(), {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118
+    again = network()
+    shrink(again, metadata["compactions"])
+    again.load_state_dict(tensors)
+    assert bits(again) == bits(model)
+
+
+@pytest.mark.parametrize(
+    ("name", "at"),
+    [
+        ("plain", 10),
+        ("plain", 14),
+        ("average", 16),
+        ("in memory", 18),
+        ("plain", 23),
+        ("average", 27),
+    ],
+)
+def test_a_run_that_died_ends_as_one_that_did_not(tmp_path, calm, name, at):
+    """The newest checkpoint contains some of the orders; the others act again at their steps."""
+    run_dir = tmp_path / "run"
+
+    def die(step):
+        if step == at:
+            raise Stop
+
+    with pytest.raises(Stop):
+        train(run_dir, Prunes(also=die), **VARIANTS[name])
+    train(run_dir, Prunes(given=given_in(run_dir)), **VARIANTS[name])
+    events = events_of(run_dir)
+
+    assert pieces(run_dir) == calm(name)
+    assert orders(run_dir) == ACTED
+    assert of(events, ck.CheckpointUnfit) == []
+    assert of(events, ck.CheckpointRejected) == []
+    assert all(one.first_difference is None for one in of(events, ck.RerunFinished))
+    assert of(events, lr.LrViolationDetected) == []
+
+
+@pytest.mark.parametrize(
+    ("at", "epoch", "again", "cycles", "dies"),
+    [
+        # The compaction is undone: the wide model has its masks again, and is compacted at the same step.
+        (28, 3, ACTED[4:], (), True),
+        # Masks are undone, of which others stay; and all of them.
+        (19, 2, ACTED[3:], (1, 2, 4, 5), False),
+        (12, 1, ACTED, (2, 3, 4, 5), True),
+    ],
+)
+def test_a_rollback_goes_over_masks_and_a_compaction(tmp_path, calm, at, epoch, again, cycles, dies):
+    """The orders after the target are given again. The end is the same, also if the trainer dies after that."""
+    run_dir, gone_back = tmp_path / "run", []
+    task = Prunes()
+
+    def back(step):
+        wait_for_checkpoint(task, step)
+        if step == at and not gone_back:
+            gone_back.append(step)
+            assert task.run.rollback(epoch)
+        elif gone_back and dies and step == 8 * epoch + 4:
+            raise Stop
+
+    task.also = back
+    if dies:
+        with pytest.raises(Stop):
+            train(run_dir, task, **VARIANTS["average"])
+        left = sum(one < 8 * epoch for one in PLAN) + sum(8 * epoch <= one <= 8 * epoch + 4 for one in PLAN)
+        train(run_dir, Prunes(given=left), **VARIANTS["average"])
+    else:
+        train(run_dir, task, **VARIANTS["average"])
+    events = events_of(run_dir)
+
+    assert [one.step for one in of(events, rb.RolledBack)] == [8 * epoch]
+    assert of(events, rb.RollbackAborted) == []
+    assert of(events, lr.LrViolationDetected) == []
+    assert all(one.first_difference is None for one in of(events, ck.RerunFinished))
+    assert orders(run_dir)[-len(again) :] == again
+    assert pieces(run_dir) == calm("average", cycles)
+
+
+@pytest.mark.parametrize(
+    ("first", "cycles"),
+    [
+        (27, ()),
+        (18, (1, 2, 4, 5)),
+        (11, (2, 3, 4, 5)),
+    ],
+)
+def test_a_rollback_in_memory_goes_over_masks_and_a_compaction(tmp_path, calm, first, cycles):
+    """To a snapshot from before update `first`, before which an order acted. No file is read."""
+    task, gone_back = Prunes(), []
+
+    def back(step):
+        if first - 3 <= step <= first + 1 and not gone_back:
+            time.sleep(0.1)  # a snapshot is hashed meanwhile, and kept at the next boundary
+        kept = [one.step for one in state_of(task.run).snapshots.promoted if first - 3 <= one.step < first]
+        if step == first + 1 and not gone_back:
+            gone_back.append(step)
+            assert kept
+            assert ordered(task.run, rb.Rollback(step=max(kept), tier=rb.Tier.FAST))
+
+    task.also = back
+    train(tmp_path / "run", task, **VARIANTS["in memory"])
+    events = events_of(tmp_path / "run")
+    (begun,), (done,) = of(events, rb.RollbackBegun), of(events, rb.RolledBack)
+
+    assert begun.tier is rb.Tier.FAST
+    assert done.step < first
+    assert of(events, rb.RollbackAborted) == []
+    assert of(events, lr.LrViolationDetected) == []
+    assert pieces(tmp_path / "run") == calm("in memory", cycles)
+
+
+def test_masks_that_prove_harmful_are_undone_by_a_rollback_that_blames_no_batch(tmp_path):
+    """The run goes back to the checkpoint before them, and ends as one in which nobody applied them."""
+    task = Prunes({12: Mask(FIRST), 13: Lift(WindowAction.ROLLBACK)})
+    task.also = functools.partial(wait_for_checkpoint, task)
+    model = train(tmp_path / "run", task, **VARIANTS["average"])
+    alone = train(tmp_path / "alone", Prunes({}), **VARIANTS["average"])
+    events = events_of(tmp_path / "run")
+    (rejected,), (done,) = of(events, mk.MaskSetRejected), of(events, rb.RolledBack)
+
+    assert (rejected.action, done.step) == (WindowAction.ROLLBACK, 8)
+    assert of(events, QuarantineAdded) == []
+    assert bits(model) == bits(alone)
+    assert pieces(tmp_path / "run").keys() == pieces(tmp_path / "alone").keys()

@@ -1,0 +1,162 @@
+"""Processes that answer requests of an analysis, rightly or not, for test_analyst.py: `python analysts.py NAME ...`."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import socket
+import struct
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from msgspec.structs import replace
+
+from tolariad import lifelines
+from tolariad.core.pruning.analysis import AnalysedGroup, AnalysisAnswer
+from tolariad.core.pruning.budget import UnitKind
+from tolariad.core.pruning.verdict import MaskMeasure, PruningDecision
+from tolariad.leyline import StructuralPruningResponse, pruning
+
+WIDTH = 200
+NAN = float("nan")
+
+
+def honest(request):
+    """Take the first two live units, and write the importance file."""
+    live = [unit for unit in range(WIDTH) if unit not in request.masked.get("conv", ())]
+    if request.output:
+        file = Path(option("--run"), request.output)
+        file.parent.mkdir(exist_ok=True)
+        file.write_bytes(b"scores")
+    return AnalysisAnswer(
+        cycle=request.cycle,
+        checkpoint=request.checkpoint,
+        decision=PruningDecision.GO,
+        measured=MaskMeasure(
+            accuracy_before=0.9, accuracy=0.9, gradient_norm_before=1.0, gradient_norm=1.0, layer_share=0.1
+        ),
+        groups=(AnalysedGroup(name="conv", kind=UnitKind.CHANNEL, width=WIDTH, channels=1),),
+        units={"conv": tuple(live[:2])},
+        scores={"conv": (0.25, 0.5)},
+        masks_sha256="0" * 64,
+        plan="{}",
+        estimator="fisher",
+        correlation=0.75,
+        sampled=16,
+        stability=0.5,
+        samples=1000,
+        refused=("out: its channels are outputs of the model",),
+        file_bytes=len(b"scores") if request.output else 0,
+        seconds=1.5,
+        cpu_seconds=1.0,
+    )
+
+
+def option(name):
+    return sys.argv[sys.argv.index(name) + 1]
+
+
+def hangs(*_):
+    time.sleep(600)
+
+
+def forks(*_):
+    """Leave children that hold the connection and the output open, and hang."""
+    for _ in range(5):
+        if os.fork() == 0:
+            time.sleep(600)
+    subprocess.Popen((sys.executable, "-S", "-c", "import time; time.sleep(600)", *sys.argv), close_fds=False)
+    time.sleep(600)
+
+
+def sends(data):
+    def act(connection, *_):
+        connection.sendall(data)
+        time.sleep(600)
+
+    return act
+
+
+def other_request(connection, request, _):
+    connection.sendall(pruning.framed(pruning.write_answer(honest(request), "another", "r")))
+    time.sleep(600)
+
+
+def twice(connection, request, request_id):
+    """Two sets of one group."""
+    message = StructuralPruningResponse.FromString(pruning.write_answer(honest(request), request_id, "r"))
+    message.analysis_result.units.append(message.analysis_result.units[0])
+    connection.sendall(pruning.framed(message.SerializeToString()))
+
+
+def fails(connection, _, request_id):
+    connection.sendall(pruning.framed(pruning.write_failure("The model cannot be analysed: no.", request_id, "r")))
+
+
+def without_file(request):
+    answer = honest(request)
+    Path(option("--run"), request.output).unlink()
+    return answer
+
+
+def of(**fields):
+    return lambda request: replace(honest(request), **fields)
+
+
+def measured(**fields):
+    return lambda request: replace(honest(request), measured=replace(honest(request).measured, **fields))
+
+
+# Answers that are complete, but must be refused.
+LIES = {
+    "another checkpoint": of(checkpoint="c000099"),
+    "another cycle": of(cycle=77),
+    "an unknown group": of(units={"dense": (0, 1)}, scores={"dense": (0.1, 0.2)}),
+    "a unit out of range": of(units={"conv": (0, WIDTH)}),
+    "a masked unit": of(units={"conv": (8, 9)}),
+    "a rejected unit": of(units={"conv": (0, 50)}),
+    "unordered units": of(units={"conv": (3, 1)}),
+    "a score that is NaN": of(scores={"conv": (0.1, NAN)}),
+    "too few scores": of(scores={"conv": (0.1,)}),
+    "a correlation that is NaN": of(correlation=NAN),
+    "an accuracy that is NaN": measured(accuracy=NAN),
+    "a hidden drop": measured(accuracy=0.5),
+    "more than the budget": of(units={"conv": tuple(range(11, 31))}, scores={"conv": (0.1,) * 20}),
+    "no hash": of(masks_sha256="0"),
+    "a narrower group": of(groups=(AnalysedGroup(name="conv", kind=UnitKind.CHANNEL, width=5, channels=1),)),
+    "no groups, but units": of(groups=()),
+    "a doubt without a reason": of(decision=PruningDecision.CONDITIONAL_GO, units={}, scores={}),
+    "no file": without_file,
+}
+ACTS = {
+    "hangs": hangs,
+    "hangs in C": lambda *_: ctypes.PyDLL(None).sleep(600),
+    "exits": lambda *_: sys.exit(3),
+    "segfaults": lambda *_: ctypes.string_at(0),
+    "forks children": forks,
+    "garbage": sends(os.urandom(4096)),
+    "four gigabytes": sends(struct.pack("<I", 0xFFFFFFFF)),
+    "half an answer": lambda connection, *_: connection.sendall(struct.pack("<I", 100) + b"half"),
+    "no message": sends(struct.pack("<I", 3) + b"\xff\xff\xff"),
+    "another request": other_request,
+    "one group twice": twice,
+    "says why not": fails,
+}
+
+
+def main():
+    name = sys.argv[1]
+    lifelines.become_helper(int(option("--parent-pid")), int(option("--socket-fd")))
+    with socket.socket(fileno=int(option("--socket-fd"))) as connection, connection.makefile("rb") as stream:
+        request, request_id = pruning.read_request(stream.read(pruning.length_of(stream.read(pruning.LENGTH_BYTES))))
+        if name in ACTS:
+            ACTS[name](connection, request, request_id)
+            return
+        answer = LIES.get(name, honest)(request)
+        connection.sendall(pruning.framed(pruning.write_answer(answer, request_id, "r")))
+
+
+if __name__ == "__main__":
+    main()

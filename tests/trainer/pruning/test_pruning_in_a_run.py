@@ -1,0 +1,280 @@
+"""Masks and compactions in a run: they act at their steps, and a run that was cut short ends as one that was not."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from msgspec.structs import replace
+
+from tests.trainer.pruning.in_a_run import (
+    AFTER,
+    EPOCHS,
+    FIRST,
+    GRACE,
+    LIFE,
+    SECOND,
+    TASK,
+    WINDOW,
+    compaction,
+    fixed_masks,
+    masks,
+    release,
+    scripted,
+)
+from tests.trainer.pruning.training import masked_values
+from tests.trainer.tasks import pruned
+from tolariad.core.boundary.words import BoundaryOrderReport
+from tolariad.core.checkpoints.words import RerunReport
+from tolariad.core.pruning.mask_words import (
+    MasksAppliedReport,
+    MasksReleasedReport,
+    ModelCompactedReport,
+    PruneWatchReport,
+)
+from tolariad.core.rates.words import AuditReport, RateViolationReport
+from tolariad.core.seeds.stages import Stage
+from tolariad.core.seeds.words import MoveSeed
+from tolariad.trainer.errors import SetupRefused
+from tolariad.trainer.pruning.plan import joined
+from tolariad.trainer.seeds import find_blueprint
+
+pytest.importorskip("torch_pruning", reason="torch-pruning (extra `pruning`) is not installed")
+
+
+@pytest.fixture
+def configure(configured):
+    return lambda name="Pruned", **more: configured(
+        f"{TASK}:{name}",
+        **{"batch_size": 5, "ema": {"decay": 0.9}, "audit": {"every_steps": 1}, **more},
+    )
+
+
+@pytest.fixture
+def trained(daemon_in, configure):
+    """Train with the orders of a script; each cut ends a trainer after that step. Return daemon and last setup."""
+
+    def train(name, *cuts, task="Pruned", life=LIFE, orders=(), epochs=EPOCHS, **more):
+        kind = getattr(pruned, task).kind
+        daemon = daemon_in(name, epochs, script_orders=scripted(life, kind), waiting=orders)
+        for cut in cuts:
+            daemon.exit_after_step = cut
+            daemon.train_here(configure(task, **more))
+            assert daemon.last_step >= cut
+        setup = daemon.train_here(configure(task, **more))
+        assert daemon.ended
+        assert all(one.first_difference is None for one in daemon.reports if isinstance(one, RerunReport))
+        assert [one for one in daemon.reports if isinstance(one, AuditReport | RateViolationReport)] == []
+        return daemon, setup
+
+    return train
+
+
+def test_masked_weights_are_zero_until_they_are_removed(trained):
+    """In the model, the average and every moment, to the bit; the compacted model trains on, and is masked again."""
+    _, setup = trained("run")
+    held = setup.pruner.masked[-1].plan.masks
+
+    assert [one.cycle for one in setup.pruner.masked] == [4]
+    assert (setup.model.first.out_features, setup.model.last.out_features, setup.model.head.in_features) == (11, 9, 9)
+    names = {id(one): name for name, one in setup.model.named_parameters()}
+    state = setup.optimizer.state
+    for tensors in (
+        dict(setup.model.named_parameters()),
+        setup.average.tensors,
+        {names[id(one)]: entries["exp_avg"] for one, entries in state.items()},
+        {names[id(one)]: entries["exp_avg_sq"] for one, entries in state.items()},
+    ):
+        found = masked_values(tensors, held)
+        assert found
+        assert all(not one.count_nonzero() for one in found)
+    assert setup.model.last.weight.count_nonzero() > 20
+
+
+@pytest.mark.parametrize("cuts", [(2,), (5,), (9, 12), (13,), (15, 21), (10, 19, 25), (22,), (27,)])
+def test_a_run_that_was_cut_short_ends_as_one_that_was_not(trained, cuts):
+    """Its checkpoints lie before and after masks, a release and a compaction; each trainer goes on from one."""
+    assert trained("cut", *cuts)[0].files("end") == trained("calm")[0].files("end")
+
+
+@pytest.mark.parametrize(
+    ("task", "options"),
+    [
+        ("Clips", {}),
+        ("Parts", {}),
+        ("Updates", {}),
+        ("Cautious", {}),
+        ("Seeded", {}),
+        ("Pruned", {"accumulate": 2, "batch_size": 3, "epochs": 4}),
+        ("Pruned", {"precision": "bf16"}),
+        ("Pruned", {"precision": "fp16"}),
+        ("Pruned", {"ema": {}}),
+        ("Pruned", {"optimizer": {"name": "sgd", "momentum": 0.9, "weight_decay": 0.01}}),
+    ],
+)
+def test_other_ways_to_train_resume_with_masks_too(trained, task, options):
+    """A task that clips, several optimizers, several updates in a step, accumulation, half precision, no average."""
+    calm = trained("calm", task=task, **options)[0]
+    assert trained("cut", 9, 15, 21, task=task, **options)[0].files("end") == calm.files("end")
+
+
+def of(daemon, kind):
+    """Return the reports of a kind."""
+    return [one for one in daemon.reports if type(one) is kind]
+
+
+def test_new_orders_act_before_the_next_update_and_say_what_they_did(trained):
+    """The answers hold all that a re-run needs: the same orders in a script give the same run."""
+    new = (
+        masks(1, FIRST, cause=101),
+        masks(2, SECOND, cause=102),
+        release(2, cause=103),
+        masks(3, SECOND, cause=104),
+        compaction(3, FIRST, SECOND, recorded=False, cause=105),
+        masks(4, AFTER, gone=[[FIRST, SECOND]], cause=106),
+    )
+    daemon, setup = trained("new", life=(), orders=new)
+    applied, released, (compacted,) = (
+        of(daemon, kind) for kind in (MasksAppliedReport, MasksReleasedReport, ModelCompactedReport)
+    )
+
+    assert [(one.order, one.applied_before_step) for one in applied] == [(101, 1), (102, 1), (104, 1), (106, 1)]
+    # 3 rows of 6 + 1 numbers, their norm's scale and shift; 2 rows of 16 + 1; columns of the layers that read them.
+    assert applied[0].parameters == 3 * (7 + 2) + (2 * 17 + 3 * 10) + 2 * 3
+    assert [one.parameters for one in released] == [applied[1].parameters]
+    assert compacted.removal == compaction(3, FIRST, SECOND).removal
+    assert compacted.parameters_before == sum(one.numel() for one in pruned.Body().parameters())
+    assert compacted.parameters == sum(one.numel() for one in setup.model.parameters())
+    assert compacted.bytes < compacted.bytes_before
+    assert compacted.step_s > 0.0 < compacted.step_s_before
+    assert compacted.difference <= 1e-5
+    recorded = tuple((1, make) for _, make in LIFE)
+    assert daemon.files("end") == trained("again", life=recorded)[0].files("end")
+
+
+def wrong(order, **fields):
+    """Return the order with other fields."""
+    return replace(order, **fields)
+
+
+GOOD = masks(1, FIRST, cause=101)
+REFUSED = {
+    "no plan": ([wrong(GOOD, plan="{}")], "the text is no plan of units"),
+    "other units": ([wrong(GOOD, units={"first": (1,)})], "its plan is of other units"),
+    "another hash": ([wrong(GOOD, sha256="0" * 64)], "the masks of its units have SHA-256"),
+    "another shape": ([masks(1, AFTER, gone=[[FIRST]], cause=101)], "the model has changed its shape since"),
+    "masked already": (
+        [GOOD, masks(2, {"first": (4, 11)}, cause=102)],
+        "unit 11 of first is masked already, by cycle 1",
+    ),
+    "a whole layer": (
+        [masks(1, {"last": range(6)}, cause=101), masks(2, {"last": range(6, 12)}, cause=102)],
+        "head.weight: its mask covers all of dimension 1",
+    ),
+    "unknown optimizer": ([GOOD], "first.weight cannot be masked: the state of Own is not known", "Foreign"),
+    "not masked": ([release(1, cause=101)], "masked: none"),
+    "not the newest": ([GOOD, masks(2, SECOND, cause=102), release(1, cause=103)], "has not the newest masks"),
+    "nothing to remove": ([compaction(1, FIRST, recorded=False, cause=101)], "no unit is masked"),
+    "others are masked": (
+        [GOOD, compaction(1, SECOND, recorded=False, cause=102)],
+        "other units are masked than those that it names",
+    ),
+    "fixed": (
+        [fixed_masks(), wrong(compaction(1, FIRST, recorded=False), cause=102)],
+        "the units of first can be masked but not removed: it is so",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_an_order_that_does_not_fit_changes_nothing(trained, name):
+    """It is refused with a sentence, and the run ends as one in which nobody gave it."""
+    orders, why, *task = REFUSED[name]
+    task = task[0] if task else "Pruned"
+    daemon, _ = trained("run", life=(), orders=tuple(orders), task=task)
+    (refused,) = [one for one in daemon.reports if getattr(one, "refused", "")]
+
+    assert why in refused.refused
+    assert refused.order == orders[-1].cause
+    without = trained("calm", life=(), orders=tuple(orders[:-1]), task=task)[0]
+    assert daemon.files("end") == without.files("end")
+
+
+class Germinated(pruned.Slotted):
+    """With a seed, through which the graph is traced."""
+
+    def __init__(self):
+        super().__init__()
+        self.slot.plant(find_blueprint("bottleneck").build(torch.zeros(5, 12)))
+        self.slot.enter(Stage.FOSSILIZED)
+
+
+def test_a_seed_that_is_not_fossilised_is_never_masked_or_cut_around(trained):
+    """Masks of its parameters are refused, and so is a compaction while it grows."""
+    move = MoveSeed(
+        slot="s",
+        stage=Stage.GERMINATED,
+        number=1,
+        blueprint="bottleneck",
+        example=(5, 12),
+        dtype="float32",
+        cause=100,
+    )
+    one = {"first": (2,)}
+    orders = (
+        masks(1, {"slot.seed.branch.0": (0,)}, kind=Germinated, cause=201),
+        masks(2, one, kind=Germinated, cause=202),
+        compaction(2, one, kind=Germinated, recorded=False, cause=203),
+    )
+    daemon, setup = trained("run", life=((1, lambda kind, cause: move),), orders=orders, task="Seeded")
+    answers = {answer.order: answer.refused for answer in daemon.reports if isinstance(answer, BoundaryOrderReport)}
+
+    assert "belongs to the seed in slot s, which is not fossilised" in answers[201]
+    assert answers[202] == ""
+    assert "slot s holds a seed that is not a part of the model yet" in answers[203]
+    assert [one.cycle for one in setup.pruner.masked] == [2]
+
+
+def test_after_a_compaction_a_slot_waits_for_its_new_input(trained):
+    """A seed of the old width would not fit: the next one is built for the shape that the slot then gets."""
+    chosen = {"last": (0, 7)}
+    life = ((12, lambda kind, cause: masks(1, chosen, kind=kind, cause=cause)),)
+    life += ((13, lambda kind, cause: compaction(1, chosen, kind=kind, cause=cause)),)
+    _, setup = trained("run", life=life, task="Seeded")
+    (plot,) = setup.garden.plots.values()
+
+    assert plot.input_shape == (5, 10)
+
+
+def test_growth_after_masks_keeps_them_on_their_units(trained):
+    """What the layer grows is live; the masked units stay 0, in the columns that they got too."""
+    life = LIFE[:2]
+    _, setup = trained("run", life=life, task="Grows")
+    model, held = setup.model, setup.pruner.masked
+
+    assert model.head.weight.shape == (3, 15)
+    found = masked_values(dict(model.named_parameters()), joined([one.plan for one in held], model).masks)
+    assert all(not one.count_nonzero() for one in found)
+    assert model.last.weight[12:].count_nonzero() > 20
+    assert setup.pruner.displaced["weight:last.weight:0"].shape == (1, 16)
+    assert setup.pruner.displaced["weight:head.weight:1"].count_nonzero()
+
+
+def test_growth_that_moves_masked_units_is_refused(trained):
+    """The masks would lie on other units. The model stays as it was."""
+    with pytest.raises(SetupRefused, match=r"last\.weight is not 0 any more where it is masked; units are masked"):
+        trained("run", life=LIFE[:2], task="Turns")
+
+
+# -- the safety window -------------------------------------------------------------------------------------------------
+
+
+def test_the_safety_window_is_reported_once(trained):
+    """When its updates are made, or as soon as a limit is exceeded; never in a re-run."""
+    life = ((4, lambda kind, cause: masks(1, FIRST, kind=kind, cause=cause)),)
+    daemon, setup = trained("run", 6, 15, life=life)
+    (found,) = of(daemon, PruneWatchReport)
+
+    assert (found.cycle, found.step) == (1, 3 + GRACE + WINDOW)
+    assert found.trips == ()
+    assert found.norm_ratio > 0.0
+    assert setup.pruner.window.last == found.step

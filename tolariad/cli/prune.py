@@ -1,0 +1,123 @@
+"""`tolaria prune status|analyze|apply|compact|disable|enable`: structured pruning of a run's model."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from tolariad.cli import output, runs
+from tolariad.cli.errors import Exit
+from tolariad.cli.orders import Parameters, sends, takes_run
+from tolariad.core.phrases import counted
+from tolariad.forensics.words import safe
+
+if TYPE_CHECKING:
+    from tolariad.control.pruning import PruneTable
+
+
+@click.group(invoke_without_command=True)
+@click.pass_context
+def prune(context: click.Context) -> int | None:
+    """Show what is pruned; analyse, mask and remove channels.
+
+    Without a command, show the status of the run that the options before `prune` name, or of the only live one.
+    """
+    return context.invoke(status) if context.invoked_subcommand is None else None
+
+
+@prune.command("status")
+@click.argument("run", required=False)
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@runs.takes_target
+def status(target: runs.Target, *, as_json: bool = False) -> int:
+    """Show phase, budget, the newest analysis, masks in force, and the safety window of RUN."""
+    table = target.ask("PruneStatus", _folded)
+    if as_json:
+        output.put_json(table)
+        return Exit.DONE
+    for line in _lines(table):
+        output.put(safe(line))
+    return Exit.DONE
+
+
+def _folded(journal: Path) -> PruneTable:
+    from tolariad.control.pruning import prune_table
+
+    return prune_table(runs.folded(journal))
+
+
+def _lines(table: Mapping[str, Any]) -> Iterator[str]:
+    why = f": {table['why']}" if table["why"] else ""
+    yield f"phase    {table['phase']} after epoch {table['epoch']}{why}"
+    limits = f"a cycle may prune {table['budget']:.0%}, all of them {table['cap']:.0%}"
+    yield f"share    {table['share']:.2%} pruned; {limits}"
+    if table["total"] is not None:
+        yield f"channels {table['total']}: {table['masked']} masked, {table['removed']} removed"
+    rejected = f", {counted(table['rejected'], 'set')} of masks rejected" if table["rejected"] else ""
+    failed = f", {table['failures']} failed in a row" if table["failures"] else ""
+    open_ = f", cycle {table['analyzing']} is being analysed" if table["analyzing"] is not None else ""
+    yield f"cycles   {table['cycles']}{open_}{failed}{rejected}"
+    if (found := table["found"]) is not None:
+        yield from _found(found)
+    for one in table["masks"]:
+        what = f"{counted(one['channels'], 'channel')} in {counted(one['layers'], 'layer')}"
+        yield f"masks    of cycle {one['cycle']} from step {one['step']}: {what}"
+    if (window := table["window"]) is not None:
+        yield f"watched  cycle {window['cycle']} until step {window['until_step']}; before it is {window['checkpoint']}"
+
+
+def _found(found: Mapping[str, Any]) -> Iterator[str]:
+    figures = "".join(f", {name} {found[name]:.2f}" for name in ("correlation", "stability") if found[name] is not None)
+    what = f"{counted(found['channels'], 'channel')} of {found['checkpoint']} (epoch {found['epoch']}){figures}"
+    yield f"analysis cycle {found['cycle']}: {found['decision']}, {what}"
+    for reason in found["reasons"]:
+        yield f"         {reason}"
+    if not found["applicable"] and found["why"]:
+        yield f"         not to be applied: {found['why']}"
+
+
+@prune.command()
+@takes_run
+@sends("PruneAnalyze")
+def analyze() -> Parameters:
+    """Analyse the newest checkpoint beside the training. Nothing is masked."""
+    return {}
+
+
+@prune.command()
+@takes_run
+@click.option("--cycle", type=click.IntRange(min=1), help="Only if the newest analysis is that of this cycle.")
+@sends("PruneApply")
+def apply(*, cycle: int | None) -> Parameters:
+    """Mask the channels that the newest analysis found, at the next step boundary.
+
+    They are watched afterwards. If they prove harmful, the run goes back to the checkpoint before them, or lifts them.
+    """
+    return {"cycle": cycle}
+
+
+@prune.command()
+@takes_run
+@sends("PruneCompact")
+def compact() -> Parameters:
+    """Remove all masked channels from the model, at the next step boundary. It becomes smaller."""
+    return {}
+
+
+@prune.command()
+@takes_run
+@sends("PruneDisable")
+def disable() -> Parameters:
+    """Analyse and mask nothing from now on. Masks that are in force stay."""
+    return {}
+
+
+@prune.command()
+@takes_run
+@sends("PruneEnable")
+def enable() -> Parameters:
+    """Follow the configured schedule again, and close the breaker that failed cycles have opened."""
+    return {}

@@ -1,0 +1,164 @@
+"""What clients see of pruning: phase, the newest cycle, masks in force, the safety window.
+
+A pure function of the folded state.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from tolariad.core.plain import finite
+from tolariad.core.pruning import ask
+from tolariad.core.pruning.schedule import budget_at, cap_at
+from tolariad.core.pruning.units import count_of
+
+if TYPE_CHECKING:
+    from tolariad.core.pruning.parts_slice import Found, MaskedSet
+    from tolariad.core.pruning.slice import Pruning
+    from tolariad.core.state import RunState
+
+
+class PruneFound(msgspec.Struct, frozen=True, kw_only=True):
+    """The newest analysis. `applicable`: `PruneApply` would be accepted; if not, `why` says what stands in the way.
+
+    `correlation`: rank correlation of the importance with the measured change of the loss. `stability`: with the last
+    ranking. `spread`: of the accuracy in repeated validations.
+    """
+
+    cycle: int
+    checkpoint: str
+    epoch: int
+    phase: str
+    decision: str
+    reasons: tuple[str, ...]
+    channels: int
+    estimator: str
+    correlation: float | None
+    stability: float | None
+    accuracy: float | None
+    spread: float | None
+    seconds: float
+    applicable: bool
+    why: str | None
+
+
+class PruneMasks(msgspec.Struct, frozen=True, kw_only=True):
+    """The masks of one cycle that are in force, from update `step` on."""
+
+    cycle: int
+    step: int
+    channels: int
+    units: int
+    layers: int
+    parameters: int
+
+
+class PruneWindow(msgspec.Struct, frozen=True, kw_only=True):
+    """The safety window: the trainer judges updates up to `until_step`. `checkpoint`: the one before the masks."""
+
+    cycle: int
+    since_step: int
+    until_step: int
+    checkpoint: str
+    accuracy_before: float | None
+
+
+class PruneTable(msgspec.Struct, frozen=True, kw_only=True):
+    """Pruning as of the last event. `why`: the reason of DISABLED.
+
+    `share` of the channels before any pruning (`total`, absent until an analysis counted them) are masked or removed.
+    `budget`, `cap`: of one cycle, and of all together, in this epoch. `analyzing`: the cycle that is open. `failures`:
+    in a row. `rejected`: masks that proved harmful.
+    """
+
+    phase: str
+    why: str | None
+    epoch: int
+    total: int | None
+    masked: int
+    removed: int
+    share: float
+    budget: float
+    cap: float
+    cycles: int
+    analyzing: int | None
+    failures: int
+    failures_max: int | None
+    rejected: int
+    importance_bytes: int
+    found: PruneFound | None
+    masks: tuple[PruneMasks, ...]
+    window: PruneWindow | None
+
+
+def prune_table(state: RunState) -> PruneTable:
+    """Return what is known of pruning in this state."""
+    pruning, plan, epoch = state.pruning, state.run.policy.prune, state.progress.epoch_finished
+    return PruneTable(
+        phase=ask.phase_of(state).name,
+        why=ask.why_disabled(state) or None,
+        epoch=epoch,
+        total=pruning.total or None,
+        masked=sum(one.channels for one in pruning.sets),
+        removed=pruning.removed_channels,
+        share=pruning.share,
+        budget=budget_at(plan, epoch) if plan is not None else 0.0,
+        cap=cap_at(plan, epoch) if plan is not None else 0.0,
+        cycles=pruning.cycles,
+        analyzing=pruning.open.cycle if pruning.open is not None else None,
+        failures=pruning.failures,
+        failures_max=plan.failures if plan is not None else None,
+        rejected=len(pruning.rejected),
+        importance_bytes=sum(one.size for one in pruning.files),
+        found=_found(state, pruning.found) if pruning.found is not None else None,
+        masks=tuple(map(_masks, pruning.sets)),
+        window=_window(pruning),
+    )
+
+
+def _found(state: RunState, found: Found) -> PruneFound:
+    ordered = ask.masks(state)
+    refused = ordered.why if isinstance(ordered, ask.NotPruned) else None
+    return PruneFound(
+        cycle=found.cycle,
+        checkpoint=found.checkpoint,
+        epoch=found.epoch,
+        phase=found.phase.name,
+        decision=found.decision.name,
+        reasons=found.reasons,
+        channels=found.channels,
+        estimator=found.estimator,
+        correlation=finite(found.correlation),
+        stability=finite(found.stability),
+        accuracy=finite(found.accuracy),
+        spread=finite(found.spread),
+        seconds=found.seconds,
+        applicable=refused is None,
+        why=refused,
+    )
+
+
+def _masks(one: MaskedSet) -> PruneMasks:
+    return PruneMasks(
+        cycle=one.cycle,
+        step=one.applied_before_step,
+        channels=one.channels,
+        units=count_of(one.units),
+        layers=len(one.units),
+        parameters=one.parameters,
+    )
+
+
+def _window(pruning: Pruning) -> PruneWindow | None:
+    window = pruning.window
+    if window is None:
+        return None
+    return PruneWindow(
+        cycle=window.cycle,
+        since_step=window.since_step,
+        until_step=window.until_step,
+        checkpoint=window.pinned,
+        accuracy_before=finite(window.accuracy_before),
+    )

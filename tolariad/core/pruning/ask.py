@@ -1,0 +1,293 @@
+"""Questions about pruning: the phase, whether a cycle is due, and whether masks or a compaction may be ordered.
+
+Promises: every answer is a function of the folded state. A refusal is a sentence that says what stands in the way, and
+what to do. The schedule and operators get the same answers.
+"""
+
+from __future__ import annotations
+
+from math import isfinite
+from typing import Final, Protocol, TypeAlias
+
+import msgspec
+
+from tolariad.core.architecture.slice import CHANGES_MAX, HasArchitecture
+from tolariad.core.boundary.slice import WAITING_MAX, HasBoundary
+from tolariad.core.checkpoints.catalogue_slice import CatalogueEntry
+from tolariad.core.checkpoints.slice import HasCheckpoints
+from tolariad.core.health.slice import HasHealth
+from tolariad.core.pruning import mask_words as mk
+from tolariad.core.pruning import words as pr
+from tolariad.core.pruning.parts_slice import Found, OpenCycle
+from tolariad.core.pruning.phase import PruningPhase, is_due_since, phase_at
+from tolariad.core.pruning.plan import PrunePlan
+from tolariad.core.pruning.schedule import budget_at, cap_at, channels_allowed
+from tolariad.core.pruning.slice import HasPruning, Pruning, avoided
+from tolariad.core.pruning.units import fault_of
+from tolariad.core.pruning.verdict import PruningDecision
+from tolariad.core.rollback.slice import HasRollbacks
+from tolariad.core.run.slice import HasRun, Phase
+from tolariad.core.seeds.slice import HasSeeds
+from tolariad.core.seeds.stages import PLANTED, Stage
+from tolariad.core.stability import BreakerState
+from tolariad.core.steps.slice import HasProgress
+
+
+class HasPhase(HasRun, HasProgress, HasPruning, Protocol):
+    """The slices that the phase follows from."""
+
+
+class Reads(HasPhase, HasCheckpoints, HasBoundary, HasRollbacks, HasHealth, HasArchitecture, HasSeeds, Protocol):
+    """The slices that orders of pruning depend on."""
+
+
+class NotPruned(msgspec.Struct, frozen=True):
+    """An order is refused: an error of the interface, and the reason."""
+
+    error: str
+    why: str
+
+
+_ORDERS: Final = (mk.MaskUnits, mk.ReleaseMasks, mk.CompactModel)
+_OFF: Final = "`prune.enabled` is false in the configuration; set it to true and start the run again"
+
+
+# -- the phase ---------------------------------------------------------------------------------------------------------
+
+
+def breaker_of(state: HasPhase) -> BreakerState:
+    """Return the breaker of pruning. It opens after so many failed cycles in a row, and an operator closes it."""
+    plan = state.run.policy.prune
+    is_open = plan is not None and state.pruning.failures >= plan.failures
+    return BreakerState.OPEN if is_open else BreakerState.CLOSED
+
+
+def phase_of(state: HasPhase, epoch: int | None = None) -> PruningPhase:
+    """Return the phase after `epoch` epochs; None: those that have ended."""
+    plan = state.run.policy.prune
+    if plan is None:
+        return PruningPhase.DISABLED
+    ended = state.progress.epoch_finished if epoch is None else epoch
+    return phase_at(plan, ended, breaker_of(state), state.pruning.override)
+
+
+def why_disabled(state: HasPhase) -> str:
+    """Return why the phase is DISABLED, as a clause; "" if it is another."""
+    plan, pruning = state.run.policy.prune, state.pruning
+    if plan is None:
+        return _OFF
+    if phase_of(state) is not PruningPhase.DISABLED:
+        return ""
+    if not plan.morphogenesis:
+        return "`enable_morphogenetic` is false in the configuration: nothing may change the model"
+    if breaker_of(state) is BreakerState.OPEN:
+        failed = f"{pruning.failures} cycles failed in a row, the last because {_clause(pruning.why_failed)}"
+        return f"{failed}; `tolaria prune enable` closes the breaker"
+    if pruning.override is PruningPhase.DISABLED:
+        return "an operator disabled it; `tolaria prune enable` follows the schedule again"
+    return f"pruning ends after epoch {plan.last_epoch} (`prune.last_epoch`)"
+
+
+def _clause(why: str) -> str:
+    return why.rstrip(".") or "of an unknown reason"
+
+
+# -- cycles ------------------------------------------------------------------------------------------------------------
+
+
+def due_cycle(state: Reads, entry: CatalogueEntry) -> pr.PruneCycleBegun | None:
+    """Return the cycle that is due at this new checkpoint, or None."""
+    plan, epoch = state.run.policy.prune, entry.epoch - 1
+    # Most runs prune nothing: this answer comes first.
+    if plan is None or state.run.phase is not Phase.RUNNING or not entry.is_target:
+        return None
+    phase = phase_of(state, epoch)
+    if not is_due_since(plan, epoch, state.pruning.last_epoch, phase) or starts_nothing(state) or busy(state):
+        return None
+    return _begun(state, plan, entry, pr.CycleReason.SCHEDULE)
+
+
+def analysis(state: Reads) -> pr.PruneCycleBegun | NotPruned:
+    """Return the event that begins an ordered cycle with the newest checkpoint, or why there is none."""
+    plan, entry = state.run.policy.prune, state.checkpoints.newest
+    if refused := _refused(state):
+        return refused
+    if entry is None or plan is None:
+        return NotPruned("NotFound", "there is no checkpoint to analyse; `tolaria checkpoint` takes one")
+    if why := busy(state):
+        return NotPruned("Refused", why)
+    return _begun(state, plan, entry, pr.CycleReason.ORDERED)
+
+
+def _begun(state: Reads, plan: PrunePlan, entry: CatalogueEntry, reason: pr.CycleReason) -> pr.PruneCycleBegun:
+    epoch = entry.epoch - 1
+    # Before pruning begins, an analysis tries what the first cycle would do.
+    scheduled = max(epoch, plan.transition_epoch + 1)
+    return pr.PruneCycleBegun(
+        cycle=state.pruning.cycles + 1,
+        checkpoint=entry.id,
+        step=entry.step,
+        epoch=epoch,
+        phase=phase_of(state, epoch),
+        share=budget_at(plan, scheduled),
+        cap=cap_at(plan, scheduled),
+        pruned=state.pruning.pruned,
+        reason=reason,
+    )
+
+
+def analysis_of(state: Reads, opened: OpenCycle, entry: CatalogueEntry) -> pr.AnalyzeCheckpoint:
+    """Return the effect of a cycle that was begun."""
+    pruning, plan = state.pruning, state.run.policy.prune
+    seeds = state.seeds.seeds.values()
+    return pr.AnalyzeCheckpoint(
+        cycle=opened.cycle,
+        checkpoint=entry.ref,
+        epoch=opened.epoch,
+        phase=opened.phase,
+        share=opened.share,
+        cap=opened.cap,
+        pruned=pruning.pruned,
+        masked=pruning.masked,
+        removed=pruning.removed,
+        avoid=avoided(pruning),
+        protected=tuple(sorted(one.slot for one in seeds if one.stage in PLANTED - {Stage.FOSSILIZED})),
+        former=pruning.files[-1].file if pruning.files else "",
+        importance=f"importance/p{opened.cycle:06d}.safetensors",
+        limit_s=plan.timeout_s if plan is not None else PrunePlan().timeout_s,
+    )
+
+
+def fault_of_analysis(found: pr.Analysis, opened: OpenCycle, pruning: Pruning) -> str:
+    """Return why a result cannot be used, as a clause; "" if it can."""
+    numbers = (found.accuracy, found.accuracy_masked, found.spread, found.correlation, found.stability, found.seconds)
+    if not all(one is None or isfinite(one) for one in numbers):
+        return "it contains a number that is not finite"
+    if fault := fault_of(found.units):
+        return fault
+    if len(msgspec.msgpack.encode(found.units)) + len(found.plan) > pr.UNITS_BYTES_MAX:
+        return f"its units take more than {pr.UNITS_BYTES_MAX} bytes"
+    if bool(found.units) != bool(found.channels) or (found.units and not found.sha256):
+        return "its units and their number do not agree"
+    allowed = channels_allowed(opened.share, opened.cap, found.total, pruning.pruned)
+    most = allowed // 2 if found.decision is PruningDecision.CONDITIONAL_GO else allowed
+    if found.decision is not PruningDecision.NO_GO and found.channels > most:
+        return f"it chose {found.channels} channels, and {most} are allowed"
+    if masked := next((name for name, ones in found.units.items() if _overlap(pruning, name, ones)), None):
+        return f"it chose units of {masked} that are masked already"
+    return ""
+
+
+def _overlap(pruning: Pruning, name: str, units: tuple[int, ...]) -> bool:
+    return any(not set(units).isdisjoint(one.units.get(name, ())) for one in pruning.sets)
+
+
+# -- masks and compaction ----------------------------------------------------------------------------------------------
+
+
+def masks(state: Reads, cycle: int = 0) -> mk.MasksOrdered | NotPruned:
+    """Return the event that orders the masks of the newest analysis, or why there is none."""
+    plan, found = state.run.policy.prune, state.pruning.found
+    if refused := _refused(state):
+        return refused
+    if found is None or plan is None:
+        return NotPruned("NotFound", "nothing was analysed yet; `tolaria prune analyze` does it")
+    if why := _not_maskable(state, found, cycle) or busy(state):
+        return NotPruned("Refused", why)
+    doubtful = found.decision is PruningDecision.CONDITIONAL_GO
+    return mk.MasksOrdered(
+        cycle=found.cycle,
+        units=found.units,
+        sha256=found.sha256,
+        plan=found.plan,
+        checkpoint=found.checkpoint,
+        grace_steps=plan.grace_steps,
+        window_steps=plan.window_steps * (2 if doubtful else 1),
+        channels=found.channels,
+        total=found.total,
+        spread=found.spread,
+    )
+
+
+def _not_maskable(state: Reads, found: Found, cycle: int) -> str:
+    plan, pruning = state.run.policy.prune, state.pruning
+    if cycle not in (0, found.cycle):
+        return f"the newest analysis is of cycle {found.cycle}, not {cycle}"
+    if found.void:
+        return f"the units of cycle {found.cycle} cannot be masked any more: {found.void}"
+    if found.decision is PruningDecision.NO_GO:
+        return f"the validation of cycle {found.cycle} refused its masks: {' '.join(found.reasons)}"
+    if not found.units:
+        return f"cycle {found.cycle} found nothing to mask"
+    if pruning.is_rejected(found.sha256):
+        return f"the masks of cycle {found.cycle} were rejected before"
+    if plan is not None and phase_of(state) is PruningPhase.VALIDATION_ONLY:
+        return f"the run only analyses until epoch {plan.transition_epoch} (`pruning_phase_transition_epoch`)"
+    if plan is not None:
+        cap = cap_at(plan, state.progress.epoch_finished)
+        # The schedule's caps rise, but a rollback may lead to an earlier epoch.
+        if found.channels > channels_allowed(1.0, cap, found.total, pruning.pruned):
+            return f"more than {cap:.0%} of the channels would be pruned, which is the cap of this epoch"
+    return ""
+
+
+def compaction(state: Reads) -> mk.CompactionOrdered | NotPruned:
+    """Return the event that orders the removal of all masked units, or why there is none."""
+    pruning = state.pruning
+    if state.run.policy.prune is None:
+        return NotPruned("Refused", _OFF)
+    if why := starts_nothing(state) or busy(state):
+        return NotPruned(*_phase_or_refused(state), why)
+    if not pruning.sets:
+        return NotPruned("Refused", "no unit is masked, so there is nothing to remove")
+    waiting = sum(1 for _ in state.boundary.of_kind(mk.CompactModel))
+    if len(state.architecture.changes) + waiting >= CHANGES_MAX:
+        return NotPruned("Refused", f"the model has changed {CHANGES_MAX} times, which is the most that a run records")
+    return mk.CompactionOrdered(cycle=pruning.sets[-1].cycle, units=pruning.masked)
+
+
+# -- reasons -----------------------------------------------------------------------------------------------------------
+
+_Error: TypeAlias = tuple[str]
+
+
+def _refused(state: Reads) -> NotPruned | None:
+    """Return why nothing at all can be ordered of pruning, or None."""
+    if why := why_disabled(state):
+        return NotPruned("Refused", why)
+    if why := starts_nothing(state):
+        return NotPruned(*_phase_or_refused(state), why)
+    return None
+
+
+def _phase_or_refused(state: Reads) -> _Error:
+    return ("Refused",) if state.run.phase in (Phase.RUNNING, Phase.RECOVERING, Phase.PAUSED) else ("WrongPhase",)
+
+
+def starts_nothing(state: Reads) -> str:
+    """Return why nothing new may be started, or ""."""
+    if state.run.phase not in (Phase.RUNNING, Phase.RECOVERING, Phase.PAUSED):
+        return f"the run is {state.run.phase.value}; this needs one that trains"
+    if state.checkpoints.is_ending or state.rollbacks.open is not None or state.rollbacks.asked is not None:
+        return "the run is going back or ending"
+    if state.stability.conservative:
+        return f"the run is in conservative mode and starts nothing new: {state.stability.why}"
+    if (pressure := state.overruns.memory) is not None:
+        return f"memory is short ({pressure.budget}), so nothing new is started; `tolaria status` shows it"
+    if state.checkpoints.exhausted or state.disk.low is not None:
+        return "the space for checkpoints is used up, so nothing new is started; `tolaria status` shows it"
+    return ""
+
+
+def busy(state: Reads) -> str:
+    """Return what of pruning is under way, or "". One thing happens at a time."""
+    pruning = state.pruning
+    if pruning.open is not None:
+        return f"cycle {pruning.open.cycle} is being analysed; its result comes first"
+    if any(isinstance(one.order, _ORDERS) for one in state.boundary.waiting):
+        return "an order of pruning waits for its step boundary already"
+    if pruning.window is not None:
+        return f"the masks of cycle {pruning.window.cycle} are being watched, until step {pruning.window.until_step}"
+    if len(state.boundary.waiting) >= WAITING_MAX:
+        return f"{WAITING_MAX} orders wait for their boundary already"
+    return ""

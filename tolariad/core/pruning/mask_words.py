@@ -1,0 +1,322 @@
+"""Masks on a run's path: applied at a boundary, watched, released or rejected, and at last removed by a compaction.
+
+Three kinds of boundary orders: MaskUnits, ReleaseMasks, CompactModel. After MasksApplied a safety window is open. It
+ends in MaskSetPassed or MaskSetRejected, or with a rollback to a state without the masks.
+
+Promises: every event that acted holds what a re-run or a restart needs to do the same without an analysis.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, ClassVar
+
+from tolariad.core.base import Bytes, CallerId, Event, Hex, Report, Seconds, Step
+from tolariad.core.boundary.words import (
+    BoundaryOrder,
+    BoundaryOrderAborted,
+    BoundaryOrderActed,
+    BoundaryOrderGiven,
+    BoundaryOrderReport,
+)
+from tolariad.core.bounds import COUNT_MAX, TEXT_CHARACTERS_MAX, unit
+from tolariad.core.pruning.units import Units
+from tolariad.core.pruning.verdict import Trip, WindowAction
+from tolariad.core.pruning.words import Channels, Cycle, Plan
+
+Parameters = Annotated[int, unit("parameters", 0, COUNT_MAX)]
+Steps = Annotated[int, unit("optimizer updates", 0, COUNT_MAX)]
+Removal = Annotated[str, unit("a JSON object, its keys sorted", 0, TEXT_CHARACTERS_MAX)]
+
+
+# -- masks -------------------------------------------------------------------------------------------------------------
+
+
+class MaskUnits(BoundaryOrder, frozen=True, kw_only=True):
+    """To the trainer: mask the units of a cycle, all or none, and watch the updates after it.
+
+    `units`: indices in the model as it is, without those masked before. `sha256`: of the masks of these units by
+    parameter; if the trainer's differ, it refuses. `plan`: as in Analysis. `checkpoint`: the one that was analysed.
+    `grace_steps` updates are not judged; the `window_steps` after them are.
+    """
+
+    cycle: Cycle
+    units: Units
+    sha256: Hex
+    plan: Plan = ""
+    checkpoint: str = ""
+    grace_steps: Steps = 0
+    window_steps: Steps = 0
+
+
+class MasksOrdered(BoundaryOrderGiven, frozen=True, kw_only=True):
+    """Masks were ordered. It ends in exactly one of MasksApplied and MasksAborted. Fields as in MaskUnits.
+
+    `channels`: how many the units are; `total`: of the model before any pruning. `spread`: of repeated validations, as
+    the analysis found it.
+    """
+
+    ORDER: ClassVar[str] = "PruneApply"
+
+    cycle: Cycle
+    units: Units
+    sha256: Hex
+    plan: Plan = ""
+    checkpoint: str = ""
+    grace_steps: Steps = 0
+    window_steps: Steps = 0
+    channels: Channels = 0
+    total: Channels = 0
+    spread: float = 0.0
+    id: CallerId = ""
+
+    @property
+    def order(self) -> MaskUnits:
+        """Return the order for the trainer, without its cause."""
+        return MaskUnits(
+            cycle=self.cycle,
+            units=self.units,
+            sha256=self.sha256,
+            plan=self.plan,
+            checkpoint=self.checkpoint,
+            grace_steps=self.grace_steps,
+            window_steps=self.window_steps,
+        )
+
+
+class MasksApplied(BoundaryOrderActed, frozen=True, kw_only=True):
+    """Masks are in force from update `applied_before_step` on. Fields as in MasksOrdered.
+
+    `pinned`: the checkpoint before the masks, to which the run goes back if they prove harmful. `accuracy_before`: of
+    the last validation. `parameters`: how many parameters of the model these masks cover. `by`, `reason`: who ordered
+    it. `number` counts the boundary orders that acted, from 1.
+    """
+
+    cycle: Cycle
+    units: Units
+    sha256: Hex
+    applied_before_step: Step
+    number: int
+    plan: Plan = ""
+    checkpoint: str = ""
+    pinned: str = ""
+    grace_steps: Steps = 0
+    window_steps: Steps = 0
+    channels: Channels = 0
+    total: Channels = 0
+    accuracy_before: float | None = None
+    spread: float = 0.0
+    parameters: Parameters = 0
+    model_hash: Hex = ""
+    by: str = ""
+    reason: str = ""
+
+    @property
+    def order(self) -> MaskUnits:
+        """Return the order that a re-run must obey for the same masks, with its cause."""
+        return MaskUnits(
+            cycle=self.cycle,
+            units=self.units,
+            sha256=self.sha256,
+            plan=self.plan,
+            checkpoint=self.checkpoint,
+            grace_steps=self.grace_steps,
+            window_steps=self.window_steps,
+            cause=self.cause,
+        )
+
+
+class MasksAborted(BoundaryOrderAborted, frozen=True, kw_only=True):
+    """Ordered masks were not applied: they do not fit the model as it is now. Nothing was changed."""
+
+    cycle: Cycle
+    why: str
+
+
+class MasksAppliedReport(BoundaryOrderReport, frozen=True, kw_only=True):
+    """The answer to MaskUnits that acts. Fields as in MasksApplied."""
+
+    parameters: Parameters = 0
+    model_hash: Hex = ""
+
+
+# -- the safety window -------------------------------------------------------------------------------------------------
+
+
+class PruneWatchReport(Report, frozen=True, kw_only=True):
+    """What was measured in the safety window of `cycle`, once: when a limit is exceeded, else when the window ends.
+
+    `step`: the newest update that was judged. `norm_ratio`: median gradient norm, relative to that before the masks.
+    `speed_ratio`: speed of training, relative. `memory`: share of the memory in use. None: not measured.
+    """
+
+    cycle: Cycle
+    step: Step
+    trips: tuple[Trip, ...] = ()
+    norm_ratio: float | None = None
+    speed_ratio: float | None = None
+    memory: float | None = None
+
+
+class PruneWatched(Event, frozen=True, kw_only=True):
+    """The safety window of `cycle` is measured. Fields as in PruneWatchReport."""
+
+    cycle: Cycle
+    step: Step
+    trips: tuple[Trip, ...] = ()
+    norm_ratio: float | None = None
+    speed_ratio: float | None = None
+    memory: float | None = None
+
+
+class MaskSetPassed(Event, frozen=True, kw_only=True):
+    """The masks of `cycle` stay: no limit was exceeded in their safety window. Failures are counted anew.
+
+    `accuracy_before` and `accuracy`: of the validations before and after the masks; None: there was none.
+    """
+
+    cycle: Cycle
+    accuracy_before: float | None = None
+    accuracy: float | None = None
+
+
+class MaskSetRejected(Event, frozen=True, kw_only=True):
+    """The masks of `cycle` proved harmful and are never applied again. It counts for the breaker of pruning.
+
+    RELEASE: they are lifted at the next boundary, and weights stay. ROLLBACK: the run goes back to `checkpoint`.
+    """
+
+    cycle: Cycle
+    sha256: Hex
+    trips: tuple[Trip, ...]
+    action: WindowAction
+    checkpoint: str = ""
+    why: str = ""
+
+
+# -- release -----------------------------------------------------------------------------------------------------------
+
+
+class ReleaseMasks(BoundaryOrder, frozen=True, kw_only=True):
+    """To the trainer: lift the masks of `cycle`. The masked weights get the numbers that they had before."""
+
+    cycle: Cycle
+
+
+class MasksReleaseOrdered(BoundaryOrderGiven, frozen=True, kw_only=True):
+    """The release of masks was ordered. It ends in exactly one of MasksReleased and MasksReleaseAborted."""
+
+    cycle: Cycle
+    why: str = ""
+
+    @property
+    def order(self) -> ReleaseMasks:
+        """Return the order for the trainer, without its cause."""
+        return ReleaseMasks(cycle=self.cycle)
+
+
+class MasksReleased(BoundaryOrderActed, frozen=True, kw_only=True):
+    """The masks of `cycle` are lifted. Update `applied_before_step` is the first one without them."""
+
+    cycle: Cycle
+    applied_before_step: Step
+    number: int
+    parameters: Parameters = 0
+
+    @property
+    def order(self) -> ReleaseMasks:
+        """Return the order that a re-run must obey, with its cause."""
+        return ReleaseMasks(cycle=self.cycle, cause=self.cause)
+
+
+class MasksReleaseAborted(BoundaryOrderAborted, frozen=True, kw_only=True):
+    """Masks could not be lifted, and stay."""
+
+    cycle: Cycle
+    why: str
+
+
+class MasksReleasedReport(BoundaryOrderReport, frozen=True, kw_only=True):
+    """The answer to ReleaseMasks that acts. `parameters`: how many parameters of the model the masks covered."""
+
+    parameters: Parameters = 0
+
+
+# -- compaction --------------------------------------------------------------------------------------------------------
+
+
+class CompactModel(BoundaryOrder, frozen=True, kw_only=True):
+    """To the trainer: remove the masked `units`. They are all that are masked; if others are, it refuses.
+
+    `cycle`: the newest cycle of these masks. `removal`: what the trainer recorded of it. A re-run gets the recorded one
+    and removes the same without tracing the model; otherwise it is "".
+    """
+
+    cycle: Cycle
+    units: Units
+    removal: Removal = ""
+
+
+class CompactionOrdered(BoundaryOrderGiven, frozen=True, kw_only=True):
+    """A compaction was ordered. It ends in exactly one of ModelCompacted and CompactionAborted."""
+
+    ORDER: ClassVar[str] = "PruneCompact"
+
+    cycle: Cycle
+    units: Units
+    id: CallerId = ""
+
+    @property
+    def order(self) -> CompactModel:
+        """Return the order for the trainer, without its cause."""
+        return CompactModel(cycle=self.cycle, units=self.units)
+
+
+class ModelCompacted(BoundaryOrderActed, frozen=True, kw_only=True):
+    """The masked units are removed, and update `applied_before_step` is the first one of the smaller model.
+
+    It is an entry of the architecture ledger, `prune.compact`, with `removal` as arguments: what is needed to remove
+    the same from the model as the task builds it. `channels`: how many were removed. `bytes`: of parameters, buffers
+    and optimizer state. `step_s`: a forward and backward pass, measured on copies. `difference`: greatest difference of
+    the outputs.
+    """
+
+    cycle: Cycle
+    units: Units
+    removal: Removal
+    applied_before_step: Step
+    number: int
+    channels: Channels = 0
+    parameters_before: Parameters = 0
+    parameters: Parameters = 0
+    bytes_before: Bytes = 0
+    bytes: Bytes = 0
+    step_s_before: Seconds | None = None
+    step_s: Seconds | None = None
+    difference: float = 0.0
+    by: str = ""
+    reason: str = ""
+
+    @property
+    def order(self) -> CompactModel:
+        """Return the order that a re-run must obey for the same model, with its cause."""
+        return CompactModel(cycle=self.cycle, units=self.units, removal=self.removal, cause=self.cause)
+
+
+class CompactionAborted(BoundaryOrderAborted, frozen=True, kw_only=True):
+    """The masked units were not removed. Masks and model are as before."""
+
+    cycle: Cycle
+    why: str
+
+
+class ModelCompactedReport(BoundaryOrderReport, frozen=True, kw_only=True):
+    """The answer to CompactModel that acts. Fields as in ModelCompacted."""
+
+    removal: Removal = ""
+    parameters_before: Parameters = 0
+    parameters: Parameters = 0
+    bytes_before: Bytes = 0
+    bytes: Bytes = 0
+    step_s_before: Seconds | None = None
+    step_s: Seconds | None = None
+    difference: float = 0.0

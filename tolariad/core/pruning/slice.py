@@ -1,0 +1,334 @@
+"""Pruning as recorded in the journal: slice, apply table.
+
+Invariants: at most one cycle is open, and at most one safety window. No number of a cycle is used twice, even after a
+rollback. `sets`, `removed` and `pruned` are those that the training of the current branch contains: a rollback takes
+back what its target does not contain, as the number of boundary orders tells. Rejected sets, failures and an operator's
+order stay.
+"""
+
+from __future__ import annotations
+
+from math import isfinite
+from typing import Final, Protocol
+
+import msgspec
+from msgspec.structs import replace
+
+from tolariad.core.base import Actor, ApplyTable, Cause, Event, storable
+from tolariad.core.boundary.slice import WAITING_MAX
+from tolariad.core.pruning import mask_words as mk
+from tolariad.core.pruning import words as pr
+from tolariad.core.pruning.parts_slice import (
+    Found,
+    ImportanceFile,
+    MaskedSet,
+    OpenCycle,
+    Ordered,
+    Past,
+    Rejected,
+    Window,
+)
+from tolariad.core.pruning.phase import PruningPhase
+from tolariad.core.pruning.units import Units, joined, renumbered, without
+from tolariad.core.pruning.verdict import PruningDecision
+from tolariad.core.rates.slice import GivenBy
+from tolariad.core.rollback import words as rb
+from tolariad.core.steps import words as sv
+
+REJECTED_MAX: Final = 64
+FILES_MAX: Final = 1000
+
+
+class Pruning(msgspec.Struct, frozen=True):
+    """Slice of RunState.
+
+    `cycles`: how many were begun. `last_epoch`: the epoch of the last one that the schedule began. `found`: the newest
+    analysis. `sets`: masks in force, oldest first; `removed`: units that compactions removed, by group; `past`: the
+    same after each order of this line. `total`: channels before any pruning, as last found; 0: not known.
+    `override`: an operator's order. `failures`: failed cycles in a row. `ordered`: of the masks that were ordered
+    last. `given_by`: who gave the waiting orders.
+    """
+
+    cycles: int = 0
+    last_epoch: int = 0
+    open: OpenCycle | None = None
+    found: Found | None = None
+    sets: tuple[MaskedSet, ...] = ()
+    removed: dict[str, int] = {}
+    removed_channels: int = 0
+    past: tuple[Past, ...] = ()
+    window: Window | None = None
+    rejected: tuple[Rejected, ...] = ()
+    failures: int = 0
+    why_failed: str = ""
+    override: PruningPhase | None = None
+    total: int = 0
+    files: tuple[ImportanceFile, ...] = ()
+    ordered: Ordered = Ordered()
+    given_by: tuple[GivenBy, ...] = ()
+
+    @property
+    def pruned(self) -> int:
+        """Return how many channels are masked or removed."""
+        return self.removed_channels + sum(one.channels for one in self.sets)
+
+    @property
+    def masked(self) -> Units:
+        """Return all units that are masked, by group."""
+        return joined(one.units for one in self.sets)
+
+    @property
+    def share(self) -> float:
+        """Return the share of the channels that is masked or removed."""
+        return self.pruned / self.total if self.total > 0 else 0.0
+
+    @property
+    def needed(self) -> frozenset[str]:
+        """Return the checkpoints that must stay: the one being analysed, and the one before masks being watched."""
+        names = {self.open.checkpoint} if self.open is not None else set()
+        return frozenset(names | ({self.window.pinned} if self.window is not None else set())) - {""}
+
+    def set_of(self, cycle: int) -> MaskedSet | None:
+        """Return the masks of this cycle, if they are in force."""
+        return next((one for one in self.sets if one.cycle == cycle), None)
+
+    def is_rejected(self, sha256: str) -> bool:
+        """Return whether these masks proved harmful before."""
+        return any(one.sha256 == sha256 for one in self.rejected)
+
+    def giver(self, cause: int) -> GivenBy:
+        """Return who gave the waiting order with this cause."""
+        return next((one for one in self.given_by if one.cause == cause), GivenBy(cause, "", ""))
+
+
+class HasPruning(Protocol):
+    """A state with this slice."""
+
+    @property
+    def pruning(self) -> Pruning:
+        """Return cycles, masks and the safety window."""
+
+
+# -- cycles ------------------------------------------------------------------------------------------------------------
+
+
+def _begun(s: Pruning, e: pr.PruneCycleBegun, at: Cause) -> Pruning:
+    opened = OpenCycle(e.cycle, at, e.checkpoint, e.epoch, e.phase, e.share, e.cap, e.reason, former_epoch=s.last_epoch)
+    last = storable(e.epoch) if e.reason is pr.CycleReason.SCHEDULE else s.last_epoch
+    return replace(s, cycles=max(s.cycles, storable(e.cycle)), open=opened, last_epoch=last)
+
+
+def _analyzed(s: Pruning, e: pr.PruneAnalyzed, at: Cause) -> Pruning:
+    opened = s.open
+    if opened is None:
+        return s
+    found = Found(
+        cycle=e.cycle,
+        cause=at,
+        epoch=opened.epoch,
+        phase=opened.phase,
+        reason=opened.reason,
+        checkpoint=opened.checkpoint,
+        decision=e.decision,
+        reasons=e.reasons,
+        units=e.units,
+        plan=e.plan,
+        sha256=e.sha256,
+        channels=e.channels,
+        total=e.total,
+        spread=e.spread,
+        correlation=e.correlation,
+        stability=e.stability,
+        accuracy=e.accuracy,
+        estimator=e.estimator,
+        seconds=e.seconds,
+    )
+    files = s.files
+    if e.importance:
+        files = (*files, ImportanceFile(e.cycle, e.importance, e.importance_size, e.wall))[-FILES_MAX:]
+    is_active = opened.phase is PruningPhase.ACTIVE_PRUNING
+    if e.decision is PruningDecision.NO_GO and is_active:
+        s = _failed(s, e.reasons[0] if e.reasons else "the masks were refused")
+    elif not is_active:
+        s = replace(s, failures=0, why_failed="")
+    return replace(s, open=None, found=found, total=e.total or s.total, files=files)
+
+
+def _failed(s: Pruning, why: str) -> Pruning:
+    return replace(s, failures=s.failures + 1, why_failed=why)
+
+
+def _cycle_failed(s: Pruning, e: pr.PruneCycleFailed, _: Cause) -> Pruning:
+    return _failed(replace(s, open=None), e.why)
+
+
+def _cancelled(s: Pruning, _: pr.PruneCycleCancelled, __: Cause) -> Pruning:
+    return s if s.open is None else replace(s, open=None, last_epoch=s.open.former_epoch)
+
+
+def _importance_removed(s: Pruning, e: pr.ImportanceRemoved, _: Cause) -> Pruning:
+    return replace(s, files=tuple(one for one in s.files if one.file != e.file))
+
+
+def _disabled(s: Pruning, _: pr.PruneDisabled, __: Cause) -> Pruning:
+    return replace(s, override=PruningPhase.DISABLED)
+
+
+def _enabled(s: Pruning, _: pr.PruneEnabled, __: Cause) -> Pruning:
+    return replace(s, override=None, failures=0, why_failed="")
+
+
+# -- masks -------------------------------------------------------------------------------------------------------------
+
+
+def _given(s: Pruning, e: Event, at: Cause) -> Pruning:
+    actor = e.actor or Actor()
+    return replace(s, given_by=(*s.given_by, GivenBy(at.seq, actor.program, actor.reason))[-WAITING_MAX:])
+
+
+def _masks_given(s: Pruning, e: mk.MasksOrdered, at: Cause) -> Pruning:
+    return replace(_given(s, e, at), ordered=Ordered(e.channels, e.total, e.spread))
+
+
+def _ended(s: Pruning, cause: int) -> Pruning:
+    return replace(s, given_by=tuple(one for one in s.given_by if one.cause != cause))
+
+
+def _void(s: Pruning, why: str) -> Pruning:
+    return s if s.found is None or s.found.void else replace(s, found=replace(s.found, units={}, plan="", void=why))
+
+
+def _changed(s: Pruning, number: int) -> Pruning:
+    """Remember what is in force after this order."""
+    return replace(s, past=(*s.past, Past(storable(number), s.sets, s.removed, s.removed_channels)))
+
+
+def _applied(s: Pruning, e: mk.MasksApplied, _: Cause) -> Pruning:
+    number, step = storable(e.number), storable(e.applied_before_step)
+    applied = MaskedSet(e.cycle, number, e.units, e.sha256, e.channels, e.parameters, step)
+    window = Window(
+        cycle=e.cycle,
+        sha256=e.sha256,
+        number=number,
+        since_step=step,
+        grace_steps=e.grace_steps,
+        until_step=storable(step + e.grace_steps + e.window_steps - 1),
+        pinned=e.pinned,
+        accuracy_before=e.accuracy_before,
+        spread=e.spread,
+    )
+    s = replace(s, sets=(*s.sets, applied), window=window, total=e.total or s.total)
+    return _void(_ended(_changed(s, e.number), e.cause), "its masks were applied")
+
+
+def _not_applied(s: Pruning, e: mk.MasksAborted, _: Cause) -> Pruning:
+    return _failed(_void(_ended(s, e.cause), e.why), e.why)
+
+
+def _watched(s: Pruning, e: mk.PruneWatched, _: Cause) -> Pruning:
+    if s.window is None or s.window.cycle != e.cycle:
+        return s
+    return replace(s, window=replace(s.window, is_watched=True))
+
+
+def _validated(s: Pruning, e: sv.ValidationFinished, _: Cause) -> Pruning:
+    window, accuracy = s.window, e.metrics.get("accuracy")
+    if window is None or accuracy is None or not isfinite(accuracy) or e.step < window.since_step + window.grace_steps:
+        return s
+    return replace(s, window=replace(window, accuracy=accuracy))
+
+
+def _passed(s: Pruning, _: mk.MaskSetPassed, __: Cause) -> Pruning:
+    return replace(s, window=None, failures=0, why_failed="")
+
+
+def _rejected(s: Pruning, e: mk.MaskSetRejected, _: Cause) -> Pruning:
+    held = s.set_of(e.cycle)
+    one = Rejected(e.cycle, e.sha256, held.units if held else {}, e.why)
+    return _failed(replace(s, window=None, rejected=(*s.rejected, one)[-REJECTED_MAX:]), e.why)
+
+
+def _released(s: Pruning, e: mk.MasksReleased, _: Cause) -> Pruning:
+    window = None if s.window is not None and s.window.cycle == e.cycle else s.window
+    s = replace(s, sets=tuple(one for one in s.sets if one.cycle != e.cycle), window=window)
+    return _void(_ended(_changed(s, e.number), e.cause), "masks were lifted since")
+
+
+def _release_ended(s: Pruning, e: mk.MasksReleaseAborted, _: Cause) -> Pruning:
+    return _ended(s, e.cause)
+
+
+def _compacted(s: Pruning, e: mk.ModelCompacted, _: Cause) -> Pruning:
+    gone = {name: s.removed.get(name, 0) + len(units) for name, units in e.units.items()}
+    channels = sum(one.channels for one in s.sets)
+    s = replace(
+        s,
+        sets=(),
+        removed={**s.removed, **gone},
+        removed_channels=s.removed_channels + channels,
+        rejected=tuple(replace(one, units=renumbered(one.units, e.units)) for one in s.rejected),
+        window=None,
+    )
+    return _void(_ended(_changed(s, e.number), e.cause), "the model was compacted since")
+
+
+def _not_compacted(s: Pruning, e: mk.CompactionAborted, _: Cause) -> Pruning:
+    return _ended(s, e.cause)
+
+
+def _rolled_back(s: Pruning, e: rb.RolledBack, _: Cause) -> Pruning:
+    """Take back the masks and compactions that the target does not contain."""
+    ended = max(0, storable(e.epoch) - 1)
+    s = _void(replace(s, last_epoch=min(s.last_epoch, ended)), "the run went back since")
+    held = tuple(one for one in s.past if one.number <= (e.orders or 0))
+    if len(held) == len(s.past):
+        return s if s.window is None else replace(s, window=_again(s.window, e.step))
+    was = held[-1] if held else Past(0, (), {}, 0)
+    is_left = s.window is not None and all(one.number < s.window.number for one in held)
+    rejected = s.rejected
+    if was.removed != s.removed:
+        # The indices of rejected units are of the smaller model.
+        rejected = tuple(replace(one, units={}) for one in rejected)
+    return replace(
+        s,
+        past=held,
+        sets=was.sets,
+        removed=was.removed,
+        removed_channels=was.removed_channels,
+        window=None if is_left or s.window is None else _again(s.window, e.step),
+        rejected=rejected,
+    )
+
+
+def _again(window: Window, step: int) -> Window:
+    """Return the window after a rollback to a place within it: it is judged once more."""
+    return window if step > window.until_step else replace(window, is_watched=False, accuracy=None)
+
+
+def avoided(s: Pruning) -> Units:
+    """Return the live units of rejected sets."""
+    return without(joined(one.units for one in s.rejected), s.masked)
+
+
+APPLY: Final[ApplyTable] = {
+    pr.PruneCycleBegun: _begun,
+    pr.PruneAnalyzed: _analyzed,
+    pr.PruneCycleFailed: _cycle_failed,
+    pr.PruneCycleCancelled: _cancelled,
+    pr.ImportanceRemoved: _importance_removed,
+    pr.PruneDisabled: _disabled,
+    pr.PruneEnabled: _enabled,
+    mk.MasksOrdered: _masks_given,
+    **dict.fromkeys((mk.MasksReleaseOrdered, mk.CompactionOrdered), _given),
+    mk.MasksApplied: _applied,
+    mk.MasksAborted: _not_applied,
+    mk.PruneWatched: _watched,
+    sv.ValidationFinished: _validated,
+    mk.MaskSetPassed: _passed,
+    mk.MaskSetRejected: _rejected,
+    mk.MasksReleased: _released,
+    mk.MasksReleaseAborted: _release_ended,
+    mk.ModelCompacted: _compacted,
+    mk.CompactionAborted: _not_compacted,
+    rb.RolledBack: _rolled_back,
+}

@@ -1,0 +1,152 @@
+"""The rules of the safety window: masks that act are watched, and stay, are lifted, or are undone by a rollback.
+
+The trainer watches gradient norms, speed and memory, and reports once. The accuracy is judged here, at validations.
+Masks pass if the trainer reported no exceeded limit and a validation was good enough.
+
+| limit | what follows |
+|---|---|
+| accuracy, gradient norm | a rollback to the checkpoint before the masks |
+| speed, memory | the masks are lifted at the next boundary, or a rollback (`prune.safety.*_action`) |
+| a finding of the detector that calls for a rollback | that rollback, to the checkpoint before the masks |
+
+In each case the masks are rejected: they are never applied again. No batch is blamed. A window ends without a verdict
+if a rollback of another cause leads to a state without the masks.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from tolariad.core.decision import Decision
+from tolariad.core.engine import At
+from tolariad.core.health import ask as health
+from tolariad.core.health import words as hv
+from tolariad.core.pruning import ask
+from tolariad.core.pruning import mask_words as mk
+from tolariad.core.pruning.verdict import Trip, WindowAction, accuracy_margin
+from tolariad.core.rollback import words as rb
+from tolariad.core.rollback.ask import begun, may_begin
+from tolariad.core.snapshots.ask import restorable
+from tolariad.core.steps import words as sv
+
+
+class Reads(ask.Reads, health.Reads, Protocol):
+    """The slices that the rules of the window read."""
+
+
+def watched(state: Reads, report: mk.PruneWatchReport, _: At[Reads]) -> Decision | None:
+    """Record what the trainer measured in the window, once."""
+    window = state.pruning.window
+    if window is None or window.cycle != report.cycle or window.is_watched:
+        return None
+    return Decision((mk.PruneWatched.of(report),))
+
+
+def judge_watched(state: Reads, event: mk.PruneWatched, _: At[Reads]) -> Decision | None:
+    """Reject the masks if a limit was exceeded; else they pass when their accuracy is known."""
+    return _rejected(state, event.trips) if event.trips else _passed(state)
+
+
+def judge_accuracy(state: Reads, event: sv.ValidationFinished, at: At[Reads]) -> Decision | None:
+    """Reject masks after which the accuracy is lower than repeated validations explain."""
+    window, plan, accuracy = at.was.pruning.window, state.run.policy.prune, event.metrics.get("accuracy")
+    if window is None or plan is None or window.accuracy_before is None or accuracy is None:
+        return None
+    if event.step < window.since_step + window.grace_steps:
+        return None
+    limit, drop = accuracy_margin(plan, window.spread), window.accuracy_before - accuracy
+    # Negated: an accuracy that is not a number exceeds every limit.
+    if not drop <= limit:
+        trip = Trip(threshold="accuracy_drop_threshold", limit=limit, measured=drop, action=WindowAction.ROLLBACK)
+        return _rejected(state, (trip,))
+    return _passed(state)
+
+
+def _passed(state: Reads) -> Decision | None:
+    window = state.pruning.window
+    if window is None or not window.is_watched:
+        return None
+    if window.accuracy is None and window.accuracy_before is not None:
+        return None
+    passed = mk.MaskSetPassed(cycle=window.cycle, accuracy_before=window.accuracy_before, accuracy=window.accuracy)
+    return Decision((passed,))
+
+
+def _rejected(state: Reads, trips: tuple[Trip, ...]) -> Decision | None:
+    window = state.pruning.window
+    if window is None:
+        return None
+    goes_back = any(one.action is WindowAction.ROLLBACK for one in trips)
+    event = mk.MaskSetRejected(
+        cycle=window.cycle,
+        sha256=window.sha256,
+        trips=trips,
+        action=WindowAction.ROLLBACK if goes_back else WindowAction.RELEASE,
+        checkpoint=window.pinned if goes_back else "",
+        why=", ".join(_in_words(one) for one in trips),
+    )
+    return Decision((event,))
+
+
+def _in_words(trip: Trip) -> str:
+    what = {
+        "accuracy_drop_threshold": "the accuracy fell by {:.4g}",
+        "gradient_norm_threshold": "the gradient norm grew {:.3g} times",
+        "memory_usage_threshold": "the share of memory in use is {:.3g}",
+        "training_speed_threshold": "training has {:.3g} of its former speed",
+    }.get(trip.threshold, f"{trip.threshold} is {{:.4g}}")
+    return f"{what.format(trip.measured)} (limit {trip.limit:.4g})"
+
+
+def blame(state: Reads, event: hv.EmergencyRaised, _: At[Reads]) -> Decision | None:
+    """Reject the masks whose window the detector's rollback falls into. That rollback undoes them."""
+    window = state.pruning.window
+    if window is None or event.actor is not None or event.follows is not hv.Follows.ROLLBACK:
+        return None
+    rejected = mk.MaskSetRejected(
+        cycle=window.cycle, sha256=window.sha256, trips=(), action=WindowAction.ROLLBACK, why=event.why
+    )
+    return Decision((rejected,))
+
+
+def undo_rejected(state: Reads, event: mk.MaskSetRejected, _: At[Reads]) -> Decision | None:
+    """Go back to the checkpoint before rejected masks, or lift them at the next boundary."""
+    if event.action is WindowAction.RELEASE:
+        return _release(state, event.cycle, event.why)
+    target = restorable(state, event.checkpoint)
+    if target is None or not may_begin(state):
+        # Without a checkpoint, the rollback of an emergency does it.
+        return _release(state, event.cycle, event.why) if event.checkpoint else None
+    why = f"the masks of cycle {event.cycle} proved harmful: {event.why}"
+    if health.may_go_back(state):
+        return Decision((begun(state, target, why, rb.Otherwise.OLDER),))
+    asked = rb.RollbackRequested(
+        checkpoint=target.id,
+        step=target.step,
+        epoch=target.epoch,
+        batch=target.batch,
+        otherwise=rb.Otherwise.OLDER,
+    )
+    return Decision((asked,)) if state.rollbacks.asked is None else None
+
+
+def release_left(state: Reads, _: rb.RolledBack | rb.RollbackAborted, __: At[Reads]) -> Decision | None:
+    """Lift rejected masks that are still in force after a rollback."""
+    found = next((one for one in state.pruning.sets if state.pruning.is_rejected(one.sha256)), None)
+    return None if found is None else _release(state, found.cycle, "they were rejected, and no rollback undid them")
+
+
+def _release(state: Reads, cycle: int, why: str) -> Decision | None:
+    is_waiting = any(order.cycle == cycle for _, order in state.boundary.of_kind(mk.ReleaseMasks))
+    if is_waiting or state.pruning.set_of(cycle) is None:
+        return None
+    return Decision((mk.MasksReleaseOrdered(cycle=cycle, why=why),))
+
+
+def compact_due(state: Reads, _: mk.MaskSetPassed, __: At[Reads]) -> Decision | None:
+    """Order a compaction after as many sets of masks as `prune.compact_every` says."""
+    plan = state.run.policy.prune
+    if plan is None or not plan.compact_every or len(state.pruning.sets) < plan.compact_every:
+        return None
+    ordered = ask.compaction(state)
+    return None if isinstance(ordered, ask.NotPruned) else Decision((ordered,))

@@ -1,0 +1,207 @@
+"""Carries out the analysis of checkpoints for pruning: a process for each, one at a time.
+
+Promises: each AnalyzeCheckpoint becomes exactly one AnalysisReply, whatever fails, unless it is cancelled. A result was
+checked by core's rules. The checkpoint is not removed meanwhile. A process that does not answer in time is killed, and
+none is left after `close`. The run never waits.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import sys
+import uuid
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from tolariad import run_files
+from tolariad.core.inputs import AnalysisReply
+from tolariad.core.pruning.analysis import AnalysisAnswer, AnalysisRequest, channels_of, layers_of, refusal_of
+from tolariad.core.pruning.words import Analysis, AnalyzeCheckpoint, CancelAnalysis
+from tolariad.core.settings.pruning import Prune
+from tolariad.leyline import MessageRefused
+from tolariad.leyline.pruning import LENGTH_BYTES, AnalysisFailed, framed, length_of, read_answer, write_request
+from tolariad.loop_files import in_thread
+from tolariad.storage import held
+from tolariad.supervisor.output import Sink
+from tolariad.supervisor.peer_process import PeerFailed, PeerLimits, PeerProcess, stacks_in
+
+_log: Final = logging.getLogger(__name__)
+
+# A process that has closed its connection usually ends within this time, and how it ended is the better reason.
+_END_S: Final = 0.5
+
+
+class AnalystSetup(msgspec.Struct, frozen=True, kw_only=True):
+    """A run, and how the process of an analysis is started. `cores`: gives those that it may use; none: all."""
+
+    run_dir: Path
+    config: Path
+    prune: Prune
+    environment: Mapping[str, str]
+    sinks: tuple[Sink, ...] = ()
+    cores: Callable[[], tuple[int, ...]] = tuple
+    limits: PeerLimits = PeerLimits()
+    command: tuple[str, ...] = (sys.executable, "-m", "tolariad.trainer", "--analyse")
+
+
+class Analyst:
+    """Belongs to one event loop."""
+
+    def __init__(self, setup: AnalystSetup, submit: Callable[[AnalysisReply], None]) -> None:
+        self._setup = setup
+        self._submit = submit
+        self._task: asyncio.Task[None] | None = None
+        self._cycle = 0
+        self._ending: set[asyncio.Task[None]] = set()
+
+    def obey(self, effect: AnalyzeCheckpoint | CancelAnalysis) -> None:
+        """Begin an analysis, or end the one of this cycle without a reply."""
+        if isinstance(effect, CancelAnalysis):
+            if self._task is not None and self._cycle == effect.cycle:
+                self._task.cancel()
+        elif self._task is not None and not self._task.done() and not self._task.cancelling():
+            self._submit(AnalysisReply(cycle=effect.cycle, why=f"the analysis of cycle {self._cycle} is still running"))
+        else:
+            self._cycle = effect.cycle
+            self._task = asyncio.get_running_loop().create_task(self._analyse(effect, self._task))
+            # The loop itself holds a task only weakly.
+            self._ending.add(self._task)
+            self._task.add_done_callback(self._ending.discard)
+
+    async def _analyse(self, effect: AnalyzeCheckpoint, before: asyncio.Task[None] | None) -> None:
+        if before is not None:
+            # It was cancelled, and ends its process: never are there two.
+            await asyncio.wait({before})
+        found, why = None, ""
+        try:
+            found = await self._found(effect)
+        except (PeerFailed, AnalysisFailed, MessageRefused) as failed:
+            why = str(failed)
+        except Exception as error:  # noqa: BLE001 - the run goes on, whatever is wrong with an analysis
+            _log.exception("Checkpoint %s could not be analysed", effect.checkpoint.id)
+            why = f"it could not be begun: {type(error).__name__}: {error}"
+        finally:
+            if found is None and effect.importance:
+                # A file that no event names would stay for ever.
+                with suppress(OSError):
+                    await in_thread((self._setup.run_dir / effect.importance).unlink)
+        if why:
+            _log.warning("Pruning: the analysis of checkpoint %s gave no result: %s", effect.checkpoint.id, why)
+        self._submit(AnalysisReply(cycle=effect.cycle, found=found, why=why))
+
+    async def _found(self, effect: AnalyzeCheckpoint) -> Analysis:
+        """Return the checked result. Raises PeerFailed, AnalysisFailed, MessageRefused, OSError."""
+        request = request_of(effect)
+        with held(self._setup.run_dir / "checkpoints" / request.checkpoint):
+            answer = await self._answer(request, effect.limit_s)
+        refusal = refusal_of(request, answer, self._setup.prune)
+        if refusal:
+            raise AnalysisFailed(f"The answer is refused: {refusal}.")
+        if request.output:
+            size = await in_thread(_size_of, self._setup.run_dir, request.output)
+            if size != answer.file_bytes:
+                raise AnalysisFailed(
+                    f"The answer is refused: {request.output} has {size} bytes, but it says {answer.file_bytes}."
+                )
+        return found_in(request, answer)
+
+    async def _answer(self, request: AnalysisRequest, limit_s: float) -> AnalysisAnswer:
+        process = self._started()
+        try:
+            async with asyncio.timeout(limit_s):
+                return await _asked(process, request, limit_s)
+        except TimeoutError:
+            await process.kill_with_stacks()
+            raise AnalysisFailed(f"It did not answer within {limit_s:g} s (prune.analysis_timeout_s).") from None
+        except PeerFailed as failed:
+            has_ended = await process.gone_within(_END_S)
+            raise AnalysisFailed(f"Its process {process.how if has_ended else failed}.") from failed
+        finally:
+            output = await process.end()
+            if stacks := stacks_in(output):
+                _log.warning("The stacks of the analysis, before it was killed:\n%s", stacks)
+
+    def _started(self) -> PeerProcess:
+        setup = self._setup
+        command = (
+            *(*setup.command, "--run", str(setup.run_dir), "--config-json", str(setup.config)),
+            *("--cores", ",".join(map(str, setup.cores())), "--priority", setup.prune.analysis_priority),
+        )
+        return PeerProcess(*("analysis", command, setup.environment, setup.sinks, setup.limits))
+
+    async def close(self) -> None:
+        """End the process, and drop what is in flight."""
+        for task in tuple(self._ending):
+            if not task.cancelling():
+                task.cancel()
+        await asyncio.gather(*self._ending, return_exceptions=True)
+
+
+async def _asked(process: PeerProcess, request: AnalysisRequest, limit_s: float) -> AnalysisAnswer:
+    request_id = str(uuid.uuid4())
+    await process.send(framed(write_request(request, request_id, limit_s)))
+    size = length_of(await process.receive(LENGTH_BYTES))
+    return read_answer(await process.receive(size), request_id)
+
+
+def request_of(effect: AnalyzeCheckpoint) -> AnalysisRequest:
+    """Return what the process is asked for."""
+    return AnalysisRequest(
+        cycle=effect.cycle,
+        checkpoint=effect.checkpoint.id,
+        manifest=effect.checkpoint.manifest,
+        epoch=effect.epoch,
+        phase=effect.phase,
+        share=effect.share,
+        cap=effect.cap,
+        pruned=effect.pruned,
+        masked=effect.masked,
+        removed=effect.removed,
+        avoid=effect.avoid,
+        former=effect.former,
+        output=effect.importance,
+    )
+
+
+def found_in(request: AnalysisRequest, answer: AnalysisAnswer) -> Analysis:
+    """Return the part of the answer that the journal keeps."""
+    layers = layers_of(answer.groups, request)
+    return Analysis(
+        decision=answer.decision,
+        reasons=answer.reasons,
+        units=answer.units,
+        sha256=answer.masks_sha256,
+        plan=answer.plan,
+        channels=sum(len(answer.units.get(layer.name, ())) * layer.channels for layer in layers),
+        total=channels_of(layers),
+        groups=len(answer.groups),
+        refused=len(answer.refused),
+        samples=answer.samples,
+        estimator=answer.estimator,
+        accuracy=answer.measured.accuracy_before,
+        accuracy_masked=answer.measured.accuracy,
+        spread=answer.measured.spread,
+        correlation=answer.correlation,
+        stability=answer.stability,
+        importance=request.output,
+        importance_size=answer.file_bytes,
+        seconds=answer.seconds,
+    )
+
+
+def _size_of(run: Path, file: str) -> int:
+    """Return the size of a file of the run; 0 if it is not there."""
+    try:
+        descriptor = run_files.open_file(run, file, os.O_RDONLY)
+    except OSError:
+        return 0
+    try:
+        return os.fstat(descriptor).st_size
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,207 @@
+"""The analysis of a checkpoint: groups, importance, choice within the budget, scores of the analysis, validation.
+
+Promises: the answer is a pure function of checkpoint, configuration and request, but for its times and the share of the
+machine's memory. The checkpoint's files are read only, and verified first. The only file written is the importance file
+that the request names.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import torch
+from msgspec.structs import replace
+
+from tolariad.core.pruning.analysis import (
+    REASON_CHARS_MAX,
+    REASONS_MAX,
+    AnalysedGroup,
+    AnalysisAnswer,
+    AnalysisRequest,
+    channels_for,
+    chosen_units,
+    layers_of,
+)
+from tolariad.core.pruning.ranking import rank_correlation
+from tolariad.core.pruning.verdict import MaskVerdict, PruningDecision, judge
+from tolariad.core.settings.rules import read_resolved, resolved_json
+from tolariad.failpoints import reached
+from tolariad.trainer.checkpoints.restore import load, restore_optimizer
+from tolariad.trainer.data.randomness import derived_seed
+from tolariad.trainer.data.samples import samples_of
+from tolariad.trainer.pruning.activity import activation_scores, activities, uniqueness_scores
+from tolariad.trainer.pruning.evidence import example_inputs, few_samples, groups_of, loss_of, training_data
+from tolariad.trainer.pruning.history import read_history, stability, write_history
+from tolariad.trainer.pruning.importance import Scores, magnitude, measured_change, moments, sensitivities
+from tolariad.trainer.pruning.plan import plan_of
+from tolariad.trainer.pruning.validation import MaskValidation
+from tolariad.trainer.trials.copying import built_copy
+from tolariad.trainer.trials.words import Trial, Weights
+
+if TYPE_CHECKING:
+    from tolariad.core.settings.pruning import Prune
+    from tolariad.trainer.pruning.evidence import SeededBatch
+    from tolariad.trainer.pruning.masks import MaskSet
+    from tolariad.trainer.pruning.units import UnitGroup
+    from tolariad.trainer.setup import Setup
+
+# Units whose change of the loss is measured, to score the importance.
+SAMPLED_UNITS: Final = 16
+_REFUSED_MAX: Final = 64
+
+
+def analyse(run: Path, config: bytes, request: AnalysisRequest, started: float) -> AnalysisAnswer:
+    """Return the analysis. `config`: the run's resolved configuration. `started`: when, on the monotonic clock.
+
+    Raises PruningRefused, ImportError without torch-pruning, and what `built_copy` raises.
+    """
+    setup = _built(run, config, request)
+    prune = setup.settings.prune
+    reached("analysis")
+    first, batches = training_data(setup, max(1, request.epoch), prune.min_samples)
+    found = groups_of(setup, example_inputs(setup, few_samples(first)))
+    groups = tuple(AnalysedGroup(name=g.name, kind=g.kind, width=g.width, channels=g.channels) for g in found.groups)
+    scores = _importance(setup, found.groups, batches)
+    reached("analysis")
+    layers = layers_of(groups, request)
+    channels = channels_for(layers, request)
+    validation = MaskValidation(setup, found.groups, request, batches, prune.min_samples)
+    units = chosen_units(layers, scores, channels, request.avoid, prune)
+    measured = validation.measure(units)
+    verdict = judge(measured, prune)
+    if verdict.decision is PruningDecision.CONDITIONAL_GO:
+        units = chosen_units(layers, scores, channels // 2, request.avoid, prune)
+        measured = validation.measure(units)
+        verdict = _after_doubts(verdict, judge(measured, prune))
+    reached("analysis")
+    plan = plan_of(setup.model, found.groups, units, example_inputs(setup, first))
+    correlation, sampled = _correlation(setup, found.groups, request, scores, batches)
+    history = read_history(run, request.former)
+    steadiness = stability(scores, history[max(history)], request.masked) if history else None
+    samples = sum(samples_of(one.batch) for one in batches)
+    size = 0
+    if request.output:
+        labels = _labels(request, prune, samples, correlation)
+        size = write_history(run, request.output, {**history, request.cycle: scores}, labels)
+    reached("analysis")
+    return AnalysisAnswer(
+        cycle=request.cycle,
+        checkpoint=request.checkpoint,
+        decision=verdict.decision,
+        measured=measured,
+        groups=groups,
+        reasons=tuple(one[:REASON_CHARS_MAX] for one in verdict.reasons[:REASONS_MAX]),
+        units=units,
+        scores={name: tuple(scores[name][unit] for unit in chosen) for name, chosen in units.items()},
+        masks_sha256=plan.masks.sha256,
+        plan=plan.text,
+        estimator=prune.estimator,
+        correlation=correlation,
+        sampled=sampled,
+        stability=steadiness,
+        samples=samples,
+        parameters=sum(one.numel() for one in setup.model.parameters()),
+        parameters_masked=_covered(plan.masks),
+        refused=tuple(f"{one.name}: {one.why}" for one in found.refused[:_REFUSED_MAX]),
+        file_bytes=size,
+        seconds=time.perf_counter() - started,
+        cpu_seconds=time.process_time(),
+    )
+
+
+def _built(run: Path, config: bytes, request: AnalysisRequest) -> Setup:
+    """Build the run on the CPU with the weights of the checkpoint, as one thread, without a loader's workers."""
+    settings = read_resolved(config)
+    settings = replace(
+        settings,
+        device="cpu",
+        precision="fp32",
+        compile=False,
+        determinism=settings.determinism or "warn",
+        torch_threads=1,
+        workers=0,
+    )
+    folder = run / "checkpoints" / request.checkpoint
+    weights = Weights(request.checkpoint, str(folder), request.manifest)
+    setup = built_copy(Trial(config=resolved_json(settings).decode(), weights=weights)).setup
+    if settings.prune.estimator == "moments":
+        trees = load(folder, request.manifest).optimizers
+        for owner, tree in zip(setup.owners, trees.values(), strict=True):
+            restore_optimizer(owner.optimizer, tree, setup.device)
+    return setup
+
+
+def _importance(setup: Setup, groups: Sequence[UnitGroup], batches: Sequence[SeededBatch]) -> Scores:
+    """Return the importance of all units by the configured estimator."""
+    prune, model = setup.settings.prune, setup.model
+    match prune.estimator:
+        case "magnitude":
+            return magnitude(model, groups)
+        case "moments":
+            return moments(model, groups, setup.owners)
+        case "activation":
+            return activation_scores(activities(model, groups, batches, loss_of(setup), prune.activation_threshold))
+        case "redundancy":
+            return uniqueness_scores(activities(model, groups, batches, loss_of(setup), prune.activation_threshold))
+        case _:
+            sums = sensitivities(model, groups, batches, loss_of(setup))
+            return {name: one.taylor() if prune.estimator == "taylor" else one.fisher() for name, one in sums.items()}
+
+
+def _correlation(
+    setup: Setup,
+    groups: Sequence[UnitGroup],
+    request: AnalysisRequest,
+    scores: Scores,
+    batches: Sequence[SeededBatch],
+) -> tuple[float | None, int]:
+    """Return the rank correlation of importance and measured change of the loss on sampled units, and their number."""
+    live = [
+        (group.name, unit)
+        for group in groups
+        for unit in range(group.width)
+        if unit not in request.masked.get(group.name, ())
+    ]
+    draw = torch.Generator().manual_seed(derived_seed(setup.rng_seed, "pruning", "sampled", request.cycle))
+    chosen: dict[str, list[int]] = {}
+    for at in torch.randperm(len(live), generator=draw)[:SAMPLED_UNITS].tolist():
+        name, unit = live[at]
+        chosen.setdefault(name, []).append(unit)
+    sampled = sum(map(len, chosen.values()))
+    if sampled < 2:
+        return None, sampled
+    changes = measured_change(setup.model, chosen, groups, batches, loss_of(setup))
+    expected = [scores[name][unit] for name, units in chosen.items() for unit in units]
+    return rank_correlation(expected, [one for name in chosen for one in changes[name]]), sampled
+
+
+def _after_doubts(first: MaskVerdict, second: MaskVerdict) -> MaskVerdict:
+    """Return the verdict on half of the units: never better than CONDITIONAL_GO, with the reasons of the first."""
+    if second.decision is PruningDecision.NO_GO:
+        return second
+    return replace(first, reasons=(*first.reasons, *(one for one in second.reasons if one not in first.reasons)))
+
+
+def _labels(request: AnalysisRequest, prune: Prune, samples: int, correlation: float | None) -> Mapping[str, str]:
+    return {
+        "cycle": str(request.cycle),
+        "checkpoint": request.checkpoint,
+        "epoch": str(request.epoch),
+        "estimator": prune.estimator,
+        "samples": str(samples),
+        "rank_correlation": "" if correlation is None else repr(correlation),
+    }
+
+
+def _covered(masks: MaskSet) -> int:
+    """Return how many values these masks set to 0."""
+    count = 0
+    for mask in masks.masks:
+        kept = torch.ones(mask.shape, dtype=torch.bool)
+        for dim, indices in mask.dims.items():
+            kept.index_fill_(dim, torch.tensor(indices), False)
+        count += kept.numel() - int(kept.sum())
+    return count

@@ -1,0 +1,163 @@
+"""What an analysis computes with: batches of a run, its loss, and the arguments that its model is called with.
+
+Promises: the loss of a batch is a pure function of the weights: each batch has a seed of its own, so an augmentation
+draws the same numbers whenever the batch is used. It changes the process-wide generators, so only a process of its own
+may call it.
+"""
+
+from __future__ import annotations
+
+import inspect
+import math
+from collections.abc import Iterator
+from itertools import islice
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.utils import _pytree as pytree
+
+from tolariad.core.seeds.stages import Stage
+from tolariad.trainer.data.feed import to_device
+from tolariad.trainer.data.randomness import derived_seed, seed_everything
+from tolariad.trainer.data.samples import samples_of
+from tolariad.trainer.pruning.importance import Loss, on_a_copy
+from tolariad.trainer.pruning.units import Found, PruningRefused
+from tolariad.trainer.pruning.verify import find_groups
+from tolariad.trainer.step.gradients import scalar
+
+if TYPE_CHECKING:
+    from tolariad.trainer.setup import Setup
+
+# The second order of an importance is a variance over batches.
+BATCHES_MIN: Final = 16
+# So few samples show the shapes; tracing copies and computes them in float64.
+_TRACED_SAMPLES: Final = 4
+_BY_POSITION: Final = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+
+
+class SeededBatch(NamedTuple):
+    """A batch, and the seed under which its loss is computed."""
+
+    seed: int
+    batch: Any
+
+
+class Evidence(NamedTuple):
+    """Training data. `first`: the first batch, as the loop gets it. `batches`: 16 or more parts, if they can be cut."""
+
+    first: SeededBatch
+    batches: list[SeededBatch]
+
+
+def training_data(setup: Setup, epoch: int, samples: int) -> Evidence:
+    """Return batches of `epoch` with at least so many samples, or all that there are."""
+    found: list[Any] = []
+    held = 0
+    for batch in setup.train.epoch(epoch, 0):
+        found.append(batch)
+        held += samples_of(batch)
+        if held >= samples:
+            break
+    if not found:
+        raise PruningRefused("the task's training data yields no batch")
+    parts = math.ceil(BATCHES_MIN / len(found))
+    cut = [part for batch in found for part in pieces(batch, parts)]
+    seeded = [
+        SeededBatch(derived_seed(setup.rng_seed, "pruning", at), to_device(part, setup.device))
+        for at, part in enumerate([found[0], *cut])
+    ]
+    return Evidence(seeded[0], seeded[1:])
+
+
+def pieces(batch: Any, parts: int) -> list[Any]:
+    """Cut a batch into so many parts along its first dimension; itself, if its tensors differ there."""
+    tensors = [one for one in pytree.tree_leaves(batch) if isinstance(one, Tensor)]
+    lengths = {len(one) if one.dim() else 0 for one in tensors}
+    if parts < 2 or len(lengths) != 1 or (length := lengths.pop()) < 2:
+        return [batch]
+    size = math.ceil(length / parts)
+    return [_rows(batch, first, min(size, length - first)) for first in range(0, length, size)]
+
+
+def _rows(value: Any, first: int, size: int) -> Any:
+    return pytree.tree_map(lambda one: one.narrow(0, first, size) if isinstance(one, Tensor) else one, value)
+
+
+def loss_of(setup: Setup) -> Loss:
+    """Return the task's loss of a SeededBatch. Raises PruningRefused if the task has no loss of its own."""
+    if setup.training_step is not None:
+        raise PruningRefused("the task's training_step makes its own updates, so no loss says what a unit is worth")
+
+    def loss(model: nn.Module, given: SeededBatch) -> Tensor:
+        seed_everything(given.seed)
+        with setup.forward():
+            returned = setup.task.loss(model, given.batch)
+        return scalar(returned["loss"] if isinstance(returned, dict) else returned)
+
+    return loss
+
+
+def held_out_slices(setup: Setup, samples: int, slices: int) -> list[tuple[Any, ...]]:
+    """Return validation batches with at least so many samples, or all, in so many slices; empty without such data."""
+    if setup.validation is None:
+        return []
+    found: list[Any] = []
+    held = 0
+    seed_everything(derived_seed(setup.rng_seed, "validation"))
+    for batch in setup.validation.epoch(0, 0):
+        found.append(batch)
+        held += samples_of(batch)
+        if held >= samples:
+            break
+    if len(found) < slices:
+        found = [part for batch in found for part in pieces(batch, math.ceil(slices / len(found)))]
+    return [tuple(one) for one in _dealt(found, slices)]
+
+
+def _dealt(items: list[Any], hands: int) -> Iterator[list[Any]]:
+    return (hand for first in range(hands) if (hand := list(islice(items, first, None, hands))))
+
+
+def few_samples(given: SeededBatch) -> SeededBatch:
+    """Return the first few samples of a batch, if it can be cut."""
+    parts = math.ceil(samples_of(given.batch) / _TRACED_SAMPLES)
+    return given._replace(batch=pieces(given.batch, parts)[0])
+
+
+def example_inputs(setup: Setup, given: SeededBatch) -> tuple[Any, ...]:
+    """Return the positional arguments of the model's call for this batch.
+
+    Raises PruningRefused if the loss does not call the model, or calls it with arguments that have no position.
+    """
+    loss, caught = loss_of(setup), []
+
+    def catch(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        caught.append((args, kwargs))
+
+    with on_a_copy(setup.model) as trial, torch.no_grad():
+        trial.register_forward_pre_hook(catch, with_kwargs=True)
+        loss(trial, given)
+    if not caught:
+        raise PruningRefused("the task's loss does not call the model itself, so its graph cannot be traced")
+    args, kwargs = caught[0]
+    if not kwargs:
+        return tuple(args)
+    named = inspect.signature(setup.model.forward).bind(*args, **kwargs)
+    by_position = [
+        name for name, one in named.signature.parameters.items() if one.kind in _BY_POSITION and name in named.arguments
+    ]
+    if len(by_position) != len(named.arguments):
+        name = next(iter(named.arguments.keys() - set(by_position)))
+        raise PruningRefused(f"the model is called with {name!r} by name only, so its graph cannot be traced")
+    return tuple(named.arguments[name] for name in by_position)
+
+
+def protected(setup: Setup) -> tuple[str, ...]:
+    """Return the names of modules that must not be pruned: seeds that are not a permanent part of the model yet."""
+    return tuple(one.prefix.rstrip(".") for one in setup.garden.growing if one.stage is not Stage.FOSSILIZED)
+
+
+def groups_of(setup: Setup, inputs: tuple[Any, ...]) -> Found:
+    """Return the groups of the run's model. Raises PruningRefused, ImportError without torch-pruning."""
+    return find_groups(setup.model, inputs, protected=protected(setup))

@@ -1,0 +1,177 @@
+"""The validation of masks on a copy: structure, gradient flow, memory, and accuracy on held-out data.
+
+Promises: the model has the same weights afterwards. The numbers before and with the masks are from the same batches
+under the same seeds.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import torch
+
+from tolariad.core.pruning.analysis import AnalysisRequest
+from tolariad.core.pruning.units import Units, joined
+from tolariad.core.pruning.verdict import MaskMeasure
+from tolariad.trainer.pruning.evidence import SeededBatch, held_out_slices, loss_of
+from tolariad.trainer.pruning.importance import on_a_copy
+from tolariad.trainer.pruning.masks import HeldMasks, MaskSet, masks_of
+from tolariad.trainer.pruning.units import Coordinates, PruningRefused, UnitGroup
+from tolariad.trainer.pruning.verify import zero
+from tolariad.trainer.pruning.watch import memory_in_use
+from tolariad.trainer.step.validate import validate
+
+if TYPE_CHECKING:
+    from tolariad.trainer.setup import Setup
+
+_SLICES: Final = 5
+# Gradients of so many batches show whether they flow.
+_FLOW_BATCHES: Final = 4
+
+
+class Quality(NamedTuple):
+    """An accuracy, or for a task without one 1 - the relative rise of its loss. `spread`: its standard error."""
+
+    accuracy: float
+    spread: float
+
+
+class Flow(NamedTuple):
+    """The norm of the gradients, and the parameters that got none."""
+
+    norm: float
+    silent: frozenset[str]
+
+
+class MaskValidation:
+    """Measures the model as it is once, then any number of mask sets."""
+
+    def __init__(
+        self,
+        setup: Setup,
+        groups: Sequence[UnitGroup],
+        request: AnalysisRequest,
+        batches: Sequence[SeededBatch],
+        samples: int,
+    ) -> None:
+        """`batches`: of the training data. `samples`: of the held-out data to use at least, if there are so many."""
+        self._setup, self._groups, self._request = setup, groups, request
+        self._batches = batches
+        self._slices = held_out_slices(setup, samples, _SLICES)
+        self._ends = time.monotonic() + setup.settings.prune.validation.timeout_s
+        self._metric = ""
+        self._levels = self._measured_levels()
+        self._flow = self._gradients(masks_of(setup.model, groups, self._together({})).coordinates)
+
+    def measure(self, units: Units) -> MaskMeasure:
+        """Return what the masks of these units, and of those before, do to the model."""
+        before = self._quality(self._levels)
+        together = self._together(units)
+        structure, masks = "", MaskSet()
+        try:
+            masks = masks_of(self._setup.model, self._groups, together)
+            HeldMasks(self._setup.model, masks)
+        except PruningRefused as refused:
+            structure = str(refused)
+        with self._masked(masks.coordinates):
+            after = self._quality(self._measured_levels())
+        flow = self._gradients(masks.coordinates)
+        return MaskMeasure(
+            accuracy_before=before.accuracy,
+            accuracy=after.accuracy,
+            gradient_norm_before=self._flow.norm,
+            gradient_norm=flow.norm,
+            layer_share=self._layer_share(together),
+            spread=before.spread,
+            structure=structure,
+            without_gradient=tuple(sorted(flow.silent - self._flow.silent)),
+            memory=memory_in_use(self._setup.device),
+        )
+
+    def _together(self, units: Units) -> Units:
+        """Return these units and those that are masked, of groups that there are: others are 0 in the checkpoint."""
+        return joined([{one.name: self._request.masked.get(one.name, ()) for one in self._groups}, units])
+
+    def _beat(self) -> None:
+        if time.monotonic() > self._ends:
+            limit = self._setup.settings.prune.validation.timeout_s
+            raise PruningRefused(f"the validation of masks took more than {limit:g} s (prune.validation.timeout_s)")
+
+    def _layer_share(self, units: Units) -> float:
+        taken = self._request.removed
+        return max(
+            (
+                (len(units.get(one.name, ())) + taken.get(one.name, 0)) / (one.width + taken.get(one.name, 0))
+                for one in self._groups
+            ),
+            default=0.0,
+        )
+
+    # -- accuracy ------------------------------------------------------------------------------------------------------
+
+    def _measured_levels(self) -> list[tuple[float, int]]:
+        """Return the metric of each slice with its number of samples: the accuracy, else the loss."""
+        found = [validate(self._setup, self._beat, only=one) for one in self._slices]
+        if not self._metric:
+            named = found[0].means if found else {}
+            self._metric = next((name for name in ("accuracy", "loss") if name in named), "training loss")
+        if self._metric == "training loss":
+            loss = loss_of(self._setup)
+            with on_a_copy(self._setup.model) as trial, torch.no_grad():
+                return [(float(loss(trial, one)), 1) for one in self._batches]
+        return [(one.means.get(self._metric, math.nan), one.samples) for one in found]
+
+    def _quality(self, levels: list[tuple[float, int]]) -> Quality:
+        mean = _mean(levels)
+        spread = statistics.stdev([one for one, _ in levels]) / math.sqrt(len(levels)) if len(levels) > 1 else 0.0
+        if self._metric == "accuracy":
+            return Quality(mean, spread)
+        before = _mean(self._levels)
+        scale = abs(before) or 1.0
+        return Quality(1.0 - (mean - before) / scale, spread / scale)
+
+    @contextmanager
+    def _masked(self, coordinates: Coordinates) -> Iterator[None]:
+        """In the block weights and averages are 0 there."""
+        sets: list[Mapping[str, torch.Tensor]] = [dict(self._setup.model.named_parameters())]
+        if self._setup.average is not None:
+            sets.append(self._setup.average.tensors)
+        held = [(one[path], one[path].detach().clone()) for one in sets for path in coordinates if path in one]
+        try:
+            for one in sets:
+                zero(one, {path: dims for path, dims in coordinates.items() if path in one})
+            yield
+        finally:
+            with torch.no_grad():
+                for tensor, values in held:
+                    tensor.copy_(values)
+
+    # -- gradients -----------------------------------------------------------------------------------------------------
+
+    def _gradients(self, coordinates: Coordinates) -> Flow:
+        """Return the gradients of a masked copy, those of masked coordinates left out."""
+        loss, batches = loss_of(self._setup), self._batches[:_FLOW_BATCHES]
+        with on_a_copy(self._setup.model) as trial:
+            parameters = {name: one for name, one in trial.named_parameters() if one.requires_grad}
+            zero(dict(trial.named_parameters()), coordinates)
+            trial.zero_grad(set_to_none=True)
+            for one in batches:
+                self._beat()
+                with torch.enable_grad():
+                    (loss(trial, one) / len(batches)).backward()
+            gradients = {name: one.grad for name, one in parameters.items() if one.grad is not None}
+            zero(gradients, {path: dims for path, dims in coordinates.items() if path in gradients})
+            squares = {name: float(one.double().square().sum()) for name, one in gradients.items()}
+        return Flow(
+            math.sqrt(math.fsum(squares.values())),
+            frozenset(name for name in parameters if not squares.get(name, 0.0)),
+        )
+
+
+def _mean(levels: list[tuple[float, int]]) -> float:
+    return sum(one * count for one, count in levels) / max(1, sum(count for _, count in levels))
