@@ -8,6 +8,8 @@ import time
 import pytest
 import torch
 from safetensors import safe_open
+from torch.nn import functional
+from torch.utils.data import DataLoader
 
 from tests.library.inside import ordered, state_of
 from tests.library.live_run import tolaria
@@ -16,19 +18,21 @@ from tests.library.pruning import (
     FULL,
     PLAN,
     QUICK,
+    Compact,
     Lift,
     Mask,
     Prunes,
     acted,
     given_in,
     groups_of,
+    made,
     network,
     train,
     wait_for_checkpoint,
 )
 from tests.library.seeds import pieces
 from tests.library.test_detection import events_of, of
-from tests.library.test_library import bits
+from tests.library.test_library import bits, data
 from tolariad.core.checkpoints import words as ck
 from tolariad.core.health.quarantine_words import QuarantineAdded
 from tolariad.core.pruning import mask_words as mk
@@ -231,3 +235,22 @@ def test_masks_that_prove_harmful_are_undone_by_a_rollback_that_blames_no_batch(
     assert of(events, QuarantineAdded) == []
     assert bits(model) == bits(alone)
     assert pieces(tmp_path / "run").keys() == pieces(tmp_path / "alone").keys()
+
+
+def test_a_loop_of_ones_own_is_masked_and_compacted(tmp_path):
+    """Its `run.step` holds the masks; the compaction needs no loss of a task, and no batch."""
+    task, model = Prunes({10: Mask(FIRST), 15: Compact()}), network()
+    task.run = made(tmp_path / "run", **FULL)
+    run = task.run.run(model, torch.optim.Adam(model.parameters(), lr=0.01), DataLoader(data(), 12))
+    done, masked = 0, []
+    for _ in run.epochs(3):
+        for inputs, targets in run.batches():
+            run.step(functional.cross_entropy(model(inputs), targets))
+            done += 1
+            task.on_step_end(model, done)
+            masked.append(model[4].weight[7].count_nonzero().item())
+
+    assert orders(tmp_path / "run") == [(mk.MasksApplied, 11), (mk.ModelCompacted, 16)]
+    assert [one > 0 for one in masked[:15]] == 10 * [True] + 5 * [False]
+    assert (model[0].out_features, model[4].out_features) == (21, 10)
+    assert of(events_of(tmp_path / "run"), lr.LrViolationDetected) == []
