@@ -8,6 +8,7 @@ import gc
 import os
 import secrets
 import signal
+import sys
 import tempfile
 from pathlib import Path
 
@@ -81,12 +82,17 @@ def run_dir(tmp_path: Path) -> Path:
 
 
 @pytest.fixture(scope="session")
-def template(tmp_path_factory):
-    """The process from which programs that need torch are forked: it imports torch once."""
-    from tests.campaign.forks import Template  # the mutation table copies a part of the tests only
+def template():
+    """The process from which daemons and other programs are forked: it imports torch once."""
+    from tests.campaign.forks import shared_template  # the mutation table copies a part of the tests only
 
-    with Template(tmp_path_factory.mktemp("template")) as started:
-        yield started
+    return shared_template()
+
+
+def pytest_sessionfinish() -> None:
+    """End the template, if one was started."""
+    if forks := sys.modules.get("tests.campaign.forks"):
+        forks.end_shared_template()
 
 
 @pytest.fixture

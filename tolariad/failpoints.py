@@ -38,10 +38,12 @@ POINTS: Final = (
     "snapshot_taken",
     "seed_move",
     "seed_planted",
+    "seed_removed",
     "seed_moved",
     "prune_order",
     "prune_cut",
     "prune_acted",
+    "analysis",
 )
 VARIABLE: Final = "TOLARIA_FAILPOINT"
 

@@ -1,14 +1,11 @@
 """For a benchmark: `digits` with four slots, whose trainer writes down each epoch boundary, and a strategy for it.
 
-The trainer's stopwatch counts a boundary in the buckets of a histogram. Here every one is written: its time, and how
-long the trainer's thread waited for a processor in it, which is the machine's and not ours.
+The trainer's stopwatch counts a boundary in the buckets of a histogram. Here every one is written.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -22,33 +19,14 @@ from tolariad.trainer.tasks.digits import Digits
 SLOTS = 4
 
 
-def _waited_ns() -> int:
-    """Return how long this thread has waited for a processor until now."""
-    return int(Path("/proc/thread-self/schedstat").read_text().split()[1])
-
-
 class WrittenStopwatch(Stopwatch):
-    """Appends `seconds waited_ns` of each boundary to the file that the environment names."""
-
-    _before_ns = _apart_ns = 0
-
-    def trained(self) -> None:
-        super().trained()
-        self._before_ns, self._apart_ns = _waited_ns(), 0
-
-    @contextmanager
-    def apart(self) -> Iterator[None]:
-        begun = _waited_ns()
-        with super().apart():
-            yield
-        self._apart_ns += _waited_ns() - begun
+    """Appends what each boundary took, in seconds, to the file that the environment names: the fields of Spent."""
 
     def went_on(self) -> None:
-        begun = self._boundary
-        if begun is not None:
-            took = self._clock() - begun - self._elsewhere
+        if self._in_boundary:
+            spent = self._spent() - self._before - self._elsewhere
             with Path(os.environ["TOLARIA_BOUNDARIES"]).open("a") as file:
-                file.write(f"{took} {_waited_ns() - self._before_ns - self._apart_ns}\n")
+                file.write(f"{spent.clock} {spent.waited} {spent.ran}\n")
         super().went_on()
 
 

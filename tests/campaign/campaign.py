@@ -136,6 +136,7 @@ class Disturbance:
                 self.release()
                 if kill.takes_daemon:
                     break
+                self._arm()
             while True:
                 with contextlib.suppress(subprocess.TimeoutExpired):
                     return daemon.wait(_END_S)
@@ -156,8 +157,7 @@ class Disturbance:
         ]
         arguments = ["run", str(self.folder / "config.yaml"), "--dir", str(self.run_dir), *self._begins_from()]
         environment = {**os.environ, VARIABLE: ",".join(rules), "XDG_RUNTIME_DIR": str(self.folder)}
-        if self.waiting and self.waiting[0].point != BY_TIME:
-            self._token(self.waiting[0]).touch()
+        self._arm()
         with (self.folder / "daemon.log").open("ab") as log:
             if self.plan.as_user:
                 return subprocess.Popen(
@@ -178,6 +178,11 @@ class Disturbance:
         words = self.plan.variant.begins_from
         return () if words is None else ("--from", f"{self.parent}@{PARENTS_CHECKPOINT}", *words)
 
+    def _arm(self) -> None:
+        """Arm the next kill, if it is at a point: once, for a daemon may be there before `start` returns."""
+        if self.waiting and self.waiting[0].point != BY_TIME:
+            self._token(self.waiting[0]).touch()
+
     def _token(self, kill: Kill) -> Path:
         return self.folder / f"token{self.plan.kills.index(kill)}"
 
@@ -190,9 +195,7 @@ class Disturbance:
 
     def _kill_at_point(self, daemon: subprocess.Popen | Forked, kill: Kill) -> None:
         """Let the process that reaches the point kill itself, and the other one too if the plan says so."""
-        token = self._token(kill)
-        token.touch()
-        while token.exists():
+        while self._token(kill).exists():
             self._wait_a_little(daemon, kill)
         if kill.who == "both":
             time.sleep(kill.delay_us / 1e6)

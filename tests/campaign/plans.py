@@ -17,7 +17,9 @@ from tolariad.failpoints import POINTS
 BY_TIME = "by_time"
 # Only a run with seeds reaches them: tests/library/test_seed_kills.py.
 _OF_SEEDS = ("seed_move", "seed_planted", "seed_moved")
-ALL_POINTS = (*(point for point in POINTS if point not in _OF_SEEDS), BY_TIME)
+# Only a run that prunes: tests/trainer/pruning.
+_OF_PRUNING = ("prune_order", "prune_cut", "prune_acted", "analysis")
+ALL_POINTS = (*(point for point in POINTS if point not in (*_OF_SEEDS, *_OF_PRUNING)), BY_TIME)
 IN_DAEMON = ("start", "replay", "commit", "rotation_head", "rotation", "removal")
 # How often a point is certain to be passed while a kill there waits, in terms of one epoch of the run's variant.
 _SURELY = 3

@@ -49,9 +49,12 @@ def order(tolaria, grown, *words, refused=""):
     return said
 
 
+def rows_of(tolaria, grown):
+    return tolaria("seeds", "list", "--dir", grown.path.parent, "--json").json
+
+
 def rows(tolaria, grown):
-    table = tolaria("seeds", "list", "--dir", grown.path.parent, "--json").json
-    return {row["slot"]: row for row in table["slots"]}
+    return {row["slot"]: row for row in rows_of(tolaria, grown)["slots"]}
 
 
 def test_the_list_has_a_row_a_slot(tolaria, grown):
@@ -60,7 +63,10 @@ def test_the_list_has_a_row_a_slot(tolaria, grown):
     lines = [line.split() for line in said.out.splitlines()]
     assert lines[0] == ["slot", "stage", "alpha", "norm", "lr", "params", "epochs", "seed"]
     assert lines[1:] == [["trunk", "DORMANT", "0", *"-----"], ["neck", "DORMANT", "0", *"-----"]]
-    assert tolaria("--dir", grown.path.parent, "seeds").out == said.out
+    for words in (("--dir", grown.path.parent, "seeds"), ("seeds", "--dir", grown.path.parent)):
+        assert tolaria(*words).out == said.out
+    assert tolaria("seeds", "--dir", grown.path.parent, "list").out == said.out
+    assert tolaria("seeds", "--dir", grown.path.parent, "--json").json == rows_of(tolaria, grown)
     table = tolaria("seeds", "list", "--dir", grown.path.parent, "--json").json
     assert (table["step"], table["germinations"], table["blueprints"]) == (12, 0, list(KNOWN))
     assert [(row["slot"], row["layer_depth"], row["number"]) for row in table["slots"]] == [

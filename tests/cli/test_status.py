@@ -280,6 +280,8 @@ def test_budgets_are_shown_with_what_was_measured_of_them(tolaria, live_run):
         breaches=1,
         worst=25.0,
         counts=(Bin(bucket_of(4.0), 1), Bin(bucket_of(25.0), 1)),
+        waits=(Bin(0, 1), Bin(bucket_of(97.0), 1)),
+        clock=(Bin(bucket_of(4.0), 1), Bin(bucket_of(122.0), 1)),
     )
     live_run.do(lambda: live_run.recorder.record(BudgetsMeasured(epoch=1, tallies=(tally,))))
     where = live_run.path.parent
@@ -288,15 +290,18 @@ def test_budgets_are_shown_with_what_was_measured_of_them(tolaria, live_run):
     live_run.close()
     folded = tolaria("status", "--budgets", "--json", "--dir", where)
 
-    (row,) = [line.split() for line in said.out.splitlines() if line.startswith("epoch_boundary")]
+    (row,) = [line.split() for line in said.out.splitlines() if line.startswith("epoch_boundary ")]
     assert (said.code, row) == (
         0,
-        ["epoch_boundary", "18", "ms", "4.25", "ms", "25", "ms", "25", "ms", "2", "1", "soft"],
+        ["epoch_boundary", "18", "ms", "4.25", "25", "25", "25", "2", "1", "soft"],
     )
     measured = {name for name, budget in BUDGETS.items() if not budget.unmeasured}
     rows = said.out.splitlines()[1 : len(measured) + 1]
     assert {row.split()[0] for row in rows} == {one["name"] for one in table["budgets"]} == measured
-    assert said.out.splitlines()[len(measured) + 1 :] == ["measured since just now, when the run's process started"]
+    notes = said.out.splitlines()[len(measured) + 1 :]
+    assert notes[-1] == "measured since just now, when the run's process started"
+    assert "epoch_boundary: 4.25/124/124 ms by the clock, 0/100/100 ms of it the wait (p50/p95/p99)" in notes
+    assert max(map(len, said.out.splitlines()[: len(measured) + 1])) <= 80
     assert folded.code == 3
     assert folded.json["budgets"] == table | {"since": None}
 

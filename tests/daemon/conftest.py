@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import pytest
 
-from tests.daemon.harness import DaemonProcess
+from tests.daemon.harness import DaemonProcess, ForkedDaemon
 
 
 @pytest.fixture
 def start(run_dir):
-    """Starts daemons on one run folder."""
+    """Starts daemons on one run folder: as forks, or as a user does."""
     started = []
 
-    def start_one(**asked) -> DaemonProcess:
-        started.append(DaemonProcess(asked.pop("run_dir", run_dir), **asked))
+    def start_one(*, as_user: bool = False, **asked) -> DaemonProcess:
+        kind = DaemonProcess if as_user else ForkedDaemon
+        started.append(kind(asked.pop("run_dir", run_dir), **asked))
         return started[-1]
 
     yield start_one

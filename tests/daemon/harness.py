@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import select
 import signal
 import socket
 import subprocess
@@ -13,10 +14,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 from journal import JournalEntry, Reader
+from tests.campaign.forks import shared_template
 from tolariad.core.base import Event
 from tolariad.core.vocabulary import decode_event
 
-HERE = Path(__file__).parent
+ROOT = Path(__file__).resolve().parents[2]
+# How many trainers of one daemon are forks; further ones are started as usual.
+SHELLS = 2
 FAKE = (sys.executable, "-m", "tests.daemon.fake_trainer")
 # Small segments: making one of 100 MB would be most of a test's time.
 SETS = ["journal.segment_bytes=1000000"]
@@ -34,23 +38,24 @@ class DaemonProcess:
         self, run_dir: Path, *, environ: dict[str, str] | None = None, wrapper: tuple[str, ...] = (), **asked: object
     ) -> None:
         self.run_dir = run_dir
-        module = asked.pop("module", "tests.daemon.start_daemon")
+        module = str(asked.pop("module", "tests.daemon.start_daemon"))
         request = {"run_dir": str(run_dir), "sets": SETS, "trainer_command": [*FAKE, "--run", str(run_dir)]}
         if not {"config", "task"} & asked.keys() and not (run_dir / "config.resolved.json").exists():
             request |= {"task": "digits", "epochs": 3}
-        command = [
-            *wrapper,
-            sys.executable,
-            "-m",
-            str(module),
-            json.dumps({key: value for key, value in (request | asked).items() if value is not None}),
-        ]
+        argument = json.dumps({key: value for key, value in (request | asked).items() if value is not None})
         clean = {name: value for name, value in os.environ.items() if name not in ("XDG_RUNTIME_DIR", "NOTIFY_SOCKET")}
         clean |= {"XDG_RUNTIME_DIR": str(run_dir.parent), **(environ or {})}
-        self.process = subprocess.Popen(
-            command, env=clean, cwd=HERE.parent.parent, stderr=subprocess.PIPE, text=True, start_new_session=True
-        )
+        self.process = self.begin(module, argument, clean, wrapper)
         self.stderr = ""
+
+    def begin(
+        self, module: str, argument: str, environ: dict[str, str], wrapper: tuple[str, ...]
+    ) -> subprocess.Popen[str] | ForkedProcess:
+        """Start the process."""
+        command = [*wrapper, sys.executable, "-m", module, argument]
+        return subprocess.Popen(
+            command, env=environ, cwd=ROOT, stderr=subprocess.PIPE, text=True, start_new_session=True
+        )
 
     @property
     def pid(self) -> int:
@@ -112,6 +117,60 @@ class DaemonProcess:
             time.sleep(0.02)
         self.kill()
         raise AssertionError(f"{what} did not come about; last: {last}\n{self.stderr}")
+
+
+class ForkedDaemon(DaemonProcess):
+    """A daemon whose start takes less time: it and its first trainers are forks.
+
+    One with a `wrapper`, or with another path of imports, is started as usual.
+    """
+
+    def begin(
+        self, module: str, argument: str, environ: dict[str, str], wrapper: tuple[str, ...]
+    ) -> subprocess.Popen[str] | ForkedProcess:
+        if wrapper or environ.get("PYTHONPATH") != os.environ.get("PYTHONPATH"):
+            return super().begin(module, argument, environ, wrapper)
+        return ForkedProcess(module, argument, environ)
+
+
+class ForkedProcess:
+    """A daemon that is forked from the template, with the part of `subprocess.Popen` that tests use.
+
+    Its errors go into a pipe that nobody reads before `communicate`, as with `subprocess.PIPE`.
+    """
+
+    def __init__(self, module: str, argument: str, environ: dict[str, str]) -> None:
+        self._errors, theirs = os.pipe()
+        try:
+            self._forked = shared_template().start(
+                [argument], environment=environ, folder=ROOT, log=1, errors=theirs, shells=SHELLS, program=module
+            )
+        finally:
+            os.close(theirs)
+        self.pid = self._forked.pid
+        self.poll, self.wait = self._forked.poll, self._forked.wait
+        self.send_signal, self.kill = self._forked.send_signal, self._forked.kill
+        self._pieces: list[bytes] = []
+
+    @property
+    def returncode(self) -> int | None:
+        return self.poll()
+
+    def terminate(self) -> None:
+        self.send_signal(signal.SIGTERM)
+
+    def communicate(self, timeout: float = TIMEOUT_S) -> tuple[None, str]:
+        """Return what it wrote, when it has ended. Raises TimeoutExpired."""
+        deadline = time.monotonic() + timeout
+        while self._errors >= 0:
+            if not select.select([self._errors], [], [], max(0.0, deadline - time.monotonic()))[0]:
+                raise subprocess.TimeoutExpired("daemon", timeout)
+            self._pieces.append(os.read(self._errors, 1 << 16))
+            if not self._pieces[-1]:
+                os.close(self._errors)
+                self._errors = -1
+        self.wait(max(0.1, deadline - time.monotonic()))
+        return None, b"".join(self._pieces).decode()
 
 
 def events(run_dir: Path) -> list[Event]:

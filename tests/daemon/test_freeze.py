@@ -20,7 +20,9 @@ def training(start, run_dir, request):
     (run_dir / "spared").touch()
     # One epoch: at the end of one an order would go out in any case.
     environ = {"FAKE_STEP_S": request.param, "FAKE_EPOCH": "1000000"}
-    daemon = start(module="tests.daemon.start_spared", environ=environ, sets=SETS, task="digits", epochs=1)
+    # As a user does: the command line of the trainer tells where its page is.
+    asked = {"module": "tests.daemon.start_spared", "task": "digits", "epochs": 1, "as_user": True}
+    daemon = start(environ=environ, sets=SETS, **asked)
     daemon.until(lambda status: (status.get("step") or 0) >= 4, "step 4")
     page = page_of(daemon.status()["trainer"]["pid"])
     yield daemon, page

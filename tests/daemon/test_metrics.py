@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.daemon.harness import SETS, DaemonProcess, of_type
+from tests.daemon.harness import SETS, ForkedDaemon, of_type
 from tolariad.cli.tolaria import main
 from tolariad.core.checkpoints.words import RerunFinished
 from tolariad.core.steps.words import EpochFinished, MetricsNamed, StepCompleted
@@ -27,9 +27,9 @@ SETTINGS = [
 POINTS = ("step:7", "rerun:4")
 
 
-def started(run_dir: Path, environ: dict[str, str] | None = None) -> DaemonProcess:
+def started(run_dir: Path, environ: dict[str, str] | None = None) -> ForkedDaemon:
     run_dir.mkdir(exist_ok=True)
-    return DaemonProcess(run_dir, environ=environ, task=TASK, epochs=3, sets=SETTINGS, trainer_command=None)
+    return ForkedDaemon(run_dir, environ=environ, task=TASK, epochs=3, sets=SETTINGS, trainer_command=None)
 
 
 def printed(run_dir: Path, capsys) -> list[dict[str, str]]:

@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from tests.daemon.harness import SETS, DaemonProcess, events, is_gone, of_type
+from tests.daemon.harness import SETS, ForkedDaemon, events, is_gone, of_type
 from tolariad.core.control.words import StopRequested
 from tolariad.core.run.words import (
     ConfigChanged,
@@ -238,7 +238,7 @@ def test_a_folder_that_cannot_be_written_is_said(start, tmp_path):
 @pytest.mark.skipif(ACTIVATE is None, reason="systemd-socket-activate is not installed")
 def test_a_question_starts_no_training(run_dir):
     """Started by a connection to a stopped run, the daemon answers, trains only after `resume`, and exits when idle."""
-    first = DaemonProcess(run_dir, environ=CRAWL)
+    first = ForkedDaemon(run_dir, environ=CRAWL)
     first.until(lambda status: status["step"] >= 3)
     first.send(signal.SIGTERM)
     assert first.wait() == 0
@@ -261,12 +261,12 @@ def test_a_question_starts_no_training(run_dir):
     assert is_gone(resumed.pid)
 
 
-def activate(run_dir) -> DaemonProcess:
+def activate(run_dir) -> ForkedDaemon:
     """A daemon that systemd-socket-activate starts with the first connection."""
     place = run_dir / "control.sock"
     place.unlink(missing_ok=True)
     wrapper = (ACTIVATE, "-l", str(place), "--fdname=control", "-E", "FAKE_STEP_S=0.002", "-E", "PATH")
-    daemon = DaemonProcess(run_dir, wrapper=wrapper, idle_exit_s=1.0)
+    daemon = ForkedDaemon(run_dir, wrapper=wrapper, idle_exit_s=1.0)
     deadline = time.monotonic() + 20
     while not place.exists() and time.monotonic() < deadline:
         time.sleep(0.01)

@@ -7,7 +7,7 @@ import signal
 import pytest
 
 from journal import Reader
-from tests.daemon.harness import SETS, DaemonProcess, of_type
+from tests.daemon.harness import SETS, ForkedDaemon, of_type
 from tolariad.core.checkpoints.words import CheckpointCommitted
 from tolariad.core.replay import replay_records
 from tolariad.core.run.words import RunPaused
@@ -18,10 +18,10 @@ EPOCHS = 6
 RUN = ["rng_seed=4", "checkpoint_interval_epochs=2", "checkpoint.min_gap_s=0", "journal.sync=step"]
 
 
-def start(run_dir, kind: str, *more: str) -> DaemonProcess:
+def start(run_dir, kind: str, *more: str) -> ForkedDaemon:
     """Start a daemon with the real digits task."""
     sets = [*SETS, *RUN, f"trainer={kind}", *more]
-    return DaemonProcess(run_dir, task="digits", epochs=EPOCHS, sets=sets, trainer_command=None)
+    return ForkedDaemon(run_dir, task="digits", epochs=EPOCHS, sets=sets, trainer_command=None)
 
 
 def digest(run_dir) -> bytes:
@@ -73,7 +73,7 @@ def test_a_thread_stops_on_a_signal_and_an_exception_is_a_death_that_is_survived
         f"tolaria: {{task: '{tmp_path}/raising.py:Raising', epochs: 400, trainer: thread, "
         "torch_threads: 1, rng_seed: 1}\n"
     )
-    daemon = DaemonProcess(tmp_path / "run", config=str(config), trainer_command=None)
+    daemon = ForkedDaemon(tmp_path / "run", config=str(config), trainer_command=None)
     daemon.until(lambda status: status["step"] and status["step"] > 20, "steps after the exception")
     daemon.send(signal.SIGTERM)
     assert daemon.wait() == 0, daemon.stderr

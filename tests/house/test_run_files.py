@@ -21,6 +21,7 @@ _PACKAGE = "a file of this package"
 ALLOWED: dict[str, str] = {
     "tolariad/supervisor/interrupts.py": _SYSTEM,
     "tolariad/supervisor/procfs.py": _SYSTEM,
+    "tolariad/processor_time.py": _SYSTEM,
     "tolariad/supervisor/ring.py": _SYSTEM,
     "tolariad/trainer/process/determinism.py": _SYSTEM,
     "tolariad/lifelines.py::offer_as_victim": _SYSTEM,
@@ -32,6 +33,7 @@ ALLOWED: dict[str, str] = {
     "tolariad/daemon/settings.py::given_text": _USERS,
     "tolariad/strategy/finding.py": _USERS,
     "tolariad/trainer/tasks/task.py": _USERS,
+    "tolariad/trainer/seeds/registry.py::source_of": _USERS,
     "tolariad/cli/checking.py": _USERS,
     "tolariad/cli/journals.py::_written": _USERS,
     "tolariad/cli/errors.py": "/dev/null",

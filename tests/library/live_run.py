@@ -13,6 +13,7 @@ from pathlib import Path
 
 from torch.utils.data import DataLoader
 
+from tests.campaign.forks import shared_template
 from tests.library.test_library import CONFIG, data, network
 from tolariad import Tolaria
 from tolariad.control.client import Client, NotReachable
@@ -31,10 +32,10 @@ def started(*arguments: object, **options) -> subprocess.Popen[str]:
 
 
 def tolaria(*arguments: object, code: int = 0) -> str:
-    """Run a `tolaria` command and return what it wrote; its exit code must be `code`."""
-    with started(*arguments) as command:
-        said = "".join(command.communicate(timeout=PATIENCE_S))
-    assert command.returncode == code, said
+    """Run a `tolaria` command in a fork and return what it wrote; its exit code must be `code`."""
+    ended = shared_template().run(arguments, folder=Path.cwd(), program="tolaria", timeout=PATIENCE_S)
+    said = ended.stdout + ended.stderr
+    assert ended.returncode == code, said
     return said
 
 

@@ -1,4 +1,7 @@
-"""A program that trains the run with seeds in its folder, and goes on with it if it was killed."""
+"""A program that trains the run with seeds in its folder, and goes on with it if it was killed.
+
+Its argument names one of `KINDS`.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,8 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from tests.library.seeds import Gardener, given_in, train
+from tests.library.seed_kinds import KINDS
+from tests.library.seeds import Steadfast, train
 
-RUN = Path("run")
-train(RUN, Gardener(given=given_in(RUN)), rollback={"fast_path_enabled": False}, ema={"decay": 0.9})
+kind = KINDS[sys.argv[1]]
+train(Path("run"), Steadfast(also=kind.also, back=kind.back), **kind.options)

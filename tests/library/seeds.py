@@ -13,6 +13,7 @@ from tests.library.inside import ordered, state_of
 from tests.library.test_detection import events_of, of
 from tests.library.test_library import CONFIG, data
 from tolariad import Tolaria
+from tolariad.core.seeds.stages import Stage
 from tolariad.core.seeds.words import SeedAdvance, SeedCull, SeedGerminate, SeedMoveOrdered
 from tolariad.trainer.seeds import SeedSlot
 
@@ -31,6 +32,7 @@ PLAN = {
     15: SeedAdvance(slot="a"),
     18: SeedAdvance(slot="a"),
 }
+FREEING = (Stage.EMBARGOED, Stage.RESETTING, Stage.DORMANT)
 
 
 def network():
@@ -64,10 +66,63 @@ class Gardener:
     def give(self, command):
         """Give an order, and wait until it is recorded and sent, so that it acts at the next boundary."""
         assert ordered(self.run, command), command
+        self._wait(command.slot)
+
+    def _wait(self, slot):
         limit = time.monotonic() + PATIENCE_S
-        while not any(_slot(one.order) == command.slot for one in state_of(self.run).boundary.waiting):
+        while not any(_slot(one.order) == slot for one in state_of(self.run).boundary.waiting):
             assert time.monotonic() < limit
             time.sleep(0.001)
+
+
+class Steadfast(Gardener):
+    """Gives each order of the plan once for the present line of the run, whoever trained before.
+
+    An order that is missing at a step after its own is given there. `back`: (step, order): a rollback that is ordered
+    once, in the first line of the run. `also` as of a Gardener, before the orders of the step.
+    """
+
+    def __init__(self, plan=PLAN, also=lambda step: None, back=None):
+        super().__init__(plan, also)
+        self.back = back
+        self._steps = sorted(plan)
+
+    def on_step_end(self, model, step):
+        self.also(step)
+        state = state_of(self.run)
+        if state.progress.rerun is not None:
+            return
+        done = sum(one.seed.stage not in FREEING for one in state.seeds.moves)
+        done += sum(getattr(one.order, "stage", Stage.DORMANT) not in FREEING for one in state.boundary.waiting)
+        if done < len(self._steps) and self._steps[done] <= step:
+            # If it is refused, it is given again after the next step.
+            if ordered(self.run, self.plan[self._steps[done]]):
+                self._wait(self.plan[self._steps[done]].slot)
+            return
+        going = state.rollbacks.open or state.rollbacks.asked
+        if self.back and step >= self.back[0] and not (state.rollbacks.done or going):
+            ordered(self.run, self.back[1])
+
+
+def line_of(state, orders=PLAN):
+    """Return the plan of a run that was never disturbed and has the moves of this one's line, seeds' numbers included.
+
+    `orders`: the plan of this run. A rollback over a germination uses up
+    its number. An order that its gate refuses does so, too.
+    """
+    plan, number = {}, 0
+    moves = [one.seed for one in state.seeds.moves if one.seed.stage not in FREEING]
+    for command, one in zip((orders[step] for step in sorted(orders)), moves, strict=True):
+        at = one.since_step - 1
+        if one.stage is Stage.GERMINATED:
+            slots = (one.slot, "b" if one.slot == "a" else "a")
+            missing = one.germination - 1 - number
+            plan.setdefault(at - 1, []).extend(
+                SeedGerminate(slot=slot, blueprint="low_rank", parameters={"none": 1.0}) for slot in slots[:missing]
+            )
+            number = one.germination
+        plan.setdefault(at, []).append(command)
+    return {at: given for at, given in plan.items() if given}
 
 
 def commands(planned):

@@ -1,7 +1,7 @@
 """A run with seeds, killed around its moves: it ends as one that nothing killed, with its moves at the same steps.
 
-A kill is SIGKILL at a named point: before a move is judged, when the new module is in its slot, when the move is made
-and not answered, and while its answer, a checkpoint or a restore is under way.
+A kill is SIGKILL at a named point: before a move is judged, when a module is in its slot or out of it, when a move is
+made and not answered, and while its answer, a snapshot, a checkpoint, a restore or a rollback is under way.
 """
 
 from __future__ import annotations
@@ -11,83 +11,95 @@ from pathlib import Path
 
 import pytest
 
-from tests.campaign.forks import Template
 from tests.everyday.killed import Kill, Program
-from tests.library.seeds import PLAN, Gardener, pieces, train
+from tests.library.seed_kinds import KINDS
+from tests.library.seeds import Gardener, line_of, pieces, train
 from tests.library.test_detection import events_of, of
 from tolariad.core.checkpoints import words as ck
 from tolariad.core.rates import words as lr
-from tolariad.core.seeds import words as sd
-from tolariad.core.seeds.stages import Stage
+from tolariad.core.rollback import words as rb
+from tolariad.core.state import RunState, fold
 
 PROGRAM = str(Path(__file__).parent / "seed_program.py")
-OPTIONS = {"rollback": {"fast_path_enabled": False}, "ema": {"decay": 0.9}}
-FREEING = (Stage.EMBARGOED, Stage.RESETTING, Stage.DORMANT)
-# Of the moves that the plan orders, in their order.
-ORDERED = [PLAN[step] for step in sorted(PLAN)]
-# How often a point is passed at most, in a run that is begun once.
-PASSES = {
-    "seed_move": 9,
-    "seed_planted": 2,
-    "seed_moved": 9,
-    "boundary": 24,
-    "gate": 20,
-    "step": 20,
-    "capture": 3,
-    "checkpoint_file": 12,
-    "publish": 3,
-}
+# How often a run passes a point, if it is begun once. The plan orders nine moves, and three follow by themselves.
+OF_SEEDS = {"seed_move": 12, "seed_planted": 2, "seed_removed": 1, "seed_moved": 12}
+OF_STEPS = {"boundary": 24, "gate": 20, "step": 20}
+OF_FILES = {"validation": 4, "capture": 3, "checkpoint_file": 12, "manifest": 3, "publish": 3}
+OF_MEMORY = {"snapshot": 5, "snapshot_taken": 5}
+OF_ROLLBACK = {"rollback_prepare": 1, "rollback_commit": 1, "rollback_confirm": 1}
 # Points that every start passes, because it restores a checkpoint and takes one at its end.
 ANEW = {"restore": 1, "capture": 1, "checkpoint_file": 3, "manifest": 1, "publish": 1}
 
 
 @pytest.fixture(scope="module")
-def template(tmp_path_factory):
-    with Template(tmp_path_factory.mktemp("template")) as started:
-        yield started
+def calm_of(tmp_path_factory):
+    """Return the last checkpoint of a run of a kind that nobody killed, with orders at these steps."""
+    known = {}
+
+    def calm(kind, plan):
+        key = f"{kind} {plan}"
+        if key not in known:
+            run_dir = tmp_path_factory.mktemp("calm") / "run"
+            train(run_dir, Gardener(plan), **KINDS[kind].options)
+            known[key] = pieces(run_dir)
+        return known[key]
+
+    return calm
 
 
-def killed(tmp_path, template, kills):
-    """Carry out the run with these kills; compare it with one whose orders were given at the same steps."""
-    program = Program(tmp_path / "killed", template, PROGRAM)
-    program.carry_out(kills)
+def killed(tmp_path, template, calm_of, kind, kills):
+    """Carry out a run of this kind with these kills; compare it with one whose orders were given at the same steps."""
+    Program(tmp_path / "killed", template, PROGRAM, kind).carry_out(kills)
     run_dir = tmp_path / "killed" / "run"
     events = events_of(run_dir)
-    acted = [one for one in of(events, sd.SeedMoved) if one.stage not in FREEING]
-    assert len(acted) == len(ORDERED), "each order acted once"
-    plan = {}
-    for one, command in zip(acted, ORDERED, strict=True):
-        plan.setdefault(one.applied_before_step - 1, []).append(command)
-    train(tmp_path / "calm", Gardener(plan), **OPTIONS)
+    state = fold(RunState(), events)
+    assert state.trainer.incarnation == len(kills) + 1
 
-    assert pieces(run_dir) == pieces(tmp_path / "calm")
+    assert pieces(run_dir) == calm_of(kind, line_of(state))
     assert all(one.first_difference is None for one in of(events, ck.RerunFinished))
     assert of(events, ck.CheckpointUnfit) == []
     assert of(events, lr.LrViolationDetected) == []
+    assert len(of(events, rb.RolledBack)) == (KINDS[kind].back is not None)
     return events
 
 
 @pytest.mark.parametrize(
-    "kills",
+    ("kind", "kills"),
     [
-        [Kill("seed_planted", 1, 0), Kill("seed_moved", 3, 0), Kill("seed_move", 4, 0)],
-        [Kill("seed_moved", 6, 0), Kill("restore", 1, 0), Kill("publish", 1, 0)],
+        ("disk", [Kill("seed_planted", 1, 0), Kill("seed_moved", 3, 0), Kill("seed_move", 4, 0)]),
+        ("disk", [Kill("seed_moved", 6, 0), Kill("restore", 1, 0), Kill("publish", 1, 0)]),
+        ("back", [Kill("seed_removed", 1, 0), Kill("rollback_commit", 1, 0), Kill("seed_removed", 1, 0)]),
     ],
 )
-def test_a_run_killed_around_moves_ends_as_one_that_was_not(tmp_path, template, kills):
-    """The second and third start repeat the moves that the journal holds, and obey those that wait."""
-    killed(tmp_path, template, kills)
+def test_a_run_killed_around_moves_ends_as_one_that_was_not(tmp_path, template, calm_of, kind, kills):
+    """The later starts repeat the moves that the journal holds, and obey those that wait."""
+    killed(tmp_path, template, calm_of, kind, kills)
+
+
+def _first_kills():
+    """Yield a kill at every pass of every point that each kind has; of the points of steps every fifth but once."""
+    for kind, one in KINDS.items():
+        points = {
+            **OF_SEEDS,
+            **OF_FILES,
+            **(OF_MEMORY if "memory" in kind else {}),
+            **(OF_ROLLBACK if one.back else {}),
+        }
+        for point, times in {**points, **OF_STEPS}.items():
+            for number in range(1, times + 1, 5 if point in OF_STEPS else 1):
+                yield kind, point, number
 
 
 @pytest.mark.torture
-@pytest.mark.parametrize("number", range(60))
-def test_a_run_killed_at_drawn_points_ends_as_one_that_was_not(tmp_path, template, number, seed):
-    """One to three kills, each at a drawn point; the point of the first is dealt out evenly."""
-    draw = random.Random(f"{seed} {number}")
-    first = list(PASSES)[number % len(PASSES)]
-    kills = [Kill(first, draw.randint(1, PASSES[first]), draw.randrange(2000))]
+@pytest.mark.parametrize(("kind", "point", "times"), list(_first_kills()))
+def test_a_run_killed_at_every_point_ends_as_one_that_was_not(tmp_path, template, calm_of, seed, kind, point, times):
+    """One kill at this pass of this point, and up to two more, each at a drawn point."""
+    draw = random.Random(f"{seed} {kind} {point} {times}")
+    kills = [Kill(point, times, draw.choice((0, draw.randrange(2000))))]
+    # During the start's own checkpoint there is none to restore.
+    is_early = times <= 5 and point in ("boundary", *OF_FILES)
     for _ in range(draw.randrange(3)):
-        point = draw.choice(list(ANEW))
-        kills.append(Kill(point, draw.randint(1, ANEW[point]), draw.randrange(1000)))
-    print(f"seed {seed}, run {number}: {kills}")
-    killed(tmp_path, template, kills)
+        drawn = draw.choice(list(ANEW)[is_early:])
+        kills.append(Kill(drawn, draw.randint(1, ANEW[drawn]), draw.randrange(1000)))
+    print(f"seed {seed}, {kind}, {len(kills)} kills: {kills}")
+    killed(tmp_path, template, calm_of, kind, kills)

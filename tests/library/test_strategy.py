@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from typing import ClassVar
 
-import msgspec
 import pytest
-import torch
 
 import tolariad.strategy
 from tests.library.test_detection import events_of, of
@@ -20,7 +19,6 @@ from tolariad.core.rates import words as lv
 from tolariad.core.rates.hyper_words import HyperparametersAborted, HyperparametersChanged
 from tolariad.core.rollback import words as rb
 from tolariad.core.strategy import words as st
-from tolariad.daemon.request import StartRefused
 from tolariad.leyline import AdaptationCommand, CommandOptimizerAdjustment
 from tolariad.trainer.checkpoints.restore import load
 
@@ -135,7 +133,9 @@ def test_every_part_of_the_boundary_is_measured(calm):
     """The daemon's parts in the answer, the trainer's in its tallies."""
     _, events = calm
     for answer in of(events, st.StrategyAnswered):
-        assert min(msgspec.structs.astuple(answer.spans)) > 0
+        spans, waits = answer.spans, answer.spans.waits
+        each = [(getattr(spans, part), getattr(waits, part)) for part in ("assembly", "encoding", "answer", "check")]
+        assert all(0 <= waited <= took and took > 0 for took, waited in each)
         assert 100 < answer.packet_bytes < 1000
     measured = {one.budget for event in of(events, BudgetsMeasured) for one in event.tallies}
     assert {"adaptation", "epoch_boundary"} <= measured
@@ -216,8 +216,42 @@ def _manifest_of(events, id_):
     return next(event.manifest for event in of(events, CheckpointCommitted) if event.id == id_)
 
 
-def test_a_strategy_of_one_s_own_needs_a_daemon(tmp_path):
-    """Its process does; the refusal says what to do, and nothing is recorded."""
-    tolaria = Tolaria({"tolaria": {**CONFIG["tolaria"], "strategy": "./mine.py:Mine"}}, run_dir=tmp_path / "run")
-    with pytest.raises(StartRefused, match=r"set strategy to default or none"):
-        train(tmp_path / "run", tolaria=tolaria, model=torch.nn.Linear(16, 4))
+MINE = """
+import os
+from tolariad.leyline import AdaptationCommand, CommandOptimizerAdjustment
+
+print("made by", os.getpid())
+
+
+class Mine:
+    def step(self, packet):
+        adjustment = CommandOptimizerAdjustment(hyperparameters={"eps": 1e-6 * packet.current_epoch})
+        place = f"{packet.current_epoch}"
+        return AdaptationCommand(version=1, command_id=place, command_type=3, optimizer_adjustment=adjustment)
+"""
+
+
+def test_a_strategy_of_one_s_own_answers_a_library_run_from_its_own_process(tmp_path, caplog):
+    """Every question has an answer, the first one too; its output is logged; its process ends with the run."""
+    (tmp_path / "mine.py").write_text(MINE)
+    _, events = trained(tmp_path / "run", strategy=f"{tmp_path / 'mine.py'}:Mine")
+    values = [event.values for event in of(events, HyperparametersChanged)]
+    (said,) = [one for one in caplog.messages if one.startswith("strategy: made by ")]
+    pid = int(said.rpartition(" ")[2])
+
+    assert values == [{"eps": pytest.approx(1e-6 * epoch)} for epoch in range(1, EPOCHS)]
+    assert of(events, st.StrategyTimedOut) == []
+    assert pid != os.getpid()
+    with pytest.raises(ProcessLookupError):
+        os.kill(pid, 0)
+
+
+def test_a_strategy_that_cannot_be_started_is_said_and_training_goes_on(tmp_path):
+    """A file that raises: no answer, the reason in the journal, and the parameters of a run without a strategy."""
+    (tmp_path / "broken.py").write_text("raise OSError('no such table')")
+    found, events = trained(tmp_path / "run", strategy=f"{tmp_path / 'broken.py'}:Mine")
+    other = network()
+    train(tmp_path / "plain", model=other)
+
+    assert found == bits(other)
+    assert "no such table" in of(events, st.StrategyTimedOut)[0].fallback

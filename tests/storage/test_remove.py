@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from pathlib import Path
 
@@ -42,7 +43,7 @@ def test_a_removal_that_was_cut_short_is_finished_and_never_looks_like_a_checkpo
     """The name is removed first, durably. The next attempt removes the rest and counts its bytes."""
     stored(tmp_path, "c000001")
 
-    def cut(_):
+    def cut(*_, **__):
         raise OSError(5, "Input/output error")
 
     monkeypatch.setattr(shutil, "rmtree", cut)
@@ -63,6 +64,20 @@ def test_the_sweep_takes_what_is_nobodys_and_leaves_everything_else(tmp_path):
     assert removed == [".c000002.partial", ".c000004.removed", "c000003"]
     left = {path.name for path in tmp_path.iterdir()}
     assert left == {"c000001", "c000005", "c000009", ".c000009.partial", "mine"}
+
+
+def test_a_folder_that_a_new_trainer_removes_meanwhile_is_no_error(tmp_path, monkeypatch):
+    """Daemon and trainer both tidy up at a start; whoever comes second finds nothing."""
+    stored(tmp_path, ".c000002.partial")
+    unlink = os.unlink
+
+    def raced(name, **where):
+        unlink(name, **where)
+        raise FileNotFoundError(2, "No such file or directory", name)
+
+    monkeypatch.setattr(os, "unlink", raced)
+    assert sweep(tmp_path, [], highest=5) == [".c000002.partial"]
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_of_a_checkpoint_that_somebody_has_moved_and_linked_the_name_goes(tmp_path):

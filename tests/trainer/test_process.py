@@ -129,7 +129,8 @@ def test_workers_die_with_the_trainer_and_leave_its_lock(daemon_in, configured):
         select.select([daemon.end], [], [], 0.02)
         daemon.pump()
     children = [int(pid) for pid in Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()]
-    assert len(children) == 2
+    # Between two epochs, those of the epoch before may not have ended yet.
+    assert len(children) >= 2
     process.kill()
     process.wait()
     give_up = time.monotonic() + 3  # torch's own watchdog looks every 5 s

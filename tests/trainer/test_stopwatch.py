@@ -9,6 +9,7 @@ import random
 import pytest
 import torch
 
+from tolariad.core.health.histogram import quantile
 from tolariad.core.settings.model import Performance, Settings
 from tolariad.trainer.health.memory import memory_shares
 from tolariad.trainer.health.stopwatch import FIRST_STEPS, Stopwatch, held_bytes
@@ -22,15 +23,26 @@ class Run:
 
     def __init__(self, settings: Settings | None = None) -> None:
         self.now = 100.0
+        self.waited = 7.0
         self.bytes = 1000
         self.ours = 0
         self.stopwatch = Stopwatch(
-            settings or Settings(), CPU, lambda: self.ours, clock=lambda: self.now, held=lambda _: self.bytes
+            settings or Settings(),
+            CPU,
+            lambda: self.ours,
+            clock=lambda: self.now,
+            waited=lambda: self.waited,
+            held=lambda _: self.bytes,
         )
         self.stopwatch.begin()
 
     def let(self, seconds: float) -> None:
         self.now += seconds
+
+    def wait(self, seconds: float) -> None:
+        """Wait for a processor."""
+        self.let(seconds)
+        self.waited += seconds
 
     def steps(self, count: int, task_s: float, other_s: float) -> None:
         """Make steps with the given times inside and outside the task."""
@@ -160,6 +172,38 @@ def test_a_slow_boundary_is_a_breach_of_the_configured_limit():
         run.let(0.025)
         run.stopwatch.went_on()
         assert run.taken()["epoch_boundary"] == (1, breaches, pytest.approx(25.0))
+
+
+def test_the_wait_for_a_processor_is_no_part_of_a_boundary_and_is_told_beside_it():
+    """4 ms of work and 40 of waiting; what is waited during a validation is not even a wait of the boundary."""
+    run = Run()
+    run.stopwatch.trained()
+    run.wait(0.030)
+    with run.stopwatch.apart():
+        run.wait(5.0)
+    run.let(0.004)
+    run.wait(0.010)
+    run.stopwatch.adapted(0.5, 0.001)
+    run.stopwatch.adapted(0.2, 0.0002)
+    run.stopwatch.went_on()
+    boundary, adaptation = run.stopwatch.taken()
+
+    assert (boundary.budget, boundary.breaches, boundary.worst) == ("epoch_boundary", 0, pytest.approx(4.0))
+    assert quantile(boundary.waits, 0.5) == pytest.approx(40.0, rel=0.07)
+    assert quantile(boundary.clock, 0.5) == pytest.approx(44.0, rel=0.07)
+    assert (adaptation.budget, adaptation.breaches, adaptation.worst) == ("adaptation", 0, pytest.approx(1.2))
+    assert quantile(adaptation.clock, 0.5) == pytest.approx(700.0, rel=0.07)
+
+
+def test_threads_that_wait_at_one_time_make_no_boundary_negative():
+    """Three of them waited 10 ms each, within the same 20 ms."""
+    run = Run()
+    run.stopwatch.trained()
+    run.let(0.020)
+    run.waited += 0.030
+    run.stopwatch.went_on()
+
+    assert run.taken() == {"epoch_boundary": (1, 0, 0.0)}
 
 
 def test_a_boundary_that_was_left_by_a_rollback_is_not_measured():

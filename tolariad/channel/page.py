@@ -27,6 +27,7 @@ _MAGIC: Final = 0x31_45_47_41_50_4C_4F_54  # "TOLPAGE1", little-endian
 # The daemon writes words 0..15, the trainer words 16..31: on separate cache lines, so neither side slows the other's
 # stores.
 _W_MAGIC, _W_INCARNATION, _W_DURABLE, _W_FROZEN, _W_EMERGENCY, _W_ORDERS, _W_ASLEEP, _W_LAG_NS = range(8)
+_W_DAEMON, _W_RECORDER = range(8, 10)
 _W_WAITING, _W_STEP, _W_BEAT_NS, _W_ACTIVITY, _W_POSTED = range(16, 21)
 # Values of the gate's word. Shut: no new update, but steps that the journal holds may be re-run. Halted: nothing that
 # changes the model, re-runs included.
@@ -82,6 +83,7 @@ class Page:
         # Frozen first: a trainer must not update before the kernel has recorded its start and opened the gate.
         page._words[_W_FROZEN] = _SHUT
         page._words[_W_INCARNATION] = incarnation
+        page._words[_W_DAEMON] = os.getpid()
         # The magic number last: a page that has it is complete.
         page._words[_W_MAGIC] = _MAGIC
         return page
@@ -179,6 +181,15 @@ class Page:
     def set_lag_ns(self, lag_ns: int) -> None:
         """Daemon only. 0 unless step reports may be held back."""
         self._words[_W_LAG_NS] = lag_ns
+
+    @property
+    def threads(self) -> tuple[int, int]:
+        """The daemon's threads that an epoch's end waits for: the main one and the kernel's, by the system's ids."""
+        return self._words[_W_DAEMON], self._words[_W_RECORDER]
+
+    def set_recorder(self, thread: int) -> None:
+        """Daemon only. The id of the kernel's thread."""
+        self._words[_W_RECORDER] = thread
 
     # -- the trainer's words -------------------------------------------------------------------------------------------
 

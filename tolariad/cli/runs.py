@@ -96,8 +96,11 @@ def find(
     """
     context = click.get_current_context()
     name = name or run
-    if name is None and folder is None and socket is None:
-        name, folder, socket = (context.find_root().params.get(one) for one in ("name", "folder", "socket"))
+    outer = context.parent
+    # The nearest command around this one that was given a run: `tolaria seeds --dir D list`, `tolaria --dir D seeds`.
+    while name is None and folder is None and socket is None and outer is not None:
+        name, folder, socket = (outer.params.get(one) for one in ("name", "folder", "socket"))
+        outer = outer.parent
     if sum(one is not None for one in (name, folder, socket)) > 1:
         raise click.UsageError("-r, --dir and --socket each name a run: give only one of them", context)
     if socket is not None:

@@ -22,13 +22,20 @@ _COLUMNS: Final = ("slot", "stage", "alpha", "norm", "lr", "params", "epochs", "
 
 
 @click.group(invoke_without_command=True)
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@runs.options
 @click.pass_context
-def seeds(context: click.Context) -> int | None:
+def seeds(context: click.Context, /, *, as_json: bool, **_place: object) -> int:
     """Show the slots for seeds; let seeds germinate and grow.
 
-    Without a command, list the slots of the run that the options before `seeds` name, or of the only live one.
+    Without a command, list the slots of the run.
     """
-    return context.invoke(list_slots) if context.invoked_subcommand is None else None
+    if context.invoked_subcommand is None:
+        shown: int = context.invoke(list_slots, as_json=as_json)
+        return shown
+    if as_json:
+        raise click.UsageError("give --json after the command", context)
+    return Exit.DONE
 
 
 @seeds.command("list")

@@ -24,9 +24,10 @@ _PHASE_COLOURS: Final = {
     "failed": "red",
     "stopped": "yellow",
 }
-_BUDGETS: Final = ("BUDGET", "LIMIT", "P50", "P99", "WORST", "COUNT", "OVER", "KIND")
+_BUDGETS: Final = ("BUDGET", "LIMIT", "P50", "P95", "P99", "WORST", "COUNT", "OVER", "KIND")
 _UNITS: Final = {"percent": "%", "messages": ""}
 _SAID_SHOWN: Final = 5
+_NO_TIME: Final = 1e-6
 _STARTS: Final = ("starting", "recovering")
 # Activities of a trainer that starts.
 _STARTING: Final = {
@@ -300,6 +301,8 @@ def budget_lines(table: Status) -> Iterator[str]:
     for row in table["budgets"]:
         if row.get("compares") and row["count"]:
             yield f"{safe(str(row['name']))}: {safe(str(row['compares']))}"
+        if row.get("clock") and row.get("waited"):
+            yield _by_clock(row)
     if table["since"]:
         yield f"measured since {safe(table['since'])}, when the run's process started"
     if table["open"]:
@@ -309,16 +312,26 @@ def budget_lines(table: Status) -> Iterator[str]:
 
 
 def _budget(row: Status) -> tuple[str, ...]:
-    unit = row["unit"]
     return (
         ("  " if row["part_of"] else "") + safe(str(row["name"])),
-        _measure(row["limit"], unit),
-        *(_measure(row[name], unit) for name in ("p50", "p99", "worst")),
+        f"{row['limit']:.3g} {_UNITS.get(row['unit'], row['unit'])}".rstrip(),
+        # In the unit of the limit.
+        *("-" if row.get(name) is None else f"{row[name]:.3g}" for name in ("p50", "p95", "p99", "worst")),
         str(row["count"]),
         str(row["breaches"]) if row["count"] else "-",
         str(row["kind"]),
     )
 
 
-def _measure(value: float | None, unit: str) -> str:
-    return "-" if value is None else f"{value:.3g} {_UNITS.get(unit, unit)}".rstrip()
+def _by_clock(row: Status) -> str:
+    """Return the durations with and of the wait that does not count: median, 95th and 99th percentile."""
+    with_it, waited = (
+        "/".join(f"{_shortest(row[kind][name]):.3g}" for name in ("p50", "p95", "p99")) for kind in ("clock", "waited")
+    )
+    unit = _UNITS.get(row["unit"], row["unit"])
+    return f"{safe(str(row['name']))}: {with_it} {unit} by the clock, {waited} {unit} of it the wait (p50/p95/p99)"
+
+
+def _shortest(value: float) -> float:
+    """Return 0 for what the first bucket of a histogram holds."""
+    return 0.0 if value < _NO_TIME else value

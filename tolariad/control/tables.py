@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from tolariad.core.checkpoints import ask as retention
 from tolariad.core.health.budgets import BUDGETS, Kind, Unit
-from tolariad.core.health.histogram import Meter, with_one
+from tolariad.core.health.histogram import Bin, Meter, quantile, with_one
 from tolariad.core.learning_rate.group import rate_of
 from tolariad.core.plain import finite, rfc3339
 from tolariad.core.rates.words import SetRate
@@ -27,11 +27,20 @@ if TYPE_CHECKING:
     from tolariad.core.state import RunState
 
 
+class Quantiles(msgspec.Struct, frozen=True, kw_only=True):
+    """Three quantiles of some durations."""
+
+    p50: float
+    p95: float
+    p99: float
+
+
 class BudgetRow(msgspec.Struct, frozen=True, kw_only=True):
     """One budget: its limit in this run and its measurements, in `unit`.
 
     `breaches` of the `count` measurements were over `limit`. Quantiles are absent if nothing was measured. `setting` is
     the configuration key that overrides the limit. `compares`: what is compared with what, if the name does not say it.
+    Of durations that exclude the wait for a processor: `waited` is that wait, `clock` the same durations with it.
     """
 
     name: str
@@ -45,8 +54,11 @@ class BudgetRow(msgspec.Struct, frozen=True, kw_only=True):
     count: int
     breaches: int
     p50: float | None
+    p95: float | None = None
     p99: float | None
     worst: float | None
+    clock: Quantiles | None = None
+    waited: Quantiles | None = None
 
 
 class BudgetTable(msgspec.Struct, frozen=True, kw_only=True):
@@ -102,9 +114,17 @@ def _budget_row(overruns: Overruns, budget: Budget, meter: Meter) -> BudgetRow:
         count=meter.count,
         breaches=meter.breaches,
         p50=finite(meter.quantile(0.5)),
+        p95=finite(meter.quantile(0.95)),
         p99=finite(meter.quantile(0.99)),
         worst=finite(meter.worst if meter.count else None),
+        clock=_quantiles(meter.clock),
+        waited=_quantiles(meter.waits),
     )
+
+
+def _quantiles(counts: tuple[Bin, ...]) -> Quantiles | None:
+    p50, p95, p99 = (finite(quantile(counts, share)) for share in (0.5, 0.95, 0.99))
+    return None if p50 is None or p95 is None or p99 is None else Quantiles(p50=p50, p95=p95, p99=p99)
 
 
 class RateGroup(msgspec.Struct, frozen=True, kw_only=True):

@@ -146,8 +146,8 @@ def is_said(event: Event) -> bool:
             return why != ck.TRAINER_ENDED
         case tv.TrainerDied(reason=reason):
             return reason not in _TOLD_TO_END
-        case tv.ExecutionContextRecorded(other_data=other, former_steps_per_epoch=former):
-            return bool(other or former)
+        case tv.ExecutionContextRecorded(other_data=other, former_steps_per_epoch=former, other_blueprints=changed):
+            return bool(other or former or changed)
         case _:
             return type(event) in APPLY and not isinstance(event, run.DaemonStarted)
 

@@ -16,7 +16,7 @@ from typing import Any, Final
 from tolariad.core.base import Event
 from tolariad.core.checkpoints import words as ck
 from tolariad.core.control import words as cv
-from tolariad.core.phrases import because, by, counted, last_line, listed, size, who
+from tolariad.core.phrases import because, by, counted, last_line, last_name, listed, size, who
 from tolariad.core.pruning_sentences import PRUNING
 from tolariad.core.reaction_sentences import REACTIONS
 from tolariad.core.run import words as run
@@ -99,9 +99,12 @@ def _built(e: tv.ExecutionContextRecorded) -> str:
     other = f" Other data were accepted: {e.other_data.rstrip('.')}." if e.other_data else ""
     if e.former_steps_per_epoch:
         other = f"{other} An epoch had {counted(e.former_steps_per_epoch, 'step')} before."
-    # What differs from before is reported at once, and is not to be lost among the notes.
-    more = other or (f" Note{because(listed(e.notes))}" if e.notes else "")
-    return f"Trainer {e.incarnation} built the model: {e.parameters} parameters{a_epoch}, on {where}.{more}"
+    if changed := e.other_blueprints:
+        which = f"Blueprint {last_name(changed[0])}" if len(changed) == 1 else counted(len(changed), "blueprint")
+        other = f"{other} {which} changed."
+    # What differs from before is reported at once, and is not to be lost among the rest.
+    more = other or f" On {where}.{f' Note{because(listed(e.notes))}' if e.notes else ''}"
+    return f"Trainer {e.incarnation} built the model: {e.parameters} parameters{a_epoch}.{more}"
 
 
 def _scheduled(e: tv.SchedulingRecorded) -> str:

@@ -99,6 +99,8 @@ RATE_VIOLATIONS_MAX: Final = 3
 SLOW_BOUNDARIES_MAX: Final = 3
 HEALTHY_EPOCHS_TO_LEAVE: Final = 3
 SECONDS_TO_LEAVE: Final = 300.0
+# In the mode the limits of soft budgets of time are multiplied by this.
+SOFT_FACTOR: Final = 2.0
 
 
 def reason_for_conservative(

@@ -42,8 +42,17 @@ class Asking:
 
     def prepare(self, state: RunState) -> None:
         """Start the strategy if the run has one, so that it is ready at the first question: beside the trainer."""
-        if self._asker is None and state.run.phase in TRAINING and acts(state):
+        if state.run.phase in TRAINING and acts(state):
+            self._started()
+
+    def _started(self) -> asyncio.Task[StrategyAsker]:
+        if self._asker is None:
             self._asker = asyncio.create_task(self._begin())
+        return self._asker
+
+    async def settled(self) -> None:
+        """Start the strategy, and return when it can be asked or its start has failed."""
+        await (await asyncio.shield(self._started())).settled()
 
     async def _begin(self) -> StrategyAsker:
         # To import protobuf takes 0.2 s, for which the loop must not stand.
@@ -52,9 +61,7 @@ class Asking:
 
     def obey(self, effect: AskStrategy | AskVote, state: RunState) -> None:
         """Begin what the effect asks for. `state`: the durable one."""
-        if self._asker is None:
-            self._asker = asyncio.create_task(self._begin())
-        task = asyncio.create_task(self._obey(self._asker, effect, state))
+        task = asyncio.create_task(self._obey(self._started(), effect, state))
         self._orders.add(task)
         task.add_done_callback(self._orders.discard)
 

@@ -7,6 +7,7 @@ sees it also sees the gate as this turn left it. All methods except `expect` bel
 from __future__ import annotations
 
 import logging
+import threading
 from typing import Final
 
 from tolariad.channel import DaemonEnd, Page, Reports
@@ -44,6 +45,7 @@ class TrainerLink:
         self.disconnect()
         self.end = self._arriving.pop(incarnation)
         self.reports = Reports(self.end, incarnation)
+        self.end.page.set_recorder(threading.get_native_id())
         self._wakeup.register(self.end)
 
     def reject(self, incarnation: int) -> None:

@@ -26,6 +26,7 @@ from tolariad.core.inputs import CommandReceived, Input, Opened, SignalReceived,
 from tolariad.core.rollback.words import Rollback
 from tolariad.core.run.slice import Phase
 from tolariad.core.run.words import ExitDaemon
+from tolariad.core.settings.model import Settings
 from tolariad.core.state import RunState
 from tolariad.core.strategy.words import AskStrategy, AskVote
 from tolariad.core.trainer.data_ask import data_refusal, other_data
@@ -37,7 +38,7 @@ from tolariad.daemon.place import PlaceWatch, RunPlace
 from tolariad.daemon.port import now
 from tolariad.daemon.request import RunRequest, StartRefused
 from tolariad.kernel import Kernel, Published
-from tolariad.library.asking import AskingThread, require_default, require_no_pruning
+from tolariad.library.asking import AskingThread
 from tolariad.library.control import ControlThread
 from tolariad.library.saying import Saying
 from tolariad.storage import copy_checkpoint
@@ -79,8 +80,7 @@ class Live:
         # all.
         self._ends: tuple[_Ends, ...] = ()
         self._saying = Saying()
-        self._asking = AskingThread(opened.resolved.settings, self._kernel.submit)
-        self._asking.prepare(len(setup.garden.plots))
+        self._asking = AskingThread(opened.resolved.settings, self._kernel.submit, self._saying.note)
         self._control = ControlThread(opened, self._kernel, lambda: self._page, self._saying.note)
         self._copying: list[threading.Thread] = []
 
@@ -94,8 +94,7 @@ class Live:
         # A call of `train` is the wish to go on: a failed run needs no other word.
         opened = open_run(request, StartMode.RETRY, Notifier({}))
         try:
-            require_default(opened.resolved.settings)
-            require_no_pruning(opened.resolved.settings)
+            _require_no_pruning(opened.resolved.settings)
             with kept_from_children(opened.run_dir):  # fingerprints of data may be taken in a worker
                 setup = build(opened.resolved.text.encode(), earlier_threads(opened), FoundTask(task, ""))
             other = other_data(opened.state.progress, setup.environment)
@@ -127,6 +126,7 @@ class Live:
             # Only now: no stop may be recorded before the start of the run.
             hear(self._stop)
             self._control.start()
+            self._asking.prepare(len(self._setup.garden.plots))
             if opened.state.run.phase in (Phase.PAUSED, Phase.FROZEN) or opened.state.run.pause is not None:
                 self._resume()
             yield from self._serve(drive)
@@ -311,3 +311,10 @@ class Live:
 
 def _nothing() -> None:
     """Do nothing."""
+
+
+def _require_no_pruning(settings: Settings) -> None:
+    """Raise StartRefused if pruning is enabled: an analysis builds the task in a process of its own."""
+    if settings.prune.enabled:
+        why = "prune.enabled: checkpoints are analysed in a process of their own, which only `tolariad run` starts"
+        raise StartRefused(EXIT_CONFIG, why, "to train in a program, set prune.enabled to false")

@@ -14,6 +14,7 @@ import shutil
 from collections.abc import Collection, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
+from types import TracebackType
 from typing import Final
 
 from tolariad import run_files
@@ -93,9 +94,18 @@ def _remove_tree(folder: Path) -> int:
         return 0
     if not folder.is_dir():
         return 0
-    freed = sum(path.stat().st_size for path in folder.iterdir())
-    shutil.rmtree(folder)
+    freed = 0
+    with suppress(FileNotFoundError):
+        for path in folder.iterdir():
+            freed += path.stat().st_size
+    shutil.rmtree(folder, onerror=_unless_gone)
     return freed
+
+
+def _unless_gone(_: object, __: str, caught: tuple[type[BaseException], BaseException, TracebackType]) -> None:
+    """Raise what was caught, unless somebody else has removed it: a new trainer removes half-written folders, too."""
+    if not isinstance(caught[1], FileNotFoundError):
+        raise caught[1]
 
 
 def sweep(root: Path, committed: Collection[str], highest: int) -> list[str]:

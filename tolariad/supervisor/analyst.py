@@ -11,7 +11,6 @@ import asyncio
 import logging
 import os
 import sys
-import threading
 import uuid
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -132,9 +131,7 @@ class Analyst:
         setup = self._setup
         cores = ",".join(map(str, setup.cores()))
         command = (*setup.command, "--run", str(setup.run_dir), "--config-json", str(setup.config), "--cores", cores)
-        return PeerProcess(
-            *("analysis", command, setup.environment, setup.sinks, setup.limits), owner=threading.current_thread()
-        )
+        return PeerProcess(*("analysis", command, setup.environment, setup.sinks, setup.limits))
 
     async def close(self) -> None:
         """End the process, and drop what is in flight."""

@@ -11,7 +11,7 @@ import logging
 import time
 import uuid
 from collections.abc import Callable, Coroutine
-from typing import Any, Final, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 from tolariad.core.inputs import StrategyReply, VoteGiven
 from tolariad.core.state import RunState
@@ -30,11 +30,29 @@ _VOTES: Final = {
 }
 
 
+class _Moment(NamedTuple):
+    """A time by the clock, and how long this thread has run until then, in seconds."""
+
+    clock: float
+    ran: float
+
+    @classmethod
+    def now(cls) -> _Moment:
+        return cls(time.perf_counter(), time.thread_time())
+
+    def idle_since(self, before: _Moment) -> float:
+        """Return for how long this thread has not run since then. Between the two it must wait for nothing."""
+        return max(0.0, (self.clock - before.clock) - (self.ran - before.ran))
+
+
 class Asked(Protocol):
     """What is asked: `tolariad.supervisor.strategist.Strategist`."""
 
     def start(self) -> None:
         """Begin to start what it needs."""
+
+    async def settled(self) -> None:
+        """Wait until it can be asked, or its start has failed."""
 
     async def ask(self, packet: SystemStatePacket, generation: int) -> StrategyAnswer:
         """Return the answer, or why there is none."""
@@ -66,6 +84,10 @@ class StrategyAsker:
         self._tasks: set[asyncio.Task[None]] = set()
         strategist.start()
 
+    async def settled(self) -> None:
+        """Wait until the strategy can be asked, or its start has failed."""
+        await self._strategist.settled()
+
     def obey(self, effect: st.AskStrategy | st.AskVote, state: RunState) -> None:
         """Begin what the effect asks for. `state`: the durable one."""
         if isinstance(effect, st.AskStrategy):
@@ -90,20 +112,27 @@ class StrategyAsker:
         self._submit(reply)
 
     async def _answer(self, effect: st.AskStrategy, state: RunState) -> StrategyReply:
-        began = time.perf_counter()
+        began = _Moment.now()
         packet = packet_of(state, effect.epoch, self._hardware(state), uuid.uuid4().hex, time.time_ns())
-        assembled = time.perf_counter()
+        assembled = _Moment.now()
         size = len(encode(packet))
-        encoded = time.perf_counter()
+        encoded = _Moment.now()
         self._strategist.restore(effect.state)
         answer = await self._strategist.ask(packet, effect.generation)
-        answered = time.perf_counter()
+        answered = _Moment.now()
         commands = tuple(map(translated, answer.commands))
+        checked = _Moment.now()
         spans = st.StrategySpans(
-            assembly=assembled - began,
-            encoding=encoded - assembled,
-            answer=answered - encoded,
-            check=time.perf_counter() - answered,
+            assembly=assembled.clock - began.clock,
+            encoding=encoded.clock - assembled.clock,
+            answer=answered.clock - encoded.clock,
+            check=checked.clock - answered.clock,
+            waits=st.StrategyWaits(
+                assembly=assembled.idle_since(began),
+                encoding=encoded.idle_since(assembled),
+                answer=answer.waited,
+                check=checked.idle_since(answered),
+            ),
         )
         return StrategyReply(
             generation=effect.generation,

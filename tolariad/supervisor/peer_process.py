@@ -12,7 +12,6 @@ import logging
 import os
 import signal
 import socket
-import threading
 import time
 from collections.abc import Mapping
 from typing import Final
@@ -58,10 +57,8 @@ class PeerProcess:
         environment: Mapping[str, str],
         sinks: tuple[Sink, ...],
         limits: PeerLimits,
-        *,
-        owner: threading.Thread | None = None,
     ) -> None:
-        """Start the process. Its command gets `--socket-fd` and `--parent-pid`. `owner`: as for ChildProcess.spawn.
+        """Start the process. Its command gets `--socket-fd` and `--parent-pid`.
 
         Raises OSError if that fails, and releases everything it had opened.
         """
@@ -81,7 +78,7 @@ class PeerProcess:
             handed_over.callback(os.close, writer)
             words = (*command, "--socket-fd", str(theirs.fileno()), "--parent-pid", str(os.getpid()))
             started = child_environment(environment)
-            self._child = ChildProcess.spawn(words, started, writer, (theirs.fileno(),), owner)
+            self._child = ChildProcess.spawn(words, started, writer, (theirs.fileno(),))
             undo.pop_all()
         self._socket = ours
         self._allowance = Allowance(name, sinks, limits.log_bytes, limits.log_window_s)

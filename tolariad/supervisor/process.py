@@ -92,6 +92,10 @@ def _tunables(given: str) -> str:
     return ":".join(filter(None, (given, f"{_TUNABLE}={_COPIED_PAST_CACHES:#x}")))
 
 
+class ParentThread(threading.Thread):
+    """A thread that ends after every process that it started."""
+
+
 class ChildProcess:
     """A child process, from its start until it is reaped."""
 
@@ -108,15 +112,15 @@ class ChildProcess:
         environment: Mapping[str, str],
         output: int,
         passed: tuple[int, ...],
-        owner: threading.Thread | None = None,
     ) -> ChildProcess:
         """Start `command` in a new session; stdout and stderr go to descriptor `output`. Raises OSError.
 
-        A child with PR_SET_PDEATHSIG dies with the thread that created it. So only `owner` may call this: the thread
-        that lives as long as the child may; None: the main thread.
+        Only the main thread or a ParentThread may call this: a child with PR_SET_PDEATHSIG dies with the thread that
+        created it.
         """
-        if threading.current_thread() is not (owner or threading.main_thread()):
-            raise RuntimeError("start a child from its owner's thread only: it dies with the thread that started it")
+        thread = threading.current_thread()
+        if thread is not threading.main_thread() and not isinstance(thread, ParentThread):
+            raise RuntimeError("start a process from the main thread only: it dies with the thread that started it")
         popen = subprocess.Popen(
             command,
             stdin=subprocess.DEVNULL,

@@ -35,12 +35,13 @@ class StrategyAnswer(msgspec.Struct, frozen=True, kw_only=True):
 
     `fallback`: why there is no answer, as a sentence; "" if there is one. `is_late`: because it did not come in time.
     `misread`: how many messages could not be read, such as commands of another version. `seconds`: from the question to
-    the answer.
+    the answer; for `waited` of them it waited for a processor.
     """
 
     commands: tuple[AdaptationCommand, ...] = ()
     state: bytes = b""
     seconds: float = 0.0
+    waited: float = 0.0
     fallback: str = ""
     is_late: bool = False
     misread: int = 0
@@ -74,7 +75,13 @@ class _Decider(Protocol):
     @property
     def source_hash(self) -> str: ...
 
+    @property
+    def waited_s(self) -> float:
+        """Since a fixed time, how long what decides has not run although it could have."""
+
     def start(self) -> None: ...
+
+    async def settled(self) -> None: ...
 
     def step(self, generation: int, packet: SystemStatePacket, state: bytes) -> Coroutine[Any, Any, Answer]: ...
 
@@ -96,8 +103,16 @@ class _BuiltIn:
         self._strategy = make()
         self._holds: bytes | None = b""
 
+    @property
+    def waited_s(self) -> float:
+        """It never waits for anything but a processor and the interpreter's lock: all time without this thread."""
+        return time.perf_counter() - time.thread_time()
+
     def start(self) -> None:
         """Nothing has to be started."""
+
+    async def settled(self) -> None:
+        """It can always be asked."""
 
     async def step(self, _: int, packet: SystemStatePacket, state: bytes) -> Answer:
         """Return the answer of the policy with this state."""
@@ -160,9 +175,13 @@ class Strategist:
         """Begin to start the process, so that it is ready at the first question. A no-op for the default policy."""
         self._decider.start()
 
+    async def settled(self) -> None:
+        """Start it, and wait until it can be asked or its start has failed."""
+        await self._decider.settled()
+
     async def ask(self, packet: SystemStatePacket, generation: int) -> StrategyAnswer:
         """Return the strategy's answer, or why there is none."""
-        started = time.perf_counter()
+        started, waited_before = time.perf_counter(), self._decider.waited_s
         is_late, misread = False, 0
         try:
             question = self._decider.step(generation, packet, self._state)
@@ -176,7 +195,9 @@ class Strategist:
             why = f"could not be asked: {type(error).__name__}: {error}"
         else:
             self._state = answer.end
-            return StrategyAnswer(commands=commands, state=self._state, seconds=time.perf_counter() - started)
+            seconds = time.perf_counter() - started
+            waited = min(seconds, max(0.0, self._decider.waited_s - waited_before))
+            return StrategyAnswer(commands=commands, state=self._state, seconds=seconds, waited=waited)
         text = f"The strategy {self._name}: {why}"
         _log.warning("%s. The run goes on without its answer.", text.rstrip("."))
         seconds = time.perf_counter() - started

@@ -10,9 +10,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import threading
 from typing import Final
 
 from tolariad.leyline import SystemStatePacket, encode
+from tolariad.processor_time import waited_s
 from tolariad.strategy.frames import Kind
 from tolariad.strategy.state import StateRefused, read_state
 from tolariad.supervisor.peer_process import stacks_in
@@ -51,6 +53,12 @@ class StrategyKeeper:
         self._task: asyncio.Task[None] | None = None
         self._killing: asyncio.Task[None] | None = None
 
+    @property
+    def waited_s(self) -> float:
+        """How long the process and the calling thread have waited for a processor until now, in seconds."""
+        process = self._process.pid if self._process is not None else 0
+        return waited_s((process, threading.get_native_id()))
+
     def start(self) -> None:
         """Start a process in the background, and again whenever it ends. A no-op if that was begun."""
         if self._task is None and not self._closing.is_set():
@@ -77,9 +85,13 @@ class StrategyKeeper:
         process = await self._ready()
         await self._request(process, Kind.VOTE, 0, state or self._initial)
 
-    async def _ready(self) -> StrategyProcess:
+    async def settled(self) -> None:
+        """Start a process if none was started, and wait until one is ready or its start has failed."""
         self.start()
         await self._settled.wait()
+
+    async def _ready(self) -> StrategyProcess:
+        await self.settled()
         if self._process is None:
             raise StrategyFailed(self.problem)
         return self._process

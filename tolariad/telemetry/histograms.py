@@ -10,7 +10,7 @@ import re
 from typing import TYPE_CHECKING, Final
 
 from tolariad.core.base import Cause
-from tolariad.core.health.budget_slice import APPLY, SAY, Overruns, measured
+from tolariad.core.health.budget_slice import APPLY, SAY, Overruns, measured, waited
 from tolariad.core.health.budget_words import BudgetsMeasured
 from tolariad.core.health.budgets import BUDGETS
 from tolariad.core.health.histogram import Meter, added, with_one
@@ -42,8 +42,10 @@ class BudgetHistograms:
         if isinstance(event, BudgetsMeasured):
             self._add_tallies(event)
         elif type(event) in SAY:
+            waits = waited(event)
             for name, value in measured(self._overruns, event):
-                self.meters[name] = with_one(self._meter(name), value, self._overruns.limit_of(name))
+                limit = self._overruns.limit_of(name)
+                self.meters[name] = with_one(self._meter(name), value, limit, waits.get(name))
         self._overruns = apply(self._overruns, event, _NOBODY)
 
     def _add_tallies(self, event: BudgetsMeasured) -> None:
@@ -52,7 +54,13 @@ class BudgetHistograms:
             if one.budget in BUDGETS:
                 meter = self._meter(one.budget)
                 self.meters[one.budget] = added(
-                    meter, count=one.count, breaches=one.breaches, worst=one.worst, counts=one.counts
+                    meter,
+                    count=one.count,
+                    breaches=one.breaches,
+                    worst=one.worst,
+                    counts=one.counts,
+                    waits=one.waits,
+                    clock=one.clock,
                 )
 
     def _meter(self, name: str) -> Meter:

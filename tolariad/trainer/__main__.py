@@ -38,6 +38,7 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--analyse", action="store_true", help="answer one request of the daemon (pruning/worker.py)")
     parser.add_argument("--socket-fd", type=int, help="descriptor of the connection of an analysis")
     parser.add_argument("--cores", default="", help="cores for an analysis, such as 0,2; default: all")
+    parser.add_argument("--priority", choices=("idle", "normal"), default="idle", help="of an analysis")
     parser.add_argument("--config-json", type=Path, help="the resolved configuration")
     parser.add_argument("--run", type=Path, help="the run's folder")
     parser.add_argument("--run-id", default="", help="the run's id, for the manifests of checkpoints")
@@ -81,10 +82,13 @@ def _analyse(arguments: argparse.Namespace) -> int:
     from tolariad.leyline import pruning
     from tolariad.trainer.pruning import worker
 
-    worker.stand_back([int(core) for core in arguments.cores.split(",") if core])
+    worker.stand_back([int(core) for core in arguments.cores.split(",") if core], idle=arguments.priority == "idle")
     with socket.socket(fileno=arguments.socket_fd) as connection, connection.makefile("rb") as stream:
-        size = pruning.length_of(stream.read(pruning.LENGTH_BYTES))
-        request, request_id = pruning.read_request(stream.read(size))
+        head = stream.read(pruning.LENGTH_BYTES)
+        if len(head) < pruning.LENGTH_BYTES:
+            # The daemon wants nothing any more.
+            return 0
+        request, request_id = pruning.read_request(stream.read(pruning.length_of(head)))
         found = worker.answer(arguments.run, arguments.config_json, request, started)
         response_id = str(uuid.uuid4())
         if isinstance(found, str):

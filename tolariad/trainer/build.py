@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from tolariad.core.settings.model import Settings
-    from tolariad.core.trainer.words import DataPrint
+    from tolariad.core.trainer.words import BlueprintSource, DataPrint
     from tolariad.trainer.seeds.garden import Garden
     from tolariad.trainer.step.precision import Forward
 
@@ -106,7 +106,7 @@ def build(config: bytes, threads: int | None = None, given: FoundTask | None = N
             grade=grade,
             precision=settings.precision,
             task_hash=found.source_hash,
-            config_hash=_config_hash(settings, drawn_for.total_steps),
+            config_hash=_config_hash(settings, drawn_for.total_steps, garden.sources),
             data=_fingerprints(train, validation),
         ),
         steps_per_epoch=steps_per_epoch or 0,
@@ -134,8 +134,9 @@ def _seed_gradients(
     losses_of = getattr(task, "seed_losses", None)
     auxiliary = None
     if callable(losses_of):
-        conflict, rng_seed = settings.seeds.conflict, settings.rng_seed or 0
-        auxiliary = AuxiliaryLosses(losses_of, garden, forward, scaling, conflict=conflict, rng_seed=rng_seed)
+        auxiliary = AuxiliaryLosses(
+            losses_of, garden, forward, scaling, seeds=settings.seeds, rng_seed=settings.rng_seed or 0
+        )
     limit = settings.seeds.max_gradient_norm
     # A copy: owners of seeds are added to the list later.
     return SeedGradients(garden, tuple(host), scaling, auxiliary, limit=limit, clips_host=_clip(task) is None)
@@ -161,9 +162,15 @@ def _found(given: FoundTask | None, settings: Settings) -> FoundTask:
     return found
 
 
-def _config_hash(settings: Settings, total_steps: int | None) -> str:
-    """Return a hash of the keys that a step may depend on, and of the length that schedules are computed for."""
-    return blake3(exact_json(settings) + b"%d" % (total_steps or 0)).hexdigest()
+def _config_hash(settings: Settings, total_steps: int | None, sources: Sequence[BlueprintSource]) -> str:
+    """Return a hash of the keys that a step may depend on, and of the length that schedules are computed for.
+
+    `sources`: the files of blueprints that the keys name.
+    """
+    found = blake3(exact_json(settings) + b"%d" % (total_steps or 0))
+    for one in sources:
+        found.update(one.hash.encode())
+    return found.hexdigest()
 
 
 def _training_step(task: Any, settings: Settings) -> Callable[..., Any] | None:

@@ -12,6 +12,7 @@ Promises: nothing is captured between two boundaries.
 from __future__ import annotations
 
 import math
+import threading
 import time
 from contextlib import closing, nullcontext
 from functools import partial
@@ -29,6 +30,7 @@ from tolariad.core.seeds.words import SlotFound
 from tolariad.core.steps import words as steps
 from tolariad.core.trainer import words as trainer
 from tolariad.failpoints import reached
+from tolariad.processor_time import waited_s
 from tolariad.storage import CheckpointUnfit, CheckpointUnusable
 from tolariad.trainer.architecture.handler import ArchitectureHandler
 from tolariad.trainer.checkpoints.handler import CheckpointHandler
@@ -95,6 +97,8 @@ class Trainer:
             setup.device,
             lambda: self._saver.held_bytes,
             shares=MemoryBudgetManager(setup, self._saver, self._snapshots, link.inbox).shares,
+            waited=lambda: waited_s((threading.get_native_id(), *end.page.threads)),
+            ran=time.thread_time,
         )
         self._progress, self._reporter, self._inbox, self._gate = link.progress, link.reporter, link.inbox, link.gate
         self._orders = BoundaryOrders(setup.acted, link, self.stopwatch.adapted)
@@ -180,6 +184,7 @@ class Trainer:
                 groups=setup.rates.groups,
                 slots=tuple(SlotFound(name, one.slot.layer_depth) for name, one in setup.garden.plots.items()),
                 blueprints=setup.garden.blueprints,
+                sources=setup.garden.sources,
             )
         )
         reporter = self._reporter

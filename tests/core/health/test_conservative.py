@@ -5,13 +5,17 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from tests.core.health.test_budgets import Told
+from tests.core.health.test_budgets import Told, entered, exceeded, tally
 from tests.core.simulate import World, until
 from tolariad.core.base import Cause
 from tolariad.core.checkpoints.ask import due_after_epoch
 from tolariad.core.health import words as hv
+from tolariad.core.health.budget_words import BudgetExceeded
+from tolariad.core.health.budgets import BUDGETS
 from tolariad.core.health.slice import Stability, _emergency, _entered, _epoch_finished, _epoch_started
 from tolariad.core.rates import words as lv
+from tolariad.core.seeds import ask as seeds
+from tolariad.core.seeds import words as sd
 from tolariad.core.steps import words as sv
 
 AT = Cause(1, 1)
@@ -91,3 +95,52 @@ def test_in_conservative_mode_checkpoints_come_twice_as_often_in_epochs_too(ever
     assert {epoch for epoch in range(1, 11) if due_after_epoch(on, epoch, mono)} == careful
     gap = replace(on, run=replace(on.run, policy=replace(on.run.policy, checkpoint_gap_s=1e9)))
     assert not any(due_after_epoch(gap, epoch, mono) for epoch in range(1, 11)), "never two within the gap"
+
+
+SLOW = 30.0  # ms: over the 18 of an epoch's boundary, and within twice as much
+
+
+def boundary(told, ms):
+    """The events of an epoch's end that reports this boundary."""
+    return told.epoch(tally("epoch_boundary", ms))
+
+
+def test_three_slow_boundaries_in_a_row_begin_the_mode_and_two_do_not():
+    """One that is quick enough begins the count anew. In the mode no seed germinates."""
+    told = Told()
+    for ms in (SLOW, SLOW, 17.0, SLOW, SLOW):
+        assert not entered(boundary(told, ms))
+    assert entered(boundary(told, SLOW)) == ["3 epoch boundaries in a row over their budget"]
+    told.record(sd.SeedSlotsRegistered(slots=(sd.SlotFound("a"),), blueprints=("conv",)))
+    refused = seeds.germinate(told.state, "a", "conv", {})
+    assert "conservative mode and starts nothing new: 3 epoch boundaries" in refused.why
+
+
+def test_in_the_mode_soft_times_have_twice_their_limit():
+    """Every soft budget of time but the strategy's deadline, and no other one. After the mode they are the table's."""
+    told = Told()
+    normal = {one: told.state.overruns.limit_of(one) for one in BUDGETS}
+    for _ in range(3):
+        boundary(told, SLOW)
+    assert told.state.stability.conservative
+    doubled = {name for name, limit in normal.items() if told.state.overruns.limit_of(name) == 2 * limit}
+    assert {name for name, limit in normal.items() if told.state.overruns.limit_of(name) != limit} == doubled
+    soft = {name for name, one in BUDGETS.items() if one.kind == "soft" and one.unit in ("us", "ms", "s")}
+    assert doubled == soft - {"strategy_deadline"}
+
+    assert not exceeded(boundary(told, SLOW))
+    assert told.state.overruns.slow_boundaries == 0
+    found = told.epoch(tally("epoch_boundary", SLOW, 40.0, 50.0))
+    (over,) = [one for one in found if isinstance(one, BudgetExceeded)]
+    assert (over.value, over.limit, over.times) == (50.0, 36.0, 2)
+    for _ in range(4):
+        told.epoch(tally("epoch_boundary", 1.0), later_s=3600.0)
+    assert not told.state.stability.conservative
+    assert {name: told.state.overruns.limit_of(name) for name in BUDGETS} == normal
+
+
+def test_a_mode_that_an_older_version_began_changes_no_limit():
+    """Its event does not say so: the fold of an old journal stays what it was."""
+    told = Told()
+    told.record(hv.ConservativeModeEntered(why="loss"))
+    assert told.state.overruns.limit_of("epoch_boundary") == 18.0

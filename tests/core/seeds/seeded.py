@@ -21,7 +21,8 @@ LIMITS = GateLimits(min_steps=1)
 class SeededTrainer(RatedTrainer):
     """`stages` is a part of its state: each checkpoint holds it, `saved_stages` by the checkpoint's name.
 
-    `sick`: slots whose seeds have gradients that are not finite, so they pass no gate.
+    `sick`: slots whose seeds have gradients that are not finite, so they pass no gate. `not_finite`: those whose seeds
+    have parameters that are not.
     """
 
     def __init__(self, *given, saved_stages, sick, **more):
@@ -30,6 +31,7 @@ class SeededTrainer(RatedTrainer):
         # Slot: stage, step of the move, number of the germination.
         self.stages: dict[str, tuple[Stage, int, int]] = {}
         self.saved_stages, self.sick = saved_stages, sick
+        self.not_finite: set[str] = set()
 
     def stage(self, slot):
         return self.stages.get(slot, (Stage.DORMANT, 0, 0))[0]
@@ -47,6 +49,7 @@ class SeededTrainer(RatedTrainer):
             parameters=40 if stage in PLANTED else 0,
             dropped=steps if slot in self.sick else 0,
             drift=0.0,
+            non_finite=4 if slot in self.not_finite else 0,
         )
 
     def _answer(self, order):

@@ -43,6 +43,10 @@ FAULTS = [
     (Gate.G4_SYSTEM_IMPACT, {"steps_in_stage": 9}, "it needs 10"),
     (Gate.G4_SYSTEM_IMPACT, {"isolation_violations": 2}, "2 times"),
     (Gate.G4_SYSTEM_IMPACT, {"dropped": 2}, "2 of 10 updates"),
+    *(
+        (gate, {"non_finite": 2}, "2 elements of the seed's parameters are not finite")
+        for gate in (Gate.G1_GRADIENT_HEALTH, Gate.G2_STABILITY, Gate.G3_INTERFACE, Gate.G4_SYSTEM_IMPACT)
+    ),
     (Gate.G5_RESET, {"parameters": 40}, "still holds 40 parameters"),
     (Gate.G5_RESET, {"alpha": 0.5}, "must be 0"),
 ]

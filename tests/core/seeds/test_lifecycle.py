@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 
 import pytest
+from msgspec.structs import replace
 
+from tests.core.facts import environment
 from tests.core.rates.test_rates_restored import gone_back, until_found
 from tests.core.seeds.seeded import SLOTS, SeededWorld, assert_agrees, in_step, moved_to
 from tests.core.simulate import find, tick_until, until
@@ -17,15 +19,18 @@ from tolariad.core.health import quarantine_words as qn
 from tolariad.core.inputs import Now
 from tolariad.core.rollback import words as rb
 from tolariad.core.run.slice import Phase
+from tolariad.core.said import is_said
 from tolariad.core.seeds import words as sd
 from tolariad.core.seeds.gates import SeedMeasure
 from tolariad.core.seeds.ledger import GERMINATE, REMOVE
 from tolariad.core.seeds.slice import SLOTS_MAX
 from tolariad.core.seeds.stages import Stage
+from tolariad.core.sentences import sentence
 from tolariad.core.state import RunState, apply, fold
 from tolariad.core.steps import words as sv
 from tolariad.core.steps.ask import script_from_journal
 from tolariad.core.trainer import words as tv
+from tolariad.core.trainer.words import BlueprintSource
 
 LONG = {"epochs": 5}
 AFTER_A_CULL = [Stage.CULLED, Stage.EMBARGOED, Stage.RESETTING, Stage.DORMANT]
@@ -233,6 +238,37 @@ def test_a_germination_that_waits_is_followed_by_the_cull_of_a_quarantine():
     world.command(qn.QuarantineAdd(seed="trunk"))
     tick_until(world, lambda: world.stage() is Stage.EMBARGOED, "culled")
     assert stages(world) == [Stage.GERMINATED, Stage.CULLED, Stage.EMBARGOED]
+
+
+def test_a_seed_that_is_not_finite_is_culled_at_the_epoch_s_end():
+    """It can never recover; the reason says so. Its neighbour stays."""
+    world = moved_to(moved_to(world_at(), Stage.TRAINING, "neck"), Stage.TRAINING)
+    world.trainer.not_finite.add("trunk")
+    tick_until(world, lambda: world.stage() is Stage.EMBARGOED, "culled")
+    (culled,) = [one for one in find(world, sd.SeedMoved) if one.stage is Stage.CULLED]
+    assert (culled.slot, culled.by) == ("trunk", "tolariad")
+    assert culled.reason == "its parameters are not finite, so it cannot recover"
+    assert is_said(culled)
+    assert culled.epochs == find(world, sv.EpochFinished)[-1].epoch
+    assert world.stage("neck") is Stage.TRAINING
+
+
+def test_a_seed_whose_blueprint_has_another_file_is_said_at_the_next_start():
+    """The hash at its germination is recorded. The same file is not said."""
+    world = moved_to(world_at(), Stage.TRAINING)
+    moved = next(one for one in find(world, sd.SeedMoved) if one.stage is Stage.GERMINATED)
+    germinated = replace(moved, blueprint="/a/own.py:Wide", source="ab")
+    state = fold(RunState(), [germinated])
+    same, other = (BlueprintSource(name="/a/own.py:Wide", hash=one) for one in ("ab", "cd"))
+    assert state.seeds.other_blueprints((same,)) == ()
+    assert state.seeds.other_blueprints(()) == ()
+    assert state.seeds.other_blueprints((other,)) == ("/a/own.py:Wide",)
+    ready = tv.ReadyReport(environment=environment(), parameters=9, steps_per_epoch=4, sources=(other,))
+    (built,) = [one for one in decide(state, ready, Now(1, 1)).events if isinstance(one, tv.ExecutionContextRecorded)]
+    assert built.other_blueprints == ("/a/own.py:Wide",)
+    assert sentence(built).endswith(" Blueprint Wide changed.")
+    assert is_said(built)
+    assert not is_said(replace(built, other_blueprints=()))
 
 
 def test_a_trainer_whose_seed_is_in_another_stage_is_not_trusted():

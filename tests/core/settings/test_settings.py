@@ -38,12 +38,23 @@ from tolariad.core.settings.rules import (
 )
 from tolariad.core.settings.task_defaults import TASK_DEFAULTS, TASK_OPTIONS, defaults_of, layer
 
+WEIGHTS = {"Shadowin": 1.0, "DORMANT": 0.5, "PROBATIONARY": 1.0}
+
 
 def problems_of(document: dict) -> dict[str, tuple[str, str | None]]:
     """Read a document that must be refused; what was said, by key."""
     with pytest.raises(ConfigError) as caught:
         read_settings(document)
     return {problem.path: (problem.what, problem.nearest) for problem in caught.value.problems}
+
+
+def test_a_stage_without_a_seed_has_no_weight():
+    """The nearest stage is named; DORMANT is a stage, but has no seed."""
+    found = {one.path: (one.what, one.nearest) for one in check(read_settings({"seeds": {"stage_weights": WEIGHTS}}))}
+
+    assert set(found) == {"seeds.stage_weights.Shadowin", "seeds.stage_weights.DORMANT"}
+    assert found["seeds.stage_weights.Shadowin"][1] == "SHADOWING"
+    assert "the stages are GERMINATED, TRAINING" in found["seeds.stage_weights.DORMANT"][0]
 
 
 def test_a_silent_document_gives_the_source_documents_defaults():

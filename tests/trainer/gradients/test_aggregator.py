@@ -22,6 +22,7 @@ from tests.trainer.gradients.models import (
     retained,
 )
 from tolariad.trainer.gradients import MultiSeedGradientAggregator, SeedGradientInfo
+from tolariad.trainer.gradients.clipping import gradients_of as gradients_of_all
 from tolariad.trainer.gradients.clipping import norms_of
 from tolariad.trainer.gradients.sources import weigh
 
@@ -194,7 +195,24 @@ def test_half_precision_gradients_have_a_norm_beyond_its_range():
     parameter = torch.nn.Parameter(torch.zeros(70_000, dtype=torch.float16))
     parameter.grad = torch.full_like(parameter, 300.0)
 
-    assert norms_of([[parameter]]).tolist() == pytest.approx([300 * 70_000**0.5], rel=1e-3)
+    assert norms_of([gradients_of_all([parameter])]).tolist() == pytest.approx([300 * 70_000**0.5], rel=1e-3)
+
+
+def test_norms_on_the_host_are_those_of_a_device(monkeypatch, seed):
+    """Owner by owner, to 1e-12: sparse, half and double gradients, parameters without one, an owner without any."""
+    torch.manual_seed(seed)
+    table = torch.nn.Embedding(9, 4, sparse=True)
+    table(torch.tensor([1, 5, 1])).square().sum().backward()
+    parameters = [torch.nn.Parameter(torch.zeros(300, dtype=one)) for one in (torch.float64, torch.float32)]
+    parameters += [torch.nn.Parameter(torch.zeros(7, 3, dtype=torch.bfloat16)), torch.nn.Parameter(torch.zeros(2))]
+    for one in parameters[:-1]:
+        one.grad = torch.randn_like(one)
+    owners = [gradients_of_all(found) for found in (parameters, table.parameters(), (), parameters[:1])]
+    on_host = norms_of(owners)
+    monkeypatch.setattr(torch.Tensor, "is_cpu", property(lambda _: False))
+
+    assert [len(found) for found in owners] == [3, 1, 0, 1]
+    assert on_host.tolist() == pytest.approx(norms_of(owners).tolist(), rel=1e-12)
 
 
 def test_a_norm_of_zero_clips_nothing():
@@ -225,6 +243,8 @@ class Waits(TorchDispatchMode):
 def test_no_seed_waits_for_the_device(monkeypatch, isolated):
     """The number of transfers to the host is the same for 1 and for 12 seeds: losses, inner products, norms."""
     transfers = []
+    # As on a device: on the host nothing has to be transferred.
+    monkeypatch.setattr(torch.Tensor, "is_cpu", property(lambda _: False))
     original = torch.Tensor.tolist
     monkeypatch.setattr(torch.Tensor, "tolist", lambda tensor: transfers.append(1) or original(tensor))
     monkeypatch.setattr(torch, "randperm", lambda size, **_: torch.arange(size))

@@ -57,8 +57,8 @@ def trained(daemon_in):
 def grown(trained):
     """A setup with two seeds, and a batch: steps can be made by hand."""
 
-    def grow(**options):
-        _, setup = trained("grown", **options)
+    def grow(name="grown", **options):
+        _, setup = trained(name, **options)
         torch.manual_seed(5)
         return setup, [(torch.randn(5, 6), torch.tensor([0, 1, 2, 0, 1]))]
 
@@ -158,7 +158,7 @@ def host_gradients(setup, batches, *, tend):
     return [one.grad for one in of_host(setup) if one.grad is not None]
 
 
-def _nothing() -> None:
+def _nothing(_norm) -> None:
     """Leave the gradients as they are."""
 
 
@@ -171,6 +171,33 @@ def test_a_host_with_auxiliary_losses_is_clipped_on_its_own(grown):
     assert found.grad_norm > 1e-2
     assert norm(of_host(setup)) == pytest.approx(1e-3, rel=1e-2)
     assert all(norm(plot.parameters) == pytest.approx(1e-3, rel=1e-2) for plot in setup.garden.growing)
+
+
+def test_a_host_within_the_limit_keeps_its_bits(grown):
+    """Its norm is known already; a limit just above it changes nothing, one just below it scales every gradient."""
+    setup, batches = grown()
+    found = forward_backward(setup, batches, 1)
+    free = host_gradients(setup, batches, tend=False)
+    for factor, is_scaled in ((1.05, False), (1.005, False), (0.999, True)):
+        setup.seed_gradients._limit = found.grad_norm * factor
+        clipped = host_gradients(setup, batches, tend=True)
+        assert all(torch.equal(one, other) for one, other in zip(clipped, free, strict=True)) is not is_scaled
+
+
+def test_the_weight_of_a_stage_is_a_setting(grown):
+    """Twice the weight is twice the contribution; a stage that has weight 0 by default can be fine-tuned."""
+    names = ("total_weight", "num_active_seeds")
+    usual, _ = grown()
+    other, batches = grown("other", seeds={"stage_weights": {"SHADOWING": 1.0, "TRAINING": 0.0}})
+    told = []
+    for setup in (usual, other):
+        logged = {}
+        setup.metrics.log = lambda numbers, *_, **__: logged.update(numbers)  # noqa: B023
+        forward_backward(setup, batches, 1)
+        told.append([logged[name] for name in names])
+
+    assert [plot.stage for plot in usual.garden.growing] == [Stage.SHADOWING, Stage.TRAINING]
+    assert told == [[pytest.approx(1.6), 2.0], [pytest.approx(2.0), 1.0]]
 
 
 def test_a_task_that_clips_is_not_clipped_twice(grown):

@@ -7,10 +7,15 @@ from importlib.metadata import EntryPoint, EntryPoints
 
 import pytest
 import torch
+from blake3 import blake3
 
 from tests.house.tree import ROOT
+from tests.trainer.seeds.test_seeds_in_a_run import TASK
+from tolariad.core.trainer.words import BlueprintSource
+from tolariad.trainer.build import build
 from tolariad.trainer.errors import SetupRefused
 from tolariad.trainer.seeds import Blueprint, blueprint_names, find_blueprint, registry
+from tolariad.trainer.seeds.registry import source_of
 
 FILE = """
 import torch
@@ -128,3 +133,49 @@ def test_a_built_in_name_cannot_be_taken(monkeypatch):
     installed(monkeypatch, ("conv", "one:A"))
 
     assert type(find_blueprint("conv")).__module__ == "tolariad.trainer.seeds.blueprints"
+
+
+def test_the_source_of_a_blueprint_is_that_of_its_file(file):
+    """It changes with the file; a built-in one has none. The blueprint is not called: it may need options."""
+    before = source_of(f"{file}:Doubling")
+    assert before == blake3(file.read_bytes()).hexdigest()
+    file.write_text(FILE + "\nmore = 1\n", encoding="utf-8")
+
+    assert source_of(f"{file}:factory") != before
+    assert source_of("low_rank") == ""
+    assert source_of("tolariad.trainer.seeds.blueprints:Conv")
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("{file}:Widdening", "own.py has no 'Widdening'"),
+        ("{file}:wrong", "without a method build"),
+        ("{folder}/none.py:A", "there is no file"),
+        ("{folder}/broken.py:A", "raised SyntaxError"),
+    ],
+)
+def test_a_run_with_a_blueprint_that_cannot_be_imported_is_refused_at_its_start(tmp_path, file, configured, name, says):
+    """Not at the first germination, which may be hours later. `tolariad check` builds the run, too."""
+    (tmp_path / "broken.py").write_text("def build(:\n", encoding="utf-8")
+    named = name.format(file=file, folder=tmp_path)
+
+    with pytest.raises(SetupRefused, match=says):
+        build(configured(f"{TASK}:Seeded", epochs=1, batch_size=5, seeds={"blueprints": [named]}))
+
+
+def test_a_run_knows_the_sources_of_its_own_blueprints(file, configured):
+    """Its execution context depends on them; importing them draws from no generator of the run's."""
+    file.write_text(f"{FILE}\ntorch.rand(3)\n", encoding="utf-8")
+    named = [f"{file}:Doubling", "conv"]
+    own = build(configured(f"{TASK}:Seeded", epochs=1, batch_size=5, seeds={"blueprints": named}))
+    plain = build(configured(f"{TASK}:Seeded", epochs=1, batch_size=5))
+
+    hashed = blake3(file.read_bytes()).hexdigest()
+    assert own.garden.sources == (BlueprintSource(name=f"{file}:Doubling", hash=hashed),)
+    assert plain.garden.sources == ()
+    file.write_text(f"{FILE}\n", encoding="utf-8")
+    other = build(configured(f"{TASK}:Seeded", epochs=1, batch_size=5, seeds={"blueprints": named}))
+    assert other.environment.config_hash != own.environment.config_hash
+    pairs = zip(own.model.parameters(), plain.model.parameters(), strict=True)
+    assert all(torch.equal(one, other) for one, other in pairs)

@@ -104,9 +104,9 @@ class Course(CourseState):
         self.floor = floor
         self.log_floor = math.log(floor) if floor > 0.0 else -math.inf
 
-    def _floor_above(self, level: float) -> float:
+    def _floor_above(self, level: float, floor: float) -> float:
         """Return the floor, but at most x100 above `level`: an absurdly high first loss must not disable the limits."""
-        return min(self.log_floor, level + max(_LOG_100, 30.0 * self.losses.spread))
+        return min(floor, level + max(_LOG_100, 30.0 * self.losses.spread))
 
     def _cold(self) -> float:
         """Return the limit of the first steps, on the scale of the loss.
@@ -141,8 +141,12 @@ class Course(CourseState):
             top = level + reach
             if losses.count < _YOUNG:
                 top = min(top, self._cold())
-        if top < self.log_floor:
-            top = max(top, self._floor_above(level))
+        lowest = self.log_floor
+        if losses.is_log and WARM <= losses.count < _KINDS_KNOWN:
+            # A loss may fall fast before its rare kinds of batches are known. No first loss is a reason to skip one.
+            lowest = max(lowest, self.begin)
+        if top < lowest:
+            top = max(top, self._floor_above(level, lowest))
         self.limit = exp(top) if losses.is_log else top
         losses.limit_at(top - level)
 
@@ -167,7 +171,7 @@ class Course(CourseState):
             top = level + max(apart, most * (self.unit or 0.0))
         if losses.count < _YOUNG:
             top = min(top, self._cold())
-        return exp(max(top, self._floor_above(level))) if losses.is_log else top
+        return exp(max(top, self._floor_above(level, self.log_floor))) if losses.is_log else top
 
     @property
     def explodes_in(self) -> int:
@@ -226,7 +230,7 @@ class Course(CourseState):
     def _risen(self, rise: float) -> Verdict | None:
         """Return the verdict on a level that has risen: record it, roll back, or None."""
         losses = self.losses
-        if not losses.blocks or (losses.is_log and losses.level <= self._floor_above(losses.base)):
+        if not losses.blocks or (losses.is_log and losses.level <= self._floor_above(losses.base, self.log_floor)):
             self.looks = 0
             return None
         need, swung, spread = self._need(), self.swing.size, losses.spread

@@ -27,7 +27,13 @@ from tolariad.core.rollback.slice import HasRollbacks
 from tolariad.core.run.slice import HasRun, Phase
 from tolariad.core.snapshots.ask import Restorable, restorable
 from tolariad.core.snapshots.slice import HasSnapshots
-from tolariad.core.stability import RATE_VIOLATIONS_MAX, BreakerState, breaker_state, reason_for_conservative
+from tolariad.core.stability import (
+    RATE_VIOLATIONS_MAX,
+    SOFT_FACTOR,
+    BreakerState,
+    breaker_state,
+    reason_for_conservative,
+)
 from tolariad.core.steps import words as steps
 from tolariad.core.steps.slice import HasProgress
 from tolariad.core.trainer.slice import HasTrainer, KnownException
@@ -78,7 +84,9 @@ def _is_on_watch(state: HealthKnown) -> bool:
 
 def entered(state: HasHealth, why: str | None) -> tuple[hv.ConservativeModeEntered, ...]:
     """Return the event that begins the mode for this reason; nothing if there is none, or if the mode is on."""
-    return () if why is None or state.stability.conservative else (hv.ConservativeModeEntered(why=why),)
+    if why is None or state.stability.conservative:
+        return ()
+    return (hv.ConservativeModeEntered(why=why, soft_factor=SOFT_FACTOR),)
 
 
 def reason_for(state: HasHealth, mono: int) -> str | None:

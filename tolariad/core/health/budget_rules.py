@@ -43,10 +43,9 @@ def exceeded(_: Reads, event: Event, at: At[Reads]) -> Decision | None:
 def exceeded_often(_: Reads, event: budgets.BudgetsMeasured, at: At[Reads]) -> Decision | None:
     """Record every budget that was exceeded in a batch of measurements."""
     s = at.was.overruns
-    over = (one for one in event.tallies if one.breaches > 0 and one.budget in BUDGETS)
-    return Decision(
-        tuple(_event(s, one.budget, one.worst, one.breaches) for one in over if one.budget not in SHOWN_ONLY)
-    )
+    acting = (one for one in event.tallies if one.budget in BUDGETS and one.budget not in SHOWN_ONLY)
+    over = ((one, s.breaches(one)) for one in acting)
+    return Decision(tuple(_event(s, one.budget, one.worst, times) for one, times in over if times > 0))
 
 
 def _event(s: Overruns, name: str, value: float, times: int) -> budgets.BudgetExceeded:

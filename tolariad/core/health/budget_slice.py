@@ -2,7 +2,7 @@
 
 Durations come from the trainer's tallies and from events that contain them. An overrun is an event. If the budget is a
 soft one for a time, the overrun is also a failure of the breaker with the budget's name. An open breaker, or three slow
-epoch boundaries in a row, lead to conservative mode.
+epoch boundaries in a row, lead to conservative mode. In the mode these limits are doubled.
 
 Invariants: no budget ever discards a weight. With `budgets.act: false` overruns are only recorded. The share of a run
 that all of tolariad costs (percent) is shown and leads to nothing. The fold holds only what acts: the histograms are
@@ -21,7 +21,8 @@ from tolariad.core.base import ApplyTable, Cause, Event
 from tolariad.core.checkpoints import words as ck
 from tolariad.core.health import budget_words as budgets
 from tolariad.core.health import words as hv
-from tolariad.core.health.budgets import BUDGETS, MEMORY_SHARES, WITH_BREAKER, Budget
+from tolariad.core.health.budgets import BUDGETS, MEMORY_SHARES, SOFT_TIMES, WITH_BREAKER, Budget
+from tolariad.core.health.histogram import bucket_of
 from tolariad.core.rates import words as optimizer
 from tolariad.core.rollback import words as rb
 from tolariad.core.run import words as run
@@ -30,7 +31,7 @@ from tolariad.core.strategy import words as strategy
 from tolariad.core.trainer import words as trainer
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from tolariad.core.settings.model import Settings
 
@@ -75,7 +76,7 @@ class Pressure(msgspec.Struct, frozen=True):
 class Overruns(msgspec.Struct, frozen=True):
     """Slice of RunState. `limits`: those that the configuration changed.
 
-    `breakers`: those that are not in their initial state.
+    `breakers`: those that are not in their initial state. `soft_factor`: that of conservative mode while it is on.
     """
 
     act: bool = True
@@ -87,11 +88,22 @@ class Overruns(msgspec.Struct, frozen=True):
     going: Going | None = None
     raised: Raised | None = None
     memory: Pressure | None = None
+    soft_factor: float = 1.0
 
     def limit_of(self, name: str) -> float:
-        """Return the limit for this run, in the budget's unit."""
+        """Return the limit for this run and its mode, in the budget's unit."""
         limit = self.limits.get(name, BUDGETS[name].limit)
-        return limit * max(1.0, self.parameters / _PARAMETERS) if name in _BY_SIZE else limit
+        if name in _BY_SIZE:
+            limit *= max(1.0, self.parameters / _PARAMETERS)
+        return limit * self.soft_factor if name in SOFT_TIMES else limit
+
+    def breaches(self, one: budgets.Tally) -> int:
+        """Return how many of these measurements exceeded the limit. The trainer counts those over the normal one."""
+        if not one.breaches or self.soft_factor == 1.0 or one.budget not in SOFT_TIMES:
+            return one.breaches
+        limit = self.limit_of(one.budget)
+        over = sum(each.number for each in one.counts if each.bucket >= bucket_of(limit))
+        return max(1, min(one.breaches, over)) if one.worst > limit else 0
 
     def rule_of(self, name: str) -> BreakerRule:
         """Return the rule of this budget's breaker."""
@@ -192,16 +204,31 @@ def _of_rebuild(_: Overruns, e: optimizer.OptimizerRebuildCommitted) -> _Found:
     return (("optimizer_rebuild", e.elapsed_ms / 1e3),)
 
 
+# The parts of a question that have a budget. The deadline is beside them: it counts by the clock.
+_PARTS_OF_QUESTION: Final = (
+    ("state_assembly", "assembly"),
+    ("serialization", "encoding"),
+    ("strategy_answer", "answer"),
+    ("boundary_check", "check"),
+)
+
+
 def _of_answer(_: Overruns, e: strategy.StrategyAnswered) -> _Found:
-    spans = e.spans
-    found = (
-        ("state_assembly", spans.assembly),
-        ("serialization", spans.encoding),
-        ("strategy_answer", spans.answer),
-        ("boundary_check", spans.check),
-        ("strategy_deadline", spans.answer),
-    )
-    return tuple(one for one in found if one[1])
+    spans, waits = e.spans, e.spans.waits or strategy.StrategyWaits()
+    taken = ((name, getattr(spans, part), getattr(waits, part)) for name, part in _PARTS_OF_QUESTION)
+    found = tuple((name, max(0.0, seconds - wait)) for name, seconds, wait in taken if seconds)
+    return (*found, ("strategy_deadline", spans.answer)) if spans.answer else found
+
+
+def waited(event: Event) -> Mapping[str, float]:
+    """Return for how much of each duration of the event nothing ran, in the budget's unit; only what is known."""
+    if not isinstance(event, strategy.StrategyAnswered) or event.spans.waits is None:
+        return {}
+    return {
+        name: in_unit(BUDGETS[name], getattr(event.spans.waits, part))
+        for name, part in _PARTS_OF_QUESTION
+        if getattr(event.spans, part)
+    }
 
 
 def _of_end(s: Overruns, e: trainer.TrainerDied | trainer.TrainerEnded) -> _Found:
@@ -244,7 +271,7 @@ def _measured(s: Overruns, e: Event, _: Cause) -> Overruns:
 def _told(s: Overruns, e: budgets.BudgetsMeasured, _: Cause) -> Overruns:
     for one in e.tallies:
         if one.budget in BUDGETS:
-            s = _judged(s, one.budget, exceeded=one.breaches > 0, mono=e.mono)
+            s = _judged(s, one.budget, exceeded=s.breaches(one) > 0, mono=e.mono)
     return s
 
 
@@ -323,8 +350,12 @@ def _no_emergency(s: Overruns, _: Event, __: Cause) -> Overruns:
     return s if s.raised is None else replace(s, raised=None)
 
 
-def _careful(s: Overruns, _: Event, __: Cause) -> Overruns:
-    return replace(s, slow_boundaries=0)
+def _careful(s: Overruns, e: hv.ConservativeModeEntered, _: Cause) -> Overruns:
+    return replace(s, slow_boundaries=0, soft_factor=e.soft_factor)
+
+
+def _normal(s: Overruns, _: hv.ConservativeModeLeft, __: Cause) -> Overruns:
+    return replace(s, slow_boundaries=0, soft_factor=1.0)
 
 
 def _pressed(s: Overruns, e: budgets.MemoryPressed, _: Cause) -> Overruns:
@@ -361,5 +392,5 @@ APPLY: Final[ApplyTable] = {
     hv.EmergencyRaised: _raised,
     hv.EmergencyCleared: _given_up,
     hv.ConservativeModeEntered: _careful,
-    hv.ConservativeModeLeft: _careful,
+    hv.ConservativeModeLeft: _normal,
 }

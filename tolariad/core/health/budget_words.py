@@ -18,13 +18,18 @@ InUnit = Annotated[float, msgspec.Meta(description="in the budget's own unit")]
 
 
 class Tally(msgspec.Struct, frozen=True, kw_only=True):
-    """Measurements of one budget: their number, how many exceeded the limit, the greatest, and the counts by bucket."""
+    """Measurements of one budget: their number, how many exceeded the limit, the greatest, and the counts by bucket.
+
+    `waits` and `clock`, of durations that exclude waiting: how long was waited, and the same durations by the clock.
+    """
 
     budget: str
     count: int
     breaches: int
     worst: InUnit
     counts: tuple[Bin, ...]
+    waits: tuple[Bin, ...] = ()
+    clock: tuple[Bin, ...] = ()
 
 
 class BudgetsMeasured(Event, frozen=True, kw_only=True):

@@ -60,7 +60,8 @@ _safety = functools.partial(Budget, kind="safety")
 _UNMEASURED: Final[Mapping[str, str]] = {
     "checkpoint_strategy": "its state is a few bytes of the piece with the rest",
     **dict.fromkeys(("group_addition", "parameter_addition", "seed_registry"), "no change of a model is timed yet"),
-    **dict.fromkeys(("importance_overhead", "prune_rollback"), "nothing is pruned yet"),
+    "importance_overhead": "importance is measured by a process of its own, and never in a step",
+    "prune_rollback": "a rollback to the state before masks is timed as every rollback",
     **dict.fromkeys(("telemetry_batch", "telemetry_put", "telemetry_queue"), "there is no telemetry bus yet"),
     "memory_telemetry": "there is no telemetry bus yet",
     "emergency_minor": "a record is all that follows",
@@ -68,6 +69,8 @@ _UNMEASURED: Final[Mapping[str, str]] = {
 }
 
 _COMPARES: Final[Mapping[str, str]] = {
+    "epoch_boundary": "the time from an epoch's last report to the next one's begin, without validation, hook, "
+    "checkpoint, and the wait for a processor",
     "training_degradation": "the share of timed steps that is not the task's own work (data, forward and backward "
     "pass, update, hooks); steps beside a checkpoint do not count",
     "memory_overhead": "the memory of the trainer's process beyond that after its first 53 steps, which is without "
@@ -138,11 +141,20 @@ BUDGETS: Final[Mapping[str, Budget]] = MappingProxyType(
     }
 )
 # Overruns of these are events, but no failures of a breaker: a slow disk or slow telemetry must not change the run
-# (P6). Slow epoch boundaries in a row cause conservative mode without a breaker.
-_NO_BREAKER: Final = frozenset({"journal_append", "telemetry_put", "telemetry_batch", "epoch_boundary"})
-# Overruns of these budgets are failures of the breaker of the same name: soft budgets of time.
-WITH_BREAKER: Final = frozenset(
-    one.name for one in _ROWS if one.kind == "soft" and one.unit in {"us", "ms", "s"} and one.name not in _NO_BREAKER
+# (P6). Slow epoch boundaries in a row cause conservative mode without a breaker; a slow part of one does not.
+_NO_BREAKER: Final = frozenset(
+    {
+        "journal_append",
+        "telemetry_put",
+        "telemetry_batch",
+        "epoch_boundary",
+        *(one.name for one in _ROWS if one.part_of == "epoch_boundary"),
+    }
 )
+# Overruns of these budgets are failures of the breaker of the same name: soft budgets of time.
+_SOFT_TIMES: Final = frozenset(one.name for one in _ROWS if one.kind == "soft" and one.unit in {"us", "ms", "s"})
+WITH_BREAKER: Final = _SOFT_TIMES - _NO_BREAKER
+# Conservative mode doubles these. The source calls the strategy's deadline a hard one.
+SOFT_TIMES: Final = _SOFT_TIMES - {"strategy_deadline"}
 # The breakers that receive results: `lr` counts rate violations, the others count measured overruns.
 FED_BREAKERS: Final = ("lr", *sorted(name for name in WITH_BREAKER if not BUDGETS[name].unmeasured))

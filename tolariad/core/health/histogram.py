@@ -47,40 +47,77 @@ def upper_end(bucket: int) -> float:
 
 
 class Meter(msgspec.Struct, frozen=True):
-    """All measurements of one quantity. `counts`: by bucket, ascending. `breaches`: values over the limit."""
+    """All measurements of one quantity. `counts`: by bucket, ascending. `breaches`: values over the limit.
+
+    `waits`: of durations that exclude waiting, how long each was waited in addition; `clock`: both together.
+    """
 
     count: int = 0
     breaches: int = 0
     worst: float = 0.0
     counts: tuple[Bin, ...] = ()
+    waits: tuple[Bin, ...] = ()
+    clock: tuple[Bin, ...] = ()
 
     def quantile(self, share: float) -> float | None:
         """Return the value that this share of the measurements does not exceed, or None if there are none."""
-        total = sum(one.number for one in self.counts)
-        if total <= 0:
-            return None
-        passed = 0
-        for one in self.counts:
-            passed += one.number
-            if passed >= share * total:
-                return min(upper_end(one.bucket), self.worst)
-        return self.worst
+        found = quantile(self.counts, share)
+        return None if found is None else min(found, self.worst)
 
 
-def added(meter: Meter, *, count: int, breaches: int, worst: float, counts: Iterable[Bin]) -> Meter:
+def quantile(counts: Iterable[Bin], share: float) -> float | None:
+    """Return an upper bound of what this share of the counted values does not exceed, or None if there are none."""
+    bins = tuple(counts)
+    total = sum(one.number for one in bins)
+    passed = 0
+    for one in bins:
+        passed += one.number
+        if passed >= share * total > 0:
+            return upper_end(one.bucket)
+    return None
+
+
+def added(
+    meter: Meter,
+    *,
+    count: int,
+    breaches: int,
+    worst: float,
+    counts: Iterable[Bin],
+    waits: Iterable[Bin] = (),
+    clock: Iterable[Bin] = (),
+) -> Meter:
     """Return the histogram with more measurements. Invalid numbers are clamped."""
-    both = {one.bucket: one.number for one in meter.counts}
-    for one in counts:
-        at = max(0, min(one.bucket, BUCKETS - 1))
-        both[at] = storable(both.get(at, 0) + max(0, one.number))
     return Meter(
         count=storable(meter.count + max(0, count)),
         breaches=storable(meter.breaches + max(0, breaches)),
         worst=max(meter.worst, worst),
-        counts=tuple(Bin(*item) for item in sorted(both.items())),
+        counts=_both(meter.counts, counts),
+        waits=_both(meter.waits, waits),
+        clock=_both(meter.clock, clock),
     )
 
 
-def with_one(meter: Meter, value: float, limit: float) -> Meter:
-    """Return the histogram with one more value."""
-    return added(meter, count=1, breaches=int(value > limit), worst=value, counts=(Bin(bucket_of(value), 1),))
+def _both(some: tuple[Bin, ...], more: Iterable[Bin]) -> tuple[Bin, ...]:
+    both = {one.bucket: one.number for one in some}
+    for one in more:
+        at = max(0, min(one.bucket, BUCKETS - 1))
+        both[at] = storable(both.get(at, 0) + max(0, one.number))
+    return tuple(Bin(*item) for item in sorted(both.items()))
+
+
+def with_one(meter: Meter, value: float, limit: float, waited: float | None = None) -> Meter:
+    """Return the histogram with one more value. `waited`: how long it took beyond that; None: not measured."""
+    return added(
+        meter,
+        count=1,
+        breaches=int(value > limit),
+        worst=value,
+        counts=_one(value),
+        waits=() if waited is None else _one(waited),
+        clock=() if waited is None else _one(value + waited),
+    )
+
+
+def _one(value: float) -> tuple[Bin, ...]:
+    return (Bin(bucket_of(value), 1),)

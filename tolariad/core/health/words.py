@@ -74,10 +74,12 @@ class EmergencyCleared(Event, frozen=True, kw_only=True):
 class ConservativeModeEntered(Event, frozen=True, kw_only=True):
     """Conservative mode began: checkpoints are taken twice as often.
 
-    It never changes a weight, a rate or the order of data.
+    It never changes a weight, a rate or the order of data. `soft_factor`: the limits of soft budgets of time are
+    multiplied by it until the mode ends.
     """
 
     why: str
+    soft_factor: float = 1.0
 
 
 class ConservativeModeLeft(Event, frozen=True, kw_only=True):

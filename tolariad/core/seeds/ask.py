@@ -231,10 +231,19 @@ def embargo_ends(state: HasRun, seed: Seed) -> int:
     return seed.since_epochs + state.run.policy.embargo_epochs
 
 
+def why_culled(state: Reads, slot: str) -> str:
+    """Return why the seed in this slot is to be culled without an order of anybody, or ""."""
+    if state.quarantine.of_seed(slot) is not None:
+        return "the seed is in quarantine"
+    measure = state.seeds.measures.get(slot)
+    return "its parameters are not finite, so it cannot recover" if measure is not None and measure.non_finite else ""
+
+
 def due_moves(state: Reads) -> Iterator[sd.SeedMoveOrdered]:
     """Yield the moves that follow without an order of anybody.
 
     A culled slot is embargoed, reset and free again. A seed in quarantine is culled, also if a rollback brings it back.
+    So is one with parameters that are not finite: its later gradients are not finite either, so it never recovers.
     """
     if state.run.phase in TERMINAL or not state.seeds.seeds:
         return
@@ -254,7 +263,7 @@ def _due(state: Reads, seed: Seed) -> Stage | None:
             return Stage.RESETTING
         case Stage.RESETTING:
             return Stage.DORMANT
-        case stage if stage in CULLABLE and state.quarantine.of_seed(seed.slot) is not None:
+        case stage if stage in CULLABLE and why_culled(state, seed.slot):
             return Stage.CULLED
         case _:
             return None

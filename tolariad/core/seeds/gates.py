@@ -120,8 +120,8 @@ def judge_impact(before: float | None, now: float | None, max_regression: float)
 def _sanity(measured: SeedMeasure, _: GateLimits) -> str:
     if measured.parameters < 1:
         return "the seed has no parameters"
-    if measured.non_finite:
-        return f"{counted(measured.non_finite, 'element')} of the seed's parameters are not finite"
+    if why := _not_finite(measured):
+        return why
     if measured.drift < 0:
         return "the seed was not compared with the identity"
     if measured.drift > 0:
@@ -130,7 +130,7 @@ def _sanity(measured: SeedMeasure, _: GateLimits) -> str:
 
 
 def _gradient_health(measured: SeedMeasure, limits: GateLimits) -> str:
-    if (why := _has_steps(measured, limits)) or (why := _violations(measured)) or (why := _dropped(measured, limits)):
+    if (why := _has_steps(measured, limits)) or (why := _violations(measured)) or (why := _kept_up(measured, limits)):
         return why
     norm = measured.gradient_norm
     if norm < 0:
@@ -145,7 +145,7 @@ def _gradient_health(measured: SeedMeasure, limits: GateLimits) -> str:
 def _stability(measured: SeedMeasure, limits: GateLimits) -> str:
     if measured.alpha != 1.0:
         return f"alpha is {measured.alpha:.4g}; the seed must be blended in completely first"
-    if why := _dropped(measured, limits):
+    if why := _kept_up(measured, limits):
         return why
     if why := _over(measured.drift, limits.max_drift, "the change of the slot's output by the seed"):
         return why
@@ -153,11 +153,11 @@ def _stability(measured: SeedMeasure, limits: GateLimits) -> str:
 
 
 def _interface(measured: SeedMeasure, limits: GateLimits) -> str:
-    return _has_steps(measured, limits) or _interface_kept(measured)
+    return _has_steps(measured, limits) or _not_finite(measured) or _interface_kept(measured)
 
 
 def _system_impact(measured: SeedMeasure, limits: GateLimits) -> str:
-    return _has_steps(measured, limits) or _violations(measured) or _dropped(measured, limits)
+    return _has_steps(measured, limits) or _violations(measured) or _kept_up(measured, limits)
 
 
 def _reset(measured: SeedMeasure, _: GateLimits) -> str:
@@ -186,7 +186,16 @@ def _interface_kept(measured: SeedMeasure) -> str:
     return f"the seed's output had another shape or dtype than its input {times}"
 
 
-def _dropped(measured: SeedMeasure, limits: GateLimits) -> str:
+def _not_finite(measured: SeedMeasure) -> str:
+    if not measured.non_finite:
+        return ""
+    return f"{counted(measured.non_finite, 'element')} of the seed's parameters are not finite"
+
+
+def _kept_up(measured: SeedMeasure, limits: GateLimits) -> str:
+    """Return why the seed does not learn as it should, or ""."""
+    if why := _not_finite(measured):
+        return why
     if measured.dropped <= limits.max_dropped * measured.steps_in_stage:
         return ""
     of = f"{measured.dropped} of {counted(measured.steps_in_stage, 'update')}"

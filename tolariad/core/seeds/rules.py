@@ -29,7 +29,6 @@ class Reads(ask.Reads, HasTrainer, Protocol):
 
 
 _WHY: Final = {
-    Stage.CULLED: "the seed is in quarantine",
     Stage.EMBARGOED: "a culled slot stays empty for a while",
     Stage.RESETTING: "the embargo has ended",
     Stage.DORMANT: "the slot is reset",
@@ -109,6 +108,7 @@ def _moved(state: Reads, seed: Seed, order: sd.MoveSeed, report: bw.BoundaryOrde
         validation_loss=loss,
         by=giver.by,
         reason=giver.reason,
+        source=found.source if found else "",
     )
 
 
@@ -133,8 +133,9 @@ def _finite(measure: SeedMeasure) -> SeedMeasure:
 def follow(
     state: Reads, _: sd.SeedMoved | steps.EpochFinished | rb.RolledBack | qn.QuarantineAdded, __: At[Reads]
 ) -> Decision | None:
-    """Order the moves that are due by themselves: after a cull, after an embargo, and for a seed in quarantine."""
+    """Order the moves that are due by themselves: after a cull or an embargo, and for a seed that must not stay."""
     orders = tuple(
-        replace(one, actor=Actor(program="tolariad", reason=_WHY[one.stage])) for one in ask.due_moves(state)
+        replace(one, actor=Actor(program="tolariad", reason=_WHY.get(one.stage) or ask.why_culled(state, one.slot)))
+        for one in ask.due_moves(state)
     )
     return Decision(orders) if orders else None

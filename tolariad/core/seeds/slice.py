@@ -9,6 +9,7 @@ neither step nor batch does, because an order may act before or after a copy of 
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from math import isfinite
 from typing import Final, Protocol
 
@@ -23,6 +24,7 @@ from tolariad.core.seeds import words as sd
 from tolariad.core.seeds.blending import alpha
 from tolariad.core.seeds.gates import SeedMeasure
 from tolariad.core.seeds.stages import PLANTED, Stage
+from tolariad.core.trainer.words import BlueprintSource
 
 # Leyline's limit of seeds in one packet.
 SLOTS_MAX: Final = 100
@@ -36,7 +38,8 @@ class Seed(msgspec.Struct, frozen=True, omit_defaults=True):
 
     `germination`: which one of the run it is, from 1. `since_step`: the first update in this stage; `since_epochs`: how
     many epochs had ended then. `born_step` and `born_epochs`: the same of the germination. `loss_before`: the loss of
-    the validation before the blending began. `by` and `reason`: of the move to this stage.
+    the validation before the blending began. `by` and `reason`: of the move to this stage. `source`: the hash of the
+    blueprint's file at the germination.
     """
 
     slot: str
@@ -55,6 +58,7 @@ class Seed(msgspec.Struct, frozen=True, omit_defaults=True):
     loss_before: float | None = None
     by: str = ""
     reason: str = ""
+    source: str = ""
 
     def alpha_after(self, step: int) -> float:
         """Return the share of the seed in the slot's output after update `step`."""
@@ -93,6 +97,12 @@ class Seeds(msgspec.Struct, frozen=True):
     def seed(self, slot: str) -> Seed:
         """Return the seed of a slot; that of an empty one if there is none."""
         return self.seeds.get(slot) or Seed(slot)
+
+    def other_blueprints(self, found: Iterable[BlueprintSource]) -> tuple[str, ...]:
+        """Return the blueprints whose files are others than when seeds of this line germinated from them."""
+        now = {one.name: one.hash for one in found}
+        grown = (one.seed for one in self.moves if one.seed.stage is Stage.GERMINATED and one.seed.source)
+        return tuple(dict.fromkeys(one.blueprint for one in grown if now.get(one.blueprint, one.source) != one.source))
 
     def giver(self, cause: int) -> GivenBy:
         """Return who gave the waiting order with this cause."""
@@ -155,6 +165,7 @@ def _after(seed: Seed, e: sd.SeedMoved) -> Seed:
             parameters_added=storable(e.parameters_added),
             born_step=storable(e.applied_before_step),
             born_epochs=storable(e.epochs),
+            source=e.source,
         )
     if e.stage is Stage.BLENDING:
         seed = replace(seed, blend_steps=storable(e.blend_steps), loss_before=_finite(e.validation_loss))

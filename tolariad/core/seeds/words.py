@@ -12,7 +12,7 @@ from typing import Annotated, ClassVar
 
 import msgspec
 
-from tolariad.core.base import Epoch, Event, Loss, Name, Report, Step
+from tolariad.core.base import Epoch, Event, Hex, Loss, Name, Report, Step
 from tolariad.core.boundary.words import (
     BoundaryOrder,
     BoundaryOrderAborted,
@@ -147,7 +147,7 @@ class SeedMoved(BoundaryOrderActed, frozen=True, kw_only=True):
     `blend_steps`: updates over which alpha rises, with BLENDING. `parameters_added`: how many the model has more.
     `measure`: the measurements that the gate judged. `epochs`: how many had ended. `validation_loss`: of the last
     validation, with BLENDING. `by`, `reason`: who ordered the move, and why. `number` counts the boundary orders that
-    acted, from 1.
+    acted, from 1. `source`: with GERMINATED, the BLAKE3 of the blueprint's file; "" of a built-in one.
     """
 
     slot: str
@@ -167,6 +167,7 @@ class SeedMoved(BoundaryOrderActed, frozen=True, kw_only=True):
     validation_loss: Loss | None = None
     by: str = ""
     reason: str = ""
+    source: str = ""
 
     @property
     def order(self) -> MoveSeed:
@@ -199,6 +200,7 @@ class SeedMovedReport(BoundaryOrderReport, frozen=True, kw_only=True):
     dtype: Name = ""
     parameters_added: Parameters = 0
     measure: SeedMeasure | None = None
+    source: Hex = ""
 
 
 # -- measurements ------------------------------------------------------------------------------------------------------

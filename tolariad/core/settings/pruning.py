@@ -98,6 +98,10 @@ class Prune(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         Share, Meta(description="cosine of two channels' activations above which one of them is redundant")
     ] = 0.95
     min_samples: Annotated[units.Positive, Meta(description="samples that an importance needs")] = 1000
+    analysis_priority: Annotated[
+        Literal["idle", "normal"],
+        Meta(description="idle: analyse only if a core has nothing else to do; normal: for runs that use all cores"),
+    ] = "idle"
     analysis_timeout_s: Annotated[units.PositiveSeconds, Meta(description="time limit of an analysis")] = 300.0
     compact_every: Annotated[
         int,

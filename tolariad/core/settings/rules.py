@@ -16,6 +16,7 @@ from tolariad.core.health.budgets import BUDGETS, FED_BREAKERS
 from tolariad.core.learning_rate.schedule import WHOLE_RUN, policy_named
 from tolariad.core.nearest import KEYS_ALIKE, nearest
 from tolariad.core.phrases import counted
+from tolariad.core.seeds.stages import GROWTH
 from tolariad.core.settings.changes import Change, change_of, is_under
 from tolariad.core.settings.model import Settings
 from tolariad.core.settings.optimization import LearningRate, Optimizer, PartOptimizer
@@ -44,6 +45,8 @@ OPTIMIZER_ARGUMENTS: Final[Mapping[str, frozenset[str]]] = {
     "rmsprop": frozenset({"weight_decay", "eps", "momentum", "alpha", "centered"}),
     "adagrad": frozenset({"weight_decay", "eps", "lr_decay", "initial_accumulator_value"}),
 }
+# The stages in which a seed exists.
+_STAGES: Final = tuple(stage.name for stage in GROWTH)
 # The fields of a group that are not arguments of the optimizer: pattern, name and rates.
 _GROUP_OWN: Final = frozenset({"match", "name", "base_lr", "policy", "warmup_epochs", "min_lr", "max_lr"})
 _OWN_TASK: Final = re.compile(r"^(lightning:)?([A-Za-z_][\w.]*|[^:]+\.py):[A-Za-z_][\w.]*$")
@@ -62,6 +65,7 @@ def check(settings: Settings) -> list[Problem]:
         *_breaker_problems(settings),
         *_metric_problems(settings.keep_best),
         *_prune_problems(settings.prune),
+        *(_no_stage(name) for name in settings.seeds.stage_weights if name not in _STAGES),
     ]
 
 
@@ -314,6 +318,11 @@ def _prune_problems(prune: Prune) -> Iterator[Problem]:
     shares = [entry.share for entry in prune.caps]
     if shares != sorted(shares):
         yield Problem(path="prune.caps", what=f"may not fall: pruned channels do not come back; got {shown(shares)}")
+
+
+def _no_stage(name: str) -> Problem:
+    what = f"no seed is in a stage of this name; the stages are {', '.join(_STAGES)}"
+    return Problem(path=f"seeds.stage_weights.{name}", what=what, nearest=nearest(name.upper(), _STAGES, KEYS_ALIKE))
 
 
 def _breaker_problems(settings: Settings) -> list[Problem]:

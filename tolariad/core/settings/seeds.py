@@ -34,7 +34,7 @@ class Conflict(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     every: Annotated[
         units.Positive,
         Meta(description="steps between two checks for conflicts; each costs a backward pass for every loss"),
-    ] = 50
+    ] = 100
 
 
 class SeedSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -66,5 +66,12 @@ class SeedSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
             "clipped to this norm; 0: not clipped"
         ),
     ] = 10.0
+    stage_weights: Annotated[
+        dict[str, units.Coefficient],
+        Meta(
+            description="weights of auxiliary losses by stage that differ from the usual ones, such as "
+            "`{PROBATIONARY: 1.0}` to fine-tune a seed that is judged; in BLENDING times alpha"
+        ),
+    ] = {}
     conflict: Conflict = Conflict()
     gates: GateLimits = GateLimits()

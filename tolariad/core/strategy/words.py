@@ -71,17 +71,27 @@ class StrategyCommand(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=T
     refused: Sentence = ""
 
 
+class StrategyWaits(msgspec.Struct, frozen=True, kw_only=True):
+    """For how much of each part of a question nothing of it ran: it waited for a processor."""
+
+    assembly: Seconds = 0.0
+    encoding: Seconds = 0.0
+    answer: Seconds = 0.0
+    check: Seconds = 0.0
+
+
 class StrategySpans(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """How long the daemon's parts of a question took.
+    """How long the daemon's parts of a question took, by the clock.
 
     `assembly`: to make the packet. `encoding`: to make its bytes. `answer`: the strategy. `check`: to check its
-    commands.
+    commands. `waits`: the parts of these times that count for no budget; absent if they were not measured.
     """
 
     assembly: Seconds = 0.0
     encoding: Seconds = 0.0
     answer: Seconds = 0.0
     check: Seconds = 0.0
+    waits: StrategyWaits | None = None
 
 
 class NoAnswer(enum.Enum):

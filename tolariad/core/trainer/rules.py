@@ -28,6 +28,7 @@ from tolariad.core.rates.slice import HasRates
 from tolariad.core.run import words as rv
 from tolariad.core.run.ask import pause_reached
 from tolariad.core.run.slice import TRAINING, HasRun, Phase
+from tolariad.core.seeds.slice import HasSeeds
 from tolariad.core.snapshots import words as sn
 from tolariad.core.snapshots.ask import newest_beyond, ring_order
 from tolariad.core.snapshots.slice import HasSnapshots
@@ -39,7 +40,7 @@ from tolariad.core.trainer.data_ask import data_refusal, other_data
 from tolariad.core.trainer.slice import HasTrainer, backoff_s, environment_hash
 
 
-class Reads(HasRun, HasProgress, HasCheckpoints, HasTrainer, HasRates, HasHealth, HasSnapshots, Protocol):
+class Reads(HasRun, HasProgress, HasCheckpoints, HasTrainer, HasRates, HasHealth, HasSnapshots, HasSeeds, Protocol):
     """The slices that the rules of the trainer read."""
 
 
@@ -82,6 +83,7 @@ def ready(state: Reads, report: tv.ReadyReport, _: At[Reads]) -> Decision:
         hash=environment_hash(report.environment),
         other_data=other,
         former_steps_per_epoch=former if former != report.steps_per_epoch else 0,
+        other_blueprints=state.seeds.other_blueprints(report.sources),
     )
     return Decision((built,))
 

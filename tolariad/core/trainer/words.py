@@ -35,6 +35,13 @@ class DataPrint(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     items: tuple[Hex, ...] = ()
 
 
+class BlueprintSource(msgspec.Struct, frozen=True, kw_only=True):
+    """A blueprint that the configuration names, and the BLAKE3 of its file."""
+
+    name: str
+    hash: Hex
+
+
 class Environment(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The execution context: everything that may change a result. Equal environments must give equal bits.
 
@@ -75,7 +82,7 @@ class ExecutionContextRecorded(Event, frozen=True, kw_only=True):
 
     `steps_per_epoch`: 0 if only the data tells. `former_steps_per_epoch`: those before, if they were others: batches of
     another size, or another length. `other_data`: how the data differ from those before, if the start allowed that they
-    do (DaemonStarted.accept_data).
+    do (DaemonStarted.accept_data). `other_blueprints`: whose files are others than when seeds germinated from them.
     """
 
     incarnation: int
@@ -86,6 +93,7 @@ class ExecutionContextRecorded(Event, frozen=True, kw_only=True):
     notes: tuple[str, ...] = ()
     other_data: str = ""
     former_steps_per_epoch: int = 0
+    other_blueprints: tuple[str, ...] = ()
 
 
 class SchedulingRecorded(Event, frozen=True, kw_only=True):
@@ -192,7 +200,7 @@ class ReadyReport(Report, frozen=True, kw_only=True):
     """Model, optimizer and data are built. Nothing is restored or trained yet.
 
     `slots`: those for seeds, in the order of the model's modules. `blueprints`: the names of those that are built in,
-    installed or configured.
+    installed or configured. `sources`: the files of configured ones.
     """
 
     environment: Environment
@@ -202,6 +210,7 @@ class ReadyReport(Report, frozen=True, kw_only=True):
     groups: tuple[Group, ...] = ()
     slots: tuple[SlotFound, ...] = ()
     blueprints: tuple[str, ...] = ()
+    sources: tuple[BlueprintSource, ...] = ()
 
 
 class SetupRefusedReport(Report, frozen=True, kw_only=True):

@@ -48,7 +48,7 @@ OPTIMIZER_FILE: Final = f"optimizer-{RANK:05d}.safetensors"
 STATE_TENSORS_FILE: Final = f"state-{RANK:05d}.safetensors"
 STATE_FILE: Final = STATE_PIECE
 # Before the names of the tensors of the second owner and of those after it; the first one's have none.
-_OF_OWNER: Final = "owner."
+OF_OWNER: Final = "owner."
 
 
 def capture(setup: Setup, position: Position) -> Snapshot:
@@ -115,7 +115,7 @@ def _encoded(model: nn.Module, owners: Sequence[Owner]) -> tuple[list[tuple[str,
     """Return the state of each owner's optimizer as msgpack, by name, and the tensors of all of them."""
     found, tensors = [], dict[str, torch.Tensor]()
     for name, held in owners:
-        encoded, more = encode_tree(optimizer_tree(model, held), f"{_OF_OWNER}{name}")
+        encoded, more = encode_tree(optimizer_tree(model, held), f"{OF_OWNER}{name}")
         found.append((name, encoded))
         tensors |= more
     return found, tensors

@@ -250,11 +250,9 @@ class MultiSeedGradientAggregator:
     def _clip(self, host_model: nn.Module, owners: Mapping[str, Iterable[torch.Tensor]]) -> None:
         of_seeds: list[list[torch.Tensor]] = [list(parameters) for parameters in owners.values()]
         theirs = {id(parameter) for parameters in of_seeds for parameter in parameters}
-        of_host: list[torch.Tensor] = [
-            parameter for parameter in host_model.parameters() if id(parameter) not in theirs
-        ]
-        everyone = [of_host, *of_seeds]
-        clipping.clip(everyone, clipping.norms_of(everyone), self.max_gradient_norm)
+        of_host: list[torch.Tensor] = [one for one in host_model.parameters() if id(one) not in theirs]
+        gradients = [clipping.gradients_of(parameters) for parameters in [of_host, *of_seeds]]
+        clipping.clip(gradients, clipping.norms_of(gradients), self.max_gradient_norm)
 
 
 def _aggregator_of(method: str) -> Aggregate | None:

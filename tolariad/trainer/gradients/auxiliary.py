@@ -13,13 +13,14 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
+from tolariad.core.seeds.stages import Stage
 from tolariad.trainer.data.samples import samples_of
 from tolariad.trainer.errors import SetupRefused
 from tolariad.trainer.gradients.aggregator import MultiSeedGradientAggregator
 from tolariad.trainer.gradients.sources import SeedGradientInfo, weigh
 
 if TYPE_CHECKING:
-    from tolariad.core.settings.seeds import Conflict
+    from tolariad.core.settings.seeds import SeedSettings
     from tolariad.trainer.seeds.garden import Garden
     from tolariad.trainer.step.precision import Forward, Scaling
 
@@ -34,10 +35,11 @@ class AuxiliaryLosses:
         forward: Forward,
         scaling: Scaling | None,
         *,
-        conflict: Conflict,
+        seeds: SeedSettings,
         rng_seed: int,
     ) -> None:
         """`losses_of`: the task's method. Raises SetupRefused if the configured method cannot be used here."""
+        conflict = seeds.conflict
         try:
             self._aggregator = MultiSeedGradientAggregator(
                 conflict.threshold,
@@ -48,6 +50,7 @@ class AuxiliaryLosses:
             )
         except ValueError as error:
             raise SetupRefused(f"seeds.conflict: {error}") from error
+        self._weights: dict[int, float] = {Stage[name]: weight for name, weight in seeds.stage_weights.items()}
         self._losses_of, self._garden, self._forward, self._scaling = losses_of, garden, forward, scaling
         self.took_part = False
         self._dropped: set[str] = set()
@@ -63,7 +66,7 @@ class AuxiliaryLosses:
             returned = self._losses_of(model, batch)
         infos = [self._of_slot(info) for info in _checked(returned)]
         try:
-            weighed = weigh(loss, infos, samples_of(batch), (0, 0), {})
+            weighed = weigh(loss, infos, samples_of(batch), (0, 0), self._weights)
         except ValueError as error:
             raise SetupRefused(f"seed_losses(model, batch): {error}") from error
 

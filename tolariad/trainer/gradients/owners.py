@@ -10,12 +10,15 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from tolariad.trainer.gradients.clipping import clip, norms_of
+from tolariad.core.steps.words import NOT_MEASURED
+from tolariad.trainer.gradients.clipping import clip, gradients_of, norms_of
 from tolariad.trainer.optim.owners import parameters_of
 from tolariad.trainer.step.measured import Transfer
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    import torch
 
     from tolariad.trainer.gradients.auxiliary import AuxiliaryLosses
     from tolariad.trainer.optim.owners import Owner
@@ -48,20 +51,26 @@ class SeedGradients:
         self._tended: list[Plot] = []
         self._lost: set[str] = set()
 
-    def tend(self) -> None:
-        """Unscale, measure and clip the gradients of every seed on its own, and those of a host with seeds' losses."""
+    def tend(self, norm: torch.Tensor | float = NOT_MEASURED) -> None:
+        """Unscale, measure and clip the gradients of every seed on its own, and those of a host with seeds' losses.
+
+        `norm`: that of the host's gradients, if it was measured.
+        """
         # A rollback may have committed after the last call: nobody settled that step.
         self._in_flight = None
         took_part, self._lost = (False, set()) if self.auxiliary is None else self.auxiliary.end_step()
-        if took_part and self._limit and self._clips_host:
-            of_host = [list(parameters_of(self._host))]
+        # In half precision the norm is rounded.
+        is_small = isinstance(norm, float) and 0.0 <= norm < 0.99 * self._limit
+        if took_part and self._limit and self._clips_host and not is_small:
+            of_host = [gradients_of(parameters_of(self._host))]
             clip(of_host, norms_of(of_host), self._limit)
-        self._tended = [plot for plot in self._garden.growing if any(one.grad is not None for one in plot.parameters)]
-        if not self._tended:
+        found = [(plot, gradients) for plot in self._garden.growing if (gradients := gradients_of(plot.parameters))]
+        self._tended = [plot for plot, _ in found]
+        if not found:
             return
-        of_seeds = [plot.parameters for plot in self._tended]
+        of_seeds = [gradients for _, gradients in found]
         if self._scaling is not None:
-            self._scaling.unscale_apart([one.grad for found in of_seeds for one in found if one.grad is not None])
+            self._scaling.unscale_apart([gradient for gradients in of_seeds for gradient in gradients])
         norms = norms_of(of_seeds)
         clip(of_seeds, norms, self._limit)
         # Begin the transfer now: it then waits for no later work of the device.

@@ -140,6 +140,8 @@ def _checked(info: SeedGradientInfo) -> torch.Tensor:
 
 def _values(losses: list[torch.Tensor]) -> list[float]:
     """Return the values of losses, in one transfer."""
+    if all(loss.is_cpu for loss in losses):
+        return [loss.item() for loss in losses]
     first = losses[0]
     alike = all(loss.dim() == 0 and loss.dtype == first.dtype and loss.device == first.device for loss in losses)
     flat = [loss.detach() if alike else loss.detach().reshape(()).to(first.device, torch.float64) for loss in losses]

@@ -8,6 +8,11 @@ in eight (on a GPU one in 64, because timing waits for the device). Steps while 
 count: checkpoints have budgets of their own, and how often one is taken is the configuration's choice. One measurement
 has at least 50 timed steps, from as many epochs as that needs.
 
+The time of an epoch boundary is without the wait for a processor, as the system's scheduler counts it: on a loaded
+machine that wait is most of it, and no fault of the run. It is that of this thread and of the two threads of the
+daemon that a boundary waits for. The adaptation is one thread's work, so the processor time of this thread counts.
+Both are reported by the clock too.
+
 `memory_overhead` compares the process's memory with that after the first 53 steps, without tolariad's own buffers.
 Both are shown; nothing follows from them.
 
@@ -19,7 +24,7 @@ from __future__ import annotations
 
 import time
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, ParamSpec, TypeVar
 
 import torch
 
@@ -59,6 +64,20 @@ def held_bytes(device: torch.device) -> int:
     return resident + (torch.cuda.memory_allocated(device) if device.type == "cuda" else 0)
 
 
+class Spent(NamedTuple):
+    """Seconds by the clock, in which threads waited for a processor, and in which this thread ran."""
+
+    clock: float = 0.0
+    waited: float = 0.0
+    ran: float = 0.0
+
+    def __sub__(self, other: Spent) -> Spent:
+        return Spent(self.clock - other.clock, self.waited - other.waited, self.ran - other.ran)
+
+    def __add__(self, other: tuple[Any, ...]) -> Spent:
+        return Spent(*(one + more for one, more in zip(self, other, strict=True)))
+
+
 class Stopwatch:
     """The measurements of one trainer, from its start to its end."""
 
@@ -70,16 +89,21 @@ class Stopwatch:
         *,
         shares: Callable[[], Mapping[str, float]] = dict,
         clock: Callable[[], float] = time.perf_counter,
+        waited: Callable[[], float] = lambda: 0.0,
+        ran: Callable[[], float] = lambda: 0.0,
         held: Callable[[torch.device], int] = held_bytes,
     ) -> None:
         """`ours` returns the bytes of tolariad's own buffers, such as those for checkpoints.
 
         `shares` returns the memory of the run's parts in percent, by the names of their budgets. It is called at the
-        end of each epoch.
+        end of each epoch. `waited` returns how long the threads of an epoch boundary have waited for a processor, in
+        seconds since a fixed time; `ran` how long the calling thread has run.
         """
         self._limits = Overruns(limits=limits_of(settings))
         self._device = device
         self._clock = clock
+        self._waited = waited
+        self._ran = ran
         self._held = held
         self._ours = ours
         self._shares = shares
@@ -97,9 +121,9 @@ class Stopwatch:
         # Of the timed steps that are in no measurement yet.
         self._steps = 0
         self._whole_s = self._own_s = 0.0
-        self._boundary: float | None = None
-        self._elsewhere = 0.0
-        self._adapted = 0.0
+        self._in_boundary = False
+        self._before = self._elsewhere = Spent()
+        self._adapted = self._adapted_ran = 0.0
         self._nested = False
 
     # -- in every step -------------------------------------------------------------------------------------------------
@@ -172,7 +196,7 @@ class Stopwatch:
 
     def begin(self) -> None:
         """A step begins: with an epoch, or after something other than ordinary training."""
-        self._boundary = None
+        self._in_boundary = False
         self._begin_step()
 
     def _begin_step(self) -> None:
@@ -192,7 +216,6 @@ class Stopwatch:
 
     def trained(self) -> None:
         """Start timing the boundary: the last step of an epoch is reported."""
-        now = self._clock()
         if self._steps >= TIMED_STEPS:
             self._add_value("training_degradation", 100.0 * (1.0 - self._own_s / self._whole_s))
             self._steps, self._whole_s, self._own_s = 0, 0.0, 0.0
@@ -200,22 +223,30 @@ class Stopwatch:
         if self._bytes is not None:
             grown = 100.0 * (self._held(self._device) - self._bytes) / self._bytes
             self._add_value("memory_overhead", max(0.0, grown))
-        self._boundary, self._elsewhere, self._adapted = now, 0.0, 0.0
+        self._in_boundary, self._before, self._elsewhere = True, self._spent(), Spent()
+        self._adapted = self._adapted_ran = 0.0
         with self.apart():
             for name, percent in self._shares().items():
                 self._add_value(name, percent)
 
     def went_on(self) -> None:
         """End timing the boundary: the next epoch may begin."""
-        if self._boundary is not None:
-            self._add(BOUNDARY, max(0.0, self._clock() - self._boundary - self._elsewhere))
+        if self._in_boundary:
+            spent = self._spent() - self._before - self._elsewhere
+            took = max(0.0, spent.clock)
+            # Two threads can wait at one time, or one while another runs.
+            self._add_apart(BOUNDARY, took, max(0.0, min(spent.waited, took - spent.ran)))
             if self._adapted:
-                self._add("adaptation", self._adapted)
-        self._boundary = None
+                self._add_apart("adaptation", self._adapted, max(0.0, self._adapted - self._adapted_ran))
+        self._in_boundary = False
 
-    def adapted(self, seconds: float) -> None:
-        """A boundary order was carried out in this time. Those at an epoch's end are the boundary's adaptation."""
+    def adapted(self, seconds: float, ran: float) -> None:
+        """A boundary order was carried out in this time. Those at an epoch's end are the boundary's adaptation.
+
+        `ran`: the seconds in which this thread ran.
+        """
         self._adapted += seconds
+        self._adapted_ran += ran
 
     @contextmanager
     def apart(self) -> Iterator[None]:
@@ -223,12 +254,15 @@ class Stopwatch:
         if self._nested:
             yield
             return
-        self._nested, begun = True, self._clock()
+        if not self._in_boundary:
+            yield
+            return
+        self._nested, begun = True, self._spent()
         try:
             yield
         finally:
             self._nested = False
-            self._elsewhere += self._clock() - begun
+            self._elsewhere += self._spent() - begun
 
     @contextmanager
     def standing(self) -> Iterator[None]:
@@ -240,6 +274,9 @@ class Stopwatch:
         finally:
             self._standing += self._clock() - begun
 
+    def _spent(self) -> Spent:
+        return Spent(self._clock(), self._waited(), self._ran())
+
     # -- what was measured ---------------------------------------------------------------------------------------------
 
     def taken(self) -> tuple[Tally, ...]:
@@ -250,5 +287,10 @@ class Stopwatch:
     def _add(self, name: str, seconds: float) -> None:
         self._add_value(name, in_unit(BUDGETS[name], seconds))
 
-    def _add_value(self, name: str, value: float) -> None:
-        self._meters[name] = with_one(self._meters.get(name, Meter()), value, self._limits.limit_of(name))
+    def _add_apart(self, name: str, seconds: float, waited: float) -> None:
+        """Add a duration without the wait in it."""
+        budget = BUDGETS[name]
+        self._add_value(name, in_unit(budget, seconds - waited), in_unit(budget, waited))
+
+    def _add_value(self, name: str, value: float, waited: float | None = None) -> None:
+        self._meters[name] = with_one(self._meters.get(name, Meter()), value, self._limits.limit_of(name), waited)

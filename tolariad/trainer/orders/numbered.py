@@ -91,8 +91,10 @@ class Kind(NamedTuple):
 class BoundaryOrders:
     """The trainer's numbered list. `acted` belongs to the state that is trained."""
 
-    def __init__(self, acted: ActedOrders, link: Link, took: Callable[[float], None] = lambda _: None) -> None:
-        """`took` is called with the seconds that each order took."""
+    def __init__(
+        self, acted: ActedOrders, link: Link, took: Callable[[float, float], None] = lambda _, __: None
+    ) -> None:
+        """`took` is called with the seconds that each order took, and with those in which this thread ran."""
         self._acted, self._took = acted, took
         self._inbox, self._reporter, self._progress = link.inbox, link.reporter, link.progress
         self._kinds: dict[type, Kind] = {}
@@ -118,7 +120,7 @@ class BoundaryOrders:
             return
         kind, before_step = self._kinds[type(order)], self._progress.step + 1
         answer = BoundaryOrderReport(order=order.cause, applied_before_step=before_step)
-        begun = time.perf_counter()
+        begun, ran = time.perf_counter(), time.thread_time()
         try:
             found = kind.obey(order)
         except OrderRefused as error:
@@ -128,7 +130,7 @@ class BoundaryOrders:
             self._acted.add(order.cause)
             if found is not None:
                 answer = replace(found, order=order.cause, applied_before_step=before_step)
-        self._took(time.perf_counter() - begun)
+        self._took(time.perf_counter() - begun, time.thread_time() - ran)
         self._reporter.report(answer)
         kind.after()
 

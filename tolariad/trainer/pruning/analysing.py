@@ -1,7 +1,8 @@
 """The analysis of a checkpoint: groups, importance, choice within the budget, scores of the analysis, validation.
 
-Promises: the answer is a pure function of checkpoint, configuration and request, up to its times. The checkpoint's
-files are read only, and verified first. The only file written is the importance file that the request names.
+Promises: the answer is a pure function of checkpoint, configuration and request, but for its times and the share of the
+machine's memory. The checkpoint's files are read only, and verified first. The only file written is the importance file
+that the request names.
 """
 
 from __future__ import annotations
@@ -27,11 +28,12 @@ from tolariad.core.pruning.analysis import (
 from tolariad.core.pruning.ranking import rank_correlation
 from tolariad.core.pruning.verdict import MaskVerdict, PruningDecision, judge
 from tolariad.core.settings.rules import read_resolved, resolved_json
+from tolariad.failpoints import reached
 from tolariad.trainer.checkpoints.restore import load, restore_optimizer
 from tolariad.trainer.data.randomness import derived_seed
 from tolariad.trainer.data.samples import samples_of
 from tolariad.trainer.pruning.activity import activation_scores, activities, uniqueness_scores
-from tolariad.trainer.pruning.evidence import example_inputs, groups_of, loss_of, training_batches
+from tolariad.trainer.pruning.evidence import example_inputs, few_samples, groups_of, loss_of, training_data
 from tolariad.trainer.pruning.history import read_history, stability, write_history
 from tolariad.trainer.pruning.importance import Scores, magnitude, measured_change, moments, sensitivities
 from tolariad.trainer.pruning.plan import plan_of
@@ -58,11 +60,12 @@ def analyse(run: Path, config: bytes, request: AnalysisRequest, started: float) 
     """
     setup = _built(run, config, request)
     prune = setup.settings.prune
-    batches = training_batches(setup, max(1, request.epoch), prune.min_samples)
-    inputs = example_inputs(setup, batches[0])
-    found = groups_of(setup, inputs)
+    reached("analysis")
+    first, batches = training_data(setup, max(1, request.epoch), prune.min_samples)
+    found = groups_of(setup, example_inputs(setup, few_samples(first)))
     groups = tuple(AnalysedGroup(name=g.name, kind=g.kind, width=g.width, channels=g.channels) for g in found.groups)
     scores = _importance(setup, found.groups, batches)
+    reached("analysis")
     layers = layers_of(groups, request)
     channels = channels_for(layers, request)
     validation = MaskValidation(setup, found.groups, request, batches, prune.min_samples)
@@ -73,7 +76,8 @@ def analyse(run: Path, config: bytes, request: AnalysisRequest, started: float) 
         units = chosen_units(layers, scores, channels // 2, request.avoid, prune)
         measured = validation.measure(units)
         verdict = _after_doubts(verdict, judge(measured, prune))
-    plan = plan_of(setup.model, found.groups, units, inputs)
+    reached("analysis")
+    plan = plan_of(setup.model, found.groups, units, example_inputs(setup, first))
     correlation, sampled = _correlation(setup, found.groups, request, scores, batches)
     history = read_history(run, request.former)
     steadiness = stability(scores, history[max(history)], request.masked) if history else None
@@ -82,6 +86,7 @@ def analyse(run: Path, config: bytes, request: AnalysisRequest, started: float) 
     if request.output:
         labels = _labels(request, prune, samples, correlation)
         size = write_history(run, request.output, {**history, request.cycle: scores}, labels)
+    reached("analysis")
     return AnalysisAnswer(
         cycle=request.cycle,
         checkpoint=request.checkpoint,
@@ -109,8 +114,16 @@ def analyse(run: Path, config: bytes, request: AnalysisRequest, started: float) 
 
 def _built(run: Path, config: bytes, request: AnalysisRequest) -> Setup:
     """Build the run on the CPU with the weights of the checkpoint, as one thread, without a loader's workers."""
-    settings = replace(read_resolved(config), device="cpu", precision="fp32", compile=False, torch_threads=1, workers=0)
-    settings = replace(settings, determinism=settings.determinism or "warn")
+    settings = read_resolved(config)
+    settings = replace(
+        settings,
+        device="cpu",
+        precision="fp32",
+        compile=False,
+        determinism=settings.determinism or "warn",
+        torch_threads=1,
+        workers=0,
+    )
     folder = run / "checkpoints" / request.checkpoint
     weights = Weights(request.checkpoint, str(folder), request.manifest)
     setup = built_copy(Trial(config=resolved_json(settings).decode(), weights=weights)).setup

@@ -43,8 +43,15 @@ class SeededBatch(NamedTuple):
     batch: Any
 
 
-def training_batches(setup: Setup, epoch: int, samples: int) -> list[SeededBatch]:
-    """Return batches of `epoch` with at least so many samples, or all that there are; 16 or more if they can be cut."""
+class Evidence(NamedTuple):
+    """Training data. `first`: the first batch, as the loop gets it. `batches`: 16 or more parts, if they can be cut."""
+
+    first: SeededBatch
+    batches: list[SeededBatch]
+
+
+def training_data(setup: Setup, epoch: int, samples: int) -> Evidence:
+    """Return batches of `epoch` with at least so many samples, or all that there are."""
     found: list[Any] = []
     held = 0
     for batch in setup.train.epoch(epoch, 0):
@@ -56,10 +63,11 @@ def training_batches(setup: Setup, epoch: int, samples: int) -> list[SeededBatch
         raise PruningRefused("the task's training data yields no batch")
     parts = math.ceil(BATCHES_MIN / len(found))
     cut = [part for batch in found for part in pieces(batch, parts)]
-    return [
+    seeded = [
         SeededBatch(derived_seed(setup.rng_seed, "pruning", at), to_device(part, setup.device))
-        for at, part in enumerate(cut)
+        for at, part in enumerate([found[0], *cut])
     ]
+    return Evidence(seeded[0], seeded[1:])
 
 
 def pieces(batch: Any, parts: int) -> list[Any]:
@@ -111,8 +119,14 @@ def _dealt(items: list[Any], hands: int) -> Iterator[list[Any]]:
     return (hand for first in range(hands) if (hand := list(islice(items, first, None, hands))))
 
 
+def few_samples(given: SeededBatch) -> SeededBatch:
+    """Return the first few samples of a batch, if it can be cut."""
+    parts = math.ceil(samples_of(given.batch) / _TRACED_SAMPLES)
+    return given._replace(batch=pieces(given.batch, parts)[0])
+
+
 def example_inputs(setup: Setup, given: SeededBatch) -> tuple[Any, ...]:
-    """Return the positional arguments of the model's call for a few samples of this batch.
+    """Return the positional arguments of the model's call for this batch.
 
     Raises PruningRefused if the loss does not call the model, or calls it with arguments that have no position.
     """
@@ -121,10 +135,9 @@ def example_inputs(setup: Setup, given: SeededBatch) -> tuple[Any, ...]:
     def catch(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         caught.append((args, kwargs))
 
-    parts = math.ceil(samples_of(given.batch) / _TRACED_SAMPLES)
     with on_a_copy(setup.model) as trial, torch.no_grad():
         trial.register_forward_pre_hook(catch, with_kwargs=True)
-        loss(trial, given._replace(batch=pieces(given.batch, parts)[0]))
+        loss(trial, given)
     if not caught:
         raise PruningRefused("the task's loss does not call the model itself, so its graph cannot be traced")
     args, kwargs = caught[0]

@@ -11,8 +11,7 @@ import statistics
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import torch
 
@@ -24,6 +23,7 @@ from tolariad.trainer.pruning.importance import on_a_copy
 from tolariad.trainer.pruning.masks import HeldMasks, MaskSet, masks_of
 from tolariad.trainer.pruning.units import Coordinates, PruningRefused, UnitGroup
 from tolariad.trainer.pruning.verify import zero
+from tolariad.trainer.pruning.watch import memory_in_use
 from tolariad.trainer.step.validate import validate
 
 if TYPE_CHECKING:
@@ -93,7 +93,7 @@ class MaskValidation:
             spread=before.spread,
             structure=structure,
             without_gradient=tuple(sorted(flow.silent - self._flow.silent)),
-            memory=memory_in_use(),
+            memory=memory_in_use(self._setup.device),
         )
 
     def _beat(self) -> None:
@@ -174,15 +174,3 @@ class MaskValidation:
 
 def _mean(levels: list[tuple[float, int]]) -> float:
     return sum(one * count for one, count in levels) / max(1, sum(count for _, count in levels))
-
-
-def memory_in_use() -> float | None:
-    """Return the share of the machine's memory that is in use; None if the system does not say."""
-    try:
-        lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
-    except OSError:
-        return None
-    kib: dict[str, Any] = {name: int(rest.split()[0]) for name, _, rest in (one.partition(":") for one in lines)}
-    if not kib.get("MemTotal") or "MemAvailable" not in kib:
-        return None
-    return float(1.0 - kib["MemAvailable"] / kib["MemTotal"])

@@ -1,15 +1,15 @@
 """The process that analyses a checkpoint: one request, one answer, and its end.
 
-The daemon starts it (`tolariad/supervisor/analyst.py`). Promises: it never competes with the training: it has one
-thread for torch, runs only if nothing else wants its core (SCHED_IDLE), and never on the recorder's core. It is tied to
-the daemon before torch is imported, and is the first to go if memory runs out. Any failure is an answer.
+The daemon starts it (`tolariad/supervisor/analyst.py`). Promises: it has one thread for torch, never runs on the
+recorder's core, and runs only if nothing else wants its core (SCHED_IDLE), unless `prune.analysis_priority` is normal.
+It is tied to the daemon before torch is imported, and is the first to go if memory runs out. Any failure is an answer.
 """
 
 from __future__ import annotations
 
 import os
 import traceback
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,14 +22,13 @@ CONFIG_BYTES_MAX = 1 << 24
 _WHY_CHARS = 900
 
 
-def stand_back(cores: Collection[int]) -> None:
-    """Run on these cores only, if any are named, and only if nothing else wants them. A refusal is ignored."""
-    for give_way in (
-        lambda: os.sched_setaffinity(0, cores) if cores else None,
-        lambda: os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0)),
-        # Reading a checkpoint shall not delay the journal's writes either.
-        lambda: os.nice(19),
-    ):
+def stand_back(cores: Collection[int], *, idle: bool) -> None:
+    """Run on these cores only, if any are named; with `idle` only if nothing else wants them. A refusal is ignored."""
+    steps: list[Callable[[], object]] = [lambda: os.sched_setaffinity(0, cores)] if cores else []
+    if idle:
+        # Being nice also lowers the priority of its reads from the disk, for the journal's writes.
+        steps += [lambda: os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0)), lambda: os.nice(19)]
+    for give_way in steps:
         try:
             give_way()
         except OSError:

@@ -1,7 +1,7 @@
 """Take snapshots: copy the run's state into a slot at a boundary, then hash and check the copy while training goes on.
 
 Promises: training waits for the copy only. A snapshot is reported only if every parameter and every optimizer moment is
-finite. An error costs that snapshot only.
+finite, but for those of seeds that the model does not depend on. An error costs that snapshot only.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import threading
 import time
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import torch
 
@@ -17,12 +17,15 @@ from tolariad.core.rollback.words import StateCopiedReport
 from tolariad.core.snapshots import words as sn
 from tolariad.failpoints import reached
 from tolariad.storage import CheckpointUnusable
-from tolariad.trainer.checkpoints.capture import MODEL_FILE, OPTIMIZER_FILE, capture
+from tolariad.storage.manifest import OF_MODEL
+from tolariad.trainer.checkpoints.capture import MODEL_FILE, OF_OWNER, OPTIMIZER_FILE, SEEDS_FILE, capture
 from tolariad.trainer.checkpoints.tree import NotCapturable
 from tolariad.trainer.process.threads import stand_back
 from tolariad.trainer.pruning.room import room_for_masks
 from tolariad.trainer.rollback.slots import Slots, growth_of, slot_bytes
+from tolariad.trainer.seeds.garden import owner_name
 from tolariad.trainer.seeds.room import room_for_seeds
+from tolariad.trainer.seeds.slot import PATHS, Path
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -37,15 +40,26 @@ _CLOSE_S: Final = 10.0
 _Report = StateCopiedReport | sn.SnapshotSizeReport | sn.SnapshotTakenReport | sn.SnapshotFailedReport
 
 
+class _Counts(NamedTuple):
+    """What must be finite: names of parameters in the host's piece and in that of seeds, prefixes of seeds' moments."""
+
+    parameters: frozenset[str]
+    of_seeds: frozenset[str]
+    moments: tuple[str, ...]
+
+
 class _Job:
     """One snapshot, from its copy to its report. The thread sets `report` at its end."""
 
-    def __init__(self, order: sn.TakeSnapshot, copied: Snapshot, acted: ActedOrders, begun: float) -> None:
-        """`acted`: the boundary orders that the copied state contains."""
+    def __init__(
+        self, order: sn.TakeSnapshot, copied: Snapshot, acted: ActedOrders, begun: float, counts: _Counts
+    ) -> None:
+        """`acted`: the boundary orders that the copied state contains. `counts`: what must be finite in it."""
         self.order = order
         self.orders, self.acted = acted.count, acted.causes
         self.copied = copied
         self.begun = begun
+        self.counts = counts
         self.held_s = time.perf_counter() - begun
         self.given_up = ""
         self.report: sn.SnapshotTakenReport | sn.SnapshotFailedReport | None = None
@@ -139,7 +153,7 @@ class SnapshotHandler:
             StateCopiedReport(id=order.id, step=position.step, epoch=position.epoch, batch=position.batch)
         )
         reached("snapshot")
-        self._job = job = _Job(order, copied, self._setup.acted, begun)
+        self._job = job = _Job(order, copied, self._setup.acted, begun, _counts(self._setup))
         arguments = (job, slots, parent)
         self._thread = threading.Thread(target=self._finish, args=arguments, name="snapshot", daemon=True)
         self._thread.start()
@@ -178,7 +192,7 @@ class SnapshotHandler:
     def _finish(self, job: _Job, slots: Slots, parent: str) -> None:
         stand_back()
         try:
-            found = self._not_finite(job.copied)
+            found = _not_finite(job.copied, job.counts)
             if found:
                 job.report = sn.SnapshotFailedReport(id=job.order.id, why=f"{found} is not finite")
                 return
@@ -188,17 +202,32 @@ class SnapshotHandler:
         except Exception as error:  # noqa: BLE001 - a snapshot without an end would block all later ones
             job.report = sn.SnapshotFailedReport(id=job.order.id, why=f"the snapshot failed: {error!r}")
 
-    def _not_finite(self, copied: Snapshot) -> str:
-        """Return the name of the first parameter or moment of the host that is not finite.
 
-        Buffers may be so on purpose. A seed that is not finite must not keep the run from going back: it is culled.
-        """
-        parameters = {name for name, _ in self._setup.model.named_parameters(remove_duplicate=False)}
-        model = {n: t for n, t in copied.tensors[MODEL_FILE].items() if n in parameters}
-        for name, tensor in (*model.items(), *copied.tensors[OPTIMIZER_FILE].items()):
-            if tensor.dtype in _FLOATS and tensor.numel() and not _is_finite(tensor):
-                return name
-        return ""
+def _counts(setup: Setup) -> _Counts:
+    """Return what must be finite in a copy of the present state.
+
+    A seed's values count from BLENDING on, when they are a part of the model. Before that the host does not depend on
+    them, and a sick seed must not keep the run from going back: it is culled at the epoch's end.
+    """
+    heard = [plot for plot in setup.garden.growing if PATHS[plot.stage] >= Path.BLEND]
+    prefixes = tuple(plot.prefix for plot in heard)
+    names = [name for name, _ in setup.model.named_parameters(remove_duplicate=False)]
+    of_seeds = frozenset(f"{OF_MODEL}{name}" for name in names if prefixes and name.startswith(prefixes))
+    moments = tuple(f"{OF_OWNER}{owner_name(plot.name)}." for plot in heard)
+    return _Counts(frozenset(names), of_seeds, moments)
+
+
+def _not_finite(copied: Snapshot, counts: _Counts) -> str:
+    """Return the name of the first parameter or moment that counts and is not finite. Buffers may be so on purpose."""
+    of_model, of_optimizers = copied.tensors[MODEL_FILE], copied.tensors[OPTIMIZER_FILE]
+    checked = [*((n, t) for n, t in of_model.items() if n in counts.parameters), *of_optimizers.items()]
+    if counts.of_seeds:
+        of_seeds = copied.tensors[SEEDS_FILE].items()
+        checked += [(n, t) for n, t in of_seeds if n in counts.of_seeds or n.startswith(counts.moments)]
+    for name, tensor in checked:
+        if tensor.dtype in _FLOATS and tensor.numel() and not _is_finite(tensor):
+            return name
+    return ""
 
 
 def _is_finite(tensor: torch.Tensor) -> bool:

@@ -6,10 +6,13 @@ from typing import TYPE_CHECKING, Any
 
 from tolariad.core.seeds.slice import SLOTS_MAX
 from tolariad.core.seeds.stages import Stage
+from tolariad.core.trainer.words import BlueprintSource
+from tolariad.trainer.data.randomness import preserved_rng
 from tolariad.trainer.errors import SetupRefused
 from tolariad.trainer.seeds.garden import Garden, owner_name
 from tolariad.trainer.seeds.optimizers import SeedOptimizers
 from tolariad.trainer.seeds.places import attach, slots_of
+from tolariad.trainer.seeds.registry import source_of
 from tolariad.trainer.seeds.slot import SeedSlot
 
 if TYPE_CHECKING:
@@ -60,6 +63,13 @@ def _refuse_impossible(task: Any, settings: Settings) -> None:
         )
 
 
+def _sources_of(settings: Settings) -> tuple[BlueprintSource, ...]:
+    """Import the blueprints that the configuration names. Return those of files, with hashes. Raises SetupRefused."""
+    with preserved_rng():
+        found = [BlueprintSource(name=name, hash=source_of(name)) for name in settings.seeds.blueprints]
+    return tuple(one for one in found if one.hash)
+
+
 def garden_of(
     slots: Mapping[str, SeedSlot],
     ledger: Ledger,
@@ -83,4 +93,5 @@ def garden_of(
                     f"{name} would be; rename it"
                 )
     seed, blueprints = settings.rng_seed or 0, settings.seeds.blueprints
-    return Garden(slots, ledger, owners, rates, optimizers, rng_seed=seed, blueprints=blueprints)
+    sources = _sources_of(settings)
+    return Garden(slots, ledger, owners, rates, optimizers, rng_seed=seed, blueprints=blueprints, sources=sources)

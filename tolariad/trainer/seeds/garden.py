@@ -18,8 +18,9 @@ from tolariad.failpoints import reached
 from tolariad.trainer.data.randomness import derived_seed, preserved_rng, seed_everything
 from tolariad.trainer.errors import SetupRefused
 from tolariad.trainer.optim.owners import Owner
+from tolariad.trainer.seeds.places import slots_of
 from tolariad.trainer.seeds.plots import Plot
-from tolariad.trainer.seeds.registry import blueprint_names, find_blueprint
+from tolariad.trainer.seeds.registry import blueprint_names, find_blueprint, source_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from tolariad.core.steps.script_words import ScriptChange
+    from tolariad.core.trainer.words import BlueprintSource
     from tolariad.trainer.architecture import Ledger
     from tolariad.trainer.lr import UnifiedLRController
     from tolariad.trainer.seeds.optimizers import SeedOptimizers
@@ -55,24 +57,25 @@ class Garden:
         *,
         rng_seed: int,
         blueprints: tuple[str, ...] = (),
+        sources: tuple[BlueprintSource, ...] = (),
     ) -> None:
         """`owners`: the run's, at this point those of the host. The list is changed in place.
 
-        `blueprints`: those that the configuration names.
+        `blueprints`: those that the configuration names. `sources`: the files of these.
         """
         model = ledger.model
         names = {id(module): name for name, module in model.named_modules()}
         self.plots = {name: Plot(slot, f"{names[id(slot)]}.seed.".lstrip(".")) for name, slot in slots.items()}
         self._model, self._owners, self._rates, self.optimizers = model, owners, rates, optimizers
         self._host = tuple(owners)
-        self._rng_seed, self._configured = rng_seed, blueprints
+        self._rng_seed, self._configured, self.sources = rng_seed, blueprints, sources
         self._is_looking = bool(slots)
         self.growing: tuple[Plot, ...] = ()
         self.prefixes: tuple[str, ...] = ()
         self.active = False
         self.attends = self._is_looking
+        ledger.make_by({GERMINATE: self._germinate, REMOVE: self._remove} if slots else {}, self._check)
         if slots:
-            ledger.make_by({GERMINATE: self._germinate, REMOVE: self._remove}, self._check)
             ledger.notify(self._look_again)
 
     # -- changes of the model's shape ----------------------------------------------------------------------------------
@@ -99,6 +102,12 @@ class Garden:
             module = blueprint.build(example)
         return module.to(example.device)
 
+    @staticmethod
+    def source_of(blueprint: str) -> str:
+        """Return the hash of the file of a user's blueprint, as it is now; "" of a built-in one."""
+        with preserved_rng():
+            return source_of(blueprint)
+
     def _germinate(self, change: ScriptChange) -> None:
         arguments = json.loads(change.arguments)
         plot = self.plot(arguments["slot"])
@@ -121,6 +130,7 @@ class Garden:
         self._owners.remove(owner)
         # The parameters are kept for a rollback, and its target has the optimizer's state.
         owner.optimizer.state.clear()
+        reached("seed_removed")
         plot.slot.clear()
 
     def _look_again(self) -> None:
@@ -134,13 +144,18 @@ class Garden:
         self.attends = self.active or self._is_looking
 
     def _check(self) -> None:
-        """A hook has changed the model. Raises SetupRefused if a slot is gone, or the name of one."""
+        """A hook has changed the model. Raises SetupRefused if a slot is gone, has another name, or is new."""
         names = {id(module): name for name, module in self._model.named_modules()}
         for plot in self.plots.values():
             name = names.get(id(plot.slot))
             if name is None or f"{name}.seed.".lstrip(".") != plot.prefix:
                 where = "is not in the model any more" if name is None else f"is called {name} now"
                 raise SetupRefused(f"the slot {plot.name} {where}; a change of the model must leave slots in place")
+        if more := slots_of(self._model).keys() - self.plots.keys():
+            raise SetupRefused(
+                f"the change adds the slot {', '.join(sorted(more))}; the slots of a run are those of the model that "
+                "the task builds, so give it the slot in model(cfg) or seed_slots(model)"
+            )
 
     # -- where training stands -----------------------------------------------------------------------------------------
 

@@ -19,7 +19,7 @@ from tolariad.core.seeds.words import MoveSeed, SeedMovedReport, SeedsMeasuredRe
 from tolariad.failpoints import reached
 from tolariad.trainer.errors import SetupRefused
 from tolariad.trainer.orders.numbered import OrderRefused
-from tolariad.trainer.seeds.measuring import measure, measure_new
+from tolariad.trainer.seeds.measuring import measure, measure_isolated, measure_new
 from tolariad.trainer.seeds.sanity import sanity
 
 if TYPE_CHECKING:
@@ -72,7 +72,7 @@ class SeedHandler:
         reached("seed_move")
         if order.stage is Stage.GERMINATED:
             return self._germinate(plot, order)
-        measured = measure(self._setup, plot, self._position().step)
+        measured = measure_isolated(self._setup, plot, self._position().step)
         self._judge(order.stage, measured)
         self._make_or_refuse(order)
         return SeedMovedReport(order=0, applied_before_step=0, measure=measured)
@@ -83,6 +83,7 @@ class SeedHandler:
             raise OrderRefused(f"slot {plot.name} has seen no input yet, so no seed fits it; wait for the first step")
         order = _filled(order, plot)
         measured = self._tried(lambda: self._judged(plot, order))
+        source = self._tried(lambda: self._garden.source_of(order.blueprint))
         self._make_or_refuse(order)
         return SeedMovedReport(
             order=0,
@@ -91,6 +92,7 @@ class SeedHandler:
             dtype=order.dtype,
             parameters_added=measured.parameters,
             measure=measured,
+            source=source,
         )
 
     def _judged(self, plot: Plot, order: MoveSeed) -> SeedMeasure:

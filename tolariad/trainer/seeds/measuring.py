@@ -9,6 +9,7 @@ import math
 from typing import TYPE_CHECKING
 
 import torch
+from msgspec.structs import replace
 
 from tolariad.core.seeds.gates import NOT_MEASURED, SeedMeasure
 from tolariad.trainer.data.randomness import derived_seed
@@ -42,11 +43,24 @@ def measure(setup: Setup, plot: Plot, step: int) -> SeedMeasure:
         steps_in_stage=step - plot.entered,
         parameters=_elements(module),
         dropped=plot.dropped,
-        isolation_violations=_shared(setup, plot, module),
+        isolation_violations=len(_shared(setup, plot, module)),
         drift=drift if math.isfinite(drift) else NOT_MEASURED,
         latency_ms=latency_ms,
         non_finite=measures.non_finite(module),
     )
+
+
+def measure_isolated(setup: Setup, plot: Plot, step: int) -> SeedMeasure:
+    """Measure the slot, and follow the graph of the seed's output: a seed may use a parameter without being its owner.
+
+    An own pass of the seed shows that, on noise: no batch is at hand, and the graph's leaves do not depend on values.
+    """
+    found, module = measure(setup, plot, step), plot.slot.seed
+    if module is None:
+        return found
+    with setup.forward():
+        reached = measures.reached_by(module, _noise(setup, plot), _others(setup, plot))
+    return replace(found, isolation_violations=len(_shared(setup, plot, module) | reached))
 
 
 def measure_new(setup: Setup, plot: Plot, module: nn.Module) -> SeedMeasure:
@@ -67,11 +81,16 @@ def _elements(module: nn.Module) -> int:
     return sum(parameter.numel() for parameter in module.parameters())
 
 
-def _shared(setup: Setup, plot: Plot, module: nn.Module) -> int:
-    """Return how many parameters of the seed are the host's too: its gradients would reach the host."""
+def _shared(setup: Setup, plot: Plot, module: nn.Module) -> set[str]:
+    """Return the names of the seed's parameters outside of it: its gradients would reach the host, or another seed."""
     own = {id(one) for one in module.parameters()}
+    return {name for name, one in _others(setup, plot).items() if id(one) in own}
+
+
+def _others(setup: Setup, plot: Plot) -> dict[str, nn.Parameter]:
+    """Return the parameters of the host and of other seeds, by each of their names."""
     named = setup.model.named_parameters(remove_duplicate=False)
-    return sum(id(one) in own for name, one in named if not name.startswith(plot.prefix))
+    return {name: one for name, one in named if not name.startswith(plot.prefix)}
 
 
 def _noise(setup: Setup, plot: Plot) -> torch.Tensor:

@@ -24,8 +24,7 @@ from __future__ import annotations
 
 import enum
 import re
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -134,15 +133,6 @@ class SeedSlot(nn.Module):
     def set_layer_depth(self, depth: int) -> None:
         """Set how many layers of the host come before the slot; `slots_of` counts them."""
         self.layer_depth = depth
-
-    @contextmanager
-    def bypassed(self) -> Iterator[None]:
-        """In the block, return the input as if there were no seed."""
-        path, self._path = self._path, int(Path.PASS)
-        try:
-            yield
-        finally:
-            self._path = path
 
     @property
     def alpha_value(self) -> float:

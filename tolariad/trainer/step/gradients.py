@@ -43,7 +43,7 @@ def numbers_of(setup: Setup, losses: list[torch.Tensor], step: int) -> Measured 
     device = losses[0].device
     norm = norm_of(setup, device, step)
     if setup.garden.active:
-        setup.seed_gradients.tend()
+        setup.seed_gradients.tend(norm)
     if device.type != "cpu":
         return _to_host(losses, torch.as_tensor(norm), overflow)
     loss = sum([loss.item() for loss in losses]) / len(losses)

@@ -1,0 +1,151 @@
+"""A run that the default policy grows: killed and rolled back, it decides the same and ends with the same bits."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+
+from tests.campaign.grown import BATCH, CONFIG, EPOCHS, network, samples
+from tests.library.inside import ordered, state_of
+from tests.library.seeds import pieces
+from tests.library.test_detection import events_of, of
+from tolariad import Tolaria
+from tolariad.core.checkpoints import words as ck
+from tolariad.core.control.words import CommandRefused
+from tolariad.core.rates import words as lr
+from tolariad.core.rollback import words as rb
+from tolariad.core.seeds import words as sd
+from tolariad.core.seeds.stages import Stage
+from tolariad.core.strategy import words as st
+from tolariad.trainer.checkpoints.capture import STATE_FILE
+
+MEMORY = {"snapshots": {"every": 1, "watch_steps": 1}}
+PATIENT = {"rollback": {"fast_path_timeout_ms": 60_000, "full_path_timeout_s": 60.0}}
+
+
+class Stop(Exception):
+    """The exception that ends a trainer."""
+
+
+class Hooks:
+    """Calls `also(step)` after each step. `run` is the run that trains."""
+
+    def __init__(self, also=lambda step: None):
+        self.also = also
+        self.run: Tolaria | None = None
+
+    def on_step_end(self, model, step):
+        self.also(step)
+
+
+def train(run_dir, task, **more):
+    """Train the network that the default policy grows; return the events."""
+    task.run = Tolaria({"tolaria": {**CONFIG, **PATIENT, **more}}, run_dir=run_dir)
+    loaders = (DataLoader(TensorDataset(*samples(*of_set)), BATCH) for of_set in ((96, 1), (48, 2)))
+    torch.manual_seed(3)
+    assert task.run.train(network(), *loaders, EPOCHS, task=task).phase == "completed"
+    return events_of(run_dir)
+
+
+def moves(events):
+    """Return the moves of seeds, each with its first update."""
+    return [(one.slot, one.stage, one.applied_before_step, one.germination) for one in of(events, sd.SeedMoved)]
+
+
+def answers(events):
+    """Return what was answered after which epoch."""
+    return [
+        (one.epoch, [(each.kind, each.id, each.order) for each in one.commands])
+        for one in of(events, st.StrategyAnswered)
+    ]
+
+
+def decided(events):
+    """Return what was answered after which epoch, without the ids, which name the run."""
+    return [(epoch, [(kind, order) for kind, _, order in commands]) for epoch, commands in answers(events)]
+
+
+@pytest.fixture(scope="module")
+def calm(tmp_path_factory):
+    """The folder and the events of the run that nothing disturbed."""
+    run_dir = tmp_path_factory.mktemp("calm") / "run"
+    events = train(run_dir, Hooks())
+    reached = {stage for _, stage, *_ in moves(events)}
+    assert {Stage.GERMINATED, Stage.TRAINING, Stage.BLENDING, Stage.FOSSILIZED} <= reached
+    return run_dir, events
+
+
+LONG = [pytest.param(at, marks=pytest.mark.torture) for at in range(2, 4 * EPOCHS, 5)]
+
+
+@pytest.mark.parametrize("at", [27, 73, *LONG])
+def test_a_grown_run_that_died_decides_the_same_and_ends_with_the_same_bits(tmp_path, calm, at):
+    """Its moves and the policy's state are repeated; no epoch is asked about twice."""
+
+    def die(step):
+        if step == at and not (tmp_path / "died").exists():
+            (tmp_path / "died").touch()
+            raise Stop
+
+    seldom = {"checkpoint_interval_epochs": 6}
+    with pytest.raises(Stop):
+        train(tmp_path / "run", Hooks(die), **seldom)
+    events = train(tmp_path / "run", Hooks(die), **seldom)
+
+    assert moves(events) == moves(calm[1])
+    assert decided(events) == decided(calm[1])
+    assert pieces(tmp_path / "run") == pieces(calm[0])
+    assert all(one.first_difference is None for one in of(events, ck.RerunFinished))
+    assert of(events, lr.LrViolationDetected) == []
+    assert [one.epoch for one in of(events, st.StrategyAsked)] == list(range(1, EPOCHS))
+
+
+def back_over(tier, first):
+    """Return hooks that order one rollback in this tier, after update `first`, to a state of some steps before it.
+
+    Nothing was decided at the ends of the two epochs before: a rollback to an epoch's end does not ask again there.
+    """
+
+    def back(step):
+        if tier is rb.Tier.FAST and first - 10 < step < first + 10:
+            time.sleep(0.05)  # a snapshot is hashed meanwhile, and kept at the next boundary
+        state = state_of(task.run)
+        held = state.snapshots.promoted if tier is rb.Tier.FAST else state.checkpoints.catalogue
+        fits = [one for one in held if first - 10 < one.step < first - 4]
+        if step > first and fits and not (state.rollbacks.done or state.rollbacks.open or state.rollbacks.asked):
+            assert ordered(task.run, rb.Rollback(to=fits[-1].id, tier=tier))
+
+    task = Hooks(back)
+    return task
+
+
+@pytest.mark.parametrize("tier", list(rb.Tier))
+def test_a_rollback_takes_the_policy_back_with_its_seeds(tmp_path, calm, tier):
+    """It votes, its state is the target's, and it decides again what it decided in the run that never went back.
+
+    The rollback goes back over the beginning of the first blending.
+    """
+    first = next(before for _, stage, before, _ in moves(calm[1]) if stage is Stage.BLENDING)
+    events = train(tmp_path / "run", back_over(tier, first), **(MEMORY if tier is rb.Tier.FAST else {}))
+    (done,) = of(events, rb.RolledBack)
+
+    assert [one.vote for one in of(events, st.StrategyVoted)] == [st.Vote.AGREED]
+    assert of(events, rb.RollbackEscalated) == []
+    assert done.step < first
+    assert dict(decided(events)) == dict(decided(calm[1]))
+    kept = [[one.state for one in of(each, st.StrategyStateKept)][-1] for each in (events, calm[1])]
+    assert kept[0] == kept[1]
+    # A command that is given again is another one: its id names the branch.
+    given = [id_ for _, commands in answers(events) for _, id_, _ in commands]
+    assert len(set(given)) == len(given)
+    assert of(events, CommandRefused) == of(calm[1], CommandRefused) == []
+    assert list(dict.fromkeys(moves(events))) == moves(calm[1])
+    assert len(moves(events)) == len(moves(calm[1])) + 1
+    found, expected = pieces(tmp_path / "run"), pieces(calm[0])
+    if tier is rb.Tier.FULL:
+        # The target is of an epoch's end, before the policy's state of that epoch was given: one order less acted.
+        assert found.pop(STATE_FILE) != expected.pop(STATE_FILE)
+    assert found == expected

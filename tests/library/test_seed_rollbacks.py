@@ -1,0 +1,96 @@
+"""Rollbacks to either side of a germination, a cull and a fossilisation, in both tiers, end as a run without them."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from tests.library.inside import ordered, state_of
+from tests.library.seeds import PLAN, Gardener, Steadfast, line_of, pieces, train
+from tests.library.test_detection import events_of, of
+from tolariad.core.control.words import Checkpoint
+from tolariad.core.rates import words as lr
+from tolariad.core.rollback import words as rb
+from tolariad.core.seeds import words as sd
+from tolariad.core.seeds.stages import Stage
+from tolariad.core.state import RunState, fold
+
+# One more than the plan needs: a checkpoint takes its time.
+EPOCHS = 4
+OPTIONS = {
+    rb.Tier.FULL: {"ema": {"decay": 0.9}, "rollback": {"fast_path_enabled": False}},
+    rb.Tier.FAST: {"ema": {"decay": 0.9}, "snapshots": {"every": 1, "watch_steps": 1}},
+}
+# Late enough for a snapshot before it.
+LATE = {9: PLAN[2], 10: PLAN[3], 12: PLAN[4], 13: PLAN[5]}
+# The move, the first update with it in an undisturbed run, and the plan.
+MOVES = {
+    "germination": ("b", Stage.GERMINATED, 13, LATE),
+    "cull": ("b", Stage.CULLED, 11, PLAN),
+    "fossil": ("a", Stage.FOSSILIZED, 19, PLAN),
+}
+SHORT = [
+    ("full", "germination", "before"),
+    ("full", "fossil", "after"),
+    ("fast", "cull", "after"),
+    ("fast", "fossil", "before"),
+]
+ALL = [(tier, move, side) for tier in ("full", "fast") for move in MOVES for side in ("before", "after")]
+
+
+class Back:
+    """Orders one rollback to a state well before the move, or to one with it, as soon as both are there."""
+
+    def __init__(self, tier, move, side):
+        self.tier, self.side, self.is_done = tier, side, False
+        self.slot, self.stage, first, self.plan = MOVES[move]
+        self.target = first - 2 if side == "before" else first + 1
+        self.task = Steadfast(self.plan, also=self)
+
+    def __call__(self, step):
+        fast = self.tier is rb.Tier.FAST
+        if fast:
+            time.sleep(0.05)  # a snapshot is hashed meanwhile, and kept at the next boundary
+        elif step == self.target and not self.is_done:
+            assert ordered(self.task.run, Checkpoint())
+        state = state_of(self.task.run)
+        moved = any((one.seed.slot, one.seed.stage) == (self.slot, self.stage) for one in state.seeds.moves)
+        if self.is_done or not moved or step < self.target + 2:
+            return
+        if found := self.held(state.snapshots.promoted if fast else state.checkpoints.catalogue):
+            self.is_done = True
+            assert ordered(self.task.run, rb.Rollback(to=found, tier=self.tier))
+        else:
+            time.sleep(0.2)  # the writer may be late; the trainer reports it at a boundary
+
+    def held(self, copies):
+        """Return the newest copy that is on the right side; at full, the one that was ordered."""
+        fits = [one for one in copies if 0 < one.step <= self.target]
+        if self.side == "after":
+            fits = [one for one in copies if one.step >= self.target - 1]
+        if self.tier is rb.Tier.FULL:
+            fits = [one for one in copies if one.step == self.target]
+        return max(fits, key=lambda one: one.step).id if fits else ""
+
+
+@pytest.mark.parametrize(
+    ("tier", "move", "side"),
+    [*SHORT, *(pytest.param(*one, marks=pytest.mark.torture) for one in ALL if one not in SHORT)],
+)
+def test_a_rollback_to_either_side_of_a_move_ends_as_a_run_without_it(tmp_path, tier, move, side):
+    """Before it the move is ordered again, after it the state holds it. Either way every bit is that of the line."""
+    run_dir, back = tmp_path / "run", Back(rb.Tier(tier), move, side)
+    options = OPTIONS[rb.Tier(tier)]
+    train(run_dir, back.task, epochs=EPOCHS, **options)
+    events = events_of(run_dir)
+    (begun,), (done,) = of(events, rb.RollbackBegun), of(events, rb.RolledBack)
+    made = [one for one in of(events, sd.SeedMoved) if (one.slot, one.stage) == (back.slot, back.stage)]
+    train(tmp_path / "calm", Gardener(line_of(fold(RunState(), events), back.plan)), epochs=EPOCHS, **options)
+
+    assert begun.tier is rb.Tier(tier)
+    assert of(events, rb.RollbackEscalated) == []
+    assert len(made) == (2 if side == "before" else 1)
+    assert (done.orders >= made[0].number) == (side == "after")
+    assert pieces(run_dir) == pieces(tmp_path / "calm")
+    assert of(events, lr.LrViolationDetected) == []

@@ -1,0 +1,45 @@
+"""How long threads waited for a processor, against the system's own figures."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from tolariad.processor_time import waited_s
+
+
+@pytest.mark.skipif(not Path("/proc/self/schedstat").exists(), reason="the kernel was built without schedstat")
+def test_a_thread_waits_while_others_use_its_core():
+    """Two processes on one core: each waits about half of the time, and the sum of both is counted."""
+    core = min(os.sched_getaffinity(0))
+    both = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(2)]
+    try:
+        for one in both:
+            os.sched_setaffinity(one.pid, {core})
+        pids = [one.pid for one in both]
+        before = waited_s(pids)
+        threading.Event().wait(0.5)
+        assert 0.05 < waited_s(pids) - before < 20
+        # A thread that is named twice counts once.
+        before, twice, after = waited_s(pids), waited_s([*pids, *pids]), waited_s(pids)
+        assert before <= twice <= after
+    finally:
+        for one in both:
+            one.kill()
+            one.wait()
+
+
+def test_a_thread_that_is_gone_has_waited_for_nothing():
+    """As has the id 0, which no thread has, and a page on which no id was written yet."""
+    thread = threading.Thread(target=lambda: None)
+    thread.start()
+    thread.join()
+
+    assert waited_s(()) == waited_s((0,)) == 0.0
+    assert waited_s((thread.native_id,)) == 0.0
+    assert waited_s((threading.get_native_id(),)) >= 0.0

@@ -1,0 +1,87 @@
+"""Tasks for the analysis of a checkpoint: a loss that draws, no accuracy, and odd ways to call a model."""
+
+from __future__ import annotations
+
+import random
+
+import numpy as np
+import torch
+from torch import nn
+from torch.nn import functional
+
+FILE = __file__
+
+
+class Two(nn.Module):
+    """Two inputs, the second of which can be given by name."""
+
+    def __init__(self):
+        super().__init__()
+        self.a, self.norm, self.b, self.out = nn.Linear(6, 24), nn.BatchNorm1d(24), nn.Linear(24, 32), nn.Linear(32, 3)
+
+    def forward(self, x, shift=None, *, scale=1.0):
+        hidden = self.norm(self.a(x if shift is None else x + shift)).relu()
+        return self.out(self.b(hidden).relu()) * scale
+
+
+class Lossy:
+    """It has a loss only, which draws from every process-wide generator."""
+
+    def model(self, cfg):
+        return Two()
+
+    def train_data(self, cfg):
+        return rows(120, 1)
+
+    def val_data(self, cfg):
+        return rows(40, 2)
+
+    def loss(self, model, batch):
+        noise = 0.05 * torch.randn_like(batch[0]) + 0.01 * (random.random() + np.random.rand())
+        return functional.cross_entropy(self.called(model, batch[0] + noise), batch[1])
+
+    def called(self, model, x):
+        return model(x)
+
+    def evaluate(self, model, batch):
+        return functional.cross_entropy(self.called(model, batch[0]), batch[1])
+
+
+def rows(count, seed):
+    inputs = torch.randn(count, 6, generator=torch.Generator().manual_seed(seed))
+    return inputs, inputs[:, :3].argmax(1)
+
+
+class ByName(Lossy):
+    """It calls the model with arguments by name."""
+
+    def called(self, model, x):
+        return model(shift=torch.zeros(6), x=x)
+
+
+class ByNameOnly(Lossy):
+    """One of them has no position."""
+
+    def called(self, model, x):
+        return model(x, scale=2.0)
+
+
+class Around(Lossy):
+    """It calls parts of the model, and never the model."""
+
+    def called(self, model, x):
+        return model.out(model.b(model.norm(model.a(x)).relu()).relu())
+
+
+class Unvalidated(Lossy):
+    """It has no validation data."""
+
+    def val_data(self, cfg):
+        return None
+
+
+class Itself(Lossy):
+    """It makes its updates itself."""
+
+    def training_step(self, model, batch, run):
+        run.update("host", self.loss(model, batch))
