@@ -264,7 +264,7 @@ def wait_for_checkpoint(task, step):
 
 def made(run_dir: Path, **options) -> Tolaria:
     """Return a run that may be pruned, although nothing analyses it."""
-    live.require_no_pruning = lambda settings: None
+    live._require_no_pruning = lambda settings: None
     live.Trainer = Live
     return Tolaria({"tolaria": {**CONFIG["tolaria"], **QUICK, **options}}, run_dir=run_dir, accept_config=True)
 

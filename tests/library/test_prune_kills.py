@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.campaign.forks import Template
 from tests.everyday.killed import Kill, Program
 from tests.library.pruning import FULL, PLAN, Prunes, acted, standing, train
 from tests.library.seeds import pieces
@@ -38,12 +37,6 @@ PASSES = {
 }
 # Points that every start passes, because it restores a checkpoint and takes one at its end.
 ANEW = {"restore": 1, "capture": 1, "checkpoint_file": 3, "manifest": 1, "publish": 1}
-
-
-@pytest.fixture(scope="module")
-def template(tmp_path_factory):
-    with Template(tmp_path_factory.mktemp("template")) as started:
-        yield started
 
 
 def killed(tmp_path, template, kills, *arguments):
