@@ -119,11 +119,11 @@ def test_units_are_masked_lifted_and_removed_and_the_small_model_is_exported(tmp
 @pytest.mark.parametrize(
     ("name", "at"),
     [
-        ("plain", 11),
-        ("plain", 13),
+        ("average", 11),
         ("average", 16),
         ("in memory", 18),
-        ("plain", 23),
+        pytest.param("plain", 13, marks=pytest.mark.torture),
+        pytest.param("plain", 23, marks=pytest.mark.torture),
         ("average", 27),
     ],
 )
@@ -193,7 +193,7 @@ def test_a_rollback_goes_over_masks_and_a_compaction(tmp_path, calm, at, epoch, 
     ("first", "cycles"),
     [
         (27, ()),
-        (18, (1, 2, 4, 5)),
+        pytest.param(18, (1, 2, 4, 5), marks=pytest.mark.torture),
         (11, (2, 3, 4, 5)),
     ],
 )
