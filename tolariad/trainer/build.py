@@ -118,9 +118,7 @@ def build(config: bytes, threads: int | None = None, given: FoundTask | None = N
         ledger=ledger,
         garden=garden,
         seed_gradients=_seed_gradients(found.task, settings, garden, owners, forward=forward, scaling=scaling),
-        pruner=Pruner(
-            ledger, owners, rates, average, monitor=watch, garden=garden, prune=settings.prune, device=device
-        ),
+        pruner=Pruner(ledger, owners, rates, average, monitor=watch, garden=garden, prune=settings.prune),
         clip=_clip(found.task),
         training_step=_training_step(found.task, settings),
         participants=_participants(found.task, model),

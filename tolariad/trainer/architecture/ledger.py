@@ -99,7 +99,7 @@ class Ledger:
         device: torch.device,
     ) -> None:
         """`owners`: those of the host. The list is changed in place by changes that have a maker."""
-        self._task, self.model, self._device = task, model, device
+        self._task, self.model, self.device = task, model, device
         self._owners, self._rates, self._average = owners, rates, average
         self._host = tuple(owners)
         self._makers: dict[str, Maker] = {}
@@ -284,8 +284,8 @@ class Ledger:
         """Let the task change the model, and its optimizers and the moving average follow."""
         following = Following(self.model, self._owners, self._rates, self._average, hosts=len(self._host))
         given = self._task.grow(self.model, Change(change.name, json.loads(change.arguments)))
-        if any(parameter.device.type != self._device.type for parameter in self.model.parameters()):
-            self.model.to(self._device)
+        if any(parameter.device.type != self.device.type for parameter in self.model.parameters()):
+            self.model.to(self.device)
         following.after(given)
         for check in self._checks:
             check()

@@ -69,11 +69,10 @@ class Pruner:
         monitor: Monitor,
         garden: Garden,
         prune: Prune,
-        device: torch.device,
     ) -> None:
         """`owners`: the run's, at this point those of the host."""
         self._model, self._owners, self._rates, self._average = ledger.model, owners, rates, average
-        self._monitor, self._garden, self._prune, self._device = monitor, garden, prune, device
+        self._monitor, self._garden, self._prune, self._device = monitor, garden, prune, ledger.device
         self._hosts = len(owners)
         self.masked: tuple[MaskedCycle, ...] = ()
         self.displaced: dict[str, torch.Tensor] = {}
