@@ -15,7 +15,7 @@ from tolariad.core.pruning.verdict import PruningDecision, WindowAction
 
 _DECIDED: Final = {
     PruningDecision.GO: "may be masked",
-    PruningDecision.CONDITIONAL_GO: "may be masked, half as many as planned",
+    PruningDecision.CONDITIONAL_GO: "may be masked, half the budget",
     PruningDecision.NO_GO: "may not be masked",
 }
 
