@@ -7,6 +7,8 @@ import subprocess
 import sys
 import time
 
+import pytest
+
 from tests.daemon.harness import TIMEOUT_S, of_type
 from tolariad.core.checkpoints.words import CheckpointCommitted, RerunFinished
 from tolariad.core.pruning import mask_words as mk
@@ -27,7 +29,7 @@ tolaria:
   checkpoint_interval_epochs: 4
   pruning_phase_transition_epoch: 0
   pruning_checkpoint_interval: 2
-  checkpoint: {min_gap_s: 0.5, keep_last: 3}
+  checkpoint: {min_gap_s: 0.5, keep_last: 3, importance_days: 0.00001}
   budgets: {act: false}
   journal: {segment_bytes: 1000000}
   prune:
@@ -69,8 +71,8 @@ def test_a_pruned_run_is_killed_and_goes_on_to_the_same_bits(start, run_dir, tmp
     first.kill()
     second = start(as_user=True, **asked)
     (compacted, *_) = until(run_dir, second, mk.ModelCompacted, "a compaction")
-    at = len(of_type(run_dir, CheckpointCommitted))
-    until(run_dir, second, CheckpointCommitted, "a checkpoint of the small model", at + 1)
+    # The small model is analysed too; the former importance is too old after that.
+    until(run_dir, second, pr.ImportanceRemoved, "the removal of the first importance")
     shown = second.call("PruneStatus")["pruning"]
     second.kill()
     third = start(as_user=True, **asked)
@@ -93,10 +95,52 @@ def test_a_pruned_run_is_killed_and_goes_on_to_the_same_bits(start, run_dir, tmp
     assert manifest.compactions >= 1
     assert manifest.pruning_phase == 2
     assert manifest.cumulative_pruned_fraction > 0
-    assert (run_dir / of_type(run_dir, pr.PruneAnalyzed)[-1].importance).is_file()
+    # The newest importance stays, however old it is.
+    *_, newest = of_type(run_dir, pr.PruneAnalyzed)
+    gone = {one.file for one in of_type(run_dir, pr.ImportanceRemoved)}
+    assert (run_dir / newest.importance).is_file()
+    assert gone.isdisjoint(f"importance/{path.name}" for path in (run_dir / "importance").iterdir())
     assert json.loads(tolaria("prune", "status", str(run_dir), "--json"))["removed"] >= masks.channels
     assert "ACTIVE_PRUNING" in tolaria("prune", "status", str(run_dir))
+    exported = json.loads(tolaria("export-weights", str(run_dir), "-o", str(tmp_path / "w.safetensors"), "--json"))
+    assert exported["compactions"] == manifest.compactions
     assert "compact" in tolaria("why", str(run_dir), "prune")
+
+
+FAILING = CONFIG.replace("    enabled: true\n", "    enabled: true\n    analysis_timeout_s: 1\n").replace(
+    "failures: 99", "failures: 3"
+)
+
+
+def test_three_failed_analyses_stop_pruning_until_an_operator_enables_it(start, run_dir, tmp_path):
+    """No analysis is done in a second. The run trains on; the commands say why nothing is pruned, and end that."""
+    config = tmp_path / "config.yaml"
+    config.write_text(FAILING)
+    daemon = start(as_user=True, config=str(config), trainer_command=None, sets=None)
+    daemon.until(lambda status: status["step"] > 0, "a step")
+    until(run_dir, daemon, pr.PruneBreakerOpened, "an open breaker")
+    shown = json.loads(tolaria("prune", "status", str(run_dir), "--json"))
+    step = daemon.status()["step"]
+    daemon.until(lambda status: status["step"] > step, "a step after it")
+
+    assert (shown["phase"], shown["failures"]) == ("DISABLED", 3)
+    assert "tolaria prune enable" in shown["why"]
+    assert "failed cycles in a row" in tolaria("why", str(run_dir), "prune")
+    with pytest.raises(subprocess.CalledProcessError) as refused:
+        tolaria("prune", "analyze", str(run_dir))
+    assert "closes the breaker" in refused.value.stderr
+    # An analysis that is under way is given up at once. It may fail a moment before.
+    for _ in range(20):
+        begun = len(of_type(run_dir, pr.PruneCycleBegun))
+        tolaria("prune", "enable", str(run_dir))
+        until(run_dir, daemon, pr.PruneCycleBegun, "a cycle", begun + 1)
+        daemon.call("PruneDisable")
+        if of_type(run_dir, pr.PruneCycleCancelled):
+            break
+    assert of_type(run_dir, pr.PruneCycleCancelled)[-1].why == "an operator disabled pruning"
+    assert "an operator disabled it" in tolaria("prune", "status", str(run_dir))
+    daemon.call("Stop")
+    assert daemon.wait() == 0
 
 
 def tolaria(*arguments):
