@@ -243,15 +243,15 @@ def until(what):
 
 def given_in(run_dir: Path) -> int:
     """Return how many orders of the plan the journal of an earlier start holds, on the branch that goes on."""
-    given = to_step = 0
+    given = before = 0
     for one in events_of(run_dir) if (run_dir / "journal").exists() else ():
         if isinstance(one, mk.MasksOrdered | mk.MasksReleaseOrdered | mk.CompactionOrdered):
             given += 1
         elif isinstance(one, rb.RollbackBegun):
-            to_step = one.to_step
-        elif isinstance(one, rb.RollbackPrepared):
-            # From here on the next start completes it.
-            given = sum(step < to_step for step in PLAN)
+            # The next start completes it.
+            before, given = given, sum(step < one.to_step for step in PLAN)
+        elif isinstance(one, rb.RollbackAborted):
+            given = before
     return given
 
 
@@ -264,7 +264,7 @@ def wait_for_checkpoint(task, step):
 
 def made(run_dir: Path, **options) -> Tolaria:
     """Return a run that may be pruned, although nothing analyses it."""
-    live.require_no_pruning = lambda settings: None
+    live._require_no_pruning = lambda settings: None
     live.Trainer = Live
     return Tolaria({"tolaria": {**CONFIG["tolaria"], **QUICK, **options}}, run_dir=run_dir, accept_config=True)
 

@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.campaign.forks import Template
 from tests.everyday.killed import Kill, Program
 from tests.library.pruning import FULL, PLAN, Prunes, acted, standing, train
 from tests.library.seeds import pieces
@@ -40,12 +39,6 @@ PASSES = {
 ANEW = {"restore": 1, "capture": 1, "checkpoint_file": 3, "manifest": 1, "publish": 1}
 
 
-@pytest.fixture(scope="module")
-def template(tmp_path_factory):
-    with Template(tmp_path_factory.mktemp("template")) as started:
-        yield started
-
-
 def killed(tmp_path, template, kills, *arguments):
     """Carry out the run with these kills; compare it with one whose orders were given at the same steps."""
     program = Program(tmp_path / "killed", template, PROGRAM, *arguments)
@@ -67,24 +60,19 @@ def killed(tmp_path, template, kills, *arguments):
     return events
 
 
-@pytest.mark.parametrize(
-    "kills",
-    [
-        # Before the first masks are judged; when the release acted and is not answered; amid the compaction.
-        [Kill("prune_order", 1, 0), Kill("prune_acted", 3, 0), Kill("prune_cut", 1, 0)],
-        # When a compaction acted; in the restore that repeats it; in the last checkpoint, of the compacted model.
-        [Kill("prune_acted", 5, 0), Kill("restore", 1, 0), Kill("publish", 1, 0)],
-    ],
-)
-def test_a_run_killed_around_orders_ends_as_one_that_was_not(tmp_path, template, kills):
-    """The second and third start repeat the orders that the journal holds, and obey those that wait."""
-    killed(tmp_path, template, kills)
+def test_a_run_killed_around_orders_ends_as_one_that_was_not(tmp_path, template):
+    """Later starts repeat the orders that the journal holds, and obey those that wait.
+
+    Kills: before the first masks are judged; when the release acted and is not answered; amid the compaction; in the
+    restore that repeats it; in a checkpoint of the compacted model.
+    """
+    points = [("prune_order", 1), ("prune_acted", 3), ("prune_cut", 1), ("restore", 1), ("publish", 1)]
+    killed(tmp_path, template, [Kill(point, passes, 0) for point, passes in points])
 
 
-@pytest.mark.parametrize("point", ["rollback_commit"])
-def test_a_rollback_over_a_compaction_is_completed_after_a_kill(tmp_path, template, point):
+def test_a_rollback_over_a_compaction_is_completed_after_a_kill(tmp_path, template):
     """The next start begins at the target, whose model is wide and masked."""
-    events = killed(tmp_path, template, [Kill(point, 1, 0), Kill("prune_acted", 1, 0)], "back")
+    events = killed(tmp_path, template, [Kill("rollback_commit", 1, 0), Kill("prune_acted", 1, 0)], "back")
     assert [one.step for one in of(events, rb.RolledBack)] == [24]
 
 

@@ -20,6 +20,7 @@ from tolariad.core.seeds.stages import Stage
 from tolariad.core.strategy import words as st
 from tolariad.trainer.checkpoints.capture import STATE_FILE
 
+STEPS = 4  # of an epoch
 PATIENT = {"rollback": {"fast_path_timeout_ms": 60_000, "full_path_timeout_s": 60.0}}
 
 
@@ -101,14 +102,16 @@ def test_a_grown_run_that_died_decides_the_same_and_ends_with_the_same_bits(tmp_
 def back_over(tier, first):
     """Return hooks that order one rollback in this tier, after update `first`, to a state of some steps before it.
 
-    Nothing was decided at the ends of the two epochs before: a rollback to an epoch's end does not ask again there.
+    A rollback to an epoch's end does not ask again there. So a snapshot of one is no target; checkpoints are of nothing
+    else, and at the end that is taken here nothing was decided.
     """
 
     def back(step):
-        state = state_of(task.run)
-        held = state.snapshots.promoted if tier is rb.Tier.FAST else state.checkpoints.catalogue
-        fits = [one for one in held if first - 10 < one.step < first - 4]
-        if step > first and fits and not (state.rollbacks.done or state.rollbacks.open or state.rollbacks.asked):
+        state, fast = state_of(task.run), tier is rb.Tier.FAST
+        held = state.snapshots.promoted if fast else state.checkpoints.catalogue
+        fits = [one for one in held if first - 10 < one.step < first - (1 if fast else 4)]
+        fits = [one for one in fits if one.step % STEPS or not fast]
+        if step >= first and fits and not (state.rollbacks.done or state.rollbacks.open or state.rollbacks.asked):
             assert ordered(task.run, rb.Rollback(to=fits[-1].id, tier=tier))
 
     task = Hooks(back)

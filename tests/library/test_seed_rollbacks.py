@@ -58,12 +58,11 @@ class Back:
             time.sleep(0.2)  # the writer may be late; the trainer reports it at a boundary
 
     def held(self, copies):
-        """Return the newest copy that is on the right side; at full, the one that was ordered."""
-        fits = [one for one in copies if 0 < one.step <= self.target]
-        if self.side == "after":
+        """Return the newest copy that is on the right side, or ""."""
+        if self.side == "before":
+            fits = [one for one in copies if 0 < one.step <= self.target]
+        else:
             fits = [one for one in copies if one.step >= self.target - 1]
-        if self.tier is rb.Tier.FULL:
-            fits = [one for one in copies if one.step == self.target]
         return max(fits, key=lambda one: one.step).id if fits else ""
 
 

@@ -247,6 +247,31 @@ def test_a_spike_and_a_loss_that_is_not_finite_are_skipped_and_the_next_step_is_
     assert watch.state() == other.state()
 
 
+def test_within_a_window_no_step_is_skipped_for_being_high():
+    """Masks may be the reason, and no batch is blamed. A loss that is not finite is skipped as ever."""
+    calm = [2.0 + 0.01 * (step % 7) for step in range(80)]
+    watch = Monitor(nn.Linear(1, 1), CPU, Detect(), reads_late=False)
+    watch.tolerate_until(72)
+    reasons = judged(watch, [*calm[:70], 900.0, float("nan"), 900.0, *calm[70:]])
+
+    assert reasons[70:73] == [None, SkipReason.NON_FINITE, SkipReason.SPIKE]
+    assert reasons.count(None) == len(reasons) - 2
+
+
+def test_norms_that_are_learnt_anew_are_not_those_of_before():
+    """A hundred times the norm is a spike, and after masks nobody knows yet what is one. The loss stays known."""
+    known, anew = (Monitor(nn.Linear(1, 1), CPU, Detect(), reads_late=False) for _ in range(2))
+    for watch in (known, anew):
+        judged(watch, [2.0] * 100)
+    assert known.typical_norm == pytest.approx(1.0)
+    anew.learn_norms_anew()
+    assert anew.typical_norm is None
+
+    reasons = [watch.check(Measured(2.0, 100.0), None, 101).reason for watch in (known, anew)]
+    assert reasons == [SkipReason.SPIKE, None]
+    assert anew.check(Measured(900.0, 1.0), None, 102).reason is SkipReason.SPIKE
+
+
 def test_the_state_of_an_older_detector_is_not_taken_over_and_that_is_said(caplog):
     """The state has another format: the detector starts again, with a sentence."""
     older = {"loss": {"scale": "log", "values": [0.1] * 64, "fresh": [], "floor": 0.2}, "grad_norm": {}, "fast": 0.1}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 import torch
 from msgspec.structs import replace
@@ -22,7 +23,8 @@ from tests.trainer.pruning.in_a_run import (
     scripted,
 )
 from tests.trainer.pruning.training import masked_values
-from tests.trainer.tasks import pruned
+from tests.trainer.tasks import pruned, pruned_module
+from tests.trainer.tasks.pruned_module import Module
 from tolariad.core.boundary.words import BoundaryOrderReport
 from tolariad.core.checkpoints.words import RerunReport
 from tolariad.core.pruning.mask_words import (
@@ -39,6 +41,9 @@ from tolariad.trainer.pruning.plan import joined
 from tolariad.trainer.seeds import find_blueprint
 
 pytest.importorskip("torch_pruning", reason="torch-pruning (extra `pruning`) is not installed")
+
+
+MODULE = pruned_module.__file__
 
 
 @pytest.fixture
@@ -115,6 +120,33 @@ def test_other_ways_to_train_resume_with_masks_too(trained, task, options):
     """A task that clips, several optimizers, several updates in a step, accumulation, half precision, no average."""
     calm = trained("calm", task=task, **options)[0]
     assert trained("cut", 9, 15, 21, task=task, **options)[0].files("end") == calm.files("end")
+
+
+OF_MODULE, MORE_OF_MODULE = {"net.0": (2, 5, 11)}, {"net.0": (0, 7)}
+
+
+def test_a_lightning_module_is_masked_compacted_and_resumed(daemon_in, configured):
+    """Its own forward is what the compaction is tried on."""
+    orders = (
+        masks(1, OF_MODULE, kind=Module, cause=101),
+        compaction(1, OF_MODULE, kind=Module, recorded=False, cause=102),
+    )
+    more = (9, lambda kind, cause: masks(2, MORE_OF_MODULE, kind=kind, gone=[[OF_MODULE]], cause=cause))
+    third = replace(scripted((more,), Module)[0], number=3)
+    new = daemon_in("new", 2, waiting=orders, script_orders=(third,))
+    setup = new.train_here(configured(f"lightning:{MODULE}:Module", epochs=2))
+    (compacted,) = of(new, ModelCompactedReport)
+    assert compacted.difference <= 1e-5
+    assert setup.model.net[0].out_features == 13
+    assert setup.model.net[0].weight[0].count_nonzero() == 0
+
+    life = ((1, lambda kind, cause: orders[0]), (1, lambda kind, cause: replace(orders[1], removal=compacted.removal)))
+    cut = daemon_in("cut", 2, script_orders=scripted((*life, more), Module))
+    for step in (6, 11):
+        cut.exit_after_step = step
+        cut.train_here(configured(f"lightning:{MODULE}:Module", epochs=2))
+    cut.train_here(configured(f"lightning:{MODULE}:Module", epochs=2))
+    assert cut.files("end") == new.files("end")
 
 
 def of(daemon, kind):
@@ -195,8 +227,14 @@ def test_an_order_that_does_not_fit_changes_nothing(trained, name):
 
     assert why in refused.refused
     assert refused.order == orders[-1].cause
-    without = trained("calm", life=(), orders=tuple(orders[:-1]), task=task)[0]
-    assert daemon.files("end") == without.files("end")
+    before = task, msgspec.json.encode(orders[:-1])
+    if before not in _without:
+        _without[before] = trained("calm", life=(), orders=tuple(orders[:-1]), task=task)[0].files("end")
+    assert daemon.files("end") == _without[before]
+
+
+# By task and the orders before the refused one: the last checkpoint of a run without it.
+_without = {}
 
 
 class Germinated(pruned.Slotted):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from msgspec.structs import replace
@@ -12,7 +13,12 @@ from tolariad.core.seeds.stages import Stage
 from tolariad.core.seeds.words import MoveSeed
 from tolariad.core.steps.script_words import ScriptOrder
 from tolariad.trainer.build import build
+from tolariad.trainer.checkpoints.snapshot import Position
 from tolariad.trainer.errors import SetupRefused
+from tolariad.trainer.orders.numbered import OrderRefused
+from tolariad.trainer.seeds import SeedSlot
+from tolariad.trainer.seeds.handler import SeedHandler
+from tolariad.trainer.seeds.plots import Plot
 
 TASK = f"{Path(__file__).parents[1] / 'tasks' / 'seeded.py'}"
 STUB = Path(__file__).parents[1] / "lightning" / "stub.py"
@@ -200,3 +206,20 @@ def test_a_slot_of_the_configuration_is_attached(seeded):
     """Beside those of the task, in the order of the model's modules."""
     setup = build(seeded(seeds={"slots": {"more": "head"}}))
     assert list(setup.garden.plots) == ["inner", "outer", "more"]
+
+
+@pytest.mark.parametrize(
+    ("steps", "says"),
+    [
+        (0, "has seen no input yet, so no seed fits it; wait for the first step"),
+        (7, "in 7 steps the model never called the module at this place; choose another"),
+    ],
+)
+def test_a_slot_without_an_input_says_what_to_do(steps, says):
+    """Before the first step it is too early; after that the slot is at a place that the model does not call."""
+    handler = SimpleNamespace(_position=lambda: Position(step=steps, epoch=1, batch=steps))
+    plot = Plot(SeedSlot("lost"), "lost.seed")
+    order = MoveSeed(slot="lost", stage=Stage.GERMINATED, number=1, cause=1)
+
+    with pytest.raises(OrderRefused, match=says):
+        SeedHandler._germinate(handler, plot, order)

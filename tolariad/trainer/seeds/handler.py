@@ -92,7 +92,10 @@ class SeedHandler:
     def _germinate(self, plot: Plot, order: MoveSeed) -> SeedMovedReport:
         """Build the seed aside, judge it, and plant an equal one."""
         if not plot.input_dtype:
-            raise OrderRefused(f"slot {plot.name} has seen no input yet, so no seed fits it; wait for the first step")
+            waiting = "wait for the first step"
+            if made := self._position().step:
+                waiting = f"in {made} steps the model never called the module at this place; choose another"
+            raise OrderRefused(f"slot {plot.name} has seen no input yet, so no seed fits it; {waiting}")
         order = _filled(order, plot)
         measured = self._tried(lambda: self._judged(plot, order))
         source = self._tried(lambda: self._garden.source_of(order.blueprint))
