@@ -57,8 +57,12 @@ test: $(VENV)/.installed-dev
 types: $(VENV)/.installed-dev
 	$(BIN)/mypy
 
-tests: $(VENV)/.installed-dev
+tests: $(VENV)/.installed-dev | tests/__pycache__
 	$(BIN)/python -m pytest -n 3 --dist worksteal
+
+# In a fresh clone one process compiles all modules, also those of torch; else each of the three workers would.
+tests/__pycache__: | $(VENV)/.installed-dev
+	-@$(BIN)/python -m pytest --collect-only -qq >/dev/null 2>&1
 
 # What takes minutes by design must not be told as hanging: to tell may end the interpreter (see pyproject.toml).
 LONG := -o faulthandler_timeout=0

@@ -34,6 +34,11 @@ class Template:
             env=environment,
         )
 
+    @property
+    def pid(self) -> int:
+        """The template's process, the parent of everything that it starts."""
+        return self._process.pid
+
     def __enter__(self) -> Template:
         assert self._process.stdout is not None
         assert self._process.stdout.readline() == b"ready\n"
@@ -55,12 +60,13 @@ class Template:
         restart_s: float | None = None,
         program: str = "tolariad",
         errors: int | None = None,
+        passed: Mapping[int, int] | None = None,
     ) -> Forked:
         """`tolariad ARGUMENTS` in `folder`, its output to descriptor `log`, with `shells` to start trainers from.
 
         `restart_s`: it waits no longer before it starts the next one, whatever the number of deaths. `program`: a
-        Python file, or the module of another daemon, that is run instead of tolariad. `errors`: the descriptor for its
-        errors, else they go to `log` too.
+        Python file, or a module in a session of its own, that is run instead of tolariad. `errors`: the descriptor for
+        its errors, else they go to `log` too. `passed`: further descriptors, by the number that they have there.
         """
         connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         connection.settimeout(_START_S)
@@ -72,8 +78,10 @@ class Template:
             "shells": shells,
             "restart_s": restart_s,
             "program": program,
+            "passed": list(passed or ()),
         }
-        socket.send_fds(connection, [json.dumps(order).encode()], [log, log if errors is None else errors])
+        given = [log, log if errors is None else errors, *(passed or {}).values()]
+        socket.send_fds(connection, [json.dumps(order).encode()], given)
         pid, descriptors, _, _ = socket.recv_fds(connection, _MESSAGE_BYTES, 1)
         return Forked(connection, int(pid), descriptors[0])
 
@@ -124,6 +132,11 @@ class Forked:
         self._pidfd = pidfd
         self._connection = connection
         self._code: int | None = None
+
+    @property
+    def returncode(self) -> int | None:
+        """Its exit code, negative for a signal; None while it runs."""
+        return self.poll()
 
     def poll(self) -> int | None:
         """Return its exit code, negative for a signal; None while it runs."""

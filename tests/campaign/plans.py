@@ -16,7 +16,7 @@ from tolariad.failpoints import POINTS
 
 BY_TIME = "by_time"
 # Only a run with seeds reaches them: tests/library/test_seed_kills.py.
-_OF_SEEDS = ("seed_move", "seed_planted", "seed_moved")
+_OF_SEEDS = ("seed_move", "seed_planted", "seed_removed", "seed_moved")
 # Only a run that prunes: tests/trainer/pruning.
 _OF_PRUNING = ("prune_order", "prune_cut", "prune_acted", "analysis")
 ALL_POINTS = (*(point for point in POINTS if point not in (*_OF_SEEDS, *_OF_PRUNING)), BY_TIME)

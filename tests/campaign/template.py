@@ -87,13 +87,14 @@ def serve(path: str) -> None:
 
 def _fork_daemon(listener: socket.socket) -> tuple[socket.socket, int, int]:
     connection, _ = listener.accept()
-    message, (log, errors), _, _ = socket.recv_fds(connection, _MESSAGE_BYTES, 2)
+    message, given, _, _ = socket.recv_fds(connection, _MESSAGE_BYTES, 8)
     order = json.loads(message)
     pid = os.fork()
     if pid == 0:
-        _become({1: log, 2: errors}, order["environment"], order["folder"], lambda: _main(order))
-    os.close(log)
-    os.close(errors)
+        descriptors = dict(zip((1, 2, *order["passed"]), given, strict=True))
+        _become(descriptors, order["environment"], order["folder"], lambda: _main(order))
+    for one in given:
+        os.close(one)
     pidfd = os.pidfd_open(pid)
     socket.send_fds(connection, [str(pid).encode()], [pidfd])
     return connection, pid, pidfd

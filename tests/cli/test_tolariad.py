@@ -88,6 +88,18 @@ def test_check_says_what_the_run_will_be_and_cost(tolariad, monkeypatch):
     assert json.loads(as_json)["costs"] == COSTS
 
 
+def test_check_shows_which_slots_the_model_calls(tolariad, monkeypatch):
+    """A slot at a module that is never called can hold no seed; a model without slots has no such line."""
+    slots = [{"name": "trunk", "shape": [32, 8, 4]}, {"name": "lost", "shape": None}]
+    monkeypatch.setattr(checking, "_costs", lambda _: {**COSTS, "slots": slots})
+    _, words, _ = tolariad("check", "--task", "digits")
+    monkeypatch.setattr(checking, "_costs", lambda _: {**COSTS, "slots": []})
+    _, without, _ = tolariad("check", "--task", "digits")
+
+    assert "slots          trunk: input 32 x 8 x 4\n               lost: the model never calls the module" in words
+    assert "slots" not in without
+
+
 def test_check_shows_each_groups_own_rates_and_what_is_frozen(tolariad, monkeypatch):
     """As the run would have them, not as the configuration says in general; one of anything has no plural."""
     names = [f"part_{n}" for n in range(9)]

@@ -154,7 +154,7 @@ class ForkedProcess:
 
     @property
     def returncode(self) -> int | None:
-        return self.poll()
+        return self._forked.returncode
 
     def terminate(self) -> None:
         self.send_signal(signal.SIGTERM)
@@ -175,7 +175,8 @@ class ForkedProcess:
 
 def events(run_dir: Path) -> list[Event]:
     """Everything in the journal."""
-    return [decode_event(one.event) for one in Reader(run_dir / "journal") if isinstance(one, JournalEntry)]
+    with Reader(run_dir / "journal") as reader:
+        return [decode_event(one.event) for one in reader if isinstance(one, JournalEntry)]
 
 
 def of_type(run_dir: Path, kind: type) -> list:

@@ -20,7 +20,8 @@ EPOCHS = 3
 
 
 def events_of(run):
-    return [decode_event(entry.event) for entry in Reader(run / "journal")]
+    with Reader(run / "journal") as reader:
+        return [decode_event(entry.event) for entry in reader]
 
 
 def of(events, kind):

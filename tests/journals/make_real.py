@@ -29,10 +29,12 @@ from journal import JournalEntry, JournalError, Reader
 from tests.journals.make_golden import as_json
 from tests.journals.packed import REAL
 from tolariad.core.base import Event
+from tolariad.core.pruning import mask_words
+from tolariad.core.pruning import words as pruning_words
 from tolariad.core.replay import replay_records
 from tolariad.core.state import RunState
 from tolariad.core.trainer.words import ExecutionContextRecorded
-from tolariad.core.vocabulary import EVENT_TYPES, decode_event
+from tolariad.core.vocabulary import EVENT_TYPES, decode_event, defined_in
 
 ROOT = Path(__file__).parents[2]
 # The captures of a state at the segments' heads repeat one another: the window holds all of a journal.
@@ -46,18 +48,21 @@ SOURCES = (
     "tests/library/test_emergency.py",
     "tests/library/test_backing_off.py",
     "tests/library/test_seeds.py",
+    "tests/library/test_pruning.py",
     "tests/daemon/test_seeds.py",
     "tests/library/test_strategy.py",
     "tests/daemon/test_strategy.py",
     "tests/daemon/test_fast_rollback.py",
     "tests/campaign/test_campaign.py",
 )
-# The events that no run of this version records, and why.
+PRUNING = [one.__name__ for words in (pruning_words, mask_words) for one in defined_in(words, Event)]
+# The events that are in no kept journal, and why.
 NOT_MADE = {
     "RateOrderAborted": "an order fails at its boundary only if a hook removed the group after the order was accepted",
     "TrainerUnkillable": "a process that SIGKILL does not end hangs inside the system's kernel",
     "StrategyAnswerVoided": "an answer is void only if it crosses with its deadline, or with a rollback",
     "StrategyStateDropped": "a rollback must commit after the state was given and before the trainer took it",
+    **dict.fromkeys(PRUNING, "the kept journals are older than pruning; tests/library/test_pruning.py makes the next"),
     "TelemetryDropped": "the queue whose losses it counted is gone until there is a bus",
 }
 

@@ -24,6 +24,7 @@ FULL = complete(
         pruning_phase=1,
         cumulative_pruned_fraction=0.125,
         mask_ref="masks",
+        compactions=2,
         importance_ref="importance",
         task_hash="01",
         config_hash="02",

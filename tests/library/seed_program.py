@@ -10,8 +10,9 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from tests.library.seed_kinds import KINDS
-from tests.library.seeds import Steadfast, train
+from tests.library.seed_kinds import KINDS, SPACED
+from tests.library.seeds import Steadfast, hashed_at_once, train
 
 kind = KINDS[sys.argv[1]]
-train(Path("run"), Steadfast(also=kind.also, back=kind.back), **kind.options)
+hashed_at_once()
+train(Path("run"), Steadfast(SPACED, back=kind.back), **kind.options)

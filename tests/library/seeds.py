@@ -15,6 +15,7 @@ from tests.library.test_library import CONFIG, data
 from tolariad import Tolaria
 from tolariad.core.seeds.stages import Stage
 from tolariad.core.seeds.words import SeedAdvance, SeedCull, SeedGerminate, SeedMoveOrdered
+from tolariad.trainer.rollback.snapshots import SnapshotHandler
 from tolariad.trainer.seeds import SeedSlot
 
 EPOCHS = 3
@@ -33,6 +34,23 @@ PLAN = {
     18: SeedAdvance(slot="a"),
 }
 FREEING = (Stage.EMBARGOED, Stage.RESETTING, Stage.DORMANT)
+# With snapshots, whatever the load: every step is durable before the next update, and `hashed_at_once` is called.
+IN_STEP = {"snapshots": {"every": 1, "watch_steps": 1}, "journal": {"sync": "step"}}
+
+
+def hashed_at_once(put=setattr):
+    """Let training wait until a snapshot is hashed: the run then has the same ones on a slow machine as on a quick one.
+
+    `put`: how the method is replaced, such as `monkeypatch.setattr`.
+    """
+    take = SnapshotHandler._take
+
+    def taken(self, *given):
+        take(self, *given)
+        if self._thread is not None:
+            self._thread.join()
+
+    put(SnapshotHandler, "_take", taken)
 
 
 def network():
@@ -149,11 +167,15 @@ def made(run_dir: Path, **options) -> Tolaria:
     )
 
 
-def train(run_dir: Path, task, *, model=None, epochs=EPOCHS, **options):
+def train(run_dir: Path, task, *, model=None, epochs=EPOCHS, workers=0, **options):
     """Train a fresh network; return it."""
     model = network() if model is None else model
     task.run = made(run_dir, **options)
-    loaders = DataLoader(data(), 12, shuffle=True), DataLoader(data(48), 24)
+    context = "fork" if workers else None
+    loaders = (
+        DataLoader(data(), 12, shuffle=True, num_workers=workers, multiprocessing_context=context),
+        DataLoader(data(48), 24),
+    )
     assert task.run.train(model, *loaders, epochs, task=task).phase == "completed"
     return model
 

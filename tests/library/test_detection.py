@@ -51,7 +51,8 @@ def train(run_dir, dataset, hook=None, *, model=None, **config) -> TrainingResul
 
 
 def events_of(run_dir) -> list[Event]:
-    return [decode_event(entry.event) for entry in Reader(run_dir / "journal")]
+    with Reader(run_dir / "journal") as reader:
+        return [decode_event(entry.event) for entry in reader]
 
 
 def of(events: list[Event], kind: type[Event]) -> list:

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.everyday.killed import Kill, Program
-from tests.library.seed_kinds import KINDS
+from tests.library.seed_kinds import KINDS, SPACED
 from tests.library.seeds import Gardener, line_of, pieces, train
 from tests.library.test_detection import events_of, of
 from tolariad.core.checkpoints import words as ck
@@ -55,7 +55,7 @@ def killed(tmp_path, template, calm_of, kind, kills):
     state = fold(RunState(), events)
     assert state.trainer.incarnation == len(kills) + 1
 
-    assert pieces(run_dir) == calm_of(kind, line_of(state))
+    assert pieces(run_dir) == calm_of(kind, line_of(state, SPACED))
     assert all(one.first_difference is None for one in of(events, ck.RerunFinished))
     assert of(events, ck.CheckpointUnfit) == []
     assert of(events, lr.LrViolationDetected) == []
@@ -67,7 +67,6 @@ def killed(tmp_path, template, calm_of, kind, kills):
     ("kind", "kills"),
     [
         ("disk", [Kill("seed_planted", 1, 0), Kill("seed_moved", 3, 0), Kill("seed_move", 4, 0)]),
-        ("disk", [Kill("seed_moved", 6, 0), Kill("restore", 1, 0), Kill("publish", 1, 0)]),
         ("back", [Kill("seed_removed", 1, 0), Kill("rollback_commit", 1, 0), Kill("seed_removed", 1, 0)]),
     ],
 )

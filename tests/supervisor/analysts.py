@@ -126,7 +126,7 @@ LIES = {
     "more than the budget": of(units={"conv": tuple(range(11, 31))}, scores={"conv": (0.1,) * 20}),
     "no hash": of(masks_sha256="0"),
     "a narrower group": of(groups=(AnalysedGroup(name="conv", kind=UnitKind.CHANNEL, width=5, channels=1),)),
-    "no groups": of(groups=()),
+    "no groups, but units": of(groups=()),
     "a doubt without a reason": of(decision=PruningDecision.CONDITIONAL_GO, units={}, scores={}),
     "no file": without_file,
 }

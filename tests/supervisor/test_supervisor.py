@@ -20,7 +20,7 @@ from tolariad.supervisor.hang import HangLimits
 from tolariad.supervisor.process import child_environment
 from tolariad.supervisor.procfs import boot_id, is_running, process_stat
 
-QUICK = Timeouts(hang=HangLimits(floor_s=0.5, unknown_s=5.0), poll_s=0.05, stacks_s=2.0, kill_s=20.0)
+QUICK = Timeouts(hang=HangLimits(floor_s=0.5, unknown_s=60.0), poll_s=0.05, stacks_s=2.0, kill_s=20.0)
 
 # A trainer in miniature: it takes its channel as the real one does, beats once, and does what its test says.
 PRELUDE = """
@@ -78,7 +78,7 @@ class Sink:
     """Collects the output."""
 
     def __init__(self) -> None:
-        self.text = b""
+        self.text = bytearray()
 
     def __call__(self, piece: bytes) -> None:
         self.text += piece

@@ -5,8 +5,6 @@ from __future__ import annotations
 import os
 import select
 import signal
-import subprocess
-import sys
 import threading
 import time
 from dataclasses import dataclass, field
@@ -16,6 +14,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from tests.campaign.forks import Forked, shared_template
 from tolariad.channel import Reports, TrainerEnd, channel_pair
 from tolariad.core.checkpoints import words as ck
 from tolariad.core.control import words as control
@@ -236,21 +235,23 @@ class FakeDaemon:
 
     # -- as a process --------------------------------------------------------------------------------------------------
 
-    def spawn(self, configuration: bytes, failpoint: str = "") -> subprocess.Popen[bytes]:
-        """Start a trainer process with the daemon's arguments."""
+    def spawn(self, configuration: bytes, failpoint: str = "") -> Forked:
+        """Start a trainer process with the daemon's arguments: a fork of the template, which is its parent."""
         path = self.run_dir / "config.resolved.json"
         path.write_bytes(configuration)
         theirs = self.connect()
-        fds = (theirs.fileno(), self.end.page.descriptor)
-        command = [sys.executable, "-m", "tolariad.trainer", "--run", str(self.run_dir), "--config-json", str(path)]
-        command += ["--incarnation", str(self.incarnation), "--channel-fd", str(fds[0]), "--page-fd", str(fds[1])]
-        command += ["--parent-pid", str(os.getpid())]
+        fds = {3: theirs.fileno(), 4: self.end.page.descriptor}
+        template = shared_template()
+        arguments = ["--run", str(self.run_dir), "--config-json", str(path), "--incarnation", str(self.incarnation)]
+        arguments += ["--channel-fd", "3", "--page-fd", "4", "--parent-pid", str(template.pid)]
         environment = {**os.environ, "TOLARIA_FAILPOINT": failpoint}
-        process = subprocess.Popen(command, pass_fds=fds, cwd=ROOT, env=environment, start_new_session=True)
+        process = template.start(
+            arguments, environment=environment, folder=ROOT, log=1, shells=0, program="tolariad.trainer", passed=fds
+        )
         theirs.close()
         return process
 
-    def serve(self, process: subprocess.Popen[bytes], timeout_s: float = 60.0) -> int:
+    def serve(self, process: Forked, timeout_s: float = 60.0) -> int:
         """Answer until the trainer ends. Return its exit code."""
         give_up = time.monotonic() + timeout_s
         while process.poll() is None:
@@ -260,7 +261,7 @@ class FakeDaemon:
         self.pump()
         return process.returncode
 
-    def kill(self, process: subprocess.Popen[bytes]) -> None:
+    def kill(self, process: Forked) -> None:
         os.killpg(process.pid, signal.SIGKILL)
         process.wait()
         self.pump()

@@ -12,7 +12,7 @@ import torch
 from tolariad.trainer.process import light_start
 
 ROOT = Path(__file__).resolve().parents[2]
-CASES = 60
+CASES = 24
 
 
 def begun(seed: int, how: str, count: int) -> subprocess.Popen[str]:

@@ -71,6 +71,8 @@ def check(
         output.put(json.dumps(json.loads(resolved), indent=2))
     for line in [*_plan_lines(settings, costs), *_cost_lines(costs, journal)]:
         output.put(line)
+    for line in _slot_lines(costs.get("slots", [])):
+        output.put(line)
     if strategy:
         output.put(_strategy_line(settings, strategy))
     for note in rate_notes(settings):
@@ -183,6 +185,20 @@ def _cost_lines(costs: dict[str, Any], journal: Durable) -> list[str]:
         f"runs on        {costs['device']}, {threads}, determinism {costs['determinism']}",
     ]
     return [*lines, *(f"note           {safe(note)}" for note in costs["notes"])]
+
+
+def _slot_lines(slots: list[dict[str, Any]]) -> Iterator[str]:
+    """Yield a line for each of the first slots, with the shape of its input."""
+    each = [
+        f"{safe(one['name'])}: input {' x '.join(map(str, one['shape']))}"
+        if one["shape"] is not None
+        else f"{safe(one['name'])}: the model never calls the module at this place, so nothing can grow; choose another"
+        for one in slots
+    ]
+    if len(each) > _GROUPS_MAX:
+        each[_GROUPS_MAX:] = [f"and {len(each) - _GROUPS_MAX} more; --json has them all"]
+    for head, line in zip(("slots", *("" for _ in each)), each, strict=False):
+        yield f"{head:15}{line}"
 
 
 def _trainable(costs: dict[str, Any]) -> str:

@@ -15,7 +15,7 @@ from tolariad.core.pruning.verdict import PruningDecision, WindowAction
 
 _DECIDED: Final = {
     PruningDecision.GO: "may be masked",
-    PruningDecision.CONDITIONAL_GO: "may be masked, half as many as planned",
+    PruningDecision.CONDITIONAL_GO: "may be masked, half the budget",
     PruningDecision.NO_GO: "may not be masked",
 }
 
@@ -27,11 +27,7 @@ def _begun(e: pr.PruneCycleBegun) -> str:
 
 def _analyzed(e: pr.PruneAnalyzed) -> str:
     found = f"{_channels(e.channels, e.total)} {_DECIDED[e.decision]}" if e.units else "nothing was found to mask"
-    figures = [
-        f"correlation {e.correlation:.2f}" if e.correlation is not None else "",
-        f"stability {e.stability:.2f}" if e.stability is not None else "",
-    ]
-    measured = "".join(f", {one}" for one in figures if one)
+    measured = "" if e.correlation is None else f", rank correlation {e.correlation:.2f}"
     reasons = " ".join(" ".join(e.reasons).split()).rstrip(".")
     why = f" {reasons}." if reasons else ""
     return f"Pruning cycle {e.cycle} took {e.seconds:.2g} s: {found}{measured}.{why}"

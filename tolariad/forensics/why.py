@@ -150,7 +150,10 @@ def _nothing(topic: str, *, by_then: bool) -> str:
         return f"{then}no order and no plateau {had}changed a rate of this run; only its schedules did"
     word, _, slot = topic.partition(":")
     if word == "seed" and slot:
-        return f"{then}no seed in slot {slot!r} moved, and no move was ordered; `tolaria seeds list` shows the slots"
+        return (
+            f"{then}no seed in slot {slot!r} moved, and no move was ordered; `tolaria seeds list` shows the slots. The "
+            "default policy grows a seed if the loss stops improving; `tolaria why RUN strategy` shows the last answer"
+        )
     if topic in TOPICS:
         return f"{then}this run {_NEVER[topic]}; `tolaria why RUN phase` explains its phase"
     words = ", ".join(sorted(TOPICS))

@@ -60,7 +60,7 @@ MEANINGS: Final[Mapping[int, Meaning]] = MappingProxyType(
         ),
         enums.COMMAND_STRUCTURAL_PRUNING: Meaning(
             does="does not obey it",
-            refused="this version of tolariad does not prune; send no COMMAND_STRUCTURAL_PRUNING",
+            refused="a strategy does not prune: the schedule and operators do; send no COMMAND_STRUCTURAL_PRUNING",
         ),
     }
 )

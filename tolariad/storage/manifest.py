@@ -29,7 +29,7 @@ STATE_PIECE: Final = "state-00000.msgpack"
 OF_MODEL: Final = "model."
 OF_AVERAGE: Final = "average."
 IMPORTANCE_PIECE: Final = "importance-00000.safetensors"
-# Leyline's number. A run of this version never prunes.
+# Leyline's number: nothing is pruned.
 PRUNING_DISABLED: Final = 3
 _CONTEXT: Final = (
     *("training_run_id", "model_hash", "task_hash", "config_hash"),

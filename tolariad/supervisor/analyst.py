@@ -129,8 +129,10 @@ class Analyst:
 
     def _started(self) -> PeerProcess:
         setup = self._setup
-        cores = ",".join(map(str, setup.cores()))
-        command = (*setup.command, "--run", str(setup.run_dir), "--config-json", str(setup.config), "--cores", cores)
+        command = (
+            *(*setup.command, "--run", str(setup.run_dir), "--config-json", str(setup.config)),
+            *("--cores", ",".join(map(str, setup.cores())), "--priority", setup.prune.analysis_priority),
+        )
         return PeerProcess(*("analysis", command, setup.environment, setup.sinks, setup.limits))
 
     async def close(self) -> None:

@@ -40,12 +40,13 @@ def delays(seed, kind, fault, wanted):
 def test_a_lasting_jump_of_the_loss_is_gone_back_for(seed, kind, fault, steps):
     """A jump to five or ten times is found within 64 steps, a jump to twenty times within two.
 
-    Heavy tails may hide it from two of twenty runs for a while.
+    Heavy tails hide the latter from one run in fifty for a while: six of twenty are never so by chance.
     """
-    measured = sorted(delays(seed, kind, fault, lambda one: one.action in BACK))
+    measured = delays(seed, kind, fault, lambda one: one.action in BACK)
+    hidden = sum(delay >= steps for delay in measured)
 
-    assert measured[-1 if kind == "clean" else -3] < steps
-    assert measured[-1] < 128
+    assert hidden <= (5 if (kind, fault) == ("heavy", "x20") else 0)
+    assert max(measured) < 128
 
 
 @pytest.mark.parametrize("kind", KINDS)

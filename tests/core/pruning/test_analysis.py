@@ -51,7 +51,7 @@ WHY = {
     "more than the budget": "it takes 20 channels; the budget is 10",
     "no hash": "its masks_sha256 is no SHA-256",
     "a narrower group": "it says that conv has 5 units, but unit 9 is masked already",
-    "no groups": "it does not know the group conv",
+    "no groups, but units": "it names the unknown group conv",
     "a doubt without a reason": "CONDITIONAL_GO without a reason",
 }
 
@@ -70,6 +70,13 @@ def test_an_impossible_answer_is_refused_with_its_reason(lie):
 def test_every_lie_has_a_reason():
     """Only the missing file needs a file system."""
     assert WHY.keys() == {name for name, act in LIES.items() if act is not without_file}
+
+
+def test_a_group_that_was_pruned_may_be_none_any_more():
+    """As one that a new seed is blended with: then nothing of it is chosen, and what is pruned still counts."""
+    answer = replace(honest(REQUEST), groups=(), units={}, scores={})
+
+    assert refusal_of(REQUEST, answer, PRUNE) == ""
 
 
 def test_a_plan_that_is_too_large_for_an_event_is_refused():

@@ -7,7 +7,6 @@ import math
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
-from scipy import stats
 
 from tolariad.core.pruning.ranking import rank_correlation
 
@@ -17,6 +16,8 @@ PAIRS = st.lists(st.tuples(st.integers(-5, 5), st.floats(-1e6, 1e6)), min_size=2
 @given(PAIRS)
 def test_a_rank_correlation_is_scipys(pairs):
     """Also with many equal values."""
+    from scipy import stats  # takes a second to import
+
     one, other = zip(*pairs, strict=True)
     assume(len(set(one)) > 1 and len(set(other)) > 1)
 

@@ -209,17 +209,33 @@ def test_a_seed_that_is_no_part_of_the_model_yet_is_not_pruned(tmp_path):
     """Neither its own channels nor those that it is blended with; once it is fossilised it is pruned as any layer."""
     moves = (Stage.GERMINATED, Stage.TRAINING, Stage.BLENDING, Stage.SHADOWING, Stage.PROBATIONARY, Stage.FOSSILIZED)
 
-    def groups(folder, stages):
+    def groups(folder, stages, **fields):
         orders = tuple(ScriptOrder(at + 1, 0, at + 1, seed_move(stage, 100 + at)) for at, stage in enumerate(stages, 1))
         folder.mkdir()
-        return Trained(folder, f"{TASK}:Seeded", 2, orders, batch_size=5, prune=FREE).analyse().groups
+        trained = Trained(folder, f"{TASK}:Seeded", 2, orders, batch_size=5, prune=FREE)
+        answer = trained.analyse(**fields)
+        assert refusal_of(replace(trained.request, **fields), answer, trained.prune().prune) == ""
+        assert answer.measured.structure == ""
+        return answer.groups
 
-    growing = [one.name for one in groups(tmp_path / "growing", moves[:3])]
+    # `last` was masked before the seed came.
+    growing = [one.name for one in groups(tmp_path / "growing", moves[:3], masked={"last": (0,)}, pruned=1)]
     grown = [one.name for one in groups(tmp_path / "grown", moves)]
 
     assert growing == ["first"]
     assert set(grown) > {"first"}
     assert any(name.startswith("slot.seed.") for name in grown)
+
+
+def test_a_model_without_groups_has_an_answer_too(tmp_path):
+    """Nothing can be masked, which is no fault of the model."""
+    trained = Trained(tmp_path, f"{FILE}:Flat", prune=FREE)
+    answer = trained.analyse()
+    again = trained.analyse(cycle=2, former=trained.request.output, output="importance/p000002.safetensors")
+
+    assert (answer.decision, answer.groups, answer.units) == (PruningDecision.GO, (), {})
+    assert (answer.correlation, again.stability) == (None, None)
+    assert refusal_of(trained.request, answer, trained.prune().prune) == ""
 
 
 def seed_move(stage, cause):

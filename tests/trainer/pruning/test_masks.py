@@ -21,9 +21,14 @@ from tolariad.trainer.pruning.verify import find_groups
 pytest.importorskip("torch_pruning", reason="torch-pruning (extra `pruning`) is not installed")
 
 
-@pytest.mark.parametrize("name", OPTIMIZERS)
-def test_masked_coordinates_stay_exactly_zero_for_a_thousand_steps(name, seed):
-    """Weights, gradients, every entry of the optimizer's state and the average, while the model learns."""
+@pytest.mark.parametrize(
+    ("name", "steps"),
+    [("adamw", 1000)]
+    + [(name, 100) for name in OPTIMIZERS if name != "adamw"]
+    + [pytest.param(name, 1000, marks=pytest.mark.torture) for name in OPTIMIZERS if name != "adamw"],
+)
+def test_masked_coordinates_stay_exactly_zero_while_the_model_learns(name, steps, seed):
+    """Weights, gradients, every entry of the optimizer's state and the average, in every look at them."""
     model, groups = small(seed, kind=Rows)
     optimizer, average = OPTIMIZERS[name](model.parameters()), Average(model, 0.9)
     for number in range(5):
@@ -36,7 +41,7 @@ def test_masked_coordinates_stay_exactly_zero_for_a_thousand_steps(name, seed):
     before = copy.deepcopy(model.state_dict())
 
     looked = 0
-    for number in range(1000):
+    for number in range(steps):
         step(model, optimizer, number % 50, held)
         average.update()
         if number % 100 in {0, 99}:
@@ -49,7 +54,7 @@ def test_masked_coordinates_stay_exactly_zero_for_a_thousand_steps(name, seed):
                 assert len(found) == 8
                 assert not any(values.count_nonzero() for values in found)
     assert all(bool(one.isfinite().all()) for one in model.parameters())
-    assert looked == 20
+    assert looked == steps // 50
     assert not torch.equal(before["a.weight"], model.a.weight)
 
 

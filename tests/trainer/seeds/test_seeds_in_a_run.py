@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from msgspec.structs import replace
@@ -12,9 +13,15 @@ from tolariad.core.seeds.stages import Stage
 from tolariad.core.seeds.words import MoveSeed
 from tolariad.core.steps.script_words import ScriptOrder
 from tolariad.trainer.build import build
+from tolariad.trainer.checkpoints.snapshot import Position
 from tolariad.trainer.errors import SetupRefused
+from tolariad.trainer.orders.numbered import OrderRefused
+from tolariad.trainer.seeds import SeedSlot
+from tolariad.trainer.seeds.handler import SeedHandler
+from tolariad.trainer.seeds.plots import Plot
 
 TASK = f"{Path(__file__).parents[1] / 'tasks' / 'seeded.py'}"
+STUB = Path(__file__).parents[1] / "lightning" / "stub.py"
 STEPS = 10  # of an epoch, at five samples a batch
 EPOCHS = 3
 _EXAMPLE = (5, 8)
@@ -35,8 +42,8 @@ MOVES = (
 )
 
 
-def orders(moves=MOVES, blueprint="bottleneck"):
-    """The orders of a script: each acts before its update."""
+def orders(moves=MOVES, blueprint="bottleneck", example=_EXAMPLE):
+    """The orders of a script: each acts before its update. `example`: the shape of the slots' input."""
     found, germinations, germinated = [], 0, {}
     for number, (slot, stage, before) in enumerate(moves, 1):
         is_new = stage is Stage.GERMINATED
@@ -49,7 +56,7 @@ def orders(moves=MOVES, blueprint="bottleneck"):
             number=germinated[slot],
             blueprint=blueprint if is_new else "",
             blend_steps=5 if stage is Stage.BLENDING else 0,
-            example=_EXAMPLE if is_new else (),
+            example=example if is_new else (),
             dtype="float32" if is_new else "",
             cause=100 + number,
         )
@@ -147,6 +154,28 @@ def test_other_ways_to_train_resume_with_seeds_too(trained, task, options):
     assert trained("cut", 7, 12, task=task, **options).files("end") == calm.files("end")
 
 
+LONG = [pytest.param(cuts, marks=pytest.mark.torture) for cuts in ((5,), (17, 22))]
+
+
+@pytest.mark.parametrize("cuts", [(9, 14), *LONG])
+def test_a_lightning_module_has_slots_too(daemon_in, configured, cuts):
+    """Attached by the configuration, beside its hooks, its schedule and its cycled momentum; it resumes to the bit."""
+    moves = [one for one in MOVES if one[0] == "inner"]
+
+    def trained(name, *cuts):
+        daemon = daemon_in(name, 6, script_orders=orders(moves, example=(4, 16)))
+        config = configured(f"lightning:{STUB}:Noisy", epochs=6, seeds={"slots": {"inner": "line.0"}})
+        for cut in cuts:
+            daemon.exit_after_step = cut
+            daemon.train_here(config)
+        setup = daemon.train_here(config)
+        assert setup.garden.plots["inner"].stage is Stage.FOSSILIZED
+        assert all(one.first_difference is None for one in daemon.reports if isinstance(one, RerunReport))
+        return daemon.files("end")
+
+    assert trained("cut", *cuts) == trained("calm")
+
+
 def test_a_task_that_clips_does_not_see_the_gradients_of_seeds(trained):
     """So it clips the host as if there were no seeds."""
     moves = [one for one in MOVES if one[1] in (Stage.GERMINATED, Stage.TRAINING) and one[2] < 10]
@@ -177,3 +206,20 @@ def test_a_slot_of_the_configuration_is_attached(seeded):
     """Beside those of the task, in the order of the model's modules."""
     setup = build(seeded(seeds={"slots": {"more": "head"}}))
     assert list(setup.garden.plots) == ["inner", "outer", "more"]
+
+
+@pytest.mark.parametrize(
+    ("steps", "says"),
+    [
+        (0, "has seen no input yet, so no seed fits it; wait for the first step"),
+        (7, "in 7 steps the model never called the module at this place; choose another"),
+    ],
+)
+def test_a_slot_without_an_input_says_what_to_do(steps, says):
+    """Before the first step it is too early; after that the slot is at a place that the model does not call."""
+    handler = SimpleNamespace(_position=lambda: Position(step=steps, epoch=1, batch=steps))
+    plot = Plot(SeedSlot("lost"), "lost.seed")
+    order = MoveSeed(slot="lost", stage=Stage.GERMINATED, number=1, cause=1)
+
+    with pytest.raises(OrderRefused, match=says):
+        SeedHandler._germinate(handler, plot, order)

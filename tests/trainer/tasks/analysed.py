@@ -85,3 +85,10 @@ class Itself(Lossy):
 
     def training_step(self, model, batch, run):
         run.update("host", self.loss(model, batch))
+
+
+class Flat(Lossy):
+    """One layer, whose channels are outputs."""
+
+    def model(self, cfg):
+        return nn.Sequential(nn.Linear(6, 3))

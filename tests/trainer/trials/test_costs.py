@@ -46,6 +46,28 @@ def test_the_template_is_a_task_that_works(tmp_path, configured):
     assert b"hello" in done.stderr
 
 
+SLOTTED = """
+    def seed_slots(self, model):
+        from tolariad.trainer.seeds import SeedSlot, attach
+
+        attach(model, "0", SeedSlot("hidden"))
+        model[1].unused = torch.nn.Identity()
+        attach(model, "1.unused", SeedSlot("lost"))
+
+"""
+
+
+def test_slots_are_told_with_what_they_see(tmp_path, configured):
+    """A slot at a module that the model never calls has no input."""
+    task = tmp_path / "task.py"
+    template = files("tolariad.trainer.tasks").joinpath("template.py").read_text(encoding="utf-8")
+    task.write_text(template.replace("    def loss(", f"{SLOTTED}    def loss("))
+    answer, code = check_here(configured(f"{task}:MyTask", epochs=2))
+
+    assert code == 0, answer
+    assert [(one.name, one.shape) for one in answer.slots] == [("hidden", (64, 256)), ("lost", None)]
+
+
 def test_the_rates_and_the_trained_parameters_are_those_of_the_task(tmp_path, configured):
     """Its groups keep their ratio to the first, a frozen parameter is not counted."""
     task = tmp_path / "task.py"

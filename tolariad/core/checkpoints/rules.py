@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from typing import Protocol
 
+from msgspec.structs import replace
+
 from tolariad.core.base import Cause, Effect, Event
 from tolariad.core.boundary.slice import HasBoundary
 from tolariad.core.checkpoints import words as ck
@@ -28,6 +30,7 @@ from tolariad.core.engine import At
 from tolariad.core.health.ask import health_status
 from tolariad.core.health.slice import HasHealth
 from tolariad.core.inputs import CheckpointRemoved, Opened, Reconfigured
+from tolariad.core.pruning.ask import phase_of
 from tolariad.core.pruning.slice import HasPruning
 from tolariad.core.rollback import target_ask as targets
 from tolariad.core.rollback import words as rb
@@ -79,6 +82,8 @@ def _begin(state: Reads, reason: ck.CheckpointReason, cause: Cause | None = None
         health=health_status(state),
         promoted=next((one.id for one in reversed(catalogue) if one.promoted and one.is_target), ""),
     )
+    if state.run.policy.prune is not None:
+        order = replace(order, pruning_phase=phase_of(state), pruned=state.pruning.share)
     return Decision((begun,), (order,))
 
 

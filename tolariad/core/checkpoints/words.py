@@ -9,6 +9,7 @@ import msgspec
 
 from tolariad.core.base import Batch, Bytes, DaemonEffect, Epoch, Event, Hex, Report, Seconds, Seq, Step, TrainerEffect
 from tolariad.core.health.quarantine_words import Batches
+from tolariad.core.pruning.phase import PruningPhase
 from tolariad.core.rates.words import Standing
 from tolariad.core.run.words import Parent
 
@@ -258,7 +259,8 @@ class TakeCheckpoint(TrainerEffect, frozen=True, kw_only=True):
     """To the trainer: at the next boundary, once its step is durable, capture checkpoint `id` of `branch`, write it.
 
     If another checkpoint is being written, it waits for that one. The manifest records `health`, and `promoted`: the
-    newest promoted checkpoint, or empty.
+    newest promoted checkpoint, or empty. `pruning_phase`: Leyline's number; `pruned`: the share of the channels that
+    are masked or removed.
     """
 
     id: str
@@ -266,6 +268,8 @@ class TakeCheckpoint(TrainerEffect, frozen=True, kw_only=True):
     branch: int = 0
     health: HealthStatus = HealthStatus.UNKNOWN
     promoted: str = ""
+    pruning_phase: PruningPhase = PruningPhase.DISABLED
+    pruned: float = 0.0
 
 
 class AbortCheckpoints(TrainerEffect, frozen=True, kw_only=True):

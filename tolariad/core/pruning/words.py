@@ -119,9 +119,9 @@ class Analysis(msgspec.Struct, frozen=True, kw_only=True):
     half of the budget. `plan`: which coordinates of the parameters go with them. `sha256`: of their masks by parameter
     (MaskSet.sha256). `channels`: how many these units are. `total`: channels of the model before any pruning, removed
     ones included. `accuracy` and `accuracy_masked`: on the held-out slice. `spread`: of repeated validations.
-    `correlation`: rank correlation of the importance with the measured change of the loss. `stability`: rank
-    correlation with the last ranking. `importance`: the file with the scores, relative to the run's folder, and its
-    size. None: not measured.
+    `correlation`: rank correlation of the importance with the measured change of the loss. `stability`: the same with
+    the last ranking, over groups of unchanged width. `importance`: the file with the scores, relative to the run's
+    folder, and its size. None: not measured.
     """
 
     decision: PruningDecision

@@ -343,6 +343,8 @@ class Saver:
             created_ns=job.created_ns,
             health=job.order.health,
             promoted_checkpoint_id=job.order.promoted,
+            pruning_phase=job.order.pruning_phase,
+            cumulative_pruned_fraction=job.order.pruned,
             compactions=job.compactions,
             mask_ref=MASKS_FILE if MASKS_FILE in job.snapshot.tensors else None,
             model_hash=environment.model_hash,

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import torch
 
 from tolariad.core.pruning.analysis import AnalysisRequest
-from tolariad.core.pruning.units import Units
+from tolariad.core.pruning.units import Units, joined
 from tolariad.core.pruning.verdict import MaskMeasure
 from tolariad.trainer.pruning.evidence import SeededBatch, held_out_slices, loss_of
 from tolariad.trainer.pruning.importance import on_a_copy
@@ -66,15 +66,12 @@ class MaskValidation:
         self._ends = time.monotonic() + setup.settings.prune.validation.timeout_s
         self._metric = ""
         self._levels = self._measured_levels()
-        self._flow = self._gradients({})
+        self._flow = self._gradients(masks_of(setup.model, groups, self._together({})).coordinates)
 
     def measure(self, units: Units) -> MaskMeasure:
         """Return what the masks of these units, and of those before, do to the model."""
         before = self._quality(self._levels)
-        together = {
-            name: tuple(sorted({*self._request.masked.get(name, ()), *units.get(name, ())}))
-            for name in {*self._request.masked, *units}
-        }
+        together = self._together(units)
         structure, masks = "", MaskSet()
         try:
             masks = masks_of(self._setup.model, self._groups, together)
@@ -95,6 +92,10 @@ class MaskValidation:
             without_gradient=tuple(sorted(flow.silent - self._flow.silent)),
             memory=memory_in_use(self._setup.device),
         )
+
+    def _together(self, units: Units) -> Units:
+        """Return these units and those that are masked, of groups that there are: others are 0 in the checkpoint."""
+        return joined([{one.name: self._request.masked.get(one.name, ()) for one in self._groups}, units])
 
     def _beat(self) -> None:
         if time.monotonic() > self._ends:

@@ -19,7 +19,7 @@ from tolariad.core.seeds.words import MoveSeed, SeedMovedReport, SeedsMeasuredRe
 from tolariad.failpoints import reached
 from tolariad.trainer.errors import SetupRefused
 from tolariad.trainer.orders.numbered import OrderRefused
-from tolariad.trainer.seeds.measuring import measure, measure_isolated, measure_new
+from tolariad.trainer.seeds.measuring import measure, measure_isolated, measure_new, measure_slot, measure_standing
 from tolariad.trainer.seeds.sanity import sanity
 
 if TYPE_CHECKING:
@@ -58,8 +58,15 @@ class SeedHandler:
     def report_measures(self, epoch: int) -> None:
         """Report the measurements of every seed with a module at the end of `epoch`."""
         step = self._position().step
-        measures = tuple(measure(self._setup, plot, step) for plot in self._garden.growing)
+        measures = tuple(self._measured(plot, step) for plot in self._garden.growing)
         self._reporter.report(SeedsMeasuredReport(epoch=epoch, seeds=measures))
+
+    def _measured(self, plot: Plot, step: int) -> SeedMeasure:
+        try:
+            return measure(self._setup, plot, step)
+        except Exception:  # noqa: BLE001 - any code of the user's; the run goes on
+            _log.exception("seed %s cannot be measured: its module raised", plot.name)
+            return measure_standing(self._setup, plot, step)
 
     def _move(self, order: MoveSeed) -> SeedMovedReport:
         """Judge a move and make it. Raises OrderRefused, with nothing changed."""
@@ -72,7 +79,12 @@ class SeedHandler:
         reached("seed_move")
         if order.stage is Stage.GERMINATED:
             return self._germinate(plot, order)
-        measured = measure_isolated(self._setup, plot, self._position().step)
+        step = self._position().step
+        if order.stage is Stage.CULLED:
+            # The module may be broken: a cull must not run it.
+            measured = measure_slot(plot, step)
+        else:
+            measured = self._tried(lambda: measure_isolated(self._setup, plot, step))
         self._judge(order.stage, measured)
         self._make_or_refuse(order)
         return SeedMovedReport(order=0, applied_before_step=0, measure=measured)
@@ -80,7 +92,10 @@ class SeedHandler:
     def _germinate(self, plot: Plot, order: MoveSeed) -> SeedMovedReport:
         """Build the seed aside, judge it, and plant an equal one."""
         if not plot.input_dtype:
-            raise OrderRefused(f"slot {plot.name} has seen no input yet, so no seed fits it; wait for the first step")
+            waiting = "wait for the first step"
+            if made := self._position().step:
+                waiting = f"in {made} steps the model never called the module at this place; choose another"
+            raise OrderRefused(f"slot {plot.name} has seen no input yet, so no seed fits it; {waiting}")
         order = _filled(order, plot)
         measured = self._tried(lambda: self._judged(plot, order))
         source = self._tried(lambda: self._garden.source_of(order.blueprint))
@@ -117,7 +132,7 @@ class SeedHandler:
             self._architecture.one_more()
 
     def _tried(self, call: Callable[[], Any]) -> Any:
-        """Call a function that may run a blueprint's code. Raises OrderRefused if it fails."""
+        """Call a function that may run the code of a blueprint or of its module. Raises OrderRefused if it fails."""
         try:
             return call()
         except OrderRefused:
@@ -126,7 +141,7 @@ class SeedHandler:
             raise OrderRefused(str(refused)) from refused
         except Exception as error:
             _log.exception("a seed's blueprint raised")
-            raise OrderRefused(f"the blueprint raised {type(error).__name__}: {error}") from error
+            raise OrderRefused(f"the blueprint, or its module, raised {type(error).__name__}: {error}") from error
 
     def _make(self, order: MoveSeed) -> None:
         """Make a move: a new one that was judged, or one of a script."""

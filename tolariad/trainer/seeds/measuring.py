@@ -27,33 +27,42 @@ def measure(setup: Setup, plot: Plot, step: int) -> SeedMeasure:
     """Measure the slot after step `step`; without a seed, that it is empty.
 
     No batch is at hand at a boundary. So drift and latency are measured on noise of the shape of the slot's input.
+    Raises what the seed's module raises.
     """
-    module = plot.slot.seed
+    found, module = measure_standing(setup, plot, step), plot.slot.seed
     if module is None:
-        return SeedMeasure(slot=plot.name, stage=plot.stage, alpha=plot.alpha, steps_in_stage=step - plot.entered)
+        return found
     noise = _noise(setup, plot)
     with setup.forward():
         drift, latency_ms = measures.drift(module, noise), measures.latency_ms(module, noise)
-    return SeedMeasure(
-        slot=plot.name,
-        stage=plot.stage,
-        alpha=plot.alpha,
+    return replace(found, drift=drift if math.isfinite(drift) else NOT_MEASURED, latency_ms=latency_ms)
+
+
+def measure_standing(setup: Setup, plot: Plot, step: int) -> SeedMeasure:
+    """Measure what needs no pass of the seed."""
+    found, module = measure_slot(plot, step), plot.slot.seed
+    if module is None:
+        return found
+    return replace(
+        found,
         gradient_norm=plot.gradient_norm,
         learning_rate=setup.rates.rates()[owner_name(plot.name)],
-        steps_in_stage=step - plot.entered,
         parameters=_elements(module),
         dropped=plot.dropped,
         isolation_violations=len(_shared(setup, plot, module)),
-        drift=drift if math.isfinite(drift) else NOT_MEASURED,
-        latency_ms=latency_ms,
         non_finite=measures.non_finite(module),
     )
+
+
+def measure_slot(plot: Plot, step: int) -> SeedMeasure:
+    """Return where the slot stands after step `step`, whatever it holds."""
+    return SeedMeasure(slot=plot.name, stage=plot.stage, alpha=plot.alpha, steps_in_stage=step - plot.entered)
 
 
 def measure_isolated(setup: Setup, plot: Plot, step: int) -> SeedMeasure:
     """Measure the slot, and follow the graph of the seed's output: a seed may use a parameter without being its owner.
 
-    An own pass of the seed shows that, on noise: no batch is at hand, and the graph's leaves do not depend on values.
+    A pass of its own on noise shows that: the leaves of a graph rarely depend on values. Raises as `measure`.
     """
     found, module = measure(setup, plot, step), plot.slot.seed
     if module is None:

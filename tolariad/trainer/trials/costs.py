@@ -36,12 +36,20 @@ class GroupRate(msgspec.Struct, frozen=True):
     warmup_steps: int
 
 
+class SlotInput(msgspec.Struct, frozen=True):
+    """A slot for seeds, and the shape of its input; None if the model never called the module at this place."""
+
+    name: str
+    shape: tuple[int, ...] | None
+
+
 class Costs(msgspec.Struct, frozen=True, kw_only=True):
     """The estimate. Memory is that of parameters, buffers, gradients and optimizer, without activations.
 
     `trainable`: how many parameters are not frozen. `groups`: in the order of the optimizers. `batch_samples`: in the
     first batch. `checkpoint_memory_bytes` is the host memory for the copy of the state while a checkpoint is written.
     `evaluate_ms` and `metrics`: the time of one batch of the validation data, and what it gave; empty without any.
+    `slots`: for seeds, in the order of the model's modules.
     """
 
     parameters: int
@@ -62,6 +70,7 @@ class Costs(msgspec.Struct, frozen=True, kw_only=True):
     notes: tuple[str, ...]
     evaluate_ms: float | None = None
     metrics: dict[str, float] = {}
+    slots: tuple[SlotInput, ...] = ()
 
 
 def estimate(trial: EstimateCosts) -> Costs:
@@ -102,6 +111,10 @@ def costs(setup: Setup) -> Costs:
         notes=setup.notes,
         evaluate_ms=None if setup.validation is None else evaluate_s * 1e3,
         metrics=metrics,
+        slots=tuple(
+            SlotInput(name, None if (seen := plot.slot.last_input) is None else tuple(seen[0]))
+            for name, plot in setup.garden.plots.items()
+        ),
     )
 
 

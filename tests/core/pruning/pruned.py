@@ -1,0 +1,206 @@
+"""The simulated run with pruning: an analysis that may fail or lie, and a trainer that masks and compacts."""
+
+from __future__ import annotations
+
+from tests.core.rated import RatedTrainer, RatedWorld
+from tolariad.core.inputs import AnalysisReply
+from tolariad.core.pruning import mask_words as mk
+from tolariad.core.pruning import words as pr
+from tolariad.core.pruning.plan import PlannedShare, PrunePlan
+from tolariad.core.pruning.schedule import channels_allowed
+from tolariad.core.pruning.units import joined, without
+from tolariad.core.pruning.verdict import PruningDecision, Trip, WindowAction
+
+# Units of each group before any pruning; each is one channel.
+WIDTHS = {"a": 60, "b": 40}
+TOTAL = sum(WIDTHS.values())
+PLAN = PrunePlan(
+    transition_epoch=0,
+    interval=1,
+    budgets=(PlannedShare(0, 0.1),),
+    caps=(PlannedShare(0, 0.15), PlannedShare(2, 0.3)),
+    grace_steps=0,
+    window_steps=2,
+    # The accuracy of these runs moves by itself.
+    accuracy_drop=0.5,
+    spread_factor=0.0,
+    timeout_s=10.0,
+)
+SPEED = Trip(threshold="training_speed_threshold", limit=0.9, measured=0.5, action=WindowAction.RELEASE)
+NORM = Trip(threshold="gradient_norm_threshold", limit=5.0, measured=9.0, action=WindowAction.ROLLBACK)
+
+
+class PrunedTrainer(RatedTrainer):
+    """`sets` and `gone` are a part of its state: units masked by cycle, units removed by group.
+
+    `trips` are exceeded in the next window that ends.
+    """
+
+    def __init__(self, *given, saved_masks, trips, **more):
+        super().__init__(*given, **more)
+        self.sets: dict[int, dict[str, tuple[int, ...]]] = {}
+        self.gone: dict[str, int] = {}
+        # Cycle, and the last update of its window; a part of the state.
+        self.watch: tuple[int, int] | None = None
+        self.told: set[tuple[int, int]] = set()
+        self.saved_masks, self.trips = saved_masks, trips
+
+    def width(self, group):
+        return WIDTHS[group] - self.gone.get(group, 0)
+
+    def _answer(self, order):
+        if not isinstance(order, mk.MaskUnits | mk.ReleaseMasks | mk.CompactModel):
+            super()._answer(order)
+            return
+        given = {"order": order.cause, "applied_before_step": self.step + 1, "refused": self._refused(order)}
+        if not given["refused"]:
+            self.repeat(order)
+            self.applied += 1
+        match order:
+            case mk.MaskUnits():
+                report = mk.MasksAppliedReport(parameters=9, model_hash="ab", **given)
+            case mk.ReleaseMasks():
+                report = mk.MasksReleasedReport(parameters=9, **given)
+            case _:
+                report = mk.ModelCompactedReport(removal="{}", parameters_before=99, parameters=90, **given)
+        self.todo.append(report)
+
+    def _refused(self, order):
+        masked = joined(self.sets.values())
+        match order:
+            case mk.MaskUnits():
+                bad = [name for name, ones in order.units.items() if ones[-1] >= self.width(name)]
+                return f"{bad[0]} has no such unit" if bad or without(order.units, masked) != order.units else ""
+            case mk.ReleaseMasks():
+                return "" if order.cycle in self.sets else f"cycle {order.cycle} has no masks"
+            case _:
+                return "" if order.units == masked else "other units are masked"
+
+    def repeat(self, order):
+        match order:
+            case mk.MaskUnits():
+                self.sets = {**self.sets, order.cycle: order.units}
+                self.watch = order.cycle, self.step + order.grace_steps + order.window_steps
+            case mk.ReleaseMasks():
+                assert order.cycle in self.sets, (order, self.sets)
+                self.sets = {cycle: units for cycle, units in self.sets.items() if cycle != order.cycle}
+            case mk.CompactModel():
+                assert order.units == joined(self.sets.values()), (order, self.sets)
+                self.gone = {
+                    name: self.gone.get(name, 0) + len(order.units.get(name, ()))
+                    for name in {**self.gone, **order.units}
+                }
+                self.sets = {}
+            case _:
+                super().repeat(order)
+
+    def _train(self, durable):
+        report = super()._train(durable)
+        if self.watch is not None and self.step >= self.watch[1] and self.watch not in self.told:
+            self.told.add(self.watch)
+            trips, self.trips[:] = tuple(self.trips), []
+            watched = mk.PruneWatchReport(cycle=self.watch[0], step=self.step, trips=trips, norm_ratio=1.0)
+            self.todo.append(watched)
+        return report
+
+    def _begin(self, order):
+        if order.checkpoint is not None and order.checkpoint.id in self.saved_masks:
+            self.sets, self.gone, self.watch = self.saved_masks[order.checkpoint.id]
+        super()._begin(order)
+
+    def _roll_back(self, to):
+        self.sets, self.gone, self.watch = self.saved_masks[to.id]
+        self.told = set()
+        super()._roll_back(to)
+
+    def _written(self, id_):
+        self.saved_masks[id_] = (self.sets, self.gone, self.watch)
+        return super()._written(id_)
+
+
+class PrunedWorld(RatedWorld):
+    """A world that prunes by PLAN. `lies`: analyses fail, find too much, or refuse."""
+
+    def __init__(self, seed, **policy):
+        self.saved_masks, self.trips = {}, []
+        self.asked: list[pr.AnalyzeCheckpoint] = []
+        self.cancelled: list[int] = []
+        self.lies = False
+        given = {"prune": PLAN, "deaths_max": 1000, "checkpoint_every_epochs": 1, "checkpoint_gap_s": 0.0}
+        super().__init__(seed, **{**given, **policy})
+
+    def new_trainer(self, incarnation):
+        given = incarnation, self.environment, self.accuracy, self.broken
+        more = {"saved_masks": self.saved_masks, "trips": self.trips}
+        return PrunedTrainer(*given, saved=self.saved, owing=self.owing, **more)
+
+    def _do(self, effect):
+        match effect:
+            case pr.AnalyzeCheckpoint():
+                self.asked.append(effect)
+                self.due.append(self.answer_to(effect))
+            case pr.CancelAnalysis(cycle=cycle):
+                self.cancelled.append(cycle)
+                # Sometimes the answer is on its way already.
+                if self.random.random() < 0.5:
+                    self.due = type(self.due)(one for one in self.due if not isinstance(one, AnalysisReply))
+            case pr.RemoveImportance():
+                pass
+            case _:
+                super()._do(effect)
+
+    def answer_to(self, effect):
+        """Return what an analysis says; sometimes that it failed, sometimes too much, if it lies."""
+        kind = self.random.random() if self.lies else 1.0
+        if kind < 0.1:
+            return AnalysisReply(cycle=effect.cycle, why="the process ended by SIGKILL")
+        decision = self.random.choice(list(PruningDecision)) if self.lies else PruningDecision.GO
+        allowed = channels_allowed(effect.share, effect.cap, TOTAL, effect.pruned)
+        allowed //= 2 if decision is PruningDecision.CONDITIONAL_GO else 1
+        count = allowed + 1 if kind < 0.2 else allowed
+        units = self.chosen(effect, count)
+        channels = sum(map(len, units.values()))
+        return AnalysisReply(
+            cycle=effect.cycle,
+            found=pr.Analysis(
+                decision=decision,
+                reasons=() if decision is PruningDecision.GO else ("It was drawn.",),
+                units=units,
+                sha256=f"{hash((effect.cycle if kind > 0.3 else 0, str(units))) & 0xFFFFFF:06x}" if units else "",
+                channels=channels,
+                total=TOTAL,
+                spread=float("nan") if 0.2 <= kind < 0.25 else 0.01,
+                importance=effect.importance,
+                importance_size=100,
+                seconds=0.1,
+            ),
+        )
+
+    def chosen(self, effect, count):
+        live = [
+            (name, unit)
+            for name, width in WIDTHS.items()
+            for unit in range(width - effect.removed.get(name, 0))
+            if unit not in effect.masked.get(name, ()) and unit not in effect.avoid.get(name, ())
+        ]
+        taken = self.random.sample(live, min(count, len(live)))
+        return joined({name: (unit,)} for name, unit in taken)
+
+    def anything(self):
+        kind = self.random.random()
+        orders = (pr.PruneAnalyze, pr.PruneApply, pr.PruneCompact, pr.PruneDisable, pr.PruneEnable)
+        if kind < 0.12:
+            self.command(self.random.choices(orders, (4, 4, 3, 1, 3))[0](id=self._id()))
+        elif kind < 0.15:
+            self.trips[:] = [self.random.choice((SPEED, NORM))]
+        else:
+            super().anything()
+
+
+def assert_agrees(world, where=""):
+    """The trainer's masks and its width are the journal's."""
+    pruning = world.state.pruning
+    assert {one.cycle: one.units for one in pruning.sets} == world.trainer.sets, where
+    assert {name: count for name, count in pruning.removed.items() if count} == {
+        name: count for name, count in world.trainer.gone.items() if count
+    }, where

@@ -1,0 +1,139 @@
+"""Drawn cycles, orders, deaths and rollbacks: caps hold, one thing at a time, and no rejected masks come back."""
+
+from __future__ import annotations
+
+import random
+
+from msgspec.structs import replace
+
+from tests.core.pruning.pruned import PLAN, TOTAL, PrunedWorld, assert_agrees
+from tests.core.seeds.seeded import in_step
+from tests.core.simulate import find
+from tests.core.test_lifecycle import KEEP_BEST
+from tolariad.core.boundary import words as bw
+from tolariad.core.control import words as cv
+from tolariad.core.pruning import mask_words as mk
+from tolariad.core.pruning import words as pr
+from tolariad.core.pruning.ask import phase_of
+from tolariad.core.pruning.phase import PruningPhase
+from tolariad.core.rollback import words as rb
+from tolariad.core.state import RunState, apply, capture, read_capture
+from tolariad.core.trainer import words as tv
+
+
+def disturb(world, draw):
+    """One drawn thing; sometimes a checkpoint or a rollback."""
+    kind = draw.random()
+    targets = [one.id for one in world.state.checkpoints.catalogue if one.is_target]
+    if kind < 0.02 and targets and world.goes_back:
+        world.command(rb.Rollback(to=draw.choice(targets)))
+    elif kind < 0.06:
+        world.command(cv.Checkpoint())
+    else:
+        world.anything()
+
+
+class Watcher:
+    """Folds the events again, and holds each to what must be true of pruning."""
+
+    def __init__(self):
+        self.state = RunState()
+        self.rejected: set[str] = set()
+        self.applied = 0
+
+    def look(self, event, where):
+        before, self.state = self.state, apply(self.state, event)
+        pruning, plan = self.state.pruning, self.state.run.policy.prune
+        match event:
+            case pr.PruneCycleBegun():
+                assert before.pruning.open is None, where
+                assert event.cycle == before.pruning.cycles + 1, where
+                assert before.pruning.window is None, where
+            case mk.MasksOrdered():
+                assert phase_of(before) is PruningPhase.ACTIVE_PRUNING, where
+                assert event.sha256 not in self.rejected, where
+                assert event.channels + before.pruning.pruned <= 0.3 * TOTAL, where
+            case mk.MasksApplied():
+                self.applied += 1
+                assert event.pinned, where
+            case mk.MaskSetRejected():
+                self.rejected.add(event.sha256)
+            case rb.RolledBack():
+                contained = [one for one in before.pruning.past if one.number <= (event.orders or 0)]
+                assert pruning.sets == (contained[-1].sets if contained else ()), where
+                assert pruning.pruned == (
+                    sum(one.channels for one in contained[-1].sets) + contained[-1].removed_channels if contained else 0
+                ), where
+        waiting = [one for one in self.state.boundary.waiting if isinstance(one.order, mk.MaskUnits | mk.CompactModel)]
+        assert len(waiting) <= 1, where
+        assert plan is None or pruning.pruned <= 0.3 * TOTAL, where
+        if pruning.window is not None:
+            held = self.state.checkpoints.catalogue
+            assert any(one.id == pruning.window.pinned and not one.condemned for one in held), where
+
+
+def test_no_order_of_events_breaks_a_promise_of_pruning(seed):
+    """Caps, one cycle at a time, rollbacks that restore, rejected masks that stay away; the trainer agrees."""
+    compared = rolled_back = applied = compacted = rejected = failed = 0
+    for offset in range(45):
+        draw = random.Random(seed + offset)
+        plan = replace(PLAN, compact_every=offset % 3)
+        world = PrunedWorld(seed + offset, epochs=5, keep_last=3, prune=plan, **KEEP_BEST)
+        world.goes_back, world.lies = offset % 2 == 0, offset % 3 == 0
+        watcher, seen = Watcher(), 0
+        for _ in range(600):
+            if world.exit is not None:
+                break
+            disturb(world, draw)
+            for number, event in enumerate(world.events[seen:], seen + 1):
+                watcher.look(event, f"seed {seed + offset}, event {number}: {event}")
+            seen = len(world.events)
+            if in_step(world):
+                compared += 1
+                assert_agrees(world, f"seed {seed + offset}, event {seen}")
+        assert watcher.state == world.state
+        assert read_capture(capture(world.state)) == world.state
+        causes = [one.cause for one in find(world, bw.BoundaryOrderActed) + find(world, bw.BoundaryOrderAborted)]
+        assert len(causes) == len(set(causes))
+        assert not find(world, cv.ReportRefused)
+        applied += watcher.applied
+        compacted += len(find(world, mk.ModelCompacted))
+        rejected += len(find(world, mk.MaskSetRejected))
+        failed += len(find(world, pr.PruneCycleFailed))
+        rolled_back += len(find(world, rb.RolledBack))
+    print(f"seed {seed}: {applied} masks, {compacted} compactions, {rejected} rejected, {failed} failed")
+    print(f"{compared} comparisons, {rolled_back} rollbacks")
+
+    assert min(applied, rejected) > 10
+    assert compacted > 0
+    assert failed > 0
+    assert compared > 1000
+    assert rolled_back > 20
+
+
+def test_deaths_change_nothing_of_what_is_pruned(seed):
+    """A re-run repeats the journal: the same masks and the same digest over orders, with and without deaths."""
+
+    def run(deaths):
+        draw, world = random.Random(seed), PrunedWorld(seed, epochs=5, **KEEP_BEST)
+        while world.exit is None:
+            world.tick()
+            state = world.state
+            # A death may lose a checkpoint, and with it the cycle that would begin there; or delay a report.
+            is_calm = in_step(world) and not (state.boundary.waiting or state.checkpoints.open or world.due)
+            if (
+                deaths
+                and is_calm
+                and state.pruning.window is None
+                and (draw.random() < 0.3 or not state.trainer.deaths_total)
+            ):
+                world.crash_trainer()
+        return world
+
+    calm, troubled = run(deaths=False), run(deaths=True)
+    print(f"seed {seed}: {len(find(troubled, tv.TrainerDied))} deaths")
+    assert find(troubled, tv.TrainerDied)
+    assert find(calm, mk.MasksApplied)
+    assert calm.state.boundary.digest == troubled.state.boundary.digest
+    assert calm.state.pruning.sets == troubled.state.pruning.sets
+    assert calm.state.pruning.past == troubled.state.pruning.past
