@@ -27,3 +27,4 @@ if "back" in sys.argv:
 
     task.also = back
 train(RUN, task, **FULL, ema={"decay": 0.9})
+assert "torch_pruning" not in sys.modules, "masks and compactions need no graph of the model"

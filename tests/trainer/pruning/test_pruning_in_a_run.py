@@ -272,6 +272,28 @@ def test_a_seed_that_is_not_fossilised_is_never_masked_or_cut_around(trained):
     assert [one.cycle for one in setup.pruner.masked] == [2]
 
 
+def moved(before, stage):
+    """Return a move of the seed, for a script."""
+    move = MoveSeed(slot="s", stage=stage, number=1, blend_steps=2 if stage is Stage.BLENDING else 0)
+    if stage is Stage.GERMINATED:
+        move = replace(move, blueprint="bottleneck", example=(5, 12), dtype="float32")
+    return before, lambda kind, cause: replace(move, cause=cause)
+
+
+def test_a_fossilised_seed_is_masked_and_cut_with_its_host(trained):
+    """Its own optimizer follows, and a restart germinates it wide and cuts it again."""
+    stages = (Stage.GERMINATED, Stage.TRAINING, Stage.BLENDING, Stage.SHADOWING, Stage.PROBATIONARY, Stage.FOSSILIZED)
+    chosen = {"last": (0, 7), "slot.seed.branch.0": (1,)}
+    life = tuple(moved(before, stage) for before, stage in zip((1, 2, 3, 6, 8, 10), stages, strict=True))
+    life += ((12, lambda kind, cause: masks(1, chosen, kind=Germinated, cause=cause)),)
+    life += ((15, lambda kind, cause: compaction(1, chosen, kind=Germinated, cause=cause)),)
+    calm, setup = trained("calm", life=life, task="Seeded")
+
+    assert setup.model.slot.seed.branch[0].weight.shape == (2, 10)
+    assert setup.model.head.in_features == 10
+    assert trained("cut", 13, 18, 24, life=life, task="Seeded")[0].files("end") == calm.files("end")
+
+
 def test_after_a_compaction_a_slot_waits_for_its_new_input(trained):
     """A seed of the old width would not fit: the next one is built for the shape that the slot then gets."""
     chosen = {"last": (0, 7)}
