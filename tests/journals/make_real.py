@@ -29,12 +29,10 @@ from journal import JournalEntry, JournalError, Reader
 from tests.journals.make_golden import as_json
 from tests.journals.packed import REAL
 from tolariad.core.base import Event
-from tolariad.core.pruning import mask_words
-from tolariad.core.pruning import words as pruning_words
 from tolariad.core.replay import replay_records
 from tolariad.core.state import RunState
 from tolariad.core.trainer.words import ExecutionContextRecorded
-from tolariad.core.vocabulary import EVENT_TYPES, decode_event, defined_in
+from tolariad.core.vocabulary import EVENT_TYPES, decode_event
 
 ROOT = Path(__file__).parents[2]
 # The captures of a state at the segments' heads repeat one another: the window holds all of a journal.
@@ -56,14 +54,15 @@ SOURCES = (
     "tests/daemon/test_fast_rollback.py",
     "tests/campaign/test_campaign.py",
 )
-PRUNING = [one.__name__ for words in (pruning_words, mask_words) for one in defined_in(words, Event)]
 # The events that are in no kept journal, and why.
 NOT_MADE = {
     "RateOrderAborted": "an order fails at its boundary only if a hook removed the group after the order was accepted",
     "TrainerUnkillable": "a process that SIGKILL does not end hangs inside the system's kernel",
     "StrategyAnswerVoided": "an answer is void only if it crosses with its deadline, or with a rollback",
     "StrategyStateDropped": "a rollback must commit after the state was given and before the trainer took it",
-    **dict.fromkeys(PRUNING, "the kept journals are older than pruning; SOURCES has runs that make the next ones"),
+    "MasksAborted": "masks do not fit at their boundary only if the model changed after they were ordered",
+    "MasksReleaseAborted": "masks cannot be lifted only if others were applied after the release was ordered",
+    "CompactionAborted": "a compaction is refused at its boundary only if the model changed after it was ordered",
     "TelemetryDropped": "the queue whose losses it counted is gone until there is a bus",
 }
 
