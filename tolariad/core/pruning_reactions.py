@@ -48,6 +48,7 @@ PRUNING: Final[tuple[Row[RunState], ...]] = (
     ),
     on(pr.PruneCycleFailed, prune_rules.open_breaker, makes=(pr.PruneBreakerOpened,)),
     on(mk.MasksOrdered, boundary_rules.send),
+    on(mk.MasksApplied, window_rules.release_untimely, makes=(mk.MasksReleaseOrdered,)),
     on(mk.MasksReleaseOrdered, boundary_rules.send),
     on(mk.CompactionOrdered, boundary_rules.send),
     on(mk.MasksAborted, prune_rules.open_breaker, makes=(pr.PruneBreakerOpened,)),

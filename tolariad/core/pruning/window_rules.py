@@ -23,6 +23,7 @@ from tolariad.core.health import ask as health
 from tolariad.core.health import words as hv
 from tolariad.core.pruning import ask
 from tolariad.core.pruning import mask_words as mk
+from tolariad.core.pruning.schedule import cap_at
 from tolariad.core.pruning.verdict import Trip, WindowAction, accuracy_margin
 from tolariad.core.rollback import words as rb
 from tolariad.core.rollback.ask import begun, may_begin
@@ -128,6 +129,14 @@ def undo_rejected(state: Reads, event: mk.MaskSetRejected, _: At[Reads]) -> Deci
         otherwise=rb.Otherwise.OLDER,
     )
     return Decision((asked,)) if state.rollbacks.asked is None else None
+
+
+def release_untimely(state: Reads, event: mk.MasksApplied, _: At[Reads]) -> Decision | None:
+    """Lift masks that the present epoch does not allow: the run went back after they were ordered."""
+    plan, pruning = state.run.policy.prune, state.pruning
+    if plan is None or pruning.pruned <= cap_at(plan, state.progress.epoch_finished) * pruning.total + 1e-6:
+        return None
+    return _release(state, event.cycle, "the run went back after they were ordered, to an epoch with a lower cap")
 
 
 def release_left(state: Reads, _: rb.RolledBack | rb.RollbackAborted, __: At[Reads]) -> Decision | None:
