@@ -49,6 +49,7 @@ SOURCES = (
     "tests/library/test_backing_off.py",
     "tests/library/test_seeds.py",
     "tests/library/test_pruning.py",
+    "tests/daemon/test_pruning.py",
     "tests/daemon/test_seeds.py",
     "tests/library/test_strategy.py",
     "tests/daemon/test_strategy.py",
@@ -62,7 +63,7 @@ NOT_MADE = {
     "TrainerUnkillable": "a process that SIGKILL does not end hangs inside the system's kernel",
     "StrategyAnswerVoided": "an answer is void only if it crosses with its deadline, or with a rollback",
     "StrategyStateDropped": "a rollback must commit after the state was given and before the trainer took it",
-    **dict.fromkeys(PRUNING, "the kept journals are older than pruning; tests/library/test_pruning.py makes the next"),
+    **dict.fromkeys(PRUNING, "the kept journals are older than pruning; SOURCES has runs that make the next ones"),
     "TelemetryDropped": "the queue whose losses it counted is gone until there is a bus",
 }
 

@@ -32,8 +32,8 @@ THREAD = "tolaria-control"
 
 
 @pytest.fixture(autouse=True)
-def _a_place_of_its_own(tmp_path, monkeypatch):
-    """Hide the runs of this machine."""
+def _a_place_of_its_own(tmp_path, monkeypatch, template):
+    """Hide the runs of this machine. Commands are forks of the template, whose start takes seconds."""
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path / "x"))
     monkeypatch.delenv("TOLARIA_RUN", raising=False)
 
