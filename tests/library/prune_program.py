@@ -20,7 +20,7 @@ if "back" in sys.argv:
     gone_back = of(events_of(RUN), RollbackBegun) if (RUN / "journal").exists() else []
 
     def back(step):
-        wait_for_checkpoint(task, step)
+        wait_for_checkpoint(task)
         if step == 28 and not gone_back:
             gone_back.append(step)
             assert task.run.rollback(3)

@@ -255,11 +255,15 @@ def given_in(run_dir: Path) -> int:
     return given
 
 
-def wait_for_checkpoint(task, step):
-    """Make the steps after an epoch slow until its checkpoint is recorded, which happens at a boundary."""
-    newest = state_of(task.run).checkpoints.newest
-    if newest is None or newest.step < step // STEPS * STEPS:
-        time.sleep(0.5)
+def wait_for_checkpoint(task):
+    """Wait until the checkpoint that is being written is written, and the one that was reported is recorded.
+
+    A checkpoint is reported at a boundary. So two steps after an epoch that of the epoch is recorded.
+    """
+    saver = Live.newest._saver
+    until(lambda: saver._job is None or saver._job.report is not None)
+    if saver._job is None and saver.parent:
+        until(lambda: any(one.id == saver.parent for one in state_of(task.run).checkpoints.catalogue))
 
 
 def made(run_dir: Path, **options) -> Tolaria:

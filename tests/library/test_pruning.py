@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import functools
-import time
-
 import pytest
 import torch
 from safetensors import safe_open
@@ -20,6 +17,7 @@ from tests.library.pruning import (
     QUICK,
     Compact,
     Lift,
+    Live,
     Mask,
     Prunes,
     acted,
@@ -28,6 +26,7 @@ from tests.library.pruning import (
     made,
     network,
     train,
+    until,
     wait_for_checkpoint,
 )
 from tests.library.seeds import pieces
@@ -164,7 +163,7 @@ def test_a_rollback_goes_over_masks_and_a_compaction(tmp_path, calm, at, epoch, 
     task = Prunes()
 
     def back(step):
-        wait_for_checkpoint(task, step)
+        wait_for_checkpoint(task)
         if step == at and not gone_back:
             gone_back.append(step)
             assert task.run.rollback(epoch)
@@ -202,14 +201,18 @@ def test_a_rollback_in_memory_goes_over_masks_and_a_compaction(tmp_path, calm, f
     task, gone_back = Prunes(), []
 
     def back(step):
-        if first - 4 <= step <= first + 1 and not gone_back:
-            time.sleep(0.1)  # a snapshot is hashed meanwhile, and kept at the next boundary
-        # Before the step after which the order was given: it is given again.
-        kept = [one.step for one in state_of(task.run).snapshots.promoted if first - 4 <= one.step < first - 1]
+        # A snapshot is hashed meanwhile, and reported at the next boundary.
+        snapshots = Live.newest._snapshots
+        until(lambda: snapshots._job is None or snapshots._job.report is not None)
         if step == first + 1 and not gone_back:
             gone_back.append(step)
-            assert kept
-            assert ordered(task.run, rb.Rollback(step=max(kept), tier=rb.Tier.FAST))
+            until(kept)
+            assert ordered(task.run, rb.Rollback(step=max(kept()), tier=rb.Tier.FAST))
+
+    def kept():
+        """Return the snapshots from before the step after which the order was given: it is given again."""
+        promoted = state_of(task.run).snapshots.promoted
+        return [one.step for one in promoted if first - 4 <= one.step < first - 1]
 
     task.also = back
     train(tmp_path / "run", task, **VARIANTS["in memory"])
@@ -226,7 +229,7 @@ def test_a_rollback_in_memory_goes_over_masks_and_a_compaction(tmp_path, calm, f
 def test_masks_that_prove_harmful_are_undone_by_a_rollback_that_blames_no_batch(tmp_path):
     """The run goes back to the checkpoint before them, and ends as one in which nobody applied them."""
     task = Prunes({12: Mask(FIRST), 13: Lift(WindowAction.ROLLBACK)})
-    task.also = functools.partial(wait_for_checkpoint, task)
+    task.also = lambda step: wait_for_checkpoint(task)
     model = train(tmp_path / "run", task, **VARIANTS["average"])
     alone = train(tmp_path / "alone", Prunes({}), **VARIANTS["average"])
     events = events_of(tmp_path / "run")
