@@ -60,7 +60,7 @@ GOOD = [
     command("COMMAND_EMERGENCY", annotations={"level": "HALT"}),
 ]
 BAD = [
-    (command("COMMAND_STRUCTURAL_PRUNING"), "COMMAND_STRUCTURAL_PRUNING is refused: this version of tolariad does not"),
+    (command("COMMAND_STRUCTURAL_PRUNING"), "COMMAND_STRUCTURAL_PRUNING is refused: a strategy does not prune"),
     (command(8), "no command type 8; the last one is 7"),
     (command("COMMAND_UNKNOWN", optimizer_adjustment=LR), "carries `optimizer_adjustment`; it needs none"),
     (command("COMMAND_PAUSE", seed_operation=germinate()), "COMMAND_PAUSE carries `seed_operation`; it needs none"),

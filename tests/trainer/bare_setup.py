@@ -21,6 +21,7 @@ def setup_of(model, loss, clip=None):
         owners=[Owner("host", optimizer)],
         host=(Owner("host", optimizer),),
         garden=SimpleNamespace(active=False, plots={}),
+        pruner=SimpleNamespace(active=False),
         device=CPU,
         moves=True,
         forward=nullcontext,

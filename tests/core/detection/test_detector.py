@@ -338,7 +338,7 @@ def test_a_loss_learnt_by_heart_may_rise_a_hundredfold_and_one_that_comes_back_i
     assert [detector.judge(0.05 * math.exp(draw.gauss(0.0, 0.2)), 1.0) for _ in range(100)] == [None] * 100
     for _ in range(400):
         assert detector.judge(1e-3 * math.exp(draw.gauss(0.0, 0.5)), 1.0) is None
-    assert Finding.EXPLOSION in [detector.judge(4.0, 1.0).finding for _ in range(3)]
+    assert Finding.EXPLOSION in [detector.judge(20.0, 1.0).finding for _ in range(3)]
 
 
 def test_a_floor_is_learnt_once_or_handed_on_and_a_loss_that_is_not_positive_has_none():

@@ -200,7 +200,7 @@ def test_a_unit_that_says_the_same_as_another_is_redundant(seed):
 
     assert (cosines[0, 1], cosines[0, 2]) == (pytest.approx(1.0), pytest.approx(-1.0))
     assert cosines[3].tolist() == pytest.approx([0, 0, 0, 1, 0, 0])
-    assert found.frequency()[[0, 3, 4]].tolist() == [1.0, 1.0, 0.0]
+    assert found.frequency()[[0, 3, 4]].tolist() == pytest.approx([1.0, 1.0, 0.0], abs=0.05)
     assert redundant(cosines, [1.0, 2.0, 1.0, 1.0, 1.0, 1.0], 0.95) == (0,)
     assert redundant(cosines, [1.0, 1.0, 1.0, 1.0, 1.0, 1.0], 0.95) == (1,)
     assert uniqueness_scores({"a": found})["a"][0] == pytest.approx(0.0, abs=1e-9)
