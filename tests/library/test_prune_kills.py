@@ -62,6 +62,7 @@ def killed(tmp_path, template, kills, *arguments):
     return events
 
 
+@pytest.mark.torture
 def test_a_run_killed_around_orders_ends_as_one_that_was_not(tmp_path, template):
     """Later starts repeat the orders that the journal holds, and obey those that wait.
 

@@ -193,7 +193,7 @@ def test_a_rollback_goes_over_masks_and_a_compaction(tmp_path, calm, at, epoch, 
     [
         (27, ()),
         pytest.param(18, (1, 2, 4, 5), marks=pytest.mark.torture),
-        (11, (2, 3, 4, 5)),
+        pytest.param(11, (2, 3, 4, 5), marks=pytest.mark.torture),
     ],
 )
 def test_a_rollback_in_memory_goes_over_masks_and_a_compaction(tmp_path, calm, first, cycles):
