@@ -20,6 +20,7 @@ from tests.library.inside import ordered, state_of
 from tests.library.test_detection import events_of
 from tests.library.test_library import CONFIG, data
 from tolariad import Tolaria
+from tolariad.core.control.words import Note
 from tolariad.core.inputs import AnalysisReply
 from tolariad.core.pruning import mask_words as mk
 from tolariad.core.pruning import words as pr
@@ -200,6 +201,8 @@ class Prunes:
                     return True
                 kind = mk.ReleaseMasks
         until(lambda: any(isinstance(one.order, kind) for one in state_of(self.run).boundary.waiting))
+        # An order is recorded a moment before it is sent. What is answered after it was decided after it was sent.
+        assert ordered(self.run, Note(text="sent"))
         return True
 
     def is_watched(self):
