@@ -1,11 +1,10 @@
-"""The analysis of checkpoints for pruning, as a run's configuration asks for it. The daemon and the library use it.
+"""The analysis of checkpoints for pruning, as a run's configuration asks for it.
 
 Promise: a run that analyses nothing loads neither the analyst's code nor protobuf.
 """
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import os
 from collections.abc import Callable
@@ -15,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 from tolariad.core.inputs import AnalysisReply
 from tolariad.core.pruning.words import AnalyzeCheckpoint, CancelAnalysis
 from tolariad.core.settings.model import Settings
+from tolariad.daemon.late import Late
 from tolariad.daemon.settings import RESOLVED_NAME
 from tolariad.loop_files import in_thread
 from tolariad.supervisor.output import Sink
@@ -39,19 +39,14 @@ class Analysing:
         """`sinks` get the output of the process. `cores`: gives those that it may use; none: all."""
         self._settings, self._run_dir, self._sinks = settings, run_dir, sinks
         self._submit, self._cores = submit, cores
-        self._analyst: asyncio.Task[Analyst] | None = None
-        self._orders: set[asyncio.Task[None]] = set()
+        self._analyst = Late(self._begin, "The analysis")
 
     def obey(self, effect: AnalyzeCheckpoint | CancelAnalysis) -> None:
         """Begin an analysis, or end one."""
-        if self._analyst is None:
-            self._analyst = asyncio.create_task(self._begin())
-        task = asyncio.create_task(self._obey(self._analyst, effect))
-        self._orders.add(task)
-        task.add_done_callback(self._orders.discard)
+        self._analyst.use(lambda analyst: analyst.obey(effect), lambda error: self._fail(effect, error))
 
     async def _begin(self) -> Analyst:
-        # To import protobuf takes 0.2 s, for which the loop must not stand.
+        # To import protobuf takes 0.2 s.
         await in_thread(_load)
         from tolariad.supervisor.analyst import Analyst, AnalystSetup
 
@@ -65,26 +60,14 @@ class Analysing:
         )
         return Analyst(setup, self._submit)
 
-    async def _obey(self, analyst: asyncio.Task[Analyst], effect: AnalyzeCheckpoint | CancelAnalysis) -> None:
-        try:
-            found = await asyncio.shield(analyst)
-        except Exception as error:  # noqa: BLE001 - the run goes on without the analysis
-            _log.exception("Nothing can be analysed")
-            if isinstance(effect, AnalyzeCheckpoint):
-                self._submit(AnalysisReply(cycle=effect.cycle, why=f"nothing can be analysed: {error}"))
-            return
-        found.obey(effect)
+    def _fail(self, effect: AnalyzeCheckpoint | CancelAnalysis, error: Exception) -> None:
+        _log.exception("Nothing can be analysed")
+        if isinstance(effect, AnalyzeCheckpoint):
+            self._submit(AnalysisReply(cycle=effect.cycle, why=f"nothing can be analysed: {error}"))
 
     async def close(self) -> None:
         """End the analysis, and everything that it started."""
-        for task in tuple(self._orders):
-            task.cancel()
-        if self._analyst is None:
-            return
-        try:
-            await (await self._analyst).close()
-        except Exception:  # noqa: BLE001 - the daemon must leave in any case
-            _log.exception("The analysis was not ended in order")
+        await self._analyst.close()
 
 
 def _load() -> None:

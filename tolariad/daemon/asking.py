@@ -18,6 +18,7 @@ from tolariad.core.settings.model import Settings
 from tolariad.core.state import RunState
 from tolariad.core.strategy.ask import acts
 from tolariad.core.strategy.words import AskStrategy, AskVote
+from tolariad.daemon.late import Late
 from tolariad.loop_files import in_thread
 from tolariad.supervisor.output import Sink
 
@@ -37,53 +38,34 @@ class Asking:
         self._settings = settings
         self._sinks = sinks
         self._submit = submit
-        self._asker: asyncio.Task[StrategyAsker] | None = None
-        self._orders: set[asyncio.Task[None]] = set()
+        self._asker = Late(self._begin, "The strategy")
 
     def prepare(self, state: RunState) -> None:
         """Start the strategy if the run has one, so that it is ready at the first question: beside the trainer."""
         if state.run.phase in TRAINING and acts(state):
-            self._started()
-
-    def _started(self) -> asyncio.Task[StrategyAsker]:
-        if self._asker is None:
-            self._asker = asyncio.create_task(self._begin())
-        return self._asker
+            self._asker.started()
 
     async def settled(self) -> None:
         """Start the strategy, and return when it can be asked or its start has failed."""
-        await (await asyncio.shield(self._started())).settled()
+        await (await asyncio.shield(self._asker.started())).settled()
 
     async def _begin(self) -> StrategyAsker:
-        # To import protobuf takes 0.2 s, for which the loop must not stand.
+        # To import protobuf takes 0.2 s.
         await in_thread(load)
         return _asker(self._settings, self._sinks, self._submit)
 
     def obey(self, effect: AskStrategy | AskVote, state: RunState) -> None:
         """Begin what the effect asks for. `state`: the durable one."""
-        task = asyncio.create_task(self._obey(self._started(), effect, state))
-        self._orders.add(task)
-        task.add_done_callback(self._orders.discard)
-
-    @staticmethod
-    async def _obey(asker: asyncio.Task[StrategyAsker], effect: AskStrategy | AskVote, state: RunState) -> None:
-        try:
-            found = await asyncio.shield(asker)
-        except Exception:  # noqa: BLE001 - the kernel ends the question by its deadline, and the run goes on
-            _log.exception("The strategy cannot be asked")
-            return
-        found.obey(effect, state)
+        self._asker.use(lambda asker: asker.obey(effect, state), _fail)
 
     async def close(self) -> None:
         """End the strategy, and everything that it started."""
-        for task in tuple(self._orders):
-            task.cancel()
-        if self._asker is None:
-            return
-        try:
-            await (await self._asker).close()
-        except Exception:  # noqa: BLE001 - the daemon must leave in any case
-            _log.exception("The strategy was not ended in order")
+        await self._asker.close()
+
+
+def _fail(_: Exception) -> None:
+    # The kernel ends the question by its deadline, and the run goes on.
+    _log.exception("The strategy cannot be asked")
 
 
 def load() -> None:

@@ -99,7 +99,7 @@ def plan_of(
     units = {name: tuple(sorted(set(ones))) for name, ones in sorted(chosen.items())}
     units = {name: ones for name, ones in units.items() if ones}
     gone = removed(groups, units)
-    shapes = {name: tuple(parameter.shape) for name, parameter in model.named_parameters()}
+    shapes = _shapes_of(model)
     return Plan(
         structure=structure_of(model),
         units=units,
@@ -134,7 +134,7 @@ def read_plan(text: str) -> Plan:
 
 def joined(plans: Sequence[Plan], model: nn.Module) -> Plan:
     """Return the plan of all units of these plans, whose masks are in force in `model`. The oldest comes first."""
-    shapes = {name: tuple(parameter.shape) for name, parameter in model.named_parameters()}
+    shapes = _shapes_of(model)
     gone = Removed(
         _union(plan.gone.parameters for plan in plans),
         _union(plan.gone.buffers for plan in plans),
@@ -158,7 +158,7 @@ def joined(plans: Sequence[Plan], model: nn.Module) -> Plan:
 def widened(plan: Plan, model: nn.Module) -> Plan:
     """Return the plan for a model whose masked parameters have grown at their ends. Raises PruningRefused otherwise."""
     check_only_grew(model, plan.masks)
-    shapes = {name: tuple(parameter.shape) for name, parameter in model.named_parameters()}
+    shapes = _shapes_of(model)
     return replace(plan, shapes={path: shapes[path] for path in plan.shapes})
 
 
@@ -168,6 +168,10 @@ def structure_of(model: nn.Module) -> str:
     for name, parameter in model.named_parameters(remove_duplicate=False):
         hasher.update(f"{name} {tuple(parameter.shape)} {parameter.dtype}\n".encode())
     return hasher.hexdigest()
+
+
+def _shapes_of(model: nn.Module) -> dict[str, tuple[int, ...]]:
+    return {name: tuple(parameter.shape) for name, parameter in model.named_parameters()}
 
 
 class _Sets:

@@ -10,6 +10,7 @@ else here: a PruningRefused has changed nothing. A run without masks pays one co
 from __future__ import annotations
 
 import time
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -221,11 +222,9 @@ class Pruner:
         """The model's parameters may be other objects: find the masked ones."""
         self._held = None
         if self.masked:
-            try:
+            # Refused on the way to a state of another shape, whose masks are loaded next.
+            with suppress(PruningRefused):
                 self._held = HeldMasks(self._model, joined([one.plan for one in self.masked], self._model).masks)
-            except PruningRefused:
-                # On the way to a state of another shape, whose masks are loaded next.
-                self._held = None
         self.active = self._held is not None
 
     # -- the state -----------------------------------------------------------------------------------------------------
