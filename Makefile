@@ -18,7 +18,7 @@ help:
 	@echo "make run      install what a run needs, train the digits task (a finished run says so, a cut one goes on)"
 	@echo "make test     install the rest, then ruff, mypy and pytest"
 	@echo "make torture  the long tests: hundreds of kills, damaged files"
-	@echo "make study    accuracy of runs in trouble against clean ones, five seeds, five-fold: a table, minutes"
+	@echo "make study    accuracy of runs in trouble, with seeds and with pruning, five seeds, five-fold: tables, half an hour"
 	@echo "make bench    prices of the hot paths, printed"
 	@echo "make docs     write the generated pages under docs/ again"
 	@echo "make proto    generate the code of the messages below proto/ again"

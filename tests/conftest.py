@@ -55,6 +55,12 @@ def pytest_report_header() -> str:
     return f"TOLARIA_SEED={_SEED} (set it to repeat the randomised tests)"
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    """Say to the workers whether `--basetemp` was given: xdist gives it to each of them."""
+    if config.option.basetemp and not hasattr(config, "workerinput"):
+        os.environ["TOLARIA_BASETEMP"] = str(config.option.basetemp)
+
+
 # The collector is off while four thousand tests are imported. Their objects are then frozen: a collection that
 # walked them would take a third of a second each time, and none of them is ever freed.
 gc.disable()

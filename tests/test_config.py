@@ -232,3 +232,12 @@ def test_the_schema_knows_every_top_level_key():
     assert json.loads(json.dumps(described))["required"] == ["tolaria"]
     assert set(inner["properties"]) == set(Settings.__struct_fields__)
     assert inner["additionalProperties"] is False
+
+
+def test_pruning_without_its_package_is_refused_by_name(monkeypatch):
+    """With the command that installs it; a run that does not prune needs nothing."""
+    monkeypatch.setattr(config.importlib.util, "find_spec", lambda name: None)
+    config.require_extras(load({"tolaria": {}}))
+
+    with pytest.raises(ConfigError, match=r"^prune\.enabled: needs .* pip install 'tolariad\[pruning\]'"):
+        config.require_extras(load({"tolaria": {}}, ["prune.enabled=true"]))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import socket
 import stat
@@ -135,6 +136,22 @@ def test_a_link_is_replaced_and_not_written_through(run):
     assert (run.parent / "victim").read_bytes() == b"somebody else's"
     assert (run / "config.yaml").read_bytes() == b"tolaria:"
     assert not (run / "config.yaml").is_symlink()
+
+
+def test_a_full_disk_leaves_nothing_of_a_file_that_was_not_written(run, monkeypatch):
+    """A part of it would take the space for good. The former content stays."""
+    run_files.replace_file(run, "config.yaml", b"before")
+
+    def full(file, name):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), name)
+
+    monkeypatch.setattr(Path, "replace", full)
+    with pytest.raises(OSError, match="No space left"):
+        run_files.replace_file(run, "config.yaml", b"after")
+    monkeypatch.undo()
+
+    assert [path.name for path in run.iterdir() if path.is_file()] == ["config.yaml"]
+    assert (run / "config.yaml").read_bytes() == b"before"
 
 
 def test_a_file_of_a_terabyte_is_refused_before_it_is_read(run):

@@ -7,6 +7,7 @@ exit with 78).
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import re
 from collections.abc import Hashable, Iterable, Mapping
@@ -53,6 +54,16 @@ def load(source: str | Path | Mapping[str, Any] | None = None, sets: Iterable[st
     if problems:
         raise ConfigError(problems)
     return settings
+
+
+def require_extras(settings: Settings) -> None:
+    """Raise ConfigError if a package is missing that these settings need. Nothing is imported."""
+    if settings.prune.enabled and importlib.util.find_spec("torch_pruning") is None:
+        what = (
+            "needs the package torch-pruning, which is not installed. Install it: pip install 'tolariad[pruning]'; or "
+            "set the key to false"
+        )
+        raise ConfigError([Problem(path="prune.enabled", what=what)])
 
 
 def _with_anchors(document: dict[str, Any], folder: Path) -> dict[str, Any]:

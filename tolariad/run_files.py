@@ -140,9 +140,15 @@ def replace_file(folder: Path, name: str, content: bytes) -> None:
     aside = f".{name}.{os.getpid()}"
     with contextlib.suppress(FileNotFoundError):
         (folder / aside).unlink()  # left by a process that had the same pid and was killed
-    with os.fdopen(open_file(folder, aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL), "wb") as file:
-        file.write(content)
-    (folder / aside).replace(folder / name)
+    try:
+        with os.fdopen(open_file(folder, aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL), "wb") as file:
+            file.write(content)
+        (folder / aside).replace(folder / name)
+    except OSError:
+        # On a full disk a part of the file would stay, and take the space for good.
+        with contextlib.suppress(OSError):
+            (folder / aside).unlink()
+        raise
 
 
 def make_folder(folder: Path, name: str) -> None:

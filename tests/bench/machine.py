@@ -36,10 +36,14 @@ def scheduled(policy: int) -> str:
 
 
 def as_a_trainer(module: str, *arguments: str) -> str:
-    """Return the output of `module`, run in the environment of a trainer."""
+    """Return the output of `module`, run in the environment of a trainer.
+
+    It has as many threads as a trainer would have: the tests' own limit of one is not passed on.
+    """
+    environment = {name: value for name, value in os.environ.items() if name != "OMP_NUM_THREADS"}
     return subprocess.run(
         [sys.executable, "-m", module, *arguments],
-        env=child_environment(os.environ),
+        env=child_environment(environment),
         stdout=subprocess.PIPE,
         text=True,
         check=True,

@@ -1,8 +1,10 @@
 """What an analysis costs a run that trains on: step times during and outside, and its time on a core.
 
-A real daemon trains the digits CNN. Three times: steps without an analysis, then one of the newest checkpoint. The
-times are between the ends of two steps of an epoch, as the trainer has them. Printed; asserted is only that the run
-went on and that every analysis answered.
+A real daemon trains the digits CNN. Three times: steps without an analysis, then one of the newest checkpoint that
+yields to the training, then one that takes its share of a core. The times are between the ends of two steps of an
+epoch, as the trainer has them. If the training leaves no core, the first kind waits until half of its limit and begins
+again as the second: only the time before that counts as idle. Printed; asserted is only that the run went on and that
+every analysis answered.
 
     python -m pytest -m bench -s tests/bench/test_analysis_price.py
 """
@@ -16,14 +18,17 @@ import signal
 import time
 from itertools import pairwise
 from pathlib import Path
+from typing import Literal
 
+import msgspec
 import pytest
 
 from tests.bench.machine import machine
 from tests.bench.timed_task import times_of
 from tests.daemon.harness import DaemonProcess, events
 from tests.supervisor.strategists import becomes
-from tolariad.core.checkpoints.words import CheckpointCommitted, CheckpointRef
+from tolariad.core.checkpoints.words import CheckpointCommitted
+from tolariad.core.pruning.analysis import AnalysisRequest
 from tolariad.core.pruning.phase import PruningPhase
 from tolariad.core.pruning.words import AnalyzeCheckpoint
 from tolariad.core.settings.rules import read_resolved
@@ -32,13 +37,14 @@ from tolariad.supervisor.analyst import Analyst, AnalystSetup
 
 ROUNDS = int(os.environ.get("TOLARIA_BENCH_ROUNDS", "3"))
 OUTSIDE_S = 8.0
+LIMIT_S = 60.0
 SETS = ["task_options.model=cnn", "torch_threads=1", "checkpoint_interval_epochs=10", "journal.segment_bytes=16000000"]
 
 
 class Beside:
     """An analyst beside a live run. `times`: when each analysis began and ended, on the monotonic clock."""
 
-    def __init__(self, run_dir: Path, trainer: int) -> None:
+    def __init__(self, run_dir: Path, trainer: int, priority: Literal["idle", "normal"]) -> None:
         config = run_dir / "config.resolved.json"
         self.replies = []
         self.times = []
@@ -47,32 +53,29 @@ class Beside:
         setup = AnalystSetup(
             run_dir=run_dir,
             config=config,
-            prune=read_resolved(config.read_bytes()).prune,
+            prune=msgspec.structs.replace(read_resolved(config.read_bytes()).prune, analysis_priority=priority),
             environment=dict(os.environ),
             cores=lambda: tuple(os.sched_getaffinity(trainer)),
         )
         self.analyst = Analyst(setup, self.replies.append)
 
-    async def analyse(self) -> None:
-        """Analyse the newest checkpoint."""
+    async def analyse(self, cycle: int) -> None:
+        """Analyse the newest checkpoint. `cycle`: not used before in the run."""
         newest = [one for one in events(self._run_dir) if isinstance(one, CheckpointCommitted)][-1]
-        cycle, cpu_s = len(self.replies) + 1, children_s()
+        answered, cpu_s = len(self.replies), children_s()
         began = time.monotonic_ns()
-        reference = CheckpointRef(
-            id=newest.id, step=newest.step, epoch=newest.epoch, batch=newest.batch, manifest=newest.manifest
+        request = AnalysisRequest(
+            cycle=cycle,
+            checkpoint=newest.id,
+            manifest=newest.manifest,
+            epoch=newest.epoch,
+            phase=PruningPhase.VALIDATION_ONLY,
+            share=0.05,
+            cap=0.2,
+            output=f"importance/p{cycle:06d}.safetensors",
         )
-        self.analyst.obey(
-            AnalyzeCheckpoint(
-                cycle=cycle,
-                checkpoint=reference,
-                epoch=newest.epoch,
-                phase=PruningPhase.VALIDATION_ONLY,
-                share=0.05,
-                cap=0.2,
-                importance=f"importance/p{cycle:06d}.safetensors",
-            )
-        )
-        await becomes(lambda: len(self.replies) == cycle, 300.0)
+        self.analyst.obey(AnalyzeCheckpoint(request=request, limit_s=LIMIT_S))
+        await becomes(lambda: len(self.replies) > answered, 300.0)
         self.times.append((began, time.monotonic_ns()))
         self.cpu_s.append(children_s() - cpu_s)
 
@@ -89,6 +92,11 @@ def shown(name: str, times: list[float]) -> None:
     print(f"{name:<28}{len(ordered):>8} steps   p50 {p50:7.3f} ms   p99 {p99:7.3f} ms")
 
 
+def within(times: list[tuple[int, int]], before: int, after: int) -> bool:
+    """Return whether a step lies in one of these times."""
+    return any(began <= before and after <= ended for began, ended in times)
+
+
 @pytest.mark.bench
 async def test_steps_during_and_outside_an_analysis(tmp_path, monkeypatch):
     """The analysis has SCHED_IDLE, one thread, and not the recorder's core."""
@@ -99,29 +107,39 @@ async def test_steps_during_and_outside_an_analysis(tmp_path, monkeypatch):
     daemon = DaemonProcess(run_dir, task=task, epochs=1_000_000, sets=SETS, trainer_command=None)
     try:
         status = daemon.until(lambda status: (status.get("step") or 0) > 300, "training")
-        beside = Beside(run_dir, int(status["trainer"]["pid"]))
-        for _ in range(ROUNDS):
-            await asyncio.sleep(OUTSIDE_S)
-            await beside.analyse()
+        idle, ordinary = (Beside(run_dir, int(status["trainer"]["pid"]), kind) for kind in ("idle", "normal"))
+        for turn in range(ROUNDS):
+            for place, beside in enumerate((idle, ordinary)):
+                await asyncio.sleep(OUTSIDE_S)
+                await beside.analyse(2 * turn + place + 1)
         await asyncio.sleep(1.0)
-        await beside.analyst.close()
+        for beside in (idle, ordinary):
+            await beside.analyst.close()
         daemon.send(signal.SIGTERM)
         daemon.wait()
     finally:
         daemon.kill()
     # The first step of an epoch has its validation before it.
     firsts = {one.step for one in events(run_dir) if isinstance(one, StepCompleted) and one.batch == 1}
-    inside, outside = [], []
+    yielding = [(began, min(ended, began + int(LIMIT_S / 2 * 1e9))) for began, ended in idle.times]
+    outside, beside_idle, beside_ordinary = [], [], []
     for (_, before), (step, after) in pairwise(times_of(steps.read_bytes())):
         if step in firsts or step < 300:
             continue
-        is_inside = any(began <= before and after <= ended for began, ended in beside.times)
-        (inside if is_inside else outside).append((after - before) / 1e9)
-    shown("outside", outside)
-    shown("during an analysis", inside)
-    for reply, (began, ended), cpu_s in zip(beside.replies, beside.times, beside.cpu_s, strict=True):
-        correlation = "" if reply.found is None else f"   rank correlation {reply.found.correlation:.2f}"
-        print(f"analysis: {(ended - began) / 1e9:6.1f} s, {cpu_s:.2f} s on a core{correlation}{reply.why}")
+        kind = outside
+        if any(began <= after and before <= ended for began, ended in (*idle.times, *ordinary.times)):
+            kind = beside_ordinary if within(ordinary.times, before, after) else beside_idle
+            if kind is beside_idle and not within(yielding, before, after):
+                continue
+        kind.append((after - before) / 1e9)
+    shown("no analysis", outside)
+    shown("one that yields (idle)", beside_idle)
+    shown("one that shares (normal)", beside_ordinary)
+    for name, beside in (("idle", idle), ("normal", ordinary)):
+        for reply, (began, ended), cpu_s in zip(beside.replies, beside.times, beside.cpu_s, strict=True):
+            correlation = "" if reply.found is None else f"   rank correlation {reply.found.correlation:.2f}"
+            print(f"analysis, {name:<8}{(ended - began) / 1e9:6.1f} s, {cpu_s:.2f} s on a core{correlation}{reply.why}")
 
-    assert [reply.why for reply in beside.replies] == [""] * ROUNDS
-    assert inside
+    assert [reply.why for reply in idle.replies + ordinary.replies] == [""] * (2 * ROUNDS)
+    assert beside_idle
+    assert beside_ordinary

@@ -39,6 +39,7 @@ from tolariad.trainer.checkpoints.snapshot import Position
 from tolariad.trainer.data.feed import TensorFeed
 from tolariad.trainer.optim.owners import Owner
 from tolariad.trainer.orders.numbered import ActedOrders
+from tolariad.trainer.orders.strategy_state import StrategyState
 from tolariad.trainer.rollback.participants import Participants
 
 WIDTH = 1024
@@ -61,13 +62,15 @@ def trained(millions: float) -> Any:
         owners=[Owner("host", optimizer)],
         host=(Owner("host", optimizer),),
         garden=no_seeds(),
+        pruner=no_masks(),
+        strategy=StrategyState(),
         train=TensorFeed([torch.zeros(2)], 1, 0),
         task=object(),
         average=None,
         scaling=None,
-        ledger=SimpleNamespace(changes=(), move_to=lambda *_: None, say_unrecorded=lambda *_: None),
+        ledger=SimpleNamespace(changes=(), count=lambda _: 0, move_to=lambda *_: None, say_unrecorded=lambda *_: None),
         participants=Participants(),
-        rates=SimpleNamespace(state_dict=lambda: None, restored=lambda *_: None),
+        rates=SimpleNamespace(global_step=0, state_dict=lambda: None, restored=lambda *_: None),
         acted=ActedOrders(),
         watch=SimpleNamespace(state=lambda: None, load_state=lambda _: None),
         device=torch.device("cpu"),
@@ -78,6 +81,18 @@ def trained(millions: float) -> Any:
 def no_seeds() -> SimpleNamespace:
     """A garden as far as checkpoints look at one: without slots."""
     return SimpleNamespace(plots={}, active=False, owned_by_seeds=list, state=dict, load=lambda *_: None, prefixes=())
+
+
+def no_masks() -> SimpleNamespace:
+    """A pruner as far as checkpoints look at one: without masks."""
+    return SimpleNamespace(
+        masked=(),
+        displaced={},
+        check=lambda _: None,
+        load=lambda *_: None,
+        mark=lambda: None,
+        go_back=lambda _: None,
+    )
 
 
 def timed(call: Callable[[], object]) -> float:
@@ -217,6 +232,13 @@ def show(folder: Path, millions: float, rounds: int, *, with_peers: bool) -> dic
         p50, p99, there = beside(folder, millions, limit)
         print(f"  journal beside {name:26} p50 {p50:6.2f} ms, p99 {p99:6.2f} ms; written in {there:5.1f} s")
     return took
+
+
+def test_a_small_model_is_measured(tmp_path: Path) -> None:
+    """The bench itself: what checkpoints read of a set-up changes, and the long form runs seldom."""
+    took = measured(tmp_path, 0.01, 1)
+
+    assert took.keys() == {"memcpy", "held", "raw write + fdatasync", "committed", "BLAKE3", "verified", "restored"}
 
 
 @pytest.mark.bench

@@ -114,6 +114,14 @@ def run(millions: float, rounds: int, folder: Path | None = None) -> str:
         shutil.rmtree(own)
 
 
+def test_a_small_model_is_rolled_back(tmp_path: Path) -> None:
+    """The bench itself: what a rollback reads of a set-up changes, and the long form runs seldom."""
+    size, found = measured(tmp_path, 0.01, 1)
+
+    assert size > 0
+    assert {"fast: all phases", "full: COMMIT"} <= found.keys()
+
+
 @pytest.mark.bench
 def test_both_tiers_are_measured():
     """The table, with every line of it."""

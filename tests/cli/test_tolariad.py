@@ -13,6 +13,7 @@ import pytest
 from journal import Files, verify
 from journal.packing import Packer
 from tests.control.fakes import Recorder
+from tolariad import config
 from tolariad.cli import checking, trials
 from tolariad.cli.output import size
 from tolariad.cli.progress import closing_words
@@ -98,6 +99,51 @@ def test_check_shows_which_slots_the_model_calls(tolariad, monkeypatch):
 
     assert "slots          trunk: input 32 x 8 x 4\n               lost: the model never calls the module" in words
     assert "slots" not in without
+
+
+PRUNING = {
+    "why": "", "layers": 3, "channels": 320, "attentions": 2, "heads": 16, "total": 448, "first": 4, "seconds": 0.1,
+    "refused": [{"name": f"layer.{n}", "why": "its channels are outputs of the model"} for n in range(7)],
+    "masked_only": [{"name": "attention", "why": "its width is fixed"}],
+}  # fmt: skip
+
+
+def test_check_says_what_can_be_pruned_and_what_not(tolariad, monkeypatch):
+    """The first modules that cannot, with the reasons, and a run that ends before its first masks."""
+    given = ("check", "--task", "digits", "--set", "prune.enabled=true")
+    monkeypatch.setattr(checking, "_costs", lambda _: {**COSTS, "pruning": PRUNING})
+    code, words, notes = tolariad(*given)
+    monkeypatch.setattr(checking, "_costs", lambda _: {**COSTS, "pruning": {**PRUNING, "first": 0}})
+    _, too_few, _ = tolariad(*given)
+    nothing = {**PRUNING, "channels": 0, "heads": 0, "total": 0, "first": 0, "masked_only": []}
+    monkeypatch.setattr(checking, "_costs", lambda _: {**COSTS, "pruning": nothing})
+    _, empty, _ = tolariad(*given)
+    monkeypatch.setattr(checking, "_costs", lambda _: {**COSTS, "pruning": {**PRUNING, "why": "it cannot be traced"}})
+    _, impossible, _ = tolariad(*given)
+    monkeypatch.setattr(checking, "_costs", lambda _: {**COSTS, "pruning": None})
+    _, without, _ = tolariad("check", "--task", "digits")
+
+    assert code == 0
+    assert "\npruning        320 channels in 3 layers and 16 heads in 2 layers can be masked" in words
+    assert "the first cycle masks 4 channels at most\n               masked only: attention: its width" in words
+    assert "               refused: layer.4: its channels are outputs of the model\n" in words
+    assert "layer.5" not in words
+    assert "can be masked; the first cycle masks none: its share (prune.budgets) is less than a unit" in too_few
+    assert "and 2 more; --json has them all" in words
+    assert "no masks are due in this run: the first cycle that may mask is due after epoch 35" in notes
+    assert "\npruning        nothing in this model can be masked\n               refused: layer.0" in empty
+    assert "\npruning        impossible: it cannot be traced\n" in impossible
+    assert "\npruning" not in without
+
+
+def test_check_refuses_pruning_without_its_package(tolariad, monkeypatch):
+    """Before the task is built."""
+    monkeypatch.setattr(config.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(checking, "_costs", lambda _: pytest.fail("the task was built"))
+    code, _, said = tolariad("check", "--task", "digits", "--set", "prune.enabled=true")
+
+    assert code == 78
+    assert "pip install 'tolariad[pruning]'" in said
 
 
 def test_check_shows_each_groups_own_rates_and_what_is_frozen(tolariad, monkeypatch):

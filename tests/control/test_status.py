@@ -8,6 +8,8 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
+from tests.core.pruning.pruned import PLAN, PrunedWorld
+from tests.core.simulate import tick_until
 from tolariad.cli.status_words import status_lines
 from tolariad.control.status import Heartbeat, LiveFacts, run_status
 from tolariad.core.base import Actor
@@ -111,6 +113,44 @@ def test_an_order_that_is_not_carried_out_yet_is_shown(recorder):
     recorder.hold()
 
     assert run_status(recorder.state, "/r", facts(recorder)).ordered is None
+
+
+def shown_lines(state):
+    status = msgspec.to_builtins(run_status(state, "/r", LiveFacts()))
+    return status["pruning"], " ".join(line.strip() for line in status_lines(status) if "pruning" in line)
+
+
+def test_a_run_that_does_not_prune_shows_no_pruning(recorder):
+    """Neither a field nor a line."""
+    assert shown_lines(recorder.state) == (None, "")
+
+
+def test_a_pruned_run_shows_its_phase_and_what_is_under_way():
+    """From the first analysis over watched masks to what is left of them; and with pruning switched off again."""
+    world = PrunedWorld(1, epochs=5, prune=replace(PLAN, window_steps=100))
+    tick_until(world, lambda: world.state.pruning.open is not None, "a cycle")
+    assert shown_lines(world.state)[1] == "pruning     ACTIVE_PRUNING, cycle 1 is being analysed"
+    tick_until(world, lambda: world.state.pruning.window is not None, "masks")
+    pruning, line = shown_lines(world.state)
+    until, masked = world.state.pruning.window.until_step, world.state.pruning.pruned
+
+    assert (pruning["total"], pruning["masked"], pruning["window"]["cycle"]) == (100, masked, 1)
+    assert f"{masked} of 100 channels masked, 0 removed, the masks of cycle 1 are watched until step {until}" in line
+    off = replace(world.state, run=replace(world.state.run, policy=replace(world.state.run.policy, prune=None)))
+    assert "DISABLED (`prune.enabled` is false" in shown_lines(off)[1]
+
+
+def test_failed_cycles_are_shown_until_one_succeeds():
+    """With the last reason; when nothing is pruned any more, the phase says it."""
+    world = PrunedWorld(1, epochs=5)
+    assert "no checkpoint was analysed yet" in shown_lines(world.state)[1]
+    failed = replace(world.state.pruning, cycles=2, failures=2, why_failed="it is slow")
+    assert "2 cycles in a row failed: it is slow" in shown_lines(replace(world.state, pruning=failed))[1]
+    failed = replace(failed, failures=PLAN.failures)
+    line = shown_lines(replace(world.state, pruning=failed))[1]
+
+    assert line.count("it is slow") == 1
+    assert "DISABLED (3 cycles failed in a row, the last because it is slow" in line
 
 
 def test_a_failed_run_says_why(recorder):

@@ -14,6 +14,9 @@ from tolariad.core.control import words as cv
 from tolariad.core.detection.rules import Finding, Signal
 from tolariad.core.health import quarantine_words as qn
 from tolariad.core.health import words as hv
+from tolariad.core.pruning import mask_words as mk
+from tolariad.core.pruning import words as pr
+from tolariad.core.pruning.verdict import WindowAction
 from tolariad.core.rates import words as lr
 from tolariad.core.rollback import words as rb
 from tolariad.core.run import words as run
@@ -164,6 +167,8 @@ def test_skipped_batches_hide_nothing_that_the_run_did_between_them():
 
 DIED = {"incarnation": 1, "step": 18, "output": "a\n" * 9000 + "ValueError: 11\n", "stacks": "s" * 9000}
 RERUN = {"first": 11, "last": 18, "compared": 8}
+UNITS = {"layer": tuple(range(3000))}
+MASKS = {"cycle": 2, "units": UNITS, "sha256": "ab"}
 OTHER = ck.Difference(step=12, field="loss", expected="0x1p+0", found="0x1.8p+0")
 
 
@@ -180,6 +185,12 @@ OTHER = ck.Difference(step=12, field="loss", expected="0x1p+0", found="0x1.8p+0"
         (cv.StopRequested(mode=run.StopMode.GRACEFUL, origin=run.Origin.SIGNAL), False),
         (skipped(steps.SkipReason.SPIKE), True),
         (hv.ConservativeModeLeft(healthy_epochs=3, seconds=300.0), False),
+        (pr.PruneCycleFailed(cycle=2, why="no memory"), True),
+        (pr.PruneBreakerOpened(failures=3, why="no memory"), True),
+        (mk.MasksApplied(applied_before_step=9, number=1, plan="p" * 9000, **MASKS), False),
+        (mk.MaskSetRejected(cycle=2, sha256="ab", trips=(), action=WindowAction.RELEASE, why="slow"), True),
+        (mk.ModelCompacted(cycle=2, units=UNITS, removal="r" * 9000, applied_before_step=9, number=2), False),
+        (mk.CompactionAborted(cycle=2, why="a seed grows"), True),
     ],
     ids=lambda value: type(value).__name__,
 )
@@ -191,7 +202,7 @@ def test_what_matters_is_said_and_troubles_are_counted(event, is_counted):
     assert [sentence(one.event) for one in said.latest] == [sentence(event)] * 2
     assert (trouble is not None) is is_counted
     assert trouble is None or (trouble.count, trouble.last) == (2, said.latest[-1])
-    assert len(msgspec.msgpack.encode(said)) < 2000, "the output of a trainer is not part of the state"
+    assert len(msgspec.msgpack.encode(said)) < 2000, "outputs, units and plans are no part of it"
 
 
 @pytest.mark.parametrize("reason", [tv.DeathReason.WITH_DAEMON, tv.DeathReason.KILLED])

@@ -51,5 +51,5 @@ async def test_a_run_without_a_strategy_starts_nothing():
     """Neither at its start nor at its end."""
     found = Asking(Settings(), (), lambda _: None)
     found.prepare(StrategyWorld(0, strategy="none").state)
-    assert not found._asker.is_begun
+    assert found._asker._part is None
     await found.close()

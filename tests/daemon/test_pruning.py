@@ -9,11 +9,12 @@ import time
 
 import pytest
 
-from tests.daemon.harness import TIMEOUT_S, of_type
+from tests.daemon.harness import TIMEOUT_S, events, of_type
 from tolariad.core.checkpoints.words import CheckpointCommitted, RerunFinished
 from tolariad.core.pruning import mask_words as mk
 from tolariad.core.pruning import words as pr
 from tolariad.core.run.words import RunStopped
+from tolariad.forensics.why import TOPICS
 from tolariad.storage.verify import read_manifest
 
 # Small intervals, and limits that nothing exceeds: what follows a limit is tested in tests/core/pruning.
@@ -84,6 +85,8 @@ def test_a_pruned_run_is_killed_and_goes_on_to_the_same_bits(start, run_dir, tmp
     assert reruns
     assert [one.first_difference for one in reruns if one.first_difference is not None] == []
     assert masks.channels > 0
+    assert 0.0 < masks.accuracy_masked <= 1.0
+    assert 0.0 < masks.accuracy_now <= 1.0
     assert compacted.parameters < compacted.parameters_before
     assert compacted.difference <= 1e-5
     assert shown["removed"] >= masks.channels
@@ -95,6 +98,7 @@ def test_a_pruned_run_is_killed_and_goes_on_to_the_same_bits(start, run_dir, tmp
     assert manifest.compactions >= 1
     assert manifest.pruning_phase == 2
     assert manifest.cumulative_pruned_fraction > 0
+    assert manifest.importance_ref in {one.importance for one in of_type(run_dir, pr.PruneAnalyzed)}
     # The newest importance stays, however old it is.
     *_, newest = of_type(run_dir, pr.PruneAnalyzed)
     gone = {one.file for one in of_type(run_dir, pr.ImportanceRemoved)}
@@ -104,7 +108,11 @@ def test_a_pruned_run_is_killed_and_goes_on_to_the_same_bits(start, run_dir, tmp
     assert "ACTIVE_PRUNING" in tolaria("prune", "status", str(run_dir))
     exported = json.loads(tolaria("export-weights", str(run_dir), "-o", str(tmp_path / "w.safetensors"), "--json"))
     assert exported["compactions"] == manifest.compactions
-    assert "compact" in tolaria("why", str(run_dir), "prune")
+    assert "compact" in tolaria("why", str(run_dir), "ModelCompacted")
+    # The newest of these, whichever came before the stop.
+    ends = TOPICS["prune"][0].split("|")
+    newest = [type(one).__name__ for one in events(run_dir) if type(one).__name__ in ends][-1]
+    assert newest in tolaria("why", str(run_dir), "prune")
 
 
 FAILING = CONFIG.replace("    enabled: true\n", "    enabled: true\n    analysis_timeout_s: 1\n").replace(

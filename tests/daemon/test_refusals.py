@@ -7,6 +7,7 @@ import stat
 import pytest
 
 from journal import Files
+from tolariad import config
 from tolariad.core.exits import EXIT_CONFIG, EXIT_DAMAGED, EXIT_IO
 from tolariad.core.inputs import StartMode
 from tolariad.daemon.opening import ALLOW_FILESYSTEM, open_run, require_linux
@@ -60,6 +61,25 @@ def test_a_folder_without_a_run_has_none_to_continue(run_dir):
         open_run(RunRequest(run_dir=folder), StartMode.EXPLICIT, Notifier({}))
     assert caught.value.code == EXIT_CONFIG
     assert not folder.exists()
+
+
+def test_a_run_that_shall_prune_without_torch_pruning_is_refused_at_once(run_dir, monkeypatch):
+    """Exit 78, and nothing is made: an analysis would fail hours later."""
+    monkeypatch.setattr(config.importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(StartRefused, match=r"prune\.enabled: needs the package torch-pruning") as caught:
+        opened(run_dir / "new", sets=("prune.enabled=true",))
+    assert caught.value.code == EXIT_CONFIG
+    assert not (run_dir / "new").exists()
+
+    opened(run_dir / "new").journal.close()
+
+
+def test_a_run_says_at_its_start_if_it_ends_before_its_first_masks(run_dir):
+    """The digits train 20 epochs, and the first 30 mask nothing."""
+    run = opened(run_dir, sets=("prune.enabled=true",))
+    run.journal.close()
+
+    assert any("no masks are due in this run" in one for one in run.resolved.notes)
 
 
 def test_a_network_file_system_is_refused_unless_it_is_allowed(run_dir, monkeypatch):

@@ -14,7 +14,7 @@ import pytest
 
 from tests.daemon.harness import of_type, within
 from tests.daemon.test_notify import Manager
-from tolariad.core.decision import Refusal
+from tolariad.core.base import Refusal
 from tolariad.core.run.slice import Run
 from tolariad.core.run.words import ConfigChanged, RunCompleted
 from tolariad.core.state import RunState

@@ -12,6 +12,7 @@ from msgspec import inspect
 
 from tolariad.core.base import Event
 from tolariad.core.reactions import TABLE
+from tolariad.core.state import FOLDS
 from tolariad.core.vocabulary import CONCERNS, EVENT_TYPES, defined_in
 
 _STAMP: Final = tuple(field.name for field in msgspec.structs.fields(Event))
@@ -25,6 +26,10 @@ of another version skips those that it does not know.
 The stamp: `wall` (nanoseconds since 1970, as read), `mono` (nanoseconds, CLOCK_MONOTONIC of the daemon's boot), `cause`
 (sequence number of the event that led to this one; absent if it came from outside), `root` (the first of that chain),
 `actor` (who ordered it: uid, pid, program, reason), `skippable` (never changes the state).
+
+"Folded into" names the slices of the state that the event changes. They are the fields of `RunState` in
+`tolariad/core/state.py`; each has its apply table in the `slice.py` of its concern. An event may also change the phase
+(`TRANSITIONS` in `tolariad/core/run/slice.py`).
 """
 
 
@@ -121,7 +126,7 @@ def events_page() -> str:
         for event in defined_in(module, Event):
             parts.append(f"### {event.__name__}\n")
             parts.append(f"{_prose(event)}\n")
-            parts += [f"{line}\n" for line in _origins(event)]
+            parts += [f"{line}\n" for line in _relations(event)]
             parts.append(_table(event))
             for field in fields_of(event):
                 values.update({one.__name__: one for one in _nested(field.type)})
@@ -131,12 +136,13 @@ def events_page() -> str:
     return "\n".join(parts)
 
 
-def _origins(event: type[Event]) -> list[str]:
-    """Return the order that the event accepts, and the rows of docs/reactions.md that record it."""
+def _relations(event: type[Event]) -> list[str]:
+    """Return the order that the event accepts, the rows of docs/reactions.md that record it, and who folds it."""
     orders = " or ".join(f"`{one}`" for one in event.accepts())
-    accepts = [f"It accepts the order {orders}."] if orders else []
     rows = ", ".join(f"`{row.kind.__name__}`" for row in TABLE if event in row.makes)
-    return accepts + ([f"Recorded after: {rows}."] if rows else [])
+    slices = ", ".join(f"`{name}`" for name, _ in FOLDS.get(event, ()))
+    lines = {"It accepts the order": orders, "Recorded after:": rows, "Folded into:": slices}
+    return [f"{says} {what}." for says, what in lines.items() if what]
 
 
 def _prose(kind: type) -> str:

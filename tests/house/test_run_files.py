@@ -24,6 +24,7 @@ ALLOWED: dict[str, str] = {
     "tolariad/processor_time.py": _SYSTEM,
     "tolariad/supervisor/ring.py": _SYSTEM,
     "tolariad/trainer/process/determinism.py": _SYSTEM,
+    "tolariad/lifelines.py::be_the_nicest_session": _SYSTEM,
     "tolariad/lifelines.py::offer_as_victim": _SYSTEM,
     "tolariad/trainer/health/stopwatch.py": _SYSTEM,
     "tolariad/trainer/pruning/watch.py::memory_in_use": _SYSTEM,

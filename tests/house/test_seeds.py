@@ -73,6 +73,11 @@ SOURCES = [
     "PruningMetadata",
     "StructuralPruningRequest",
     "StructuralAnalysisRequest",
+    # The subsystems that take part in pruning.
+    "Kasmina",
+    "Elesh",
+    "Emrakul",
+    "Urabrask",
     "SeedSlot",
     "Blueprint",
     "Strategy",

@@ -27,8 +27,11 @@ from tests.daemon.test_gap import STEP
 from tests.library.test_library import data
 from tests.trainer.tasks import tampering
 from tolariad import Tolaria
+from tolariad.core.checkpoints.words import CheckpointBegun, CheckpointCommitted
 from tolariad.core.health.quarantine_words import QuarantineAdded
 from tolariad.core.rates.words import LrGroupsRegistered
+from tolariad.core.rollback.words import RolledBack
+from tolariad.core.snapshots.words import SnapshotPromoted
 from tolariad.core.vocabulary import decode_event
 from tolariad.forensics.gap import gap_event
 from tolariad.trainer.health import memory
@@ -169,12 +172,18 @@ def test_damage_on_disk_and_in_memory(tmp_path):
     run_dir, sets = made(tmp_path / "run"), ["journal.segment_bytes=1000000", *FAST[:3]]
     daemon = DaemonProcess(run_dir, task="digits", epochs=100_000, sets=sets, trainer_command=None)
     step_beyond(daemon, 60)
+    # A ring that is not mapped yet has nothing to go back to.
+    assert within(60, lambda: of_type(run_dir, SnapshotPromoted))
     daemon.call("Pause")
     daemon.until(lambda status: status["phase"] == "paused", "the pause")
+    # One that is still written would be newer than what is damaged.
+    assert within(60, lambda: len(of_type(run_dir, CheckpointBegun)) == len(of_type(run_dir, CheckpointCommitted)))
     for path in newest_checkpoint(run_dir), *slots(daemon):
         flip(path)
-    daemon.call("Resume")
+    # In the pause: the first steps after it would bring a new snapshot and a new checkpoint, without damage.
     daemon.call("Rollback", tier="fast", reason="to what is damaged")
+    assert within(60, lambda: of_type(run_dir, RolledBack))
+    daemon.call("Resume")
     step_beyond(daemon, 10)
     daemon.kill()
     spoil_a_late_step(run_dir / "journal")
@@ -201,7 +210,7 @@ def spoil_a_late_step(journal: Path) -> None:
 
 def newest_checkpoint(run_dir: Path) -> Path:
     """The file of its weights."""
-    return max((run_dir / "checkpoints").glob("*/model-00000.safetensors"))
+    return run_dir / "checkpoints" / of_type(run_dir, CheckpointCommitted)[-1].id / "model-00000.safetensors"
 
 
 def slots(daemon: DaemonProcess) -> list[Path]:

@@ -15,9 +15,10 @@ from tests.extremes import built, extremes_of, members
 from tests.kernel.rig import step_report
 from tolariad.channel import ChannelError, DaemonEnd, Page
 from tolariad.channel.packets import REPORT_BYTES_MAX, Packets
+from tolariad.core.base import Refusal
 from tolariad.core.control import words as cv
 from tolariad.core.decide import decide
-from tolariad.core.decision import Accepted, Refusal
+from tolariad.core.decision import Accepted
 from tolariad.core.engine import Decided
 from tolariad.core.health import quarantine_words as qn
 from tolariad.core.inputs import CommandReceived, Now, ReportReceived

@@ -8,9 +8,9 @@ import time
 from journal.files import Files
 from tests.core.simulate import environment
 from tests.kernel.rig import SOON_S, Rig, events_on_disk, written
+from tolariad.core.base import Refusal
 from tolariad.core.checkpoints import words as ck
 from tolariad.core.control import words as cv
-from tolariad.core.decision import Refusal
 from tolariad.core.health import words as hv
 from tolariad.core.inputs import SignalReceived
 from tolariad.core.run import words as rv

@@ -9,9 +9,10 @@ import pytest
 
 from tests.core.simulate import environment
 from tests.kernel.rig import SOON_S, Rig
+from tolariad.core.base import Refusal
 from tolariad.core.checkpoints import words as ck
 from tolariad.core.control import words as cv
-from tolariad.core.decision import Accepted, Refusal
+from tolariad.core.decision import Accepted
 from tolariad.core.steps import script_words as sc
 from tolariad.core.trainer import words as tv
 from tolariad.kernel import script as script_module

@@ -10,18 +10,21 @@ import functools
 import time
 from pathlib import Path
 from typing import NamedTuple
+from unittest import mock
 
 import torch
+from msgspec.structs import replace
 from torch import nn
 from torch.nn import functional
 from torch.utils.data import DataLoader
 
 from tests.library.inside import ordered, state_of
-from tests.library.test_detection import events_of
+from tests.library.recorded import events_of
 from tests.library.test_library import CONFIG, data
 from tolariad import Tolaria
 from tolariad.core.control.words import Note
 from tolariad.core.inputs import AnalysisReply
+from tolariad.core.pruning import ask
 from tolariad.core.pruning import mask_words as mk
 from tolariad.core.pruning import words as pr
 from tolariad.core.pruning.budget import UnitKind
@@ -126,7 +129,8 @@ def found_by(mask):
         if earlier:
             remove(model, joined(earlier, model).gone)
         plan = plan_of(model, groups_of(model), dict(mask.chosen), example)
-    return pr.Analysis(
+    return pr.PruneAnalyzed(
+        cycle=0,
         decision=PruningDecision.GO,
         units=plan.units,
         plan=plan.text,
@@ -137,21 +141,28 @@ def found_by(mask):
 
 
 class Live(Trainer):
-    """The trainer of the run in this process."""
+    """The trainer of the run in this process. `more`: is called at the next boundary, which is then passed again."""
 
     newest: Live | None = None
 
     def __init__(self, *given, **more):
         super().__init__(*given, **more)
-        Live.newest = self
+        Live.newest, self.more = self, []
+
+    def _stop(self):
+        super()._stop()
+        while self.more:
+            self.more.pop(0)()
+            super()._stop()
 
 
 class Prunes:
     """A task that gives the orders of a plan, and after a rollback those after its target again.
 
-    An order that must wait, because the masks before it are still watched, is given again after the next step. `also`
-    is called after each step, after its order. `given`: so many orders were given before, by another trainer. `cycles`:
-    the numbers that the masks shall have, in their order.
+    The orders of one step may be a list: all of them act before the next update. An order that must wait, because the
+    masks before it are still watched, is given again after the next step. `also` is called after each step, after its
+    order. `given`: so many orders were given before, by another trainer. `cycles`: the numbers that the masks shall
+    have, in their order.
     """
 
     def __init__(self, plan=PLAN, also=lambda step: None, given=0, cycles=()):
@@ -170,9 +181,16 @@ class Prunes:
         if step <= self._last:
             self.due = [one for one in sorted(self.plan) if one >= step]
         self._last = step
-        if self.due and self.due[0] <= step and not self._is_rerunning and self.give(self.plan[self.due[0]]):
-            self.due.pop(0)
+        if self.due and self.due[0] <= step and not self._is_rerunning:
+            first, *others = orders_of(self.plan[self.due[0]])
+            if self.give(first):
+                self.due.pop(0)
+                Live.newest.more = [functools.partial(self._give_too, one) for one in others]
         self.also(step)
+
+    def _give_too(self, planned):
+        """Give an order after another one has acted, at the same boundary."""
+        assert self.give(planned)
 
     @property
     def _is_rerunning(self):
@@ -223,10 +241,11 @@ class Prunes:
             self.answer(why="it is not wanted")
         self.answer(found=found_by(mask))
 
-    def answer(self, **reply):
+    def answer(self, found=None, why=""):
         assert ordered(self.run, pr.PruneAnalyze())
         cycle = self.pruning.cycles
-        self.run._live._kernel.submit(AnalysisReply(cycle=cycle, **reply))
+        found = found and replace(found, cycle=cycle)
+        self.run._live._kernel.submit(AnalysisReply(cycle=cycle, found=found, why=why))
         until(lambda: self.pruning.open is None)
 
     def trip(self, cycle, action):
@@ -234,6 +253,11 @@ class Prunes:
         trip = Trip(threshold="memory_usage_threshold", limit=0.9, measured=0.95, action=action)
         step = Live.newest.stepper.position.step
         Live.newest._reporter.report(mk.PruneWatchReport(cycle=cycle, step=step, trips=(trip,), memory=0.95))
+
+
+def orders_of(planned):
+    """Return the orders of one step: one, or several in a list."""
+    return planned if isinstance(planned, list) else [planned]
 
 
 def until(what):
@@ -281,7 +305,9 @@ def train(run_dir: Path, task, *, model=None, epochs=EPOCHS, **options):
     model = network() if model is None else model
     task.run = made(run_dir, **options)
     loaders = DataLoader(data(), 12, shuffle=True), DataLoader(data(48), 24)
-    assert task.run.train(model, *loaders, epochs, task=task).phase == "completed"
+    # An analysis here is of the model as it is, whatever checkpoint it names. So no checkpoint is too old for it.
+    with mock.patch.object(ask, "_is_outdated", return_value=False):
+        assert task.run.train(model, *loaders, epochs, task=task).phase == "completed"
     return model
 
 

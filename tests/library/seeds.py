@@ -10,7 +10,7 @@ from torch import nn
 from torch.utils.data import DataLoader
 
 from tests.library.inside import ordered, state_of
-from tests.library.test_detection import events_of, of
+from tests.library.recorded import events_of, of
 from tests.library.test_library import CONFIG, data
 from tolariad import Tolaria
 from tolariad.core.seeds.stages import Stage

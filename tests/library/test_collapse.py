@@ -6,7 +6,7 @@ import pytest
 from torch import nn
 from torch.utils.data import DataLoader
 
-from tests.library.test_detection import events_of, of
+from tests.library.recorded import events_of, of
 from tests.library.test_library import CONFIG, STEPS_PER_EPOCH, bits, data, network
 from tolariad import Tolaria
 from tolariad.core.health.words import EmergencyRaised, InstabilityDetected

@@ -13,6 +13,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from journal import Reader
 from tests.library.inside import ordered, state_of
+from tests.library.recorded import Stop, dies_at, events_of, of, sound
 from tests.library.test_library import CONFIG, bits, data, network
 from tolariad import Tolaria, TrainingResult
 from tolariad.core.base import Event
@@ -22,7 +23,6 @@ from tolariad.core.health.words import InstabilityDetected
 from tolariad.core.rates.words import LrSet
 from tolariad.core.rollback.words import RolledBack
 from tolariad.core.steps.words import SkipReason, StepCompleted, StepSkipped
-from tolariad.core.vocabulary import decode_event
 from tolariad.forensics.why import why
 from tolariad.trainer import build
 from tolariad.trainer.checkpoints.restore import load
@@ -48,15 +48,6 @@ def train(run_dir, dataset, hook=None, *, model=None, **config) -> TrainingResul
     tolaria = Tolaria({"tolaria": {**CONFIG["tolaria"], **config}}, run_dir=run_dir)
     loader = DataLoader(dataset, batch_size=12, shuffle=True)
     return tolaria.train(network() if model is None else model, loader, None, EPOCHS, task=Hooks())
-
-
-def events_of(run_dir) -> list[Event]:
-    with Reader(run_dir / "journal") as reader:
-        return [decode_event(entry.event) for entry in reader]
-
-
-def of(events: list[Event], kind: type[Event]) -> list:
-    return [event for event in events if isinstance(event, kind)]
 
 
 @pytest.fixture(scope="module")
@@ -109,19 +100,13 @@ def test_the_journal_says_what_was_found_and_what_was_done(skipped):
 @pytest.mark.parametrize("at", [5, 12, 17])
 def test_a_run_that_dies_after_a_skip_resumes_to_the_bit(tmp_path, skipped, at):
     """After a death soon or long after the skip, the re-run skips the batch again."""
-
-    def hook(step):
-        if step == at and not (tmp_path / "raised").exists():
-            (tmp_path / "raised").touch()
-            raise InterruptedError
-
-    with pytest.raises(InterruptedError):
-        train(tmp_path / "run", poisoned(float("nan")), hook)
+    with pytest.raises(Stop):
+        train(tmp_path / "run", poisoned(float("nan")), dies_at(at))
     model = network()
-    train(tmp_path / "run", poisoned(float("nan")), hook, model=model)
+    train(tmp_path / "run", poisoned(float("nan")), model=model)
 
     assert bits(model) == skipped[0]
-    assert all(one.first_difference is None for one in of(events_of(tmp_path / "run"), RerunFinished))
+    sound(tmp_path / "run")
 
 
 def test_to_skip_a_batch_is_to_have_never_looked_at_it(tmp_path, skipped):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch.utils.data import DataLoader
 
 from tests.library.inside import ordered
-from tests.library.test_detection import events_of, of
+from tests.library.recorded import events_of, of
 from tests.library.test_library import CONFIG, EPOCHS, bits, data, network
 from tolariad import Tolaria
 from tolariad.core.health import words as hv

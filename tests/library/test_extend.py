@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from torch.utils.data import DataLoader
 
-from tests.library.test_detection import events_of, of
+from tests.library.recorded import events_of, of
 from tests.library.test_library import CONFIG, EPOCHS, STEPS_PER_EPOCH, bits, data, network
 from tolariad import Tolaria
 from tolariad.core.checkpoints.words import RerunFinished

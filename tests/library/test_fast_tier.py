@@ -7,7 +7,7 @@ import time
 import pytest
 
 from tests.library.inside import ordered, state_of
-from tests.library.test_detection import events_of, of
+from tests.library.recorded import events_of, of
 from tests.library.test_library import CONFIG, bits, network
 from tests.library.test_library import train as train_plainly
 from tolariad import Tolaria

@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader
 
 from tests.daemon.harness import within
 from tests.library.inside import state_of
-from tests.library.test_detection import events_of, of
+from tests.library.recorded import events_of, of
 from tests.library.test_library import CONFIG, bits, data, network
 from tolariad import Tolaria
 from tolariad.core.architecture import words as ar

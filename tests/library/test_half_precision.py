@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.library.test_detection import events_of, of, poisoned, train
+from tests.library.recorded import Stop, dies_at, events_of, of
+from tests.library.test_detection import poisoned, train
 from tests.library.test_library import bits, network
 from tolariad.core.checkpoints.words import RerunFinished
 from tolariad.core.health.words import InstabilityDetected
@@ -34,15 +35,9 @@ def test_nothing_of_a_batch_that_is_not_finite_stays_in_half_precision_either(tm
 def test_such_a_batch_is_skipped_again_by_a_re_run(tmp_path):
     """Equal bit for bit, including the loss scale: otherwise an update would differ."""
     whole, _, skips = sick(tmp_path / "whole")
-
-    def hook(step):
-        if step == skips[1].step and not (tmp_path / "raised").exists():
-            (tmp_path / "raised").touch()
-            raise InterruptedError
-
-    with pytest.raises(InterruptedError):
-        sick(tmp_path / "run", hook)
-    again, events, _ = sick(tmp_path / "run", hook)
+    with pytest.raises(Stop):
+        sick(tmp_path / "run", dies_at(skips[1].step))
+    again, events, _ = sick(tmp_path / "run")
     (rerun,) = of(events, RerunFinished)
 
     # Of one epoch or of two: the last checkpoint may still have been on its way to the disk.

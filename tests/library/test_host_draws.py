@@ -9,7 +9,8 @@ import pytest
 from torch.nn import functional
 from torch.utils.data import DataLoader
 
-from tests.library.test_detection import events_of, of, poisoned
+from tests.library.recorded import events_of, of
+from tests.library.test_detection import poisoned
 from tests.library.test_library import CONFIG, EPOCHS, bits, network
 from tolariad import Tolaria
 from tolariad.core.checkpoints.words import RerunFinished

@@ -14,6 +14,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from journal import Reader, Verdict, verify
+from tests.library.recorded import Stop, dies_at
 from tolariad import Tolaria, TrainingResult
 from tolariad.core.checkpoints.words import CheckpointCommitted, RerunFinished
 from tolariad.core.rollback.words import RolledBack
@@ -91,19 +92,10 @@ def test_a_run_is_trained_and_recorded_to_its_end(tmp_path):
 @pytest.mark.parametrize("at", [3, 11, 16, 23])
 def test_what_a_hook_raises_comes_to_the_caller_and_the_next_call_goes_on_to_the_bit(tmp_path, calm, at):
     """The death is recorded, the hook's exception is raised, and the end equals that of an undisturbed run."""
-
-    class Boom(Exception):
-        pass
-
-    def hook(step):
-        if step == at and not (tmp_path / "raised").exists():
-            (tmp_path / "raised").touch()
-            raise Boom
-
-    with pytest.raises(Boom):
-        train(tmp_path / "run", hook)
+    with pytest.raises(Stop):
+        train(tmp_path / "run", dies_at(at))
     model = network()
-    result = train(tmp_path / "run", hook, model=model)
+    result = train(tmp_path / "run", model=model)
 
     assert result.phase == "completed"
     assert bits(model) == calm

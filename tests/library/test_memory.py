@@ -10,7 +10,7 @@ from torch.utils.data import DataLoader
 
 from tests.daemon.harness import within
 from tests.library.inside import state_of
-from tests.library.test_detection import events_of, of
+from tests.library.recorded import events_of, of
 from tests.library.test_library import CONFIG, EPOCHS, bits, data, network
 from tests.library.test_library import calm as calm  # noqa: PLC0414 - a fixture
 from tolariad import Tolaria

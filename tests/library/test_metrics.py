@@ -11,7 +11,7 @@ import torch
 from torch.nn import functional
 from torch.utils.data import DataLoader
 
-from tests.library.test_detection import events_of, of
+from tests.library.recorded import events_of, of
 from tests.library.test_library import CONFIG, data, network
 from tolariad import Tolaria
 from tolariad.core.steps.words import EpochFinished, MetricsNamed, StepCompleted

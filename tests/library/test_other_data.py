@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, TensorDataset
 
-from tests.library.test_detection import events_of, of
+from tests.library.recorded import events_of, of
 from tests.library.test_library import CONFIG, EPOCHS, bits, data, network, train
 from tolariad import Tolaria
 from tolariad.core.run.words import DaemonStarted

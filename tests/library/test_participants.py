@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch.utils.data import DataLoader
 
-from tests.library.test_detection import events_of, of
+from tests.library.recorded import events_of, of
 from tests.library.test_fast_tier import SNAPSHOTS, Back
 from tests.library.test_library import CONFIG, EPOCHS, bits, data, network
 from tolariad import Tolaria

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from journal import Reader
-from tests.library.test_detection import events_of, of
+from tests.library.recorded import Stop, dies_at, events_of, of
 from tests.library.test_library import CONFIG, EPOCHS, STEPS_PER_EPOCH, bits, network, train
 from tolariad import Tolaria
 from tolariad.core.checkpoints.words import RerunFinished
@@ -37,21 +37,6 @@ def run(tmp_path):
     return _run
 
 
-class Boom(Exception):
-    pass
-
-
-def dies_at(step, folder):
-    """A hook that raises once."""
-
-    def hook(now):
-        if now == step and not (folder / "died").exists():
-            (folder / "died").touch()
-            raise Boom
-
-    return hook
-
-
 def rates(events):
     return {one.step: (one.lr, one.rates) for one in of(events, StepCompleted)}
 
@@ -60,8 +45,8 @@ def rates(events):
 def test_a_run_that_dies_goes_on_to_the_bit_under_every_policy(run, tmp_path, policy):
     """The recorder computes each step's rates from the journal, and finds those of the trainer."""
     calm, whole = run("calm", policy)
-    with pytest.raises(Boom):
-        run("hurt", policy, dies_at(13, tmp_path))
+    with pytest.raises(Stop):
+        run("hurt", policy, dies_at(13))
     resumed, events = run("hurt", policy)
 
     assert resumed == calm
@@ -83,8 +68,8 @@ def test_a_function_is_in_the_journal_with_its_hash_and_every_value(run):
 
 def test_another_source_is_refused_on_resume_with_key_and_hashes(run, tmp_path):
     """Unless the change is accepted, which is an event; the new values then stand in the journal."""
-    with pytest.raises(Boom):
-        run("run", "sched.py:f", dies_at(13, tmp_path))
+    with pytest.raises(Stop):
+        run("run", "sched.py:f", dies_at(13))
     before = events_of(tmp_path / "run")
     (tmp_path / "sched.py").write_text(SOURCE.replace("sqrt", "cos"))
     with pytest.raises(

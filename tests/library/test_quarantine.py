@@ -6,7 +6,7 @@ import pytest
 from torch.utils.data import DataLoader
 
 from tests.library.inside import ordered
-from tests.library.test_detection import events_of, of
+from tests.library.recorded import events_of, of
 from tests.library.test_library import CONFIG, EPOCHS, STEPS_PER_EPOCH, data, network
 from tolariad import Tolaria
 from tolariad.core.health import quarantine_words as qn

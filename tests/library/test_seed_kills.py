@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from tests.everyday.killed import Kill, Program
+from tests.library.recorded import events_of, of
 from tests.library.seed_kinds import KINDS, SPACED
 from tests.library.seeds import Gardener, line_of, pieces, train
-from tests.library.test_detection import events_of, of
 from tolariad.core.checkpoints import words as ck
 from tolariad.core.rates import words as lr
 from tolariad.core.rollback import words as rb

@@ -8,8 +8,8 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from tests.campaign.grown import BATCH, CONFIG, EPOCHS, network, samples
 from tests.library.inside import ordered, state_of
+from tests.library.recorded import Stop, dies_at, events_of, of
 from tests.library.seeds import IN_STEP, hashed_at_once, pieces
-from tests.library.test_detection import events_of, of
 from tolariad import Tolaria
 from tolariad.core.checkpoints import words as ck
 from tolariad.core.control.words import CommandRefused
@@ -22,10 +22,6 @@ from tolariad.trainer.checkpoints.capture import STATE_FILE
 
 STEPS = 4  # of an epoch
 PATIENT = {"rollback": {"fast_path_timeout_ms": 60_000, "full_path_timeout_s": 60.0}}
-
-
-class Stop(Exception):
-    """The exception that ends a trainer."""
 
 
 class Hooks:
@@ -80,13 +76,7 @@ def calm(tmp_path_factory):
 @pytest.mark.parametrize("at", range(2, 4 * EPOCHS, 5))
 def test_a_grown_run_that_died_decides_the_same_and_ends_with_the_same_bits(tmp_path, calm, at):
     """Its moves and the policy's state are repeated; no epoch is asked about twice."""
-
-    def die(step):
-        if step == at and not (tmp_path / "died").exists():
-            (tmp_path / "died").touch()
-            raise Stop
-
-    seldom = {"checkpoint_interval_epochs": 6}
+    die, seldom = dies_at(at), {"checkpoint_interval_epochs": 6}
     with pytest.raises(Stop):
         train(tmp_path / "run", Hooks(die), **seldom)
     events = train(tmp_path / "run", Hooks(die), **seldom)

@@ -7,8 +7,8 @@ import time
 import pytest
 
 from tests.library.inside import ordered, state_of
+from tests.library.recorded import events_of, of
 from tests.library.seeds import IN_STEP, PLAN, Gardener, Steadfast, hashed_at_once, line_of, pieces, train
-from tests.library.test_detection import events_of, of
 from tolariad.core.control.words import Checkpoint
 from tolariad.core.rates import words as lr
 from tolariad.core.rollback import words as rb

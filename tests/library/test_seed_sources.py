@@ -7,8 +7,8 @@ import logging
 import pytest
 from blake3 import blake3
 
+from tests.library.recorded import Stop, dies_at, events_of, of
 from tests.library.seeds import PLAN, QUICK, Gardener, given_in, train
-from tests.library.test_detection import events_of, of
 from tolariad.core.checkpoints import words as ck
 from tolariad.core.seeds import words as sd
 from tolariad.core.seeds.stages import Stage
@@ -23,10 +23,6 @@ class Mine(LowRank):
 """
 
 
-class Stop(Exception):
-    """The exception that ends a trainer."""
-
-
 @pytest.mark.parametrize("changes", [True, pytest.param(False, marks=pytest.mark.torture)])
 def test_a_start_with_another_file_of_a_blueprint_is_said(tmp_path, caplog, changes):
     """The run goes on, and the seed is what it was: the new file means the same. Without a change nothing is said."""
@@ -39,12 +35,8 @@ def test_a_start_with_another_file_of_a_blueprint_is_said(tmp_path, caplog, chan
     }
     plan = {2: sd.SeedGerminate(slot="a", blueprint="Mine"), 3: PLAN[3]}
 
-    def die(step):
-        if step == 5:
-            raise Stop
-
     with pytest.raises(Stop):
-        train(tmp_path / "run", Gardener(plan, die), **options)
+        train(tmp_path / "run", Gardener(plan, dies_at(5)), **options)
     if changes:
         file.write_text(f"{OWN}\n# The same with a remark.\n")
     caplog.clear()

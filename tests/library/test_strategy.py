@@ -8,11 +8,11 @@ from typing import ClassVar
 import pytest
 
 import tolariad.strategy
-from tests.library.test_detection import events_of, of
+from tests.library.recorded import Stop, dies_at, events_of, of, sound
 from tests.library.test_fast_tier import SNAPSHOTS, Back
 from tests.library.test_library import CONFIG, EPOCHS, STEPS_PER_EPOCH, bits, network, train
 from tolariad import Tolaria
-from tolariad.core.checkpoints.words import CheckpointCommitted, RerunFinished
+from tolariad.core.checkpoints.words import CheckpointCommitted
 from tolariad.core.control.words import CommandRefused
 from tolariad.core.health.budget_words import BudgetsMeasured
 from tolariad.core.rates import words as lv
@@ -144,26 +144,14 @@ def test_every_part_of_the_boundary_is_measured(calm):
 @pytest.mark.parametrize("at", [STEPS_PER_EPOCH, STEPS_PER_EPOCH + 1, STEPS_PER_EPOCH + 3, 2 * STEPS_PER_EPOCH])
 def test_a_run_that_dies_ends_with_the_bits_of_one_that_never_did(calm, tmp_path, at):
     """Orders and the strategy's state are repeated by the re-run; nobody is asked a second time."""
-
-    class Boom(Exception):
-        pass
-
-    def hook(_):
-        def raise_once(step):
-            if step == at and not (tmp_path / "raised").exists():
-                (tmp_path / "raised").touch()
-                raise Boom
-
-        return raise_once
-
     few = {"checkpoint_interval_epochs": 10}
-    with pytest.raises(Boom):
-        trained(tmp_path / "run", hook, **few)
-    found, events = trained(tmp_path / "run", hook, **few)
+    with pytest.raises(Stop):
+        trained(tmp_path / "run", lambda _: dies_at(at), **few)
+    found, _ = trained(tmp_path / "run", **few)
+    events = sound(tmp_path / "run")
 
     assert found == calm[0]
     assert acted(events) == acted(calm[1])
-    assert all(event.first_difference is None for event in of(events, RerunFinished))
     assert [event.epoch for event in of(events, st.StrategyAsked)] == list(range(1, EPOCHS))
 
 

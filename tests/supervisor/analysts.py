@@ -130,6 +130,15 @@ LIES = {
     "a doubt without a reason": of(decision=PruningDecision.CONDITIONAL_GO, units={}, scores={}),
     "no file": without_file,
 }
+
+
+def starves(connection, request, request_id):
+    """Get no core as an idle process; answer as an ordinary one."""
+    if option("--priority") == "idle":
+        hangs(connection, request, request_id)
+    connection.sendall(pruning.framed(pruning.write_answer(honest(request), request_id, "r")))
+
+
 ACTS = {
     "hangs": hangs,
     "hangs in C": lambda *_: ctypes.PyDLL(None).sleep(600),
@@ -151,11 +160,13 @@ def main():
     lifelines.become_helper(int(option("--parent-pid")), int(option("--socket-fd")))
     with socket.socket(fileno=int(option("--socket-fd"))) as connection, connection.makefile("rb") as stream:
         request, request_id = pruning.read_request(stream.read(pruning.length_of(stream.read(pruning.LENGTH_BYTES))))
-        if name in ACTS:
+        if name == "starves":
+            starves(connection, request, request_id)
+        elif name in ACTS:
             ACTS[name](connection, request, request_id)
-            return
-        answer = LIES.get(name, honest)(request)
-        connection.sendall(pruning.framed(pruning.write_answer(answer, request_id, "r")))
+        else:
+            answer = LIES.get(name, honest)(request)
+            connection.sendall(pruning.framed(pruning.write_answer(answer, request_id, "r")))
 
 
 if __name__ == "__main__":

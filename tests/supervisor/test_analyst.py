@@ -13,7 +13,7 @@ import pytest
 
 from tests.supervisor.analysts import ACTS
 from tests.supervisor.strategists import becomes
-from tolariad.core.checkpoints.words import CheckpointRef
+from tolariad.core.pruning.analysis import AnalysisRequest
 from tolariad.core.pruning.phase import PruningPhase
 from tolariad.core.pruning.verdict import PruningDecision
 from tolariad.core.pruning.words import AnalyzeCheckpoint, CancelAnalysis
@@ -70,9 +70,10 @@ class Run:
             await becomes(lambda: not self.processes())
 
     def effect(self, cycle=4, limit_s=60.0):
-        return AnalyzeCheckpoint(
+        request = AnalysisRequest(
             cycle=cycle,
-            checkpoint=CheckpointRef(id="c000003", step=46, epoch=2, batch=0, manifest="ab" * 32),
+            checkpoint="c000003",
+            manifest="ab" * 32,
             epoch=2,
             phase=PruningPhase.ACTIVE_PRUNING,
             share=0.05,
@@ -80,9 +81,9 @@ class Run:
             pruned=2,
             masked={"conv": (8, 9)},
             avoid={"conv": (50,)},
-            importance=f"importance/p{cycle:06d}.safetensors",
-            limit_s=limit_s,
+            output=f"importance/p{cycle:06d}.safetensors",
         )
+        return AnalyzeCheckpoint(request=request, limit_s=limit_s)
 
     def processes(self) -> list[int]:
         """Those of this run, and their children, by the command line that they inherited."""
@@ -137,6 +138,16 @@ async def test_every_fault_is_one_reply_with_its_reason(run, fault):
     assert (reply.cycle, reply.found) == (4, None)
     assert WHY[fault] in reply.why
     assert not list(run.folder.glob("importance/*"))
+
+
+async def test_an_idle_analysis_without_a_core_becomes_an_ordinary_one(run):
+    """After half of its time, so that a run on all cores is analysed too; both within the one limit."""
+    async with run.analyst("starves") as analyst:
+        analyst.obey(run.effect(limit_s=8.0))
+        reply = await run.reply()
+
+    assert (reply.cycle, reply.why) == (4, "")
+    assert reply.found.decision is PruningDecision.GO
 
 
 async def test_a_command_that_cannot_be_started_is_a_reply_too(run):

@@ -12,9 +12,9 @@ import pytest
 
 from tests.supervisor import liars
 from tests.supervisor.strategists import ANSWER_S, LIARS, QUICK, ask, asked, becomes, count_of, runs, strategies_of
+from tolariad.core.strategy.words import Vote
 from tolariad.leyline import CommandType
 from tolariad.strategy import write_state
-from tolariad.supervisor.strategist import VoteKind
 from tolariad.supervisor.strategy_process import StrategyLimits
 
 # -- a strategy that works ---------------------------------------------------------------------------------------------
@@ -59,7 +59,7 @@ async def test_a_strategy_without_a_state_is_asked_too():
         strategist.restore(b"")
 
         assert (await ask(strategist, 2)).fallback == answer.fallback == ""
-        assert (await strategist.vote(answer.state, 1.0)).kind is VoteKind.AGREED
+        assert (await strategist.vote(answer.state, 1.0)).vote is Vote.AGREED
 
 
 async def test_the_process_does_not_import_torch():
@@ -191,7 +191,7 @@ async def test_a_strategy_that_cannot_start_is_said_and_tried_again_later(name, 
 
     assert why in answer.fallback
     assert answer.seconds < 10.0
-    assert again.kind is VoteKind.ABSTAINED
+    assert again.vote is Vote.ABSTAINED
 
 
 async def test_a_program_that_is_not_there_is_a_reason():

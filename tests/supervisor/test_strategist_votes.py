@@ -10,9 +10,10 @@ from pathlib import Path
 
 from tests.strategy.packets import packet, seed
 from tests.supervisor.strategists import LIARS, QUICK, Log, ask, asked, becomes, count_of, runs, strategies_of
+from tolariad.core.strategy.words import Vote
 from tolariad.strategy import DefaultStrategy, write_state
 from tolariad.supervisor.peer_process import Allowance
-from tolariad.supervisor.strategist import Strategist, VoteKind
+from tolariad.supervisor.strategist import Strategist
 from tolariad.supervisor.strategy_process import StrategySetup
 
 # -- votes -------------------------------------------------------------------------------------------------------------
@@ -26,8 +27,8 @@ async def test_a_strategy_votes_on_a_rollback():
         far = await strategist.vote(write_state({"count": 101}), 5.0)
         assert (await ask(strategist, 1)).fallback == ""
 
-    assert near.kind is VoteKind.AGREED
-    assert far.kind is VoteKind.REFUSED
+    assert near.vote is Vote.AGREED
+    assert far.vote is Vote.REFUSED
     assert "ValueError: that is too far" in far.why
 
 
@@ -40,7 +41,7 @@ async def test_a_vote_that_hangs_is_no_vote():
         await runs(strategist)
         after = await ask(strategist, 2)
 
-    assert vote.kind is VoteKind.ABSTAINED
+    assert vote.vote is Vote.ABSTAINED
     assert "did not vote within 0.2 s" in vote.why
     assert count_of(after) == 2
 
@@ -56,7 +57,7 @@ async def test_a_vote_beside_an_open_question_abstains_and_disturbs_nothing():
 
         assert not pending.done()
         assert "did not answer" in (await pending).fallback
-    assert vote.kind is VoteKind.ABSTAINED
+    assert vote.vote is Vote.ABSTAINED
 
 
 # -- output ------------------------------------------------------------------------------------------------------------
@@ -136,7 +137,7 @@ async def test_the_default_policy_answers_in_this_process():
     assert (repeated.commands, repeated.state) == (answers[3].commands, answers[3].state)
     assert anew.commands == ()
     assert all(one.seconds < 0.2 for one in answers)
-    assert (vote.kind, refused.kind) == (VoteKind.AGREED, VoteKind.REFUSED)
+    assert (vote.vote, refused.vote) == (Vote.AGREED, Vote.REFUSED)
 
 
 async def test_a_defect_of_the_default_policy_is_a_reason_too():

@@ -15,6 +15,7 @@ import msgspec
 import pytest
 
 from tests.campaign.forks import Forked, shared_template
+from tests.in_memory import tmp_path
 from tolariad.channel import Reports, TrainerEnd, channel_pair
 from tolariad.core.checkpoints import words as ck
 from tolariad.core.control import words as control
@@ -31,6 +32,8 @@ from tolariad.trainer.loop import Trainer
 from tolariad.trainer.process import light_start
 from tolariad.trainer.setup import Setup
 
+# Of this folder's tests.
+__all__ = ["tmp_path"]
 light_start.install()  # as the trainer's process does, and as much sooner are these tests there
 ROOT = Path(__file__).resolve().parents[2]
 

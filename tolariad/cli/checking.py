@@ -15,9 +15,11 @@ import msgspec
 
 from tolariad.cli import output, trials
 from tolariad.cli.errors import CommandError
-from tolariad.config import schema
+from tolariad.config import require_extras, schema
 from tolariad.core.exits import EXIT_CONFIG
+from tolariad.core.pruning.notes import prune_notes
 from tolariad.core.settings.model import Settings
+from tolariad.core.settings.reading import ConfigError
 from tolariad.core.settings.rules import rate_notes, resolved_json, without_effect
 from tolariad.core.settings.strategies import DEFAULT, NONE
 from tolariad.core.steps.ask import SHORT_STEP_NS
@@ -59,6 +61,10 @@ def check(
     if config is None and task is None:
         raise click.UsageError("give a configuration, or --task")
     settings = trials.settings_of(config, task, sets)
+    try:
+        require_extras(settings)
+    except ConfigError as error:
+        raise CommandError(EXIT_CONFIG, str(error), hint="docs/pruning.md says what it needs", name="Config") from error
     resolved = resolved_json(settings)
     costs = _costs(resolved)
     journal = durable(settings.journal.sync, costs["step_ms"], costs["journal_gb_day"])
@@ -73,9 +79,11 @@ def check(
         output.put(line)
     for line in _slot_lines(costs.get("slots", [])):
         output.put(line)
+    for line in _prune_lines(costs.get("pruning")):
+        output.put(line, indent=15)
     if strategy:
         output.put(_strategy_line(settings, strategy))
-    for note in rate_notes(settings):
+    for note in (*rate_notes(settings), *prune_notes(settings)):
         output.note(note)
     if not verbose:
         output.note("--verbose prints the resolved configuration too")
@@ -138,8 +146,7 @@ def _plan_lines(settings: Settings, costs: dict[str, Any]) -> list[str]:
         batches += f", {settings.accumulate} of them a step"
     groups = costs["groups"]
     rates = [f"{safe(one['name'])}: {_rates(one)}" for one in groups] if len(groups) > 1 else [_rates(groups[0])]
-    if len(rates) > _GROUPS_MAX:
-        rates[_GROUPS_MAX:] = [f"and {len(rates) - _GROUPS_MAX} more; --json has them all"]
+    rates = _first(rates)
     return [
         f"task           {safe(str(settings.task))}, {output.counted(settings.epochs, 'epoch')}, {batches}",
         f"rates          {rates[0]}",
@@ -195,10 +202,45 @@ def _slot_lines(slots: list[dict[str, Any]]) -> Iterator[str]:
         else f"{safe(one['name'])}: the model never calls the module at this place, so nothing can grow; choose another"
         for one in slots
     ]
-    if len(each) > _GROUPS_MAX:
-        each[_GROUPS_MAX:] = [f"and {len(each) - _GROUPS_MAX} more; --json has them all"]
+    each = _first(each)
     for head, line in zip(("slots", *("" for _ in each)), each, strict=False):
         yield f"{head:15}{line}"
+
+
+def _prune_lines(found: Mapping[str, Any] | None) -> Iterator[str]:
+    """Yield what can be pruned, and the first modules that cannot, each with the reason."""
+    if found is None:
+        return
+    if found["why"]:
+        yield f"pruning        {output.painted('impossible', 'yellow')}: {safe(found['why'])}"
+        return
+    if found["total"]:
+        layers = _in_layers(found["channels"], "channel", found["layers"])
+        heads = f" and {_in_layers(found['heads'], 'head', found['attentions'])}" if found["heads"] else ""
+        yield f"pruning        {layers}{heads} can be masked; {_of_first_cycle(found['first'])}"
+    else:
+        yield f"pruning        {output.painted('nothing', 'yellow')} in this model can be masked"
+    refused = [f"refused: {safe(one['name'])}: {safe(one['why'])}" for one in found["refused"]]
+    fixed = [f"masked only: {safe(one['name'])}: {safe(one['why'])}" for one in found["masked_only"]]
+    for line in _first([*fixed, *refused]):
+        yield f"{'':15}{line}"
+
+
+def _of_first_cycle(channels: int) -> str:
+    if channels:
+        return f"the first cycle masks {output.counted(channels, 'channel')} at most"
+    floors = "no layer may lose one (prune.min_channels, min_heads, min_layer_share)"
+    return f"the first cycle masks none: its share (prune.budgets) is less than a unit, or {floors}"
+
+
+def _in_layers(count: int, unit: str, layers: int) -> str:
+    return f"{output.counted(count, unit)} in {output.counted(layers, 'layer')}"
+
+
+def _first(lines: list[str]) -> list[str]:
+    """Return the first lines, and how many more there are."""
+    left = len(lines) - _GROUPS_MAX
+    return [*lines[:_GROUPS_MAX], f"and {left} more; --json has them all"] if left > 0 else lines
 
 
 def _trainable(costs: dict[str, Any]) -> str:

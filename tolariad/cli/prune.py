@@ -39,7 +39,7 @@ def status(target: runs.Target, *, as_json: bool = False) -> int:
         output.put_json(table)
         return Exit.DONE
     for line in _lines(table):
-        output.put(safe(line))
+        output.put(safe(line), indent=9)
     return Exit.DONE
 
 
@@ -50,14 +50,14 @@ def _folded(journal: Path) -> PruneTable:
 
 
 def _lines(table: Mapping[str, Any]) -> Iterator[str]:
-    why = f": {table['why']}" if table["why"] else ""
-    yield f"phase    {table['phase']} after epoch {table['epoch']}{why}"
+    yield f"phase    {table['phase']} after epoch {table['epoch']}{_why(table)}"
     limits = f"a cycle may prune {table['budget']:.0%}, all of them {table['cap']:.0%}"
     yield f"share    {table['share']:.2%} pruned; {limits}"
     if table["total"] is not None:
         yield f"channels {table['total']}: {table['masked']} masked, {table['removed']} removed"
     rejected = f", {counted(table['rejected'], 'set')} of masks rejected" if table["rejected"] else ""
-    failed = f", {table['failures']} failed in a row" if table["failures"] else ""
+    in_a_row = " in a row" if table["failures"] > 1 else ""
+    failed = f", {table['failures']} failed{in_a_row}" if table["failures"] else ""
     open_ = f", cycle {table['analyzing']} is being analysed" if table["analyzing"] is not None else ""
     yield f"cycles   {table['cycles']}{open_}{failed}{rejected}"
     if (found := table["found"]) is not None:
@@ -69,13 +69,21 @@ def _lines(table: Mapping[str, Any]) -> Iterator[str]:
         yield f"watched  cycle {window['cycle']} until step {window['until_step']}; before it is {window['checkpoint']}"
 
 
+def _why(table: Mapping[str, Any]) -> str:
+    """Return why nothing is masked in this phase, as the end of a sentence."""
+    if table["phase"] == "VALIDATION_ONLY" and table["active_after"] is not None:
+        return f": nothing is masked up to epoch {table['active_after']} (pruning_phase_transition_epoch)"
+    return f": {table['why']}" if table["why"] else ""
+
+
 def _found(found: Mapping[str, Any]) -> Iterator[str]:
     figures = "".join(f", {name} {found[name]:.2f}" for name in ("correlation", "stability") if found[name] is not None)
     what = f"{counted(found['channels'], 'channel')} of {found['checkpoint']} (epoch {found['epoch']}){figures}"
     yield f"analysis cycle {found['cycle']}: {found['decision']}, {what}"
     for reason in found["reasons"]:
         yield f"         {reason}"
-    if not found["applicable"] and found["why"]:
+    # The reasons of a NO_GO are above.
+    if not found["applicable"] and found["why"] and found["decision"] != "NO_GO":
         yield f"         not to be applied: {found['why']}"
 
 

@@ -83,6 +83,7 @@ def _facts(status: Status) -> Iterator[str]:
         "strategy": status.get("strategy") and _strategy(status["strategy"]),
         "progress": _progress(status),
         "seeds": status.get("seeds") and _seeds(status["seeds"]),
+        "pruning": status.get("pruning") and _pruning(status["pruning"]),
         "loss": _has(status, "loss")
         and f"{number(status['loss'], status['loss_state'])}  (lr {number(status['lr'])}, {_norm(status)})",
         "metrics": ", ".join(
@@ -279,6 +280,23 @@ def _seeds(seeds: list[Status]) -> str:
         for one in seeds
     )
     return listed(each)
+
+
+def _pruning(told: Status) -> str:
+    """Return the phase, what is masked and removed, and what is under way or failed."""
+    shown = [told["phase"] + (f" ({safe(told['why'])})" if told["why"] else "")]
+    if told["total"] is not None:
+        shown.append(f"{told['masked']} of {counted(told['total'], 'channel')} masked, {told['removed']} removed")
+    if told["analyzing"] is not None:
+        shown.append(f"cycle {told['analyzing']} is being analysed")
+    elif (window := told["window"]) is not None:
+        shown.append(f"the masks of cycle {window['cycle']} are watched until step {window['until_step']}")
+    elif told["failures"] and told["why"] is None:
+        failed = counted(told["failures"], "cycle") + (" in a row" if told["failures"] > 1 else "")
+        shown.append(painted(f"{failed} failed", "yellow") + f": {safe(str(told['why_failed']))}")
+    elif not told["cycles"]:
+        shown.append("no checkpoint was analysed yet")
+    return ", ".join(shown)
 
 
 def _trainer(trainer: Status) -> str:

@@ -25,8 +25,8 @@ from tolariad.control.pruning import PruneTable
 from tolariad.control.status import RunStatus
 from tolariad.control.tables import BudgetTable, RateTable, SeedTable
 from tolariad.control.wire import INTERFACE, SERVICE, Call, own_error, read_parameters, service_error
-from tolariad.core.base import Actor, Event, Seconds, Seq
-from tolariad.core.decision import Answer, Refusal
+from tolariad.core.base import Actor, Event, Refusal, Seconds, Seq
+from tolariad.core.decision import Answer
 from tolariad.core.vocabulary import AnyCommand
 
 _HERE: Final = Path(__file__).parent

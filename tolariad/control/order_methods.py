@@ -16,7 +16,8 @@ import msgspec
 
 from tolariad.control.outcome import Outcome, OutcomeState
 from tolariad.control.pruning import PruneTable
-from tolariad.control.status import NumberState, RunStatus, SaidStatus, Server, TroubleStatus
+from tolariad.control.said_status import SaidStatus, TroubleStatus
+from tolariad.control.status import NumberState, RunStatus, Server
 from tolariad.control.tables import BudgetTable, RateTable, SeedTable
 from tolariad.control.wire import INTERFACE, Call, read_parameters, service_error
 from tolariad.core.base import Batch, Epoch

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from tolariad.core.base import Refusal
 from tolariad.core.plain import finite
 from tolariad.core.pruning import ask
 from tolariad.core.pruning.schedule import budget_at, cap_at
@@ -65,8 +66,26 @@ class PruneWindow(msgspec.Struct, frozen=True, kw_only=True):
     accuracy_before: float | None
 
 
+class PruneSummary(msgspec.Struct, frozen=True, kw_only=True):
+    """Pruning in the status of a run; fields as in PruneTable. `why`: the reason of DISABLED.
+
+    `failures`: failed cycles in a row, `why_failed`: why the last one failed.
+    """
+
+    phase: str
+    why: str | None
+    cycles: int
+    analyzing: int | None
+    total: int | None
+    masked: int
+    removed: int
+    failures: int
+    why_failed: str | None
+    window: PruneWindow | None
+
+
 class PruneTable(msgspec.Struct, frozen=True, kw_only=True):
-    """Pruning as of the last event. `why`: the reason of DISABLED.
+    """Pruning as of the last event. `why`: the reason of DISABLED. `active_after`: the last epoch of VALIDATION_ONLY.
 
     `share` of the channels before any pruning (`total`, absent until an analysis counted them) are masked or removed.
     `budget`, `cap`: of one cycle, and of all together, in this epoch. `analyzing`: the cycle that is open. `failures`:
@@ -91,6 +110,7 @@ class PruneTable(msgspec.Struct, frozen=True, kw_only=True):
     found: PruneFound | None
     masks: tuple[PruneMasks, ...]
     window: PruneWindow | None
+    active_after: int | None = None
 
 
 def prune_table(state: RunState) -> PruneTable:
@@ -115,12 +135,32 @@ def prune_table(state: RunState) -> PruneTable:
         found=_found(state, pruning.found) if pruning.found is not None else None,
         masks=tuple(map(_masks, pruning.sets)),
         window=_window(pruning),
+        active_after=plan.transition_epoch if plan is not None else None,
+    )
+
+
+def prune_summary(state: RunState) -> PruneSummary | None:
+    """Return pruning for the run's status; None if the run does not prune and no channel is masked or removed."""
+    pruning = state.pruning
+    if state.run.policy.prune is None and not pruning.pruned:
+        return None
+    return PruneSummary(
+        phase=ask.phase_of(state).name,
+        why=ask.why_disabled(state) or None,
+        cycles=pruning.cycles,
+        analyzing=pruning.open.cycle if pruning.open is not None else None,
+        total=pruning.total or None,
+        masked=sum(one.channels for one in pruning.sets),
+        removed=pruning.removed_channels,
+        failures=pruning.failures,
+        why_failed=pruning.why_failed or None,
+        window=_window(pruning),
     )
 
 
 def _found(state: RunState, found: Found) -> PruneFound:
     ordered = ask.masks(state)
-    refused = ordered.why if isinstance(ordered, ask.NotPruned) else None
+    refused = ordered.why if isinstance(ordered, Refusal) else None
     return PruneFound(
         cycle=found.cycle,
         checkpoint=found.checkpoint,

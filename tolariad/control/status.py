@@ -5,10 +5,12 @@ Promises: a pure function. The fields are the same over the socket, with `--json
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 
+from tolariad.control.pruning import PruneSummary, prune_summary
+from tolariad.control.said_status import SaidStatus, TroubleStatus, said_status, trouble_status
 from tolariad.control.strategy_status import StrategyStatus, strategy_status
 from tolariad.control.tables import SeedStatus, growing
 from tolariad.core.checkpoints.catalogue_slice import none_left
@@ -16,8 +18,6 @@ from tolariad.core.plain import finite, number_state, rfc3339
 from tolariad.core.run import limit_ask as limits
 from tolariad.core.run.slice import TERMINAL, TRAINING, Phase
 from tolariad.core.run.words import FailureKind
-from tolariad.core.said import SaidEntry
-from tolariad.core.sentences import sentence
 from tolariad.core.state import RunState
 from tolariad.core.steps.slice import speed_steps_s
 
@@ -116,34 +116,6 @@ class EmergencyStatus(msgspec.Struct, frozen=True, kw_only=True):
     why: str
 
 
-class SaidStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """A notable action of the run, recorded as event `seq`, as a sentence.
-
-    `number` counts all actions from 1; `start` is the start of the daemon that it is from.
-    """
-
-    number: int
-    start: int
-    seq: int
-    time: str
-    event: str
-    text: str
-
-
-class TroubleStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """Troubles of one kind, named by their type of event: how many there were, and the last one as a sentence.
-
-    `why`: the topic of `tolaria why RUN` that tells more.
-    """
-
-    event: str
-    count: int
-    seq: int
-    time: str
-    text: str
-    why: str
-
-
 class RunStatus(msgspec.Struct, frozen=True, kw_only=True):
     """The reply of `Status`, and the output of `tolaria status --json`.
 
@@ -205,6 +177,7 @@ class RunStatus(msgspec.Struct, frozen=True, kw_only=True):
     served_by: Server | None = None
     step_metrics: dict[str, float | None] = {}
     seeds: tuple[SeedStatus, ...] = ()
+    pruning: PruneSummary | None = None
 
 
 def run_status(state: RunState, directory: str, facts: LiveFacts) -> RunStatus:
@@ -257,60 +230,18 @@ def run_status(state: RunState, directory: str, facts: LiveFacts) -> RunStatus:
         memory=_memory(state, facts),
         strategy=strategy_status(state, facts.mono_ns),
         disk_low=state.disk.words if state.disk.low is not None else None,
-        said=tuple(_said(one) for one in state.said.latest),
-        troubles=_troubles(state),
+        said=said_status(state),
+        troubles=trouble_status(state),
         served_by=facts.served_by,
         step_metrics={name: finite(value) for name, value in progress.step_metrics.items()},
         seeds=growing(state),
+        pruning=prune_summary(state),
     )
 
 
 def _number(name: str, value: float | None) -> dict[str, Any]:
     """Return the two fields of a number that may not be finite."""
     return {name: finite(value), f"{name}_state": number_state(value)}
-
-
-def _said(line: SaidEntry) -> SaidStatus:
-    event = line.event
-    return SaidStatus(
-        number=line.number,
-        start=line.start,
-        seq=line.seq,
-        time=rfc3339(event.wall),
-        event=type(event).__name__,
-        text=sentence(event),
-    )
-
-
-# Topics of `tolaria why` for the kinds of trouble; any other kind is explained by its last event.
-_TOPICS: Final = {
-    "StepSkipped": "skip",
-    "InstabilityDetected": "spike",
-    "RolledBack": "rollback",
-    "RollbackAborted": "rollback",
-    "LrViolationDetected": "violation",
-    "ConservativeModeEntered": "conservative",
-    "RunFrozen": "freeze",
-    "TrainerDied": "death",
-    "CheckpointRejected": "rejected",
-    "RerunFinished": "rerun",
-}
-
-
-def _troubles(state: RunState) -> tuple[TroubleStatus, ...]:
-    """Return the kinds of trouble in the order in which they occurred last."""
-    found = sorted(state.said.troubles.items(), key=lambda one: one[1].last.seq)
-    return tuple(
-        TroubleStatus(
-            event=name,
-            count=kind.count,
-            seq=kind.last.seq,
-            time=rfc3339(kind.last.event.wall),
-            text=sentence(kind.last.event),
-            why=_TOPICS.get(name, f"seq:{kind.last.seq}"),
-        )
-        for name, kind in found
-    )
 
 
 def _ordered(state: RunState) -> str | None:

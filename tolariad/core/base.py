@@ -58,7 +58,20 @@ def _shared(kind: type[msgspec.Struct], source: type[msgspec.Struct]) -> tuple[s
     return tuple(name for name in kind.__struct_fields__ if name in source.__struct_fields__)
 
 
-class Event(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="type"):
+class Copying(msgspec.Struct, frozen=True, kw_only=True):
+    """Base of the Structs that can be made from others with fields of the same names."""
+
+    @classmethod
+    def of(cls, *sources: msgspec.Struct, **more: Any) -> Self:
+        """Return the Struct with the values of `sources` in fields of the same names, and `more`; the last one wins.
+
+        Raises TypeError if a field without a default is in none of them.
+        """
+        values = {name: getattr(source, name) for source in sources for name in _shared(cls, type(source))}
+        return cls(**{**values, **more})
+
+
+class Event(Copying, frozen=True, kw_only=True, omit_defaults=True, tag_field="type"):
     """The stamp of an event. `decide` sets only `cause` and `root`; the kernel fills in the rest before the commit.
 
     `cause` is the sequence number of the event that led to this one (0: it came from outside). `root` is the first of
@@ -79,14 +92,6 @@ class Event(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_f
     actor: Actor | None = None
 
     @classmethod
-    def of(cls, source: msgspec.Struct, **more: Any) -> Self:
-        """Return the event with the values of `source` in fields of the same names, and `more`.
-
-        Raises TypeError if a field without a default is in neither.
-        """
-        return cls(**{**{name: getattr(source, name) for name in _shared(cls, type(source))}, **more})
-
-    @classmethod
     def accepts(cls) -> tuple[str, ...]:
         """Return the names of the orders that an event of this type accepts."""
         return (cls.ORDER,) if cls.ORDER else ()
@@ -101,7 +106,18 @@ class Event(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_f
         return self if at is None else replace(self, cause=at.seq, root=at.root)
 
 
-class Message(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="type"):
+class Refusal(msgspec.Struct, frozen=True):
+    """The order changes nothing. `error` is its name in the control interface (interface section 5).
+
+    The rule of an order leaves out `phase`, the run's phase.
+    """
+
+    error: str
+    why: str
+    phase: str = ""
+
+
+class Message(Copying, frozen=True, kw_only=True, omit_defaults=True, tag_field="type"):
     """Commands, effects and reports: they cross a channel or a socket, and are never journaled themselves."""
 
 

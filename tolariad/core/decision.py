@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from tolariad.core.base import Effect, Event, Seq
+from tolariad.core.base import Effect, Event, Refusal, Seq
 
 
 class Accepted(msgspec.Struct, frozen=True):
@@ -14,17 +14,6 @@ class Accepted(msgspec.Struct, frozen=True):
     """
 
     seq: Seq = 0
-
-
-class Refusal(msgspec.Struct, frozen=True):
-    """The order changes nothing. `error` is its name in the control interface (interface section 5).
-
-    The rule of an order leaves out `phase`, the run's phase.
-    """
-
-    error: str
-    why: str
-    phase: str = ""
 
 
 Answer = Accepted | Refusal

@@ -13,7 +13,7 @@ import msgspec
 
 from tolariad.core.base import Actor, Event, Nanoseconds, Seconds
 from tolariad.core.health.budget_words import Tally
-from tolariad.core.pruning.words import Analysis
+from tolariad.core.pruning.words import PruneAnalyzed
 from tolariad.core.run.words import ConfigChanged
 from tolariad.core.strategy import words as strategy
 from tolariad.core.trainer.words import DeathReason, SchedulingRecorded, TrainerDied, TrainerEnded
@@ -209,7 +209,7 @@ class AnalysisReply(Input, frozen=True, kw_only=True):
     """The end of the analysis of this cycle: what it found, or why there is nothing, as a clause."""
 
     cycle: int
-    found: Analysis | None = None
+    found: PruneAnalyzed | None = None
     why: str = ""
 
 

@@ -21,7 +21,11 @@ _DECIDED: Final = {
 
 
 def _begun(e: pr.PruneCycleBegun) -> str:
-    what = "to see what could be pruned" if e.phase is PruningPhase.VALIDATION_ONLY else f"to prune up to {e.share:.3g}"
+    what = (
+        "to see what could be pruned"
+        if e.phase is PruningPhase.VALIDATION_ONLY
+        else f"to prune up to {e.share:.3g} of the channels"
+    )
     return f"Cycle {e.cycle} of pruning began with checkpoint {e.checkpoint} of step {e.step}, {what}."
 
 

@@ -381,8 +381,9 @@ TABLE: Final[tuple[Row[RunState], ...]] = (
     on(rb.RollbackPrepared, budget_rules.exceeded, makes=(bv.BudgetExceeded,)),
     on(
         rb.RolledBack,
-        *(strategy_rules.overtaken, budget_rules.exceeded, seed_rules.follow, window_rules.release_left),
-        makes=(gv.StrategyTimedOut, bv.BudgetExceeded, sd.SeedMoveOrdered, mk.MasksReleaseOrdered),
+        *(strategy_rules.overtaken, budget_rules.exceeded, seed_rules.follow),
+        *(prune_rules.leave, window_rules.release_left),
+        makes=(gv.StrategyTimedOut, bv.BudgetExceeded, sd.SeedMoveOrdered, mk.MasksAborted, mk.MasksReleaseOrdered),
     ),
     *HEALTH,
     *STRATEGY,

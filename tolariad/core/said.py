@@ -21,6 +21,8 @@ from tolariad.core.detection.rules import Finding
 from tolariad.core.health import quarantine_words as qn
 from tolariad.core.health import words as hv
 from tolariad.core.phrases import last_line
+from tolariad.core.pruning import mask_words as mk
+from tolariad.core.pruning import words as pr
 from tolariad.core.rates import hyper_words as hp
 from tolariad.core.rates import words as lr
 from tolariad.core.rollback import words as rb
@@ -72,6 +74,16 @@ SaidEvent: TypeAlias = (
     | gv.StrategyVoted
     | gv.BreakerSet
     | hp.HyperparametersOrdered
+    | pr.PruneCycleFailed
+    | pr.PruneBreakerOpened
+    | mk.MasksApplied
+    | mk.MasksAborted
+    | mk.MaskSetPassed
+    | mk.MaskSetRejected
+    | mk.MasksReleased
+    | mk.MasksReleaseAborted
+    | mk.ModelCompacted
+    | mk.CompactionAborted
 )
 # Reported, but no trouble: orders, and the ends of troubles.
 _NO_TROUBLE: Final = (
@@ -85,6 +97,10 @@ _NO_TROUBLE: Final = (
     sd.SeedMoveAborted,
     gv.BreakerSet,
     hp.HyperparametersOrdered,
+    mk.MasksApplied,
+    mk.MaskSetPassed,
+    mk.MasksReleased,
+    mk.ModelCompacted,
 )
 # Ends that an order or the daemon caused.
 _TOLD_TO_END: Final = (tv.DeathReason.WITH_DAEMON, tv.DeathReason.KILLED)
@@ -172,10 +188,16 @@ def is_trouble(event: SaidEvent) -> bool:
 
 
 def _shortened(e: SaidEvent) -> SaidEvent:
-    """Return the event with the same sentence, without the output and the stacks of a trainer."""
-    if isinstance(e, tv.TrainerDied):
-        return replace(e, output=last_line(e.output)[-_OUTPUT_CHARACTERS_MAX:], stacks="")
-    return e
+    """Return the event with the same sentence, without its long parts: output and stacks, units and plans."""
+    match e:
+        case tv.TrainerDied():
+            return replace(e, output=last_line(e.output)[-_OUTPUT_CHARACTERS_MAX:], stacks="")
+        case mk.MasksApplied():
+            return replace(e, units={}, plan="")
+        case mk.ModelCompacted():
+            return replace(e, units={}, removal="")
+        case _:
+            return e
 
 
 def _with_room(latest: tuple[SaidEntry, ...]) -> tuple[SaidEntry, ...]:

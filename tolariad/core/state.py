@@ -8,15 +8,15 @@ capture of this fold.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable
-from typing import Any, Final
+from collections.abc import Iterable
+from typing import Final
 
 import msgspec
 from msgspec.structs import replace
 
 from tolariad.core import said
 from tolariad.core.architecture import slice as architecture
-from tolariad.core.base import ApplyTable, Cause, Event
+from tolariad.core.base import ApplyTable, Cause, Event, Fold
 from tolariad.core.boundary import slice as boundary
 from tolariad.core.checkpoints import slice as checkpoints
 from tolariad.core.control import slice as control
@@ -96,16 +96,16 @@ _TABLES: Final[dict[str, ApplyTable]] = {
 }
 
 
-def _by_event() -> dict[type[Event], tuple[tuple[str, Callable[[Any, Any, Cause], Any]], ...]]:
-    """Return the tables by event type, so that applying an event visits only the slices that it changes."""
-    turned: dict[type[Event], tuple[tuple[str, Callable[[Any, Any, Cause], Any]], ...]] = {}
+def _by_event() -> dict[type[Event], tuple[tuple[str, Fold], ...]]:
+    turned: dict[type[Event], tuple[tuple[str, Fold], ...]] = {}
     for name, table in _TABLES.items():
         for kind, function in table.items():
             turned[kind] = (*turned.get(kind, ()), (name, function))
     return turned
 
 
-_APPLY: Final = _by_event()
+# By event type, the slices that it changes, and how: applying an event visits no other slice.
+FOLDS: Final = _by_event()
 
 
 def apply(state: RunState, event: Event | Unknown) -> RunState:
@@ -114,7 +114,7 @@ def apply(state: RunState, event: Event | Unknown) -> RunState:
     if isinstance(event, Unknown) or event.skippable:
         return replace(state, seq=seq)
     at = Cause(seq, event.root or seq)
-    changed = {name: function(getattr(state, name), event, at) for name, function in _APPLY.get(type(event), ())}
+    changed = {name: function(getattr(state, name), event, at) for name, function in FOLDS.get(type(event), ())}
     phase = run.phase_after(state.run.phase, type(event))
     if phase is not state.run.phase:
         changed["run"] = replace(changed.get("run", state.run), phase=phase)

@@ -63,7 +63,7 @@ class Analysing:
     def _fail(self, effect: AnalyzeCheckpoint | CancelAnalysis, error: Exception) -> None:
         _log.exception("Nothing can be analysed")
         if isinstance(effect, AnalyzeCheckpoint):
-            self._submit(AnalysisReply(cycle=effect.cycle, why=f"nothing can be analysed: {error}"))
+            self._submit(AnalysisReply(cycle=effect.request.cycle, why=f"nothing can be analysed: {error}"))
 
     async def close(self) -> None:
         """End the analysis, and everything that it started."""

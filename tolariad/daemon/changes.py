@@ -1,7 +1,7 @@
 """Whether an existing run may go on with another configuration, and what it says about that.
 
-Promises: a refusal names every key that stands in the way, with its old and its new value, and one command that does
-what was meant. A change is accepted only if the key is free, or with --accept-config if it can change at all.
+Promises: a refusal names every key that stands in the way, with its old and its new value. It gives one command that
+does what was meant. A change is accepted only if the key is free, or with --accept-config if it can change at all.
 """
 
 from __future__ import annotations

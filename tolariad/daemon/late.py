@@ -32,11 +32,6 @@ class Late(Generic[T]):
         self._part: asyncio.Task[T] | None = None
         self._uses: set[asyncio.Task[None]] = set()
 
-    @property
-    def is_begun(self) -> bool:
-        """Whether the part was ever wanted."""
-        return self._part is not None
-
     def started(self) -> asyncio.Task[T]:
         """Begin to make the part, if nobody did, and return the task of it. Shield it before you await it."""
         if self._part is None:

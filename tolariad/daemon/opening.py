@@ -33,6 +33,7 @@ from journal import (
     Tabulation,
 )
 from tolariad import run_files
+from tolariad.config import require_extras
 from tolariad.core.base import Event
 from tolariad.core.exits import EXIT_CONFIG, EXIT_DAMAGED, EXIT_IO, EXIT_TRY_AGAIN
 from tolariad.core.inputs import StartMode
@@ -40,6 +41,7 @@ from tolariad.core.replay import ReplayError, newest_usable, replay_records
 from tolariad.core.run.slice import Phase
 from tolariad.core.run.words import DaemonStarted, JournalRecovered, Parent, RunStarted
 from tolariad.core.settings.model import JournalSettings, Settings
+from tolariad.core.settings.reading import ConfigError
 from tolariad.core.state import RunState
 from tolariad.core.steps.table import METRIC, STEP_COLUMNS, step_row
 from tolariad.core.trainer.slice import Trainer
@@ -100,6 +102,8 @@ def open_run(request: RunRequest, mode: StartMode, notifier: Notifier) -> OpenRu
     folder = request.run_dir.absolute()
     _refuse_strangers(folder)
     asked = settings_of.load(request)
+    with refusing(EXIT_CONFIG, "", ConfigError):
+        require_extras(asked)
     _refuse_lost_journal(folder)
     journal = _open_journal(folder, asked.journal)
     try:

@@ -15,7 +15,8 @@ from msgspec.structs import replace
 
 from tolariad import loop_files
 from tolariad.control.peer import UnknownOperator
-from tolariad.core.decision import Answer, Refusal
+from tolariad.core.base import Refusal
+from tolariad.core.decision import Answer
 from tolariad.core.exits import EXIT_CONFIG, EXIT_IO
 from tolariad.core.inputs import Reconfigured
 from tolariad.core.settings.model import Settings

@@ -16,6 +16,7 @@ from msgspec.structs import replace
 from tolariad import config, run_files
 from tolariad.core.exits import EXIT_CONFIG
 from tolariad.core.health.budget_slice import breakers_of, limits_of
+from tolariad.core.pruning.notes import prune_notes
 from tolariad.core.pruning.plan import plan_of
 from tolariad.core.run.words import Policy
 from tolariad.core.settings import rules, strategies
@@ -97,7 +98,7 @@ def resolve(settings: Settings, rng_seed: int | None = None, former: str = "") -
         settings = rules.with_functions(settings, pinned)
     own = _settings_of(former)
     settings = settings if own is None else rules.with_warmup_of(settings, own)
-    notes = list(rules.rate_notes(settings))
+    notes = [*rules.rate_notes(settings), *prune_notes(settings)]
     idle = rules.without_effect(settings)
     if idle:
         notes.append(f"these keys have no effect in this version: {', '.join(idle)}")

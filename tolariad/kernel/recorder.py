@@ -11,10 +11,9 @@ from typing import Final
 
 from journal import Journal, JournalError, Recovery
 from tolariad.channel import ChannelError, DaemonEnd
-from tolariad.core.base import TrainerEffect
+from tolariad.core.base import Refusal, TrainerEffect
 from tolariad.core.checkpoints.words import TrainFrom
 from tolariad.core.decide import overdue
-from tolariad.core.decision import Refusal
 from tolariad.core.exits import EXIT_IO
 from tolariad.core.inputs import (
     Input,

@@ -10,9 +10,9 @@ from typing import Final
 import msgspec
 
 from journal import Journal, JournalFull
-from tolariad.core.base import DaemonEffect, Effect, Event, Seq
+from tolariad.core.base import DaemonEffect, Effect, Event, Refusal, Seq
 from tolariad.core.decide import decide
-from tolariad.core.decision import Answer, Refusal
+from tolariad.core.decision import Answer
 from tolariad.core.engine import Decided
 from tolariad.core.inputs import CommandReceived, Input, Now, Reconfigured, ReportReceived, ReportUnusable
 from tolariad.core.state import RunState

@@ -91,10 +91,10 @@ class Live:
         `stepper`: None for the one that the task needs. Raises StartRefused, SetupRefused. Nothing is recorded then.
         """
         require_linux()
+        _require_no_pruning(request.settings)
         # A call of `train` is the wish to go on: a failed run needs no other word.
         opened = open_run(request, StartMode.RETRY, Notifier({}))
         try:
-            _require_no_pruning(opened.resolved.settings)
             with kept_from_children(opened.run_dir):  # fingerprints of data may be taken in a worker
                 setup = build(opened.resolved.text.encode(), earlier_threads(opened), FoundTask(task, ""))
             other = other_data(opened.state.progress, setup.environment)
@@ -313,8 +313,14 @@ def _nothing() -> None:
     """Do nothing."""
 
 
-def _require_no_pruning(settings: Settings) -> None:
+def _require_no_pruning(settings: Settings | None) -> None:
     """Raise StartRefused if pruning is enabled: an analysis builds the task in a process of its own."""
-    if settings.prune.enabled:
-        why = "prune.enabled: checkpoints are analysed in a process of their own, which only `tolariad run` starts"
-        raise StartRefused(EXIT_CONFIG, why, "to train in a program, set prune.enabled to false")
+    if settings is not None and settings.prune.enabled:
+        why = (
+            "prune.enabled: a program's run is not pruned. Checkpoints are analysed in a process of their own, and the "
+            "model and the data of this run exist in this program only"
+        )
+        hint = (
+            "set prune.enabled to false; or write a task (docs/task.md) and start it with `tolariad run`, which prunes"
+        )
+        raise StartRefused(EXIT_CONFIG, why, hint)

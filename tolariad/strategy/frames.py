@@ -1,8 +1,8 @@
 """The frames between the daemon and the process of a user's strategy.
 
-A frame is the length of its body (4 bytes, little-endian), its kind (1 byte), the generation of the question that it
-belongs to (8 bytes), and the body. One request is answered by one exchange: any number of COMMAND frames up to 16, and
-one frame that ends it. Promises: a body has at most 64 KiB; both sides refuse a longer one before they read it.
+A frame begins with the length of its body (4 bytes, little-endian), its kind (1 byte), and the generation of its
+question (8 bytes). The body follows. One request is answered by one exchange: any number of COMMAND frames up to 16,
+and one frame that ends it. Promises: a body has at most 64 KiB; both sides refuse a longer one before they read it.
 """
 
 from __future__ import annotations

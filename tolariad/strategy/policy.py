@@ -1,8 +1,10 @@
 """The rules of the default policy, as one pure function of its state and what it sees.
 
 Promises: `decide` never raises, whatever it sees. It returns at most `commands_max` wishes, and a state of bounded
-size. It starts nothing in conservative mode or in a run that is not stable, and makes a second change of one kind only
-after a pause. docs/strategy.md has the rules as a table.
+size. It starts nothing in conservative mode, or in a run that is not stable. It makes a second change of one kind only
+after a pause.
+
+docs/strategy.md has the rules as a table.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """What the default policy wants, and the command that says it.
 
-Promises: the same wish at the same place of a run is the same command, byte for byte: the id follows from the run, the
-branch, the epoch, the rule and the seed, and the time is the packet's. Every command passes `check_command`.
+Promises: the same wish at the same place of a run is the same command, byte for byte. So its id follows from the run,
+the branch, the epoch, the rule and the seed, and its time is the packet's. Every command passes `check_command`.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ import msgspec
 from tolariad import run_files
 from tolariad.core.inputs import AnalysisReply
 from tolariad.core.pruning.analysis import AnalysisAnswer, AnalysisRequest, channels_of, layers_of, refusal_of
-from tolariad.core.pruning.words import Analysis, AnalyzeCheckpoint, CancelAnalysis
+from tolariad.core.pruning.words import AnalyzeCheckpoint, CancelAnalysis, PruneAnalyzed
 from tolariad.core.settings.pruning import Prune
 from tolariad.leyline import MessageRefused
 from tolariad.leyline.pruning import LENGTH_BYTES, AnalysisFailed, framed, length_of, read_answer, write_request
@@ -66,9 +66,11 @@ class Analyst:
             if self._task is not None and self._cycle == effect.cycle:
                 self._task.cancel()
         elif self._task is not None and not self._task.done() and not self._task.cancelling():
-            self._submit(AnalysisReply(cycle=effect.cycle, why=f"the analysis of cycle {self._cycle} is still running"))
+            self._submit(
+                AnalysisReply(cycle=effect.request.cycle, why=f"the analysis of cycle {self._cycle} is still running")
+            )
         else:
-            self._cycle = effect.cycle
+            self._cycle = effect.request.cycle
             self._task = asyncio.get_running_loop().create_task(self._analyse(effect, self._task))
             # The loop itself holds a task only weakly.
             self._ending.add(self._task)
@@ -84,20 +86,20 @@ class Analyst:
         except (PeerFailed, AnalysisFailed, MessageRefused) as failed:
             why = str(failed)
         except Exception as error:  # noqa: BLE001 - the run goes on, whatever is wrong with an analysis
-            _log.exception("Checkpoint %s could not be analysed", effect.checkpoint.id)
+            _log.exception("Checkpoint %s could not be analysed", effect.request.checkpoint)
             why = f"it could not be begun: {type(error).__name__}: {error}"
         finally:
-            if found is None and effect.importance:
+            if found is None and effect.request.output:
                 # A file that no event names would stay for ever.
                 with suppress(OSError):
-                    await in_thread((self._setup.run_dir / effect.importance).unlink)
+                    await in_thread((self._setup.run_dir / effect.request.output).unlink)
         if why:
-            _log.warning("Pruning: the analysis of checkpoint %s gave no result: %s", effect.checkpoint.id, why)
-        self._submit(AnalysisReply(cycle=effect.cycle, found=found, why=why))
+            _log.warning("Pruning: the analysis of checkpoint %s gave no result: %s", effect.request.checkpoint, why)
+        self._submit(AnalysisReply(cycle=effect.request.cycle, found=found, why=why))
 
-    async def _found(self, effect: AnalyzeCheckpoint) -> Analysis:
+    async def _found(self, effect: AnalyzeCheckpoint) -> PruneAnalyzed:
         """Return the checked result. Raises PeerFailed, AnalysisFailed, MessageRefused, OSError."""
-        request = request_of(effect)
+        request = effect.request
         with held(self._setup.run_dir / "checkpoints" / request.checkpoint):
             answer = await self._answer(request, effect.limit_s)
         refusal = refusal_of(request, answer, self._setup.prune)
@@ -112,13 +114,33 @@ class Analyst:
         return found_in(request, answer)
 
     async def _answer(self, request: AnalysisRequest, limit_s: float) -> AnalysisAnswer:
-        process = self._started()
+        """Return the answer of an idle process, or, if half of the time brings none, of an ordinary one."""
+        left_s = limit_s
+        if self._setup.prune.analysis_priority == "idle":
+            left_s /= 2
+            try:
+                return await self._attempt(request, left_s, "idle")
+            except TimeoutError:
+                # Linux lets no process without privileges leave SCHED_IDLE, so another one begins again.
+                _log.info(
+                    "Pruning: no core was free for %g s to analyse checkpoint %s; its analysis begins again and takes "
+                    "its share of a core",
+                    *(left_s, request.checkpoint),
+                )
+        try:
+            return await self._attempt(request, left_s, "normal")
+        except TimeoutError:
+            raise AnalysisFailed(f"It did not answer within {limit_s:g} s (prune.analysis_timeout_s).") from None
+
+    async def _attempt(self, request: AnalysisRequest, limit_s: float, priority: str) -> AnalysisAnswer:
+        """Return the answer of one process. Raises TimeoutError, AnalysisFailed, MessageRefused, OSError."""
+        process = self._started(priority)
         try:
             async with asyncio.timeout(limit_s):
                 return await _asked(process, request, limit_s)
         except TimeoutError:
             await process.kill_with_stacks()
-            raise AnalysisFailed(f"It did not answer within {limit_s:g} s (prune.analysis_timeout_s).") from None
+            raise
         except PeerFailed as failed:
             has_ended = await process.gone_within(_END_S)
             raise AnalysisFailed(f"Its process {process.how if has_ended else failed}.") from failed
@@ -127,11 +149,11 @@ class Analyst:
             if stacks := stacks_in(output):
                 _log.warning("The stacks of the analysis, before it was killed:\n%s", stacks)
 
-    def _started(self) -> PeerProcess:
+    def _started(self, priority: str) -> PeerProcess:
         setup = self._setup
         command = (
             *(*setup.command, "--run", str(setup.run_dir), "--config-json", str(setup.config)),
-            *("--cores", ",".join(map(str, setup.cores())), "--priority", setup.prune.analysis_priority),
+            *("--cores", ",".join(map(str, setup.cores())), "--priority", priority),
         )
         return PeerProcess(*("analysis", command, setup.environment, setup.sinks, setup.limits))
 
@@ -150,29 +172,11 @@ async def _asked(process: PeerProcess, request: AnalysisRequest, limit_s: float)
     return read_answer(await process.receive(size), request_id)
 
 
-def request_of(effect: AnalyzeCheckpoint) -> AnalysisRequest:
-    """Return what the process is asked for."""
-    return AnalysisRequest(
-        cycle=effect.cycle,
-        checkpoint=effect.checkpoint.id,
-        manifest=effect.checkpoint.manifest,
-        epoch=effect.epoch,
-        phase=effect.phase,
-        share=effect.share,
-        cap=effect.cap,
-        pruned=effect.pruned,
-        masked=effect.masked,
-        removed=effect.removed,
-        avoid=effect.avoid,
-        former=effect.former,
-        output=effect.importance,
-    )
-
-
-def found_in(request: AnalysisRequest, answer: AnalysisAnswer) -> Analysis:
-    """Return the part of the answer that the journal keeps."""
+def found_in(request: AnalysisRequest, answer: AnalysisAnswer) -> PruneAnalyzed:
+    """Return the event with the part of the answer that the journal keeps."""
     layers = layers_of(answer.groups, request)
-    return Analysis(
+    return PruneAnalyzed(
+        cycle=request.cycle,
         decision=answer.decision,
         reasons=answer.reasons,
         units=answer.units,

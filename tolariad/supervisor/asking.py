@@ -11,23 +11,18 @@ import logging
 import time
 import uuid
 from collections.abc import Callable, Coroutine
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple
 
 from tolariad.core.inputs import StrategyReply, VoteGiven
 from tolariad.core.state import RunState
 from tolariad.core.strategy import words as st
-from tolariad.leyline import HardwareContext, MessageRefused, SystemStatePacket, encode
+from tolariad.leyline import HardwareContext, MessageRefused, encode
 from tolariad.supervisor.adapting import translated
 from tolariad.supervisor.hardware import HardwareProbe
 from tolariad.supervisor.state_packet import packet_of
-from tolariad.supervisor.strategist import StrategyAnswer, Vote, VoteKind
+from tolariad.supervisor.strategist import Strategist, StrategyVote
 
 _log: Final = logging.getLogger(__name__)
-_VOTES: Final = {
-    VoteKind.AGREED: st.Vote.AGREED,
-    VoteKind.REFUSED: st.Vote.REFUSED,
-    VoteKind.ABSTAINED: st.Vote.ABSTAINED,
-}
 
 
 class _Moment(NamedTuple):
@@ -45,42 +40,14 @@ class _Moment(NamedTuple):
         return max(0.0, (self.clock - before.clock) - (self.ran - before.ran))
 
 
-class Asked(Protocol):
-    """What is asked: `tolariad.supervisor.strategist.Strategist`."""
-
-    def start(self) -> None:
-        """Begin to start what it needs."""
-
-    async def settled(self) -> None:
-        """Wait until it can be asked, or its start has failed."""
-
-    async def ask(self, packet: SystemStatePacket, generation: int) -> StrategyAnswer:
-        """Return the answer, or why there is none."""
-
-    def restore(self, state: bytes) -> None:
-        """Go back to this state before the next question."""
-
-    async def vote(self, state: bytes, limit_s: float) -> Vote:
-        """Return whether it can go back to this state."""
-
-    async def close(self) -> None:
-        """End what it started."""
-
-
 class StrategyAsker:
     """Belongs to the event loop of the main thread."""
 
-    def __init__(
-        self,
-        strategist: Asked,
-        submit: Callable[[StrategyReply | VoteGiven], None],
-        read_hardware: Callable[[], HardwareContext] | None = None,
-    ) -> None:
-        """Start the strategy. `read_hardware` None: read the device that the run's trainer reported."""
+    def __init__(self, strategist: Strategist, submit: Callable[[StrategyReply | VoteGiven], None]) -> None:
+        """Start the strategy."""
         self._strategist = strategist
         self._submit = submit
-        self._read_hardware = read_hardware
-        self._device = ""
+        self._probe: HardwareProbe | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         strategist.start()
 
@@ -146,11 +113,11 @@ class StrategyAsker:
         )
 
     def _hardware(self, state: RunState) -> HardwareContext:
-        """Return the figures of the run's device."""
-        if self._read_hardware is None or self._device != state.strategy.device:
-            self._device = state.strategy.device
-            self._read_hardware = HardwareProbe(self._device or "cpu").read
-        return self._read_hardware()
+        """Return the figures of the device that the run's trainer reported."""
+        device = state.strategy.device or "cpu"
+        if self._probe is None or self._probe.device != device:
+            self._probe = HardwareProbe(device)
+        return self._probe.read()
 
     async def _ask_vote(self, effect: st.AskVote) -> None:
         began = time.perf_counter()
@@ -158,11 +125,11 @@ class StrategyAsker:
             vote = await self._strategist.vote(effect.state, effect.limit_s)
         except Exception as error:  # noqa: BLE001 - a rollback depends on nobody's vote
             _log.exception("The strategy could not be asked for its vote")
-            vote = Vote(kind=VoteKind.ABSTAINED, why=f"it could not be asked: {error}")
+            vote = StrategyVote(st.Vote.ABSTAINED, f"it could not be asked: {error}")
         given = VoteGiven(
             rollback=effect.rollback,
             checkpoint=effect.checkpoint,
-            vote=_VOTES[vote.kind],
+            vote=vote.vote,
             why=vote.why,
             seconds=time.perf_counter() - began,
         )

@@ -1,7 +1,7 @@
 """Figures of the device that a run trains on, for the state packet: memory, load, temperature.
 
-Figures only: nothing is decided by them here. Promises: `read` never raises and never waits for a device; a figure that
-cannot be read is 0, and a temperature that cannot be read is absent.
+Figures only: nothing is decided by them here. Promises: `read` never raises and never waits for a device. A figure that
+cannot be read is 0; a temperature that cannot be read is absent.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class HardwareProbe:
     """
 
     def __init__(self, device: str, *, environ: Mapping[str, str] = os.environ) -> None:
-        self._device = device
+        self.device = device
         self._type, _, number = device.partition(":")
         self._nvml: Any = None
         self._handle: Any = None
@@ -59,7 +59,7 @@ class HardwareProbe:
             self._leave_out(error)
 
     def _leave_out(self, error: Exception) -> None:
-        _log.info("figures of %s are left out: NVML cannot be read (%s)", self._device, error)
+        _log.info("figures of %s are left out: NVML cannot be read (%s)", self.device, error)
 
     def read(self) -> HardwareContext:
         """Return the present figures."""
@@ -70,7 +70,7 @@ class HardwareProbe:
         found = [one.current for name in _PROCESSOR_SENSORS for one in sensors.get(name, ())]
         return HardwareContext(
             device_type=self._type,
-            device_id=self._device,
+            device_id=self.device,
             total_memory_gb=psutil.virtual_memory().total / _GIB,
             available_memory_gb=free_memory() / _GIB,
             temperature_celsius=max(found, default=None),
@@ -79,13 +79,13 @@ class HardwareProbe:
 
     def _cuda(self) -> HardwareContext:
         if self._handle is None:
-            return HardwareContext(device_type=self._type, device_id=self._device)
+            return HardwareContext(device_type=self._type, device_id=self.device)
         nvml, ask = self._nvml, self._ask
         memory, load = ask("nvmlDeviceGetMemoryInfo"), ask("nvmlDeviceGetUtilizationRates")
         major, minor = ask("nvmlDeviceGetCudaComputeCapability") or (0, 0)
         return HardwareContext(
             device_type=self._type,
-            device_id=self._device,
+            device_id=self.device,
             total_memory_gb=memory.total / _GIB if memory else 0.0,
             available_memory_gb=memory.free / _GIB if memory else 0.0,
             temperature_celsius=ask("nvmlDeviceGetTemperature", nvml.NVML_TEMPERATURE_GPU),

@@ -1,7 +1,7 @@
 """Find the core that a disk interrupts, from /sys and /proc. The recorder waits for that disk, so it should run there.
 
-Promises: reading never raises. It returns None if no single core can be named: a network or stacked file system, a disk
-with one queue for each core, a hidden /proc.
+Promises: reading never raises. It returns None if no single core can be named. That is so for a network or stacked file
+system, for a disk with one queue for each core, and if /proc is hidden.
 """
 
 from __future__ import annotations

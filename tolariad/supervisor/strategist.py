@@ -9,7 +9,6 @@ disagree: before the next question the strategy goes back to the state that the 
 from __future__ import annotations
 
 import asyncio
-import enum
 import logging
 import time
 from collections.abc import Callable, Coroutine
@@ -18,6 +17,7 @@ from typing import Any, Final, Protocol, TypeVar
 import msgspec
 
 from tolariad.core.settings.strategies import DEFAULT
+from tolariad.core.strategy.words import Vote
 from tolariad.leyline import AdaptationCommand, MessageRefused, SystemStatePacket
 from tolariad.strategy import AnswerRefused, DefaultStrategy, StateRefused, Strategy, answer_of, read_commands
 from tolariad.strategy.interface import call_optional
@@ -47,18 +47,10 @@ class StrategyAnswer(msgspec.Struct, frozen=True, kw_only=True):
     misread: int = 0
 
 
-class VoteKind(enum.Enum):
-    """Whether a strategy can go back to a state. One that gives no answer in time abstains."""
-
-    AGREED = "agreed"
-    REFUSED = "refused"
-    ABSTAINED = "abstained"
-
-
-class Vote(msgspec.Struct, frozen=True, kw_only=True):
+class StrategyVote(msgspec.Struct, frozen=True):
     """A strategy's vote on a rollback. `why`: a sentence, unless it agreed."""
 
-    kind: VoteKind
+    vote: Vote
     why: str = ""
 
 
@@ -224,21 +216,21 @@ class Strategist:
         """Make the strategy go back to this state before the next question. b"": to its beginning."""
         self._state = state
 
-    async def vote(self, state: bytes, limit_s: float) -> Vote:
+    async def vote(self, state: bytes, limit_s: float) -> StrategyVote:
         """Ask whether the strategy can go back to this state. Waits at most `limit_s`."""
         try:
             await self._in_turn(self._decider.vote(state), limit_s, "did not vote")
         except Refused as refused:
-            return self._voted(VoteKind.REFUSED, str(refused))
+            return self._voted(Vote.REFUSED, str(refused))
         except StrategyFailed as failed:
-            return self._voted(VoteKind.ABSTAINED, str(failed))
+            return self._voted(Vote.ABSTAINED, str(failed))
         except Exception as error:  # noqa: BLE001 - as in `ask`
             _log.exception("The strategy %s could not be asked for its vote", self._name)
-            return self._voted(VoteKind.ABSTAINED, f"{type(error).__name__}: {error}")
-        return Vote(kind=VoteKind.AGREED)
+            return self._voted(Vote.ABSTAINED, f"{type(error).__name__}: {error}")
+        return StrategyVote(Vote.AGREED)
 
-    def _voted(self, kind: VoteKind, why: str) -> Vote:
-        return Vote(kind=kind, why=f"The strategy {self._name}: {why}")
+    def _voted(self, vote: Vote, why: str) -> StrategyVote:
+        return StrategyVote(vote, f"The strategy {self._name}: {why}")
 
     async def close(self) -> None:
         """End the process and everything that it started."""

@@ -1,8 +1,8 @@
 """Keeps one process of a user's strategy running, and asks it.
 
 Promises: there is never a second process beside one that is not reaped. A process that breaks the protocol or does not
-answer is killed and started again: at once after a good answer, otherwise after a wait that doubles. While none is
-ready a question is refused at once, except during a start.
+answer is killed and started again. After a good answer that happens at once, otherwise after a wait that doubles. While
+none is ready a question is refused at once, except during a start.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Start trainers when the kernel orders it, one at a time, and end them.
 
-Promises: no trainer is started while another of this run exists in any form: its lock is held, it is not reaped, or the
-last one in the journal still runs. If one cannot be removed in time, that is reported, and no second one is started.
+Promises: no trainer is started while another of this run exists. It exists if its lock is held, if it is not reaped, or
+if the last one in the journal still runs. If one cannot be removed in time, that is reported, and no second one is
+started.
 """
 
 from __future__ import annotations

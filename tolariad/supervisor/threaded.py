@@ -1,8 +1,8 @@
 """`trainer: thread`: one trainer in a thread of the daemon, with the interface of an incarnation.
 
 Promises: the end is reported once, after the thread has ended. A thread cannot be killed, so its channel is closed
-instead: no further update begins, and the thread ends when it next looks at the channel. If it does not, it is reported
-as stuck. Fields that only a process has (a signal, captured output) stay empty.
+instead. No further update begins then, and the thread ends when it next reads the channel. If it does not, it is
+reported as stuck. Fields that only a process has (a signal, captured output) stay empty.
 """
 
 from __future__ import annotations

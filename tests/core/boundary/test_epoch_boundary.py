@@ -80,7 +80,7 @@ def adviser(turns, monkeypatch):
     monkeypatch.setitem(boundary.APPLY, Asked, boundary._asked)
     monkeypatch.setitem(boundary.APPLY, Advised, boundary._closed)
     monkeypatch.setitem(boundary.APPLY, Overdue, boundary._closed)
-    monkeypatch.setattr(state, "_APPLY", state._by_event())
+    monkeypatch.setattr(state, "FOLDS", state._by_event())
     rules = dict(reactions.ENGINE._rules)
     rules[sv.EpochFinished] = (*rules[sv.EpochFinished][:-1], ask, rules[sv.EpochFinished][-1])
     rules[Answer] = (answered,)

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from typing import get_args
+
 import pytest
 
 from tests.core.boundary.toys import TurnAborted, Turned, TurningWorld, turns
 from tests.core.rates.test_rates_restored import gone_back, until_found
 from tests.core.simulate import find, until
+from tolariad.core.base import Refusal
 from tolariad.core.boundary import slice as boundary
 from tolariad.core.boundary import words as bw
+from tolariad.core.boundary.order_words import AnyBoundaryOrder
 from tolariad.core.boundary.slice import WAITING_MAX
 from tolariad.core.checkpoints import words as ck
 from tolariad.core.control import words as cv
-from tolariad.core.decision import Refusal
 from tolariad.core.rates import words as lv
 from tolariad.core.run.slice import Phase
 from tolariad.core.trainer import words as tv
@@ -164,12 +167,12 @@ def test_the_digest_covers_what_every_kind_of_order_did_and_not_when_it_was_reco
 
 
 def test_the_events_of_every_kind_are_folded_by_their_bases():
-    """A kind's events are in the tables because of what they are derived from, and each says what its order is."""
+    """A kind's events are in the tables because of what they are derived from, and each names its kind of order."""
     assert lv.RateChanged in kinds_of(ACTED)
     for base in (bw.BoundaryOrderGiven, ACTED, bw.BoundaryOrderAborted):
         assert set(kinds_of(base)) <= boundary.APPLY.keys()
-    own = [kind for kind in (*kinds_of(bw.BoundaryOrderGiven), *kinds_of(ACTED)) if "order" in vars(kind)]
-    assert set(own) == {*kinds_of(bw.BoundaryOrderGiven), *kinds_of(ACTED)}
+    given = {kind.KIND for kind in kinds_of(bw.BoundaryOrderGiven)}
+    assert given == {kind.KIND for kind in kinds_of(ACTED)} == set(get_args(AnyBoundaryOrder))
 
 
 def test_disasters_change_nothing_of_orders_of_two_kinds(seed):

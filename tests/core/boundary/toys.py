@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import pytest
 
 from tests.core.rated import RatedTrainer, RatedWorld
@@ -29,23 +31,19 @@ class Turn(bw.BoundaryOrder, frozen=True, kw_only=True):
 class TurnOrdered(bw.BoundaryOrderGiven, frozen=True, kw_only=True):
     """A turn was ordered."""
 
+    KIND: ClassVar = Turn
+
     knob: str
     to: int
-
-    @property
-    def order(self):
-        return Turn(knob=self.knob, to=self.to)
 
 
 class Turned(bw.BoundaryOrderActed, frozen=True, kw_only=True):
     """The knob is turned."""
 
+    KIND: ClassVar = Turn
+
     knob: str
     to: int
-
-    @property
-    def order(self):
-        return Turn(knob=self.knob, to=self.to, cause=self.cause)
 
 
 class TurnAborted(bw.BoundaryOrderAborted, frozen=True, kw_only=True):
@@ -82,7 +80,7 @@ def turns(monkeypatch):
     """Add the kind to core: its events by their bases, its reaction, and that it is sent."""
     for kind, like in ((TurnOrdered, lv.RateOrdered), (Turned, lv.RateChanged), (TurnAborted, lv.RateOrderAborted)):
         monkeypatch.setitem(boundary.APPLY, kind, boundary.APPLY[like])
-    monkeypatch.setattr(state, "_APPLY", state._by_event())
+    monkeypatch.setattr(state, "FOLDS", state._by_event())
     rows = [
         Row(row.kind, tuple(checked_rule(row, rule) for rule in row.rules), row.makes)
         for row in _with_the_kind(reactions.TABLE)

@@ -7,9 +7,10 @@ from msgspec.structs import replace
 from tests.core.rollback.test_rollback import TOTAL, living_steps
 from tests.core.simulate import World, find, tick_until, until
 from tests.core.simulated_trainer import OF_ANOTHER_SHAPE
+from tolariad.core.base import Refusal
 from tolariad.core.checkpoints import words as ck
 from tolariad.core.checkpoints.ask import pinned
-from tolariad.core.decision import Accepted, Refusal
+from tolariad.core.decision import Accepted
 from tolariad.core.health import words as hv
 from tolariad.core.inputs import StartMode
 from tolariad.core.rollback import words as rb

@@ -7,10 +7,11 @@ import pytest
 from tests.core.facts import EPOCHS
 from tests.core.simulate import World, find, kinds, tick_until, until
 from tests.core.simulated_trainer import STEPS_PER_EPOCH
+from tolariad.core.base import Refusal
 from tolariad.core.checkpoints import words as ck
 from tolariad.core.control import words as cv
 from tolariad.core.control.slice import OUTCOMES_MAX
-from tolariad.core.decision import Accepted, Refusal
+from tolariad.core.decision import Accepted
 from tolariad.core.inputs import Scheduled
 from tolariad.core.run import words as rv
 from tolariad.core.run.slice import Phase

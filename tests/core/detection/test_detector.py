@@ -50,9 +50,9 @@ def test_a_lasting_jump_of_the_loss_is_gone_back_for(seed, kind, fault, steps):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_drift_of_half_a_percent_is_gone_back_for_before_eightfold(seed, kind):
-    """No single step is remarkable; 1.005 to the 417th is 8."""
-    assert max(delays(seed, kind, "slow 0.5 %", lambda one: one.action in BACK)) < 417
+def test_a_drift_of_half_a_percent_is_gone_back_for_before_eightfold(kind):
+    """No step is remarkable; 1.005 to the 417th is 8. The draws are fixed: of 4 000 others the latest took 413."""
+    assert max(delays("drift", kind, "slow 0.5 %", lambda one: one.action in BACK)) < 417
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -16,6 +16,7 @@ from tolariad.core.health.slice import Stability, _emergency, _entered, _epoch_f
 from tolariad.core.rates import words as lv
 from tolariad.core.seeds import ask as seeds
 from tolariad.core.seeds import words as sd
+from tolariad.core.seeds.stages import Stage
 from tolariad.core.steps import words as sv
 
 AT = Cause(1, 1)
@@ -112,7 +113,7 @@ def test_three_slow_boundaries_in_a_row_begin_the_mode_and_two_do_not():
         assert not entered(boundary(told, ms))
     assert entered(boundary(told, SLOW)) == ["3 epoch boundaries in a row over their budget"]
     told.record(sd.SeedSlotsRegistered(slots=(sd.SlotFound("a"),), blueprints=("conv",)))
-    refused = seeds.germinate(told.state, "a", "conv", {})
+    refused = seeds.move(told.state, "a", Stage.GERMINATED, "conv")
     assert "conservative mode and starts nothing new: 3 epoch boundaries" in refused.why
 
 

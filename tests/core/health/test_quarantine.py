@@ -10,9 +10,10 @@ import pytest
 from tests.core.health.test_detection_rules import tell
 from tests.core.simulate import World, find, kinds, tick_until, until
 from tests.core.simulated_trainer import Trainer
+from tolariad.core.base import Refusal
 from tolariad.core.checkpoints.words import RerunReport
 from tolariad.core.decide import decide
-from tolariad.core.decision import Accepted, Refusal
+from tolariad.core.decision import Accepted
 from tolariad.core.detection.rules import Finding
 from tolariad.core.health import quarantine_words as qn
 from tolariad.core.health.slice import CURED_MAX, DEATHS_OF_A_BATCH, ENTRIES_MAX

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections import deque
+
 from tests.core.rated import RatedTrainer, RatedWorld
 from tolariad.core.inputs import AnalysisReply
 from tolariad.core.pruning import mask_words as mk
 from tolariad.core.pruning import words as pr
+from tolariad.core.pruning.analysis import AnalysisRequest
 from tolariad.core.pruning.plan import PlannedShare, PrunePlan
 from tolariad.core.pruning.schedule import channels_allowed
 from tolariad.core.pruning.units import joined, without
@@ -58,7 +61,9 @@ class PrunedTrainer(RatedTrainer):
             self.applied += 1
         match order:
             case mk.MaskUnits():
-                report = mk.MasksAppliedReport(parameters=9, model_hash="ab", **given)
+                report = mk.MasksAppliedReport(
+                    parameters=9, model_hash="ab", accuracy_now=0.9, accuracy_masked=0.88, **given
+                )
             case mk.ReleaseMasks():
                 report = mk.MasksReleasedReport(parameters=9, **given)
             case _:
@@ -96,22 +101,37 @@ class PrunedTrainer(RatedTrainer):
 
     def _train(self, durable):
         report = super()._train(durable)
+        self._report_window()
+        return report
+
+    def _rerun(self):
+        report = super()._rerun()
+        if not self.script:
+            self._report_window()
+        return report
+
+    def _report_window(self):
         if self.watch is not None and self.step >= self.watch[1] and self.watch not in self.told:
             self.told.add(self.watch)
             trips, self.trips[:] = tuple(self.trips), []
             watched = mk.PruneWatchReport(cycle=self.watch[0], step=self.step, trips=trips, norm_ratio=1.0)
             self.todo.append(watched)
-        return report
 
     def _begin(self, order):
         if order.checkpoint is not None and order.checkpoint.id in self.saved_masks:
             self.sets, self.gone, self.watch = self.saved_masks[order.checkpoint.id]
         super()._begin(order)
+        self._watch_again()
 
     def _roll_back(self, to):
         self.sets, self.gone, self.watch = self.saved_masks[to.id]
-        self.told = set()
+        self.later = deque(one for one in self.later if not isinstance(one, mk.MaskUnits))
         super()._roll_back(to)
+        self._watch_again()
+
+    def _watch_again(self):
+        """The report of a window that is over is older than the state that was restored."""
+        self.told = {self.watch} if self.watch is not None and self.step >= self.watch[1] else set()
 
     def _written(self, id_):
         self.saved_masks[id_] = (self.sets, self.gone, self.watch)
@@ -123,7 +143,7 @@ class PrunedWorld(RatedWorld):
 
     def __init__(self, seed, **policy):
         self.saved_masks, self.trips = {}, []
-        self.asked: list[pr.AnalyzeCheckpoint] = []
+        self.asked: list[AnalysisRequest] = []
         self.cancelled: list[int] = []
         self.lies = False
         given = {"prune": PLAN, "deaths_max": 1000, "checkpoint_every_epochs": 1, "checkpoint_gap_s": 0.0}
@@ -137,8 +157,8 @@ class PrunedWorld(RatedWorld):
     def _do(self, effect):
         match effect:
             case pr.AnalyzeCheckpoint():
-                self.asked.append(effect)
-                self.due.append(self.answer_to(effect))
+                self.asked.append(effect.request)
+                self.due.append(self.answer_to(effect.request))
             case pr.CancelAnalysis(cycle=cycle):
                 self.cancelled.append(cycle)
                 # Sometimes the answer is on its way already.
@@ -149,39 +169,40 @@ class PrunedWorld(RatedWorld):
             case _:
                 super()._do(effect)
 
-    def answer_to(self, effect):
+    def answer_to(self, request):
         """Return what an analysis says; sometimes that it failed, sometimes too much, if it lies."""
         kind = self.random.random() if self.lies else 1.0
         if kind < 0.1:
-            return AnalysisReply(cycle=effect.cycle, why="the process ended by SIGKILL")
+            return AnalysisReply(cycle=request.cycle, why="the process ended by SIGKILL")
         decision = self.random.choice(list(PruningDecision)) if self.lies else PruningDecision.GO
-        allowed = channels_allowed(effect.share, effect.cap, TOTAL, effect.pruned)
+        allowed = channels_allowed(request.share, request.cap, TOTAL, request.pruned)
         allowed //= 2 if decision is PruningDecision.CONDITIONAL_GO else 1
         count = allowed + 1 if kind < 0.2 else allowed
-        units = self.chosen(effect, count)
+        units = self.chosen(request, count)
         channels = sum(map(len, units.values()))
         return AnalysisReply(
-            cycle=effect.cycle,
-            found=pr.Analysis(
+            cycle=request.cycle,
+            found=pr.PruneAnalyzed(
+                cycle=request.cycle,
                 decision=decision,
                 reasons=() if decision is PruningDecision.GO else ("It was drawn.",),
                 units=units,
-                sha256=f"{hash((effect.cycle if kind > 0.3 else 0, str(units))) & 0xFFFFFF:06x}" if units else "",
+                sha256=f"{hash((request.cycle if kind > 0.3 else 0, str(units))) & 0xFFFFFF:06x}" if units else "",
                 channels=channels,
                 total=TOTAL,
                 spread=float("nan") if 0.2 <= kind < 0.25 else 0.01,
-                importance=effect.importance,
+                importance=request.output,
                 importance_size=100,
                 seconds=0.1,
             ),
         )
 
-    def chosen(self, effect, count):
+    def chosen(self, request, count):
         live = [
             (name, unit)
             for name, width in WIDTHS.items()
-            for unit in range(width - effect.removed.get(name, 0))
-            if unit not in effect.masked.get(name, ()) and unit not in effect.avoid.get(name, ())
+            for unit in range(width - request.removed.get(name, 0))
+            if unit not in request.masked.get(name, ()) and unit not in request.avoid.get(name, ())
         ]
         taken = self.random.sample(live, min(count, len(live)))
         return joined({name: (unit,)} for name, unit in taken)
@@ -198,8 +219,10 @@ class PrunedWorld(RatedWorld):
 
 
 def assert_agrees(world, where=""):
-    """The trainer's masks and its width are the journal's."""
+    """The trainer's masks and its width are the journal's, and a window that is open will be reported."""
     pruning = world.state.pruning
+    if pruning.window is not None and not pruning.window.is_watched:
+        assert world.trainer.watch not in world.trainer.told, where
     assert {one.cycle: one.units for one in pruning.sets} == world.trainer.sets, where
     assert {name: count for name, count in pruning.removed.items() if count} == {
         name: count for name, count in world.trainer.gone.items() if count

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from tolariad.core.pruning import ProgressivePruningSchedule, PruningPhase, StructuredPruningPhaseManager
 from tolariad.core.pruning.phase import is_cycle_due, phase_at
 from tolariad.core.pruning.plan import plan_of
-from tolariad.core.pruning.schedule import budget_at, cap_at, units_allowed
+from tolariad.core.pruning.schedule import budget_at, cap_at, channels_allowed
 from tolariad.core.pruning.verdict import PruningDecision, accuracy_margin
 from tolariad.core.settings.model import Settings
 from tolariad.core.settings.pruning import PruneSafety
@@ -60,6 +60,10 @@ def test_a_cycle_is_due_once_an_interval(interval):
     due = [epoch for epoch in range(200) if is_cycle_due(plan, epoch, phase_at(plan, epoch))]
 
     assert due == [*range(1, 31), *(epoch for epoch in range(31, 121) if epoch % interval == 0)]
+
+
+def allowed_at(plan, epoch, total, pruned):
+    return channels_allowed(budget_at(plan, epoch), cap_at(plan, epoch), total, pruned)
 
 
 def test_a_run_whose_model_may_not_change_never_prunes():
@@ -125,7 +129,7 @@ def test_no_sequence_of_cycles_leads_over_a_cap(total, interval, taken):
     plan = msgspec.structs.replace(DEFAULT, interval=interval)
     pruned = 0
     for epoch, share in zip(range(1, 125), [*taken, *taken], strict=False):
-        allowed = units_allowed(plan, epoch, total, pruned)
+        allowed = allowed_at(plan, epoch, total, pruned)
         assert 0 <= allowed <= budget_at(plan, epoch) * total + 1e-6
         if is_cycle_due(plan, epoch, phase_at(plan, epoch)):
             pruned += round(allowed * share)
@@ -138,7 +142,7 @@ def test_the_default_schedule_prunes_a_fifth():
     pruned, after = 0, {}
     for epoch in range(1, 130):
         if phase_at(DEFAULT, epoch) is A and is_cycle_due(DEFAULT, epoch, A):
-            pruned += units_allowed(DEFAULT, epoch, 1000, pruned)
+            pruned += allowed_at(DEFAULT, epoch, 1000, pruned)
         after[epoch] = pruned
 
     assert (after[34], after[35], after[60], after[90], after[129]) == (0, 10, 50, 100, 200)
@@ -147,7 +151,7 @@ def test_the_default_schedule_prunes_a_fifth():
 @given(st.integers(0, 3000), st.integers(0, 3000))
 def test_an_allowance_is_never_negative(total, pruned):
     """Also if more is pruned than the cap of an earlier epoch, as after a rollback."""
-    assert units_allowed(DEFAULT, 100, total, pruned) >= 0
+    assert allowed_at(DEFAULT, 100, total, pruned) >= 0
 
 
 @pytest.mark.parametrize(("spread", "margin"), [(0.0, 0.02), (0.006, 0.02), (0.01, 0.03), (0.1, 0.3)])

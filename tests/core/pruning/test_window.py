@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 from msgspec.structs import replace
 
 from tests.core.pruning.pruned import NORM, PLAN, SPEED, PrunedWorld
 from tests.core.simulate import find, tick_until
+from tolariad.core.control import words as cv
 from tolariad.core.detection.rules import Action, Finding, Signal, Verdict
 from tolariad.core.health import quarantine_words as qn
 from tolariad.core.health import words as hv
@@ -43,7 +46,7 @@ def test_a_trip_of_speed_lifts_the_masks_and_discards_no_step():
     assert not find(world, rb.RollbackBegun)
     assert world.state.progress.step >= step
     assert world.state.pruning.sets == ()
-    assert world.state.pruning.is_rejected(window.sha256)
+    assert world.state.pruning.rejection_of(window.sha256) is not None
 
 
 def test_a_trip_of_the_gradient_norm_goes_back_to_the_checkpoint_before_the_masks():
@@ -71,6 +74,17 @@ def test_an_accuracy_below_the_margin_goes_back():
     assert rejected.trips[0].limit == pytest.approx(0.03)
 
 
+def test_an_accuracy_that_is_no_number_goes_back():
+    """A NaN is not within the margin."""
+    world = masked()
+    world.accuracy.update(dict.fromkeys(world.accuracy, math.nan))
+    tick_until(world, lambda: find(world, rb.RolledBack), "rolled back")
+
+    (rejected,) = find(world, mk.MaskSetRejected)
+    assert rejected.action is WindowAction.ROLLBACK
+    assert [one.threshold for one in rejected.trips] == ["accuracy_drop_threshold"]
+
+
 def test_masks_within_the_margin_pass_and_the_next_cycle_begins():
     """After the trainer's report and a validation, in either order."""
     world = masked(accuracy_drop=0.5)
@@ -80,6 +94,21 @@ def test_masks_within_the_margin_pass_and_the_next_cycle_begins():
     tick_until(world, lambda: len(find(world, pr.PruneCycleBegun)) > 1, "the next cycle")
 
     assert world.state.pruning.failures == 0
+
+
+def test_a_rollback_to_the_last_step_of_a_window_leaves_it_measured():
+    """The trainer's report is older than the target, so it does not come again. Else the window never ended."""
+    world = masked(window_steps=1)
+    tick_until(world, lambda: world.state.pruning.window.is_watched, "watched")
+    step = world.state.progress.step
+    world.command(cv.Checkpoint())
+    tick_until(world, lambda: world.state.checkpoints.newest.step == step, "a checkpoint")
+    assert world.state.pruning.window.until_step == step
+    assert world.command(rb.Rollback(to=world.state.checkpoints.newest.id))
+    tick_until(world, lambda: find(world, rb.RolledBack), "rolled back")
+
+    assert world.state.pruning.window.is_watched
+    tick_until(world, lambda: find(world, mk.MaskSetPassed), "passed")
 
 
 def test_a_finding_of_the_detector_blames_the_masks_and_no_batch():
@@ -114,6 +143,58 @@ def test_three_failures_in_a_row_stop_pruning_until_an_operator_enables_it():
     assert "prune enable" in world.command(pr.PruneAnalyze()).why
     world.command(pr.PruneEnable())
     assert ask.phase_of(world.state) is not PruningPhase.DISABLED
+
+
+def test_masks_that_act_say_how_accurate_the_newer_weights_were():
+    """As the trainer measured it at the boundary, without the masks and with them."""
+    (applied,) = find(masked(), mk.MasksApplied)
+
+    assert (applied.accuracy_now, applied.accuracy_masked) == (0.9, 0.88)
+
+
+@pytest.mark.parametrize("trip", [SPEED, NORM])
+def test_the_third_failure_in_a_row_undoes_its_masks_and_opens_the_breaker(trip):
+    """Whatever follows the limit: nothing of a set that did not pass stays, and nothing is pruned any more."""
+    world = masked()
+    for number in range(1, PLAN.failures + 1):
+        reports(world, trips=(trip,))
+        tick_until(world, lambda n=number: len(find(world, mk.MasksReleased) + find(world, rb.RolledBack)) == n, "gone")
+        assert world.state.pruning.sets == ()
+        if number < PLAN.failures:
+            tick_until(world, lambda: world.state.pruning.window is not None, "masks again")
+
+    assert len(find(world, pr.PruneBreakerOpened)) == 1
+    assert ask.phase_of(world.state) is PruningPhase.DISABLED
+
+
+@pytest.mark.parametrize("name", ["memory_usage_threshold", "training_speed_threshold"])
+def test_the_sources_letter_discards_weights_for_speed_and_memory_too(name):
+    """`prune.safety.*_action: rollback`, by which the trainer names the action of a limit that is exceeded."""
+    world = masked()
+    window = reports(world, trips=(replace(SPEED, threshold=name, action=WindowAction.ROLLBACK),))
+    tick_until(world, lambda: find(world, rb.RolledBack), "rolled back")
+
+    assert [one.checkpoint for one in find(world, rb.RolledBack)] == [window.pinned]
+    assert not find(world, mk.MasksReleased)
+
+
+def test_what_only_validated_is_not_masked_by_itself_even_if_pruning_has_begun_since():
+    """An analysis of VALIDATION_ONLY that took long changes nothing; an operator may order its masks."""
+    world, late = PrunedWorld(1, epochs=9, prune=replace(PLAN, transition_epoch=1)), []
+
+    def held_back(effect):
+        late.append(PrunedWorld.answer_to(world, effect))
+        return AnalysisReply(cycle=0, why="The answer to cycle 1 comes later.")
+
+    world.answer_to = held_back
+    tick_until(world, lambda: ask.phase_of(world.state) is PruningPhase.ACTIVE_PRUNING, "the phase")
+    world.give(late[0])
+
+    assert [one.phase for one in find(world, pr.PruneCycleBegun)] == [PruningPhase.VALIDATION_ONLY]
+    assert len(find(world, pr.PruneAnalyzed)) == 1
+    assert not find(world, mk.MasksOrdered)
+    world.command(pr.PruneApply())
+    assert len(find(world, mk.MasksOrdered)) == 1
 
 
 def test_a_conditional_go_is_watched_twice_as_long():

@@ -7,7 +7,8 @@ import pytest
 from tests.core import rated
 from tests.core.rated import GROUPS, RatedWorld
 from tests.core.simulate import find, tick_until, until
-from tolariad.core.decision import Accepted, Refusal
+from tolariad.core.base import Refusal
+from tolariad.core.decision import Accepted
 from tolariad.core.learning_rate.group import Group
 from tolariad.core.learning_rate.schedule import LRPolicy, Schedule
 from tolariad.core.learning_rate.tabulated import Tabulated, packed

@@ -8,9 +8,10 @@ from msgspec.structs import replace
 from tests.core import simulated_trainer
 from tests.core.rated import GROUPS, RatedWorld
 from tests.core.simulate import find, kinds, tick_until, until
+from tolariad.core.base import Refusal
 from tolariad.core.boundary.slice import WAITING_MAX
 from tolariad.core.control import words as cv
-from tolariad.core.decision import Accepted, Refusal
+from tolariad.core.decision import Accepted
 from tolariad.core.health import words as hv
 from tolariad.core.inputs import ReportReceived
 from tolariad.core.learning_rate.group import Group, rate_of

@@ -26,8 +26,8 @@ import msgspec
 import zstandard
 
 from tolariad.core import inputs
-from tolariad.core.base import Actor, Effect, Event
-from tolariad.core.decision import Accepted, Answer, Refusal
+from tolariad.core.base import Actor, Effect, Event, Refusal
+from tolariad.core.decision import Accepted, Answer
 from tolariad.core.inputs import CommandReceived, DiskMeasured, Input, Now, Opened, ReportReceived, Scheduled, StartMode
 from tolariad.core.orders import ORDERS
 from tolariad.core.state import RunState, fold

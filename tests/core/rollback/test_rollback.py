@@ -9,10 +9,11 @@ from tests.core.facts import EPOCHS
 from tests.core.simulate import World, find, kinds, tick_until, until
 from tests.core.simulated_trainer import STEPS_PER_EPOCH
 from tests.core.test_lifecycle import assert_every_begun_has_one_end, troubled
+from tolariad.core.base import Refusal
 from tolariad.core.checkpoints import words as ck
 from tolariad.core.control import words as cv
 from tolariad.core.decide import overdue
-from tolariad.core.decision import Accepted, Refusal
+from tolariad.core.decision import Accepted
 from tolariad.core.health import words as hv
 from tolariad.core.inputs import Now, ReportReceived
 from tolariad.core.rollback import words as rb

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from tolariad.core.base import Actor
+from tolariad.core.base import Actor, Refusal
 from tolariad.core.checkpoints import words as ck
 from tolariad.core.control import words as cv
 from tolariad.core.decide import decide
-from tolariad.core.decision import Accepted, Refusal
+from tolariad.core.decision import Accepted
 from tolariad.core.inputs import (
     BudgetsReported,
     CommandReceived,

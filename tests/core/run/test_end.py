@@ -8,9 +8,10 @@ from tests.core.facts import EPOCHS, daemon_started
 from tests.core.simulate import World, find, until
 from tests.core.simulated_trainer import STEPS_PER_EPOCH
 from tests.core.test_lifecycle import troubled
+from tolariad.core.base import Refusal
 from tolariad.core.checkpoints import words as ck
 from tolariad.core.control import words as cv
-from tolariad.core.decision import Accepted, Refusal
+from tolariad.core.decision import Accepted
 from tolariad.core.inputs import Opened, ReportReceived, StartMode
 from tolariad.core.learning_rate.group import Group
 from tolariad.core.learning_rate.schedule import LRPolicy, Schedule

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from tolariad.core.base import Actor
+from tolariad.core.base import Actor, Refusal
 from tolariad.core.control import words as cv
 from tolariad.core.decide import decide
-from tolariad.core.decision import Accepted, Refusal
+from tolariad.core.decision import Accepted
 from tolariad.core.inputs import CommandReceived, Now, Opened, StartMode
 from tolariad.core.run import words as rv
 from tolariad.core.run.slice import Phase

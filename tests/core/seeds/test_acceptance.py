@@ -9,8 +9,9 @@ from tests.core.rates.test_rates_restored import until_found
 from tests.core.seeds.seeded import SeededWorld, moved_to
 from tests.core.simulate import World, find, tick_until, until
 from tolariad.core.architecture.slice import CHANGES_MAX, Change
+from tolariad.core.base import Refusal
 from tolariad.core.control import words as cv
-from tolariad.core.decision import Accepted, Refusal
+from tolariad.core.decision import Accepted
 from tolariad.core.health import quarantine_words as qn
 from tolariad.core.health import words as hv
 from tolariad.core.inputs import Scheduled

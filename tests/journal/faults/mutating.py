@@ -1,5 +1,4 @@
-"""Take one safety rule out of a file of the journal. A comment marks the rule: `# safety: NAME`, or several names with
-commas.
+"""Take one safety rule out of a file. A comment marks the rule: `# safety: NAME`, or several names with commas.
 
 A marker stands at the end of a line, or on lines of its own above it. A change never quotes the marked text, so the
 line can be written anew without a change here. The statement that a change is about is the innermost one that begins or

@@ -8,7 +8,7 @@ from tests.journal.faults.mutating import Change
 
 
 class Mutation(NamedTuple):
-    """A rule that is removed: its marker, the change, and the test that must fail (file and name in tests/journal)."""
+    """A rule that is removed: its marker, the change, and the test that must fail (file and name in tests/)."""
 
     rule: str
     marker: str
@@ -17,8 +17,8 @@ class Mutation(NamedTuple):
 
 
 def row(rule: str, marker: str, change: Change, killer: str) -> Mutation:
-    """Return one row."""
-    return Mutation(rule, marker, change, killer)
+    """Return one row of the journal: its test is in tests/journal."""
+    return Mutation(rule, marker, change, f"journal/{killer}")
 
 
 FAULTS = "test_faults.py::"

@@ -1,6 +1,6 @@
-"""Fault class 19: the safety lines of the journal, each with the test that must fail without it.
+"""Fault class 19: the safety lines of the journal and of training, each with the test that must fail without it.
 
-A row names a marker (`# safety: NAME` in a file of the journal), the change that removes the rule from a copy, and the
+A row names a marker (`# safety: NAME` in a file of the project), the change that removes the rule from a copy, and the
 test that must fail then. A line that moves or is written anew takes its marker with it, and its row stays as it is.
 """
 
@@ -22,6 +22,7 @@ from tests.journal.faults.mutation_rows import (
     Mutation,
     row,
 )
+from tests.journal.faults.mutation_training import TRAINING
 from tests.journal.faults.mutation_writing import WRITING
 
 READING: tuple[Mutation, ...] = (
@@ -227,4 +228,4 @@ READING: tuple[Mutation, ...] = (
         f"{PACKING}test_nothing_is_set_aside_in_a_packed_segment"),
 )  # fmt: skip
 
-MUTATIONS = (*WRITING, *READING)
+MUTATIONS = (*WRITING, *READING, *TRAINING)

@@ -96,13 +96,15 @@ def test_an_order_that_comes_while_one_is_written_waits_for_it(tmp_path, made, s
 
 
 def test_the_manifest_records_what_the_order_says_of_the_run(tmp_path, made):
-    """Its health, and the newest promoted checkpoint. This one is not promoted, and nothing is pruned."""
+    """Its health, the newest promoted checkpoint and importance. This one is not promoted, and nothing is pruned."""
     saver = Saver(made(), tmp_path, "ff")
-    ordered = TakeCheckpoint(id="b", reason=CheckpointReason.ORDERED, health=HealthStatus.DEGRADED, promoted="a")
+    of_run = {"health": HealthStatus.DEGRADED, "promoted": "a", "importance": "importance/p000007.safetensors"}
+    ordered = TakeCheckpoint(id="b", reason=CheckpointReason.ORDERED, **of_run)
     saver.order(ordered)
     saver.capture(Position(3, 1, 3))
     manifest = verify(tmp_path / "b", finished(saver).manifest)
     assert manifest.promoted_checkpoint_id == "a"
+    assert manifest.importance_ref == "importance/p000007.safetensors"
     assert (manifest.health, manifest.pruning_phase, manifest.promoted_good) == (HealthStatus.DEGRADED, 3, False)
 
 

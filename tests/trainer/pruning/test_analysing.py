@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import random
 
 import pytest
 import torch
 from msgspec.structs import replace
+from safetensors import safe_open
 
 from tests.trainer.conftest import FakeDaemon, config
 from tests.trainer.pruning.in_a_run import AFTER, EPOCHS, FIRST, SECOND, TASK, scripted
@@ -140,7 +142,7 @@ def test_masked_and_rejected_units_are_not_chosen_again(lossy):
 
 def test_each_estimator_can_be_configured(lossy):
     """Its scores are those of the file."""
-    for estimator in ("taylor", "moments", "magnitude", "activation", "redundancy"):
+    for estimator in ("taylor", "moments", "momentum", "magnitude", "activation", "redundancy"):
         answer = lossy.analyse(lossy.prune(estimator=estimator))
         (scores,) = read_history(lossy.run, lossy.request.output).values()
 
@@ -184,9 +186,13 @@ def test_a_run_on_a_device_is_analysed_on_the_cpu(lossy):
     assert timeless(lossy.analyse(settings)) == timeless(lossy.analyse())
 
 
-def test_a_model_that_is_called_by_names_is_traced(tmp_path):
-    """The names have positions."""
-    assert Trained(tmp_path, f"{FILE}:ByName", prune=FREE).analyse().units
+@pytest.mark.parametrize("task", ["ByName", "LikeTransformers"])
+def test_a_model_that_is_called_by_names_is_traced(tmp_path, task):
+    """The names have positions; an argument that is left out before one that is given has its default."""
+    answer = Trained(tmp_path, f"{FILE}:{task}", prune=FREE).analyse()
+
+    assert [one.name for one in answer.groups] == ["a", "b"]
+    assert answer.units
 
 
 def test_a_model_that_was_masked_and_compacted_is_analysed_as_it_is(tmp_path):
@@ -283,12 +289,15 @@ def test_a_failure_is_a_sentence(lossy, tmp_path, capsys):
 
 
 def test_the_file_holds_the_scores_of_the_last_four_analyses(tmp_path):
-    """In order, and readable by any reader of safetensors; the oldest is left out."""
+    """In order, and readable by any reader of safetensors; the oldest is left out, and what a killed process left."""
     history = {cycle: {"a": (cycle + 0.5, 2.0), "b.c": (0.25,)} for cycle in range(1, 7)}
+    (tmp_path / "importance").mkdir()
+    (tmp_path / "importance" / ".p000005.safetensors.77").write_bytes(b"of a process that was killed")
     size = write_history(tmp_path, "importance/p000006.safetensors", history, {"cycle": "6"})
     content = (tmp_path / "importance" / "p000006.safetensors").read_bytes()
 
     assert size == len(content)
+    assert [path.name for path in (tmp_path / "importance").iterdir()] == ["p000006.safetensors"]
     assert read_history(tmp_path, "importance/p000006.safetensors") == {n: history[n] for n in (3, 4, 5, 6)}
     assert max(parse(content)) == "000006/b.c"
     library = pytest.importorskip("safetensors")
@@ -305,6 +314,21 @@ def test_a_file_that_cannot_be_read_has_no_history(tmp_path):
 
     for name in ("", "importance/gone", "importance/short", "importance/other", "../importance/short"):
         assert read_history(tmp_path, name) == {}
+
+
+def test_the_file_says_how_important_each_layer_is(lossy):
+    """The mean over the units that live, beside the score of each unit: of layers too wide or too narrow."""
+    masked = {"first": (2, 5)}
+    answer = lossy.analyse(masked=masked, output="importance/layers.safetensors")
+    path = lossy.run / "importance" / "layers.safetensors"
+    with safe_open(path, "np") as file:
+        layers = json.loads(file.metadata()["layers"])
+        units = {group.name: file.get_tensor(f"{answer.cycle:06d}/{group.name}") for group in answer.groups}
+
+    assert layers.keys() == units.keys() == {group.name for group in answer.groups}
+    for name, scores in units.items():
+        live = [score for unit, score in enumerate(scores) if unit not in masked.get(name, ())]
+        assert layers[name] == pytest.approx(sum(live) / len(live), rel=1e-9)
 
 
 def test_stability_is_over_units_that_live_in_both():

@@ -17,7 +17,14 @@ from tolariad.core.pruning.ranking import rank_correlation
 from tolariad.core.settings.model import Settings
 from tolariad.trainer.optim import CautiousAdamW
 from tolariad.trainer.pruning.activity import activation_scores, activities, redundant, uniqueness_scores
-from tolariad.trainer.pruning.importance import Sensitivity, magnitude, measured_change, moments, sensitivities
+from tolariad.trainer.pruning.importance import (
+    Sensitivity,
+    magnitude,
+    measured_change,
+    moments,
+    momentum,
+    sensitivities,
+)
 from tolariad.trainer.pruning.units import PruningRefused
 from tolariad.trainer.pruning.verify import find_groups
 from tolariad.trainer.tasks.digits import Digits
@@ -119,7 +126,7 @@ def test_an_analysis_changes_nothing(seed):
             measured_change(model, {"a": (1, 2)}, groups, batches, loss),
             moments(model, groups, owned(optimizer)),
             magnitude(model, groups),
-            (activation_scores(found), uniqueness_scores(found)),
+            (activation_scores(found), uniqueness_scores(found, 0.95)),
         )
 
     assert analyse() == analyse()
@@ -160,6 +167,24 @@ def test_an_optimizer_without_second_moments_is_refused(seed):
 
     with pytest.raises(PruningRefused, match="weight has no second moment; use another"):
         moments(model, groups, owned(optimizer))
+
+
+def test_momentum_is_the_first_order_from_the_optimizers_first_moment(seed):
+    """Summed over the weights that read the unit, then its size; momentum of SGD gives one too."""
+    model, groups, optimizer, _ = trained(seed)
+    first = (model.b.weight * optimizer.state[model.b.weight]["exp_avg"]).detach().double().sum((0, 2, 3)).abs()
+
+    assert momentum(model, groups, owned(optimizer))["a"] == pytest.approx(first.tolist(), rel=1e-5)
+    model, groups, optimizer, _ = trained(seed, "momentum")
+    assert max(momentum(model, groups, owned(optimizer))["a"]) > 0
+
+
+def test_an_optimizer_without_first_moments_is_refused(seed):
+    """Plain SGD."""
+    model, groups, optimizer, _ = trained(seed, "sgd")
+
+    with pytest.raises(PruningRefused, match="has no first moment; use another"):
+        momentum(model, groups, owned(optimizer))
 
 
 def test_magnitudes_are_relative_to_their_group(seed):
@@ -203,7 +228,14 @@ def test_a_unit_that_says_the_same_as_another_is_redundant(seed):
     assert found.frequency()[[0, 3, 4]].tolist() == pytest.approx([1.0, 1.0, 0.0], abs=0.05)
     assert redundant(cosines, [1.0, 2.0, 1.0, 1.0, 1.0, 1.0], 0.95) == (0,)
     assert redundant(cosines, [1.0, 1.0, 1.0, 1.0, 1.0, 1.0], 0.95) == (1,)
-    assert uniqueness_scores({"a": found})["a"][0] == pytest.approx(0.0, abs=1e-9)
+    scores = uniqueness_scores({"a": found}, 0.95)["a"]
+    # An activation within the threshold is rare, and decides which of the two is the less active one.
+    (copy,) = redundant(cosines, found.frequency().tolist(), 0.95)
+    assert copy in (0, 1)
+    assert scores[copy] == pytest.approx(0.0, abs=1e-9)
+    assert min(score for unit, score in enumerate(scores) if unit != copy) > 0.05
+    # No cosine is above this one, whatever its rounding.
+    assert uniqueness_scores({"a": found}, 1.1)["a"][:2] == pytest.approx([0.0, 0.0], abs=1e-9)
     assert activation_scores({"a": found})["a"][4] == 0.0
 
 
@@ -241,9 +273,10 @@ def correlations(kind, seed, epochs):
         "fisher": {name: one.fisher() for name, one in sums.items()},
         "taylor": {name: one.taylor() for name, one in sums.items()},
         "moments": moments(model, groups, owned(optimizer)),
+        "momentum": momentum(model, groups, owned(optimizer)),
         "magnitude": magnitude(model, groups),
         "activation": activation_scores(found),
-        "redundancy": uniqueness_scores(found),
+        "redundancy": uniqueness_scores(found, 0.95),
         "random": {group.name: torch.rand(group.width).tolist() for group in groups},
     }
     return {

@@ -14,11 +14,21 @@ from tests.trainer.pruning.models import ROWS, WORDS, Rows, Small, example
 from tests.trainer.pruning.training import CHOSEN, OPTIMIZERS, masked_values, owned, small, step
 from tolariad.trainer.optim import CautiousAdamW
 from tolariad.trainer.optim.average import Average
+from tolariad.trainer.optim.configured import CLASSES
+from tolariad.trainer.optim.transform import KINDS
 from tolariad.trainer.pruning.masks import HeldMasks, MaskSet, ParameterMask, apply_masks, masks_of, release_masks
 from tolariad.trainer.pruning.units import PruningRefused
 from tolariad.trainer.pruning.verify import find_groups
 
 pytest.importorskip("torch_pruning", reason="torch-pruning (extra `pruning`) is not installed")
+
+
+def test_the_optimizers_of_these_tests_are_all_that_a_run_may_have():
+    """Those that a configuration names, and those whose state is known."""
+    weight = torch.nn.Parameter(torch.zeros(2))
+    tested = {type(make([weight])) for make in OPTIMIZERS.values()}
+
+    assert tested == set(CLASSES.values()) == KINDS.keys()
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ import math
 
 import pytest
 import torch
+from msgspec.structs import replace
 
 from tolariad.core.pruning.verdict import WindowAction
 from tolariad.core.settings.pruning import PruneSafety
@@ -64,6 +65,15 @@ def test_slow_steps_trip_at_the_end_of_the_window():
     assert (trip.threshold, trip.action) == ("training_speed_threshold", WindowAction.RELEASE)
     assert found.speed_ratio == pytest.approx(0.01 / 0.012)
     assert report(seconds=lambda step: 1.0 if step % 7 == 0 else 0.01).trips == ()
+
+
+def test_the_configured_action_goes_with_a_trip(memory):
+    """`prune.safety.memory_action` and `speed_action`: the report names what the kernel does."""
+    memory[:] = [0.5, 0.95]
+    letter = replace(SAFETY, memory_action="rollback", speed_action="rollback")
+    one = WindowWatch(Window(1, FIRST, GRACE, STEPS, 1.0), letter, CPU, step_s_before=0.01)
+    found = next(found for at in range(STEPS + GRACE) if (found := one.saw(FIRST + at, 1.0, 0.02)))
+    assert [trip.action for trip in found.trips] == [WindowAction.ROLLBACK]
 
 
 def test_full_memory_trips_unless_it_was_full_before(memory):

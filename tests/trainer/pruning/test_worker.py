@@ -17,7 +17,6 @@ from tests.supervisor.strategists import becomes
 from tests.trainer.conftest import ROOT
 from tests.trainer.pruning.test_analysing import FREE, Trained
 from tests.trainer.tasks.analysed import FILE
-from tolariad.core.checkpoints.words import CheckpointRef
 from tolariad.core.pruning.words import AnalyzeCheckpoint
 from tolariad.core.settings.rules import read_resolved
 from tolariad.supervisor.analyst import Analyst, AnalystSetup
@@ -43,17 +42,7 @@ async def replied(trained, **environment):
         environment={**os.environ, **environment},
     )
     analyst = Analyst(setup, replies.append)
-    analyst.obey(
-        AnalyzeCheckpoint(
-            cycle=request.cycle,
-            checkpoint=CheckpointRef(id=request.checkpoint, step=6, epoch=1, batch=0, manifest=request.manifest),
-            epoch=request.epoch,
-            phase=request.phase,
-            share=request.share,
-            cap=request.cap,
-            importance=request.output,
-        )
-    )
+    analyst.obey(AnalyzeCheckpoint(request=request, limit_s=300.0))
     await becomes(lambda: replies, 120.0)
     await analyst.close()
     await becomes(lambda: not analyses_of(os.getpid()))
@@ -93,7 +82,9 @@ def waiting(tmp_path):
         ours, theirs = socket.socketpair()
         command = [sys.executable, "-m", "tolariad.trainer", "--analyse", "--run", str(tmp_path), "--config-json", "x"]
         command += ["--socket-fd", str(theirs.fileno()), "--parent-pid", str(os.getpid()), *more]
-        child = subprocess.Popen(command, pass_fds=(theirs.fileno(),), stderr=subprocess.PIPE, cwd=ROOT)
+        child = subprocess.Popen(
+            command, pass_fds=(theirs.fileno(),), stderr=subprocess.PIPE, cwd=ROOT, start_new_session=True
+        )
         theirs.close()
         started.append((child, ours))
         return child, ours
@@ -105,6 +96,10 @@ def waiting(tmp_path):
         child.communicate()
 
 
+def session_nice(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/autogroup").read_text().rpartition(" ")[2])
+
+
 async def test_the_process_runs_only_if_nothing_else_wants_its_core(waiting):
     """SCHED_IDLE and the least nice, before torch is imported; on the cores that it was given; the first victim."""
     core = max(os.sched_getaffinity(0))
@@ -114,6 +109,15 @@ async def test_the_process_runs_only_if_nothing_else_wants_its_core(waiting):
     assert os.sched_getscheduler(child.pid) == os.SCHED_IDLE
     assert os.sched_getaffinity(child.pid) == {core}
     assert badness_of(child.pid) == 1000
+
+
+@pytest.mark.skipif(not Path("/proc/self/autogroup").exists(), reason="this kernel has no autogroups")
+async def test_its_session_has_the_least_share_of_a_core(waiting):
+    """Sessions come before processes: without it, an idle process of a session of its own gets half of a core."""
+    child, _ = waiting()
+    await becomes(lambda: session_nice(child.pid) == 19, 60.0)
+
+    assert session_nice(os.getpid()) != 19
 
 
 async def test_the_process_of_a_run_on_all_cores_may_be_an_ordinary_one(waiting):

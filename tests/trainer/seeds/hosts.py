@@ -66,6 +66,13 @@ class Shifting(nn.Module):
         return self.drop(h * self.scale + self.shift)
 
 
+class Shifted:
+    """A blueprint whose seed is not the identity."""
+
+    def build(self, example: Tensor) -> nn.Module:
+        return Shifting()
+
+
 def grown(stage: Stage, seed: nn.Module | None = None) -> SeedSlot:
     """Return a slot with a seed, in this stage."""
     slot = SeedSlot("here")

@@ -22,6 +22,7 @@ from tolariad.trainer.seeds.plots import Plot
 
 TASK = f"{Path(__file__).parents[1] / 'tasks' / 'seeded.py'}"
 STUB = Path(__file__).parents[1] / "lightning" / "stub.py"
+HOSTS = Path(__file__).with_name("hosts.py")
 STEPS = 10  # of an epoch, at five samples a batch
 EPOCHS = 3
 _EXAMPLE = (5, 8)
@@ -107,7 +108,13 @@ def test_every_stage_of_a_seed_is_reached(daemon_in, seeded):
 @pytest.mark.parametrize("cuts", [(2,), (5,), (10, 12), (13, 20), (8, 18, 23), (26,)])
 def test_a_run_that_was_cut_short_ends_as_one_that_was_not(trained, cuts):
     """Its checkpoints hold seeds that train, blend and are fossilised; each trainer builds them again."""
-    assert trained("cut", *cuts).files("end") == trained("calm").files("end")
+    if not _undisturbed:
+        _undisturbed.update(trained("calm").files("end"))
+    assert trained("cut", *cuts).files("end") == _undisturbed
+
+
+# The last checkpoint of the run that nothing cut short: it is trained once in this process.
+_undisturbed: dict[str, bytes] = {}
 
 
 HOST = ("model-00000.safetensors", "optimizer-00000.safetensors", "ema-00000.safetensors")
@@ -200,6 +207,40 @@ def test_what_cannot_have_seeds_is_refused_before_the_run(seeded, task, options,
     """By name, with what to do."""
     with pytest.raises(SetupRefused, match=says):
         build(seeded(task, **options))
+
+
+@pytest.mark.parametrize(
+    ("refused", "why"),
+    [
+        (
+            {"stage": Stage.GERMINATED, "number": 2, "slot": "outer", "blueprint": f"{HOSTS}:Shifted"},
+            "gate G0_SANITY: the new seed is not the identity",
+        ),
+        ({"stage": Stage.BLENDING, "number": 1, "slot": "inner", "blend_steps": 2}, "it needs 30"),
+    ],
+    ids=["a seed that is not the identity", "too early"],
+)
+def test_a_move_that_its_gate_refuses_changes_nothing(daemon_in, seeded, refused, why):
+    """The run ends as one in which nobody ordered it."""
+    moves = [one for one in MOVES if one[0] == "inner"][:2]
+    calm, judged = (daemon_in(name, EPOCHS, script_orders=orders(moves)) for name in ("calm", "judged"))
+    calm.train_here(seeded())
+    judged.train_here(seeded(), also=given_after(6, MoveSeed(cause=201, **refused)))
+    (answer,) = [one for one in judged.reports if getattr(one, "order", 0) == 201]
+
+    assert why in answer.refused
+    assert judged.files("end") == calm.files("end")
+
+
+def given_after(step, order):
+    """Return a function that gives a daemon's order once, after this step."""
+    waiting = [order]
+
+    def give(daemon):
+        if waiting and daemon.last_step >= step:
+            daemon.end.send(waiting.pop())
+
+    return give
 
 
 def test_a_slot_of_the_configuration_is_attached(seeded):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 
+from tests.trainer.tasks.drawn import Clipped
 from tests.trainer.tasks.seeded import Seeded
 from tolariad.trainer.gradients import SeedGradientInfo
 from tolariad.trainer.seeds import slots_of
@@ -36,11 +37,8 @@ class Poisoned(Auxiliary):
         ]
 
 
-class Clipping(Auxiliary):
+class Clipping(Clipped, Auxiliary):
     """It clips by itself."""
-
-    def clip_gradients(self, model):
-        return torch.nn.utils.clip_grad_norm_(model.parameters(), 0.5)
 
 
 class Stranger(Auxiliary):

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import torch
 from torch import nn
-from torch.nn import functional
 
+from tests.trainer.tasks.drawn import Clipped, Drawn, Parted
 from tolariad.trainer.lr import controller_of
 from tolariad.trainer.optim import CautiousAdamW
 from tolariad.trainer.seeds import SeedSlot
@@ -36,7 +36,41 @@ class Slotted(Body):
         return self.head(self.slot(self.last(self.drop(self.norm(self.first(x)).relu())).relu()))
 
 
-class Pruned:
+class Images(nn.Module):
+    """The same groups between a transposed and an ordinary convolution, and a norm over channels after the second."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.norm = nn.ConvTranspose2d(6, 16, 2), nn.BatchNorm2d(16)
+        self.last, self.second = nn.Conv2d(16, 12, 2), nn.BatchNorm2d(12)
+        self.head = nn.Linear(12, 3)
+
+    def forward(self, x):
+        hidden = self.norm(self.first(x.view(-1, 6, 1, 1))).relu()
+        return self.head(self.second(self.last(hidden)).relu().flatten(1))
+
+
+class Tying(Body):
+    """The last hidden layer has a twin with the same weight and another bias; the head gets their sum."""
+
+    def __init__(self):
+        super().__init__()
+        self.again = nn.Linear(16, 12)
+        self.again.weight = self.last.weight
+
+    def forward(self, x):
+        hidden = self.norm(self.first(x)).relu()
+        return self.head(self.last(hidden).relu() + self.again(hidden).relu())
+
+
+class Bright(Body):
+    """A masked unit of the last hidden layer emits sigmoid(0): the weights that read it have gradients."""
+
+    def forward(self, x):
+        return self.head(self.last(self.drop(self.norm(self.first(x)).relu())).sigmoid())
+
+
+class Pruned(Drawn):
     """The loss draws."""
 
     kind = Body
@@ -44,40 +78,38 @@ class Pruned:
     def model(self, cfg):
         return self.kind()
 
-    def train_data(self, cfg):
-        drawn = torch.randn(50, 6)
-        return drawn, drawn[:, :3].argmax(1)
 
-    def val_data(self, cfg):
-        drawn = torch.randn(20, 6)
-        return drawn, drawn[:, :3].argmax(1)
+class Judged(Pruned):
+    """Its accuracy is the share of rows of the first layer that are not 0. What it evaluates leaves traces."""
 
-    def loss(self, model, batch):
-        inputs, targets = batch
-        return functional.cross_entropy(model(inputs + 0.1 * torch.randn_like(inputs)), targets)
+    def model(self, cfg):
+        model = super().model(cfg)
+        model.register_buffer("seen", torch.zeros(()))
+        model.calls = 0
+        return model
 
     def evaluate(self, model, batch):
-        inputs, targets = batch
-        return {"loss": (functional.cross_entropy(model(inputs), targets, reduction="sum"), len(targets))}
+        model.seen += 1
+        model.calls += 1
+        torch.rand(3)
+        return {"accuracy": (float(model.first.weight.any(1).sum()), len(model.first.weight))}
 
 
-class Clips(Pruned):
+class Fails(Pruned):
+    """Its evaluation raises if a unit is masked."""
+
+    def evaluate(self, model, batch):
+        if not model.first.weight.any(1).all():
+            raise RuntimeError("no such unit")
+        return super().evaluate(model, batch)
+
+
+class Clips(Clipped, Pruned):
     """It clips by itself."""
 
-    def clip_gradients(self, model):
-        return torch.nn.utils.clip_grad_norm_(model.parameters(), 0.5)
 
-
-class Parts(Pruned):
+class Parts(Parted, Pruned):
     """Two optimizers, and masks that cover parameters of both."""
-
-    def optimizers(self, model):
-        head = list(model.head.parameters())
-        rest = [one for one in model.parameters() if all(one is not other for other in head)]
-        return {
-            "body": torch.optim.AdamW(rest, lr=1e-2),
-            "head": torch.optim.SGD(head, lr=2e-2, momentum=0.9, weight_decay=0.01),
-        }
 
 
 class Updates(Parts):
@@ -93,6 +125,56 @@ class Cautious(Pruned):
 
     def optimizer(self, model, cfg):
         return CautiousAdamW(model.parameters(), lr=1e-2, live_mean=True)
+
+
+class Transposed(Pruned):
+    """Convolutions, and a batch norm after each."""
+
+    kind = Images
+
+
+class Tied(Pruned):
+    """Two layers with one weight."""
+
+    kind = Tying
+
+
+class Groups(Clips):
+    """Weights and biases are in two groups of the optimizer, with other rates and decays; it clips by itself."""
+
+    def optimizer(self, model, cfg):
+        wide = [one for one in model.parameters() if one.dim() > 1]
+        rest = [one for one in model.parameters() if one.dim() == 1]
+        return torch.optim.AdamW([{"params": wide, "weight_decay": 0.1}, {"params": rest, "lr": 2e-2}], lr=1e-2)
+
+
+class Emitting(Pruned):
+    """Its masked units emit."""
+
+    kind = Bright
+
+
+class Shaken(Pruned):
+    """Its optimizer moves every weight of a layer after an update, the masked ones too."""
+
+    def optimizer(self, model, cfg):
+        return shaken(torch.optim.SGD(model.parameters(), lr=1e-2, momentum=0.5), model)
+
+
+class ShakenUpdates(Updates):
+    """The same in a task that makes its updates itself."""
+
+    def optimizers(self, model):
+        made = super().optimizers(model)
+        # The last one of a step: no later update may hold the masks in its place.
+        shaken(made["head"], model)
+        return made
+
+
+def shaken(optimizer, model):
+    """Return the optimizer, which adds to the first layer's weights after each of its updates."""
+    optimizer.register_step_post_hook(lambda *_: model.first.weight.data.add_(1e-3))
+    return optimizer
 
 
 class Foreign(Pruned):

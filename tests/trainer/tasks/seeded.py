@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import torch
 from torch import nn
-from torch.nn import functional
 
+from tests.trainer.tasks.drawn import Clipped, Drawn, Parted
 from tolariad.trainer.seeds import SeedSlot, attach
 
 
@@ -34,7 +33,7 @@ class Bare(Body):
         self.slot = nn.Identity()
 
 
-class Seeded:
+class Seeded(Drawn):
     """The loss draws. `grow` is not needed: seeds are germinated by orders."""
 
     def model(self, cfg):
@@ -42,22 +41,6 @@ class Seeded:
 
     def seed_slots(self, model):
         attach(model, "last", SeedSlot("outer"))
-
-    def train_data(self, cfg):
-        drawn = torch.randn(50, 6)
-        return drawn, drawn[:, :3].argmax(1)
-
-    def val_data(self, cfg):
-        drawn = torch.randn(20, 6)
-        return drawn, drawn[:, :3].argmax(1)
-
-    def loss(self, model, batch):
-        inputs, targets = batch
-        return functional.cross_entropy(model(inputs + 0.1 * torch.randn_like(inputs)), targets)
-
-    def evaluate(self, model, batch):
-        inputs, targets = batch
-        return {"loss": (functional.cross_entropy(model(inputs), targets, reduction="sum"), len(targets))}
 
 
 class Unseeded(Seeded):
@@ -70,23 +53,12 @@ class Unseeded(Seeded):
         """No slot."""
 
 
-class Clips(Seeded):
+class Clips(Clipped, Seeded):
     """It clips by itself."""
 
-    def clip_gradients(self, model):
-        return torch.nn.utils.clip_grad_norm_(model.parameters(), 0.5)
 
-
-class Parts(Seeded):
+class Parts(Parted, Seeded):
     """Two optimizers."""
-
-    def optimizers(self, model):
-        head = list(model.head.parameters())
-        rest = [one for one in model.parameters() if all(one is not other for other in head)]
-        return {
-            "body": torch.optim.AdamW(rest, lr=1e-2),
-            "head": torch.optim.SGD(head, lr=2e-2, momentum=0.9),
-        }
 
 
 class Updates(Seeded):

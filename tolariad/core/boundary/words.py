@@ -4,7 +4,7 @@ A boundary order changes what training computes: today a learning rate. The daem
 number of the event that ordered it. The trainer obeys them at a boundary, in the order in which they came, and answers
 each once. Those that acted are numbered from 1 on the current branch. A kind is one BoundaryOrder, its events derived
 from those here, a handler in the trainer, and a rule that answers BoundaryOrderReport. `core.boundary.order_words`
-lists the kinds.
+lists the kinds. An order is made from its event, by the fields that both have.
 
 At the end of an epoch a component may be asked for orders before training goes on. It derives its events from
 BoundaryAsked and BoundaryClosed.
@@ -14,7 +14,7 @@ Promises: a cause is a key. Causes do not rise in the order of sending, so nothi
 
 from __future__ import annotations
 
-from abc import abstractmethod
+from typing import ClassVar
 
 from tolariad.core.base import Epoch, Event, Report, Seq, Step, TrainerEffect
 
@@ -26,10 +26,12 @@ class BoundaryOrder(TrainerEffect, frozen=True, kw_only=True):
 class BoundaryOrderGiven(Event, frozen=True, kw_only=True):
     """Base of the events that accept an order. One BoundaryOrderActed or BoundaryOrderAborted of its cause ends it."""
 
+    KIND: ClassVar[type[BoundaryOrder]]
+
     @property
-    @abstractmethod
     def order(self) -> BoundaryOrder:
         """Return the order for the trainer, without its cause."""
+        return self.KIND.of(self, cause=0)
 
 
 class BoundaryOrderActed(Event, frozen=True, kw_only=True):
@@ -39,13 +41,15 @@ class BoundaryOrderActed(Event, frozen=True, kw_only=True):
     from 1.
     """
 
+    KIND: ClassVar[type[BoundaryOrder]]
+
     applied_before_step: Step
     number: int
 
     @property
-    @abstractmethod
     def order(self) -> BoundaryOrder:
         """Return the order that a re-run must obey at this place for the same result, with its cause."""
+        return self.KIND.of(self)
 
 
 class BoundaryOrderAborted(Event, frozen=True, kw_only=True):

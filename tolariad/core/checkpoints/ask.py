@@ -17,6 +17,7 @@ from tolariad.core.checkpoints import words as ck
 from tolariad.core.checkpoints.catalogue_slice import CatalogueEntry
 from tolariad.core.checkpoints.slice import Checkpoints, HasCheckpoints
 from tolariad.core.health.slice import HasHealth
+from tolariad.core.pruning.phase import PruningPhase, is_cycle_due, phase_at
 from tolariad.core.pruning.slice import HasPruning
 from tolariad.core.rollback.slice import HasRollbacks
 from tolariad.core.run.slice import HasRun
@@ -30,8 +31,8 @@ AT_ONCE: Final = 16
 _GAP_SHARE: Final = 1 / 7
 
 
-class DueBy(HasRun, HasCheckpoints, HasHealth, Protocol):
-    """The slices that decide it: the policy, the time of the last checkpoint, the disk, conservative mode."""
+class DueBy(HasRun, HasCheckpoints, HasHealth, HasPruning, Protocol):
+    """The slices that decide it: the policy, the time of the last checkpoint, the disk, conservative mode, pruning."""
 
 
 def interval_is_over(state: DueBy, mono: int) -> bool:
@@ -47,15 +48,25 @@ def interval_is_over(state: DueBy, mono: int) -> bool:
 def due_after_epoch(state: DueBy, epoch: int, mono: int) -> bool:
     """Return whether a checkpoint is due after an epoch: every N epochs, but never two within the gap.
 
-    Conservative mode halves N. The last epoch's checkpoint is taken when training has ended.
+    Conservative mode halves N. While the model is being pruned one is due for each cycle as well. The last epoch's
+    checkpoint is taken when training has ended.
     """
     policy = state.run.policy
     elapsed_s = (mono - state.checkpoints.clock_mono) / 1e9
     if state.disk.low is not None:
         return False
     every = max(1, int(policy.checkpoint_every_epochs * state.stability.checkpoint_factor))
-    on_epoch = epoch % every == 0 and elapsed_s >= policy.checkpoint_gap_s
+    on_epoch = (epoch % every == 0 or _prunes_after(state, epoch)) and elapsed_s >= policy.checkpoint_gap_s
     return on_epoch or interval_is_over(state, mono)
+
+
+def _prunes_after(state: DueBy, epoch: int) -> bool:
+    """Return whether a cycle of pruning needs a checkpoint of its own. Cycles that only analyse take any."""
+    plan = state.run.policy.prune
+    if plan is None:
+        return False
+    phase = phase_at(plan, epoch, override=state.pruning.override)
+    return phase is PruningPhase.ACTIVE_PRUNING and is_cycle_due(plan, epoch, phase)
 
 
 # -- which stay --------------------------------------------------------------------------------------------------------

@@ -83,7 +83,9 @@ def _begin(state: Reads, reason: ck.CheckpointReason, cause: Cause | None = None
         promoted=next((one.id for one in reversed(catalogue) if one.promoted and one.is_target), ""),
     )
     if state.run.policy.prune is not None:
-        order = replace(order, pruning_phase=phase_of(state), pruned=state.pruning.share)
+        files = state.pruning.files
+        newest = files[-1].file if files else ""
+        order = replace(order, pruning_phase=phase_of(state), pruned=state.pruning.share, importance=newest)
     return Decision((begun,), (order,))
 
 

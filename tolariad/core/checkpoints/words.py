@@ -260,7 +260,7 @@ class TakeCheckpoint(TrainerEffect, frozen=True, kw_only=True):
 
     If another checkpoint is being written, it waits for that one. The manifest records `health`, and `promoted`: the
     newest promoted checkpoint, or empty. `pruning_phase`: Leyline's number; `pruned`: the share of the channels that
-    are masked or removed.
+    are masked or removed; `importance`: the newest importance file, relative to the run's folder, or empty.
     """
 
     id: str
@@ -270,6 +270,7 @@ class TakeCheckpoint(TrainerEffect, frozen=True, kw_only=True):
     promoted: str = ""
     pruning_phase: PruningPhase = PruningPhase.DISABLED
     pruned: float = 0.0
+    importance: str = ""
 
 
 class AbortCheckpoints(TrainerEffect, frozen=True, kw_only=True):

@@ -12,11 +12,11 @@ from typing import Any, Final, NamedTuple, Protocol, TypeAlias, TypeVar
 from msgspec.structs import replace
 
 from tolariad.core import bounds
-from tolariad.core.base import Actor, Event
+from tolariad.core.base import Actor, Event, Refusal
 from tolariad.core.checkpoints.slice import OPEN_MAX, HasCheckpoints
 from tolariad.core.control import words as control
 from tolariad.core.control.slice import HasControl, Outcome
-from tolariad.core.decision import Accepted, Answer, Decision, Refusal
+from tolariad.core.decision import Accepted, Answer, Decision
 from tolariad.core.engine import At, Numbered
 from tolariad.core.inputs import CommandReceived, SignalReceived
 from tolariad.core.run import words as run

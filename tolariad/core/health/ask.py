@@ -57,6 +57,15 @@ class HealthKnown(HasRun, HasProgress, HasCheckpoints, HasHealth, Protocol):
     """The slices that the status follows from."""
 
 
+def starts_nothing(state: HasHealth) -> str:
+    """Return why the run may start nothing new, as a clause; "" if it may."""
+    if state.stability.conservative:
+        return f"the run is in conservative mode and starts nothing new: {state.stability.why}"
+    if (pressure := state.overruns.memory) is not None:
+        return f"memory is short ({pressure.budget}), so nothing new is started; `tolaria status` shows it"
+    return ""
+
+
 def health_status(state: HealthKnown) -> HealthStatus:
     """Return the status that the journal proves at this moment.
 

@@ -19,7 +19,8 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from tolariad.core.decision import Decision, Refusal
+from tolariad.core.base import Refusal
+from tolariad.core.decision import Decision
 from tolariad.core.engine import At
 from tolariad.core.health import words as hv
 from tolariad.core.health.ask import Reads, entered, may_go_back, plan, reason_for, target_for_later

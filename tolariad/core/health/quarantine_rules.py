@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from tolariad.core.decision import Decision, Refusal
+from tolariad.core.base import Refusal
+from tolariad.core.decision import Decision
 from tolariad.core.engine import At
 from tolariad.core.health import ask
 from tolariad.core.health import quarantine_words as qn

@@ -1,8 +1,10 @@
 """The analysis of a checkpoint: what is asked, what is answered, and the checks that an answer must pass.
 
-Promises: pure values and pure functions. `refusal_of` accepts no answer that a correct analysis cannot give: another
-cycle or checkpoint, a unit that does not exist or is masked already, more than budget, floors or caps allow, a number
-that is not finite, a decision that its own measurements contradict.
+Promises: pure values and pure functions. `refusal_of` accepts no answer that a correct analysis cannot give:
+
+* one to another cycle, or about another checkpoint;
+* a unit that does not exist, or is masked already, and more units than budget, floors or caps allow;
+* a number that is not finite, and a decision that its own measurements contradict.
 """
 
 from __future__ import annotations
@@ -32,12 +34,12 @@ _STRICTER: Final = (PruningDecision.GO, PruningDecision.CONDITIONAL_GO, PruningD
 
 
 class AnalysisRequest(Struct, frozen=True, kw_only=True):
-    """Asks for the analysis of a committed checkpoint. Its fields are those of the effect AnalyzeCheckpoint.
+    """Asks for the analysis of a committed checkpoint.
 
     `manifest`: BLAKE3 of its manifest. `share`, `cap`: what this cycle, and all cycles, may prune; `pruned`: channels
-    that are pruned already. `masked`: units that are masked in the checkpoint. `removed`: units that compactions took
-    from each group. `avoid`: units that are not chosen. `former`: the importance file of the analysis before, `output`:
-    the one to write; both relative to the run's folder.
+    that are pruned already. `masked`: units that are masked in the checkpoint. `removed`: how many units of each group
+    compactions took. `avoid`: units that were rejected, which are not chosen. `former`: the importance file of the
+    analysis before, `output`: the one to write; both relative to the run's folder.
     """
 
     cycle: int
@@ -151,12 +153,13 @@ def refusal_of(request: AnalysisRequest, answer: AnalysisAnswer, prune: Prune) -
 def _faults(request: AnalysisRequest, answer: AnalysisAnswer, prune: Prune) -> Iterator[str]:
     if answer.cycle != request.cycle:
         yield f"it answers cycle {answer.cycle}, but {request.cycle} was asked"
-    if answer.checkpoint != request.checkpoint:
+    if answer.checkpoint != request.checkpoint:  # safety: answer-of-asked-checkpoint
         yield f"it is about checkpoint {answer.checkpoint or '(none)'}, but {request.checkpoint} was asked"
     yield from _faults_of_numbers(answer)
     yield from _faults_of_groups(request, answer)
     yield from _faults_of_units(request, answer, prune)
     verdict = judge(answer.measured, prune)
+    # safety: verdict-judged-again
     if _STRICTER.index(verdict.decision) > _STRICTER.index(answer.decision):
         yield f"it says {answer.decision.name}, but by what it measured it is {verdict.decision.name}"
     if answer.decision is not PruningDecision.GO and not answer.reasons:
@@ -194,8 +197,6 @@ def _faults_of_groups(request: AnalysisRequest, answer: AnalysisAnswer) -> Itera
 
 
 def _faults_of_units(request: AnalysisRequest, answer: AnalysisAnswer, prune: Prune) -> Iterator[str]:
-    if fault := fault_of(answer.units):
-        yield fault
     layers = {layer.name: layer for layer in layers_of(answer.groups, request)}
     channels = 0
     for name, units in answer.units.items():
@@ -214,9 +215,15 @@ def _faults_of_units(request: AnalysisRequest, answer: AnalysisAnswer, prune: Pr
             yield f"it takes {len(units)} units of {name}; one cycle may take {removable(layer, prune)}"
         channels += len(units) * layer.channels
     allowed = channels_for(tuple(layers.values()), request)
-    if answer.decision is PruningDecision.CONDITIONAL_GO:
-        allowed //= 2
-    if channels > allowed:
-        yield f"it takes {channels} channels; the budget is {allowed}"
-    if max(len(msgspec.msgpack.encode(answer.units)), len(answer.plan.encode())) > UNITS_BYTES_MAX:
+    yield from faults_of_choice(answer.units, answer.plan, channels, allowed, answer.decision)
+
+
+def faults_of_choice(units: Units, plan: str, channels: int, allowed: int, decision: PruningDecision) -> Iterator[str]:
+    """Yield why these units cannot be masked, as clauses. `allowed`: how many channels they may be after GO."""
+    if fault := fault_of(units):
+        yield fault
+    most = allowed // 2 if decision is PruningDecision.CONDITIONAL_GO else allowed
+    if channels > most:  # safety: budget-counted-again
+        yield f"it takes {channels} channels; the budget is {most}"
+    if max(len(msgspec.msgpack.encode(units)), len(plan.encode())) > UNITS_BYTES_MAX:
         yield f"its units or their plan have more than {UNITS_BYTES_MAX} bytes"

@@ -7,28 +7,27 @@ what to do. The schedule and operators get the same answers.
 from __future__ import annotations
 
 from math import isfinite
-from typing import Final, Protocol, TypeAlias
-
-import msgspec
+from typing import Final, Protocol
 
 from tolariad.core.architecture.slice import CHANGES_MAX, HasArchitecture
+from tolariad.core.base import Refusal
 from tolariad.core.boundary.slice import WAITING_MAX, HasBoundary
 from tolariad.core.checkpoints.catalogue_slice import CatalogueEntry
 from tolariad.core.checkpoints.slice import HasCheckpoints
+from tolariad.core.checkpoints.words import CheckpointReason
+from tolariad.core.health import ask as health
 from tolariad.core.health.slice import HasHealth
 from tolariad.core.pruning import mask_words as mk
 from tolariad.core.pruning import words as pr
+from tolariad.core.pruning.analysis import AnalysisRequest, faults_of_choice
 from tolariad.core.pruning.parts_slice import Found, OpenCycle
 from tolariad.core.pruning.phase import PruningPhase, is_due_since, phase_at
 from tolariad.core.pruning.plan import PrunePlan
 from tolariad.core.pruning.schedule import budget_at, cap_at, channels_allowed
 from tolariad.core.pruning.slice import HasPruning, Pruning, avoided
-from tolariad.core.pruning.units import fault_of
 from tolariad.core.pruning.verdict import PruningDecision
 from tolariad.core.rollback.slice import HasRollbacks
 from tolariad.core.run.slice import HasRun, Phase
-from tolariad.core.seeds.slice import HasSeeds
-from tolariad.core.seeds.stages import PLANTED, Stage
 from tolariad.core.stability import BreakerState
 from tolariad.core.steps.slice import HasProgress
 
@@ -37,18 +36,12 @@ class HasPhase(HasRun, HasProgress, HasPruning, Protocol):
     """The slices that the phase follows from."""
 
 
-class Reads(HasPhase, HasCheckpoints, HasBoundary, HasRollbacks, HasHealth, HasArchitecture, HasSeeds, Protocol):
+class Reads(HasPhase, HasCheckpoints, HasBoundary, HasRollbacks, HasHealth, HasArchitecture, Protocol):
     """The slices that orders of pruning depend on."""
 
 
-class NotPruned(msgspec.Struct, frozen=True):
-    """An order is refused: an error of the interface, and the reason."""
-
-    error: str
-    why: str
-
-
 _ORDERS: Final = (mk.MaskUnits, mk.ReleaseMasks, mk.CompactModel)
+_TRAINS: Final = (Phase.RUNNING, Phase.RECOVERING, Phase.PAUSED)
 _OFF: Final = "`prune.enabled` is false in the configuration; set it to true and start the run again"
 
 
@@ -102,21 +95,37 @@ def due_cycle(state: Reads, entry: CatalogueEntry) -> pr.PruneCycleBegun | None:
     if plan is None or state.run.phase is not Phase.RUNNING or not entry.is_target:
         return None
     phase = phase_of(state, epoch)
-    if not is_due_since(plan, epoch, state.pruning.last_epoch, phase) or starts_nothing(state) or busy(state):
+    # Within an epoch too: an epoch may take hours, and the importance of VALIDATION_ONLY is compared with the next one.
+    is_due = is_due_since(plan, epoch, state.pruning.last_epoch, phase) or (
+        phase is PruningPhase.VALIDATION_ONLY and entry.reason is CheckpointReason.INTERVAL
+    )
+    if not is_due or _is_outdated(state, entry) or starts_nothing(state) or busy(state):
         return None
     return _begun(state, plan, entry, pr.CycleReason.SCHEDULE)
 
 
-def analysis(state: Reads) -> pr.PruneCycleBegun | NotPruned:
+def analysis(state: Reads) -> pr.PruneCycleBegun | Refusal:
     """Return the event that begins an ordered cycle with the newest checkpoint, or why there is none."""
     plan, entry = state.run.policy.prune, state.checkpoints.newest
     if refused := _refused(state):
         return refused
     if entry is None or plan is None:
-        return NotPruned("NotFound", "there is no checkpoint to analyse; `tolaria checkpoint` takes one")
+        return Refusal("NotFound", "there is no checkpoint to analyse; `tolaria checkpoint` takes one")
     if why := busy(state):
-        return NotPruned("Refused", why)
+        return Refusal("Refused", why)
+    if _is_outdated(state, entry):
+        why = f"checkpoint {entry.id} is from before the newest change of masks or model"
+        return Refusal("Refused", f"{why}; `tolaria checkpoint` takes another")
     return _begun(state, plan, entry, pr.CycleReason.ORDERED)
+
+
+def _is_outdated(state: Reads, entry: CatalogueEntry) -> bool:
+    """Return whether a checkpoint was captured before the newest order of pruning acted, and committed after it.
+
+    Its model has other masks or another shape, so nothing that an analysis finds there would fit.
+    """
+    past = state.pruning.past
+    return bool(past) and entry.orders is not None and entry.orders < past[-1].number
 
 
 def _begun(state: Reads, plan: PrunePlan, entry: CatalogueEntry, reason: pr.CycleReason) -> pr.PruneCycleBegun:
@@ -139,10 +148,10 @@ def _begun(state: Reads, plan: PrunePlan, entry: CatalogueEntry, reason: pr.Cycl
 def analysis_of(state: Reads, opened: OpenCycle, entry: CatalogueEntry) -> pr.AnalyzeCheckpoint:
     """Return the effect of a cycle that was begun."""
     pruning, plan = state.pruning, state.run.policy.prune
-    seeds = state.seeds.seeds.values()
-    return pr.AnalyzeCheckpoint(
+    request = AnalysisRequest(
         cycle=opened.cycle,
-        checkpoint=entry.ref,
+        checkpoint=entry.id,
+        manifest=entry.ref.manifest,
         epoch=opened.epoch,
         phase=opened.phase,
         share=opened.share,
@@ -151,49 +160,41 @@ def analysis_of(state: Reads, opened: OpenCycle, entry: CatalogueEntry) -> pr.An
         masked=pruning.masked,
         removed=pruning.removed,
         avoid=avoided(pruning),
-        protected=tuple(sorted(one.slot for one in seeds if one.stage in PLANTED - {Stage.FOSSILIZED})),
         former=pruning.files[-1].file if pruning.files else "",
-        importance=f"importance/p{opened.cycle:06d}.safetensors",
-        limit_s=plan.timeout_s if plan is not None else PrunePlan().timeout_s,
+        output=f"importance/p{opened.cycle:06d}.safetensors",
     )
+    return pr.AnalyzeCheckpoint(request=request, limit_s=(plan or PrunePlan()).timeout_s)
 
 
-def fault_of_analysis(found: pr.Analysis, opened: OpenCycle, pruning: Pruning) -> str:
+def fault_of_analysis(found: pr.PruneAnalyzed, opened: OpenCycle, pruning: Pruning) -> str:
     """Return why a result cannot be used, as a clause; "" if it can."""
     numbers = (found.accuracy, found.accuracy_masked, found.spread, found.correlation, found.stability, found.seconds)
     if not all(one is None or isfinite(one) for one in numbers):
         return "it contains a number that is not finite"
-    if fault := fault_of(found.units):
-        return fault
-    if len(msgspec.msgpack.encode(found.units)) + len(found.plan) > pr.UNITS_BYTES_MAX:
-        return f"its units take more than {pr.UNITS_BYTES_MAX} bytes"
     if bool(found.units) != bool(found.channels) or (found.units and not found.sha256):
         return "its units and their number do not agree"
+    if masked := next((name for name, ones in found.units.items() if not _are_live(pruning, name, ones)), None):
+        return f"it takes units of {masked} that are masked already"
     allowed = channels_allowed(opened.share, opened.cap, found.total, pruning.pruned)
-    most = allowed // 2 if found.decision is PruningDecision.CONDITIONAL_GO else allowed
-    if found.decision is not PruningDecision.NO_GO and found.channels > most:
-        return f"it chose {found.channels} channels, and {most} are allowed"
-    if masked := next((name for name, ones in found.units.items() if _overlap(pruning, name, ones)), None):
-        return f"it chose units of {masked} that are masked already"
-    return ""
+    return next(faults_of_choice(found.units, found.plan, found.channels, allowed, found.decision), "")
 
 
-def _overlap(pruning: Pruning, name: str, units: tuple[int, ...]) -> bool:
-    return any(not set(units).isdisjoint(one.units.get(name, ())) for one in pruning.sets)
+def _are_live(pruning: Pruning, name: str, units: tuple[int, ...]) -> bool:
+    return all(set(units).isdisjoint(one.units.get(name, ())) for one in pruning.sets)
 
 
 # -- masks and compaction ----------------------------------------------------------------------------------------------
 
 
-def masks(state: Reads, cycle: int = 0) -> mk.MasksOrdered | NotPruned:
+def masks(state: Reads, cycle: int = 0) -> mk.MasksOrdered | Refusal:
     """Return the event that orders the masks of the newest analysis, or why there is none."""
     plan, found = state.run.policy.prune, state.pruning.found
     if refused := _refused(state):
         return refused
     if found is None or plan is None:
-        return NotPruned("NotFound", "nothing was analysed yet; `tolaria prune analyze` does it")
+        return Refusal("NotFound", "nothing was analysed yet; `tolaria prune analyze` does it")
     if why := _not_maskable(state, found, cycle) or busy(state):
-        return NotPruned("Refused", why)
+        return Refusal("Refused", why)
     doubtful = found.decision is PruningDecision.CONDITIONAL_GO
     return mk.MasksOrdered(
         cycle=found.cycle,
@@ -213,14 +214,15 @@ def _not_maskable(state: Reads, found: Found, cycle: int) -> str:
     plan, pruning = state.run.policy.prune, state.pruning
     if cycle not in (0, found.cycle):
         return f"the newest analysis is of cycle {found.cycle}, not {cycle}"
+    rejected = pruning.rejection_of(found.sha256)
+    if rejected is not None:  # safety: rejected-masks-stay-away
+        return f"the masks of cycle {rejected.cycle} were rejected: {_clause(rejected.why)}"
     if found.void:
         return f"the units of cycle {found.cycle} cannot be masked any more: {found.void}"
-    if found.decision is PruningDecision.NO_GO:
+    if found.decision is PruningDecision.NO_GO:  # safety: no-go-masks-nothing
         return f"the validation of cycle {found.cycle} refused its masks: {' '.join(found.reasons)}"
     if not found.units:
         return f"cycle {found.cycle} found nothing to mask"
-    if pruning.is_rejected(found.sha256):
-        return f"the masks of cycle {found.cycle} were rejected before"
     if plan is not None and phase_of(state) is PruningPhase.VALIDATION_ONLY:
         return f"the run only analyses until epoch {plan.transition_epoch} (`pruning_phase_transition_epoch`)"
     if plan is not None:
@@ -231,49 +233,45 @@ def _not_maskable(state: Reads, found: Found, cycle: int) -> str:
     return ""
 
 
-def compaction(state: Reads) -> mk.CompactionOrdered | NotPruned:
+def compaction(state: Reads) -> mk.CompactionOrdered | Refusal:
     """Return the event that orders the removal of all masked units, or why there is none."""
     pruning = state.pruning
     if state.run.policy.prune is None:
-        return NotPruned("Refused", _OFF)
+        return Refusal("Refused", _OFF)
     if why := starts_nothing(state) or busy(state):
-        return NotPruned(*_phase_or_refused(state), why)
+        return Refusal(_error(state), why)
     if not pruning.sets:
-        return NotPruned("Refused", "no unit is masked, so there is nothing to remove")
+        return Refusal("Refused", "no unit is masked, so there is nothing to remove")
     waiting = sum(1 for _ in state.boundary.of_kind(mk.CompactModel))
     if len(state.architecture.changes) + waiting >= CHANGES_MAX:
-        return NotPruned("Refused", f"the model has changed {CHANGES_MAX} times, which is the most that a run records")
+        return Refusal("Refused", f"the model has changed {CHANGES_MAX} times, which is the most that a run records")
     return mk.CompactionOrdered(cycle=pruning.sets[-1].cycle, units=pruning.masked)
 
 
 # -- reasons -----------------------------------------------------------------------------------------------------------
 
-_Error: TypeAlias = tuple[str]
 
-
-def _refused(state: Reads) -> NotPruned | None:
+def _refused(state: Reads) -> Refusal | None:
     """Return why nothing at all can be ordered of pruning, or None."""
     if why := why_disabled(state):
-        return NotPruned("Refused", why)
+        return Refusal("Refused", why)
     if why := starts_nothing(state):
-        return NotPruned(*_phase_or_refused(state), why)
+        return Refusal(_error(state), why)
     return None
 
 
-def _phase_or_refused(state: Reads) -> _Error:
-    return ("Refused",) if state.run.phase in (Phase.RUNNING, Phase.RECOVERING, Phase.PAUSED) else ("WrongPhase",)
+def _error(state: Reads) -> str:
+    return "Refused" if state.run.phase in _TRAINS else "WrongPhase"
 
 
 def starts_nothing(state: Reads) -> str:
     """Return why nothing new may be started, or ""."""
-    if state.run.phase not in (Phase.RUNNING, Phase.RECOVERING, Phase.PAUSED):
+    if state.run.phase not in _TRAINS:
         return f"the run is {state.run.phase.value}; this needs one that trains"
     if state.checkpoints.is_ending or state.rollbacks.open is not None or state.rollbacks.asked is not None:
         return "the run is going back or ending"
-    if state.stability.conservative:
-        return f"the run is in conservative mode and starts nothing new: {state.stability.why}"
-    if (pressure := state.overruns.memory) is not None:
-        return f"memory is short ({pressure.budget}), so nothing new is started; `tolaria status` shows it"
+    if why := health.starts_nothing(state):
+        return why
     if state.checkpoints.exhausted or state.disk.low is not None:
         return "the space for checkpoints is used up, so nothing new is started; `tolaria status` shows it"
     return ""

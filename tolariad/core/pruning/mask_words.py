@@ -56,6 +56,7 @@ class MasksOrdered(BoundaryOrderGiven, frozen=True, kw_only=True):
     """
 
     ORDER: ClassVar[str] = "PruneApply"
+    KIND: ClassVar[type[BoundaryOrder]] = MaskUnits
 
     cycle: Cycle
     units: Units
@@ -69,27 +70,17 @@ class MasksOrdered(BoundaryOrderGiven, frozen=True, kw_only=True):
     spread: float = 0.0
     id: CallerId = ""
 
-    @property
-    def order(self) -> MaskUnits:
-        """Return the order for the trainer, without its cause."""
-        return MaskUnits(
-            cycle=self.cycle,
-            units=self.units,
-            sha256=self.sha256,
-            plan=self.plan,
-            checkpoint=self.checkpoint,
-            grace_steps=self.grace_steps,
-            window_steps=self.window_steps,
-        )
-
 
 class MasksApplied(BoundaryOrderActed, frozen=True, kw_only=True):
     """Masks are in force from update `applied_before_step` on. Fields as in MasksOrdered.
 
     `pinned`: the checkpoint before the masks, to which the run goes back if they prove harmful. `accuracy_before`: of
     the last validation. `parameters`: how many parameters of the model these masks cover. `by`, `reason`: who ordered
-    it. `number` counts the boundary orders that acted, from 1.
+    it. `number` counts the boundary orders that acted, from 1. `accuracy_now`, `accuracy_masked`: on held-out
+    data at the boundary, without the masks and with them; None: not measured.
     """
+
+    KIND: ClassVar[type[BoundaryOrder]] = MaskUnits
 
     cycle: Cycle
     units: Units
@@ -107,22 +98,10 @@ class MasksApplied(BoundaryOrderActed, frozen=True, kw_only=True):
     spread: float = 0.0
     parameters: Parameters = 0
     model_hash: Hex = ""
+    accuracy_now: float | None = None
+    accuracy_masked: float | None = None
     by: str = ""
     reason: str = ""
-
-    @property
-    def order(self) -> MaskUnits:
-        """Return the order that a re-run must obey for the same masks, with its cause."""
-        return MaskUnits(
-            cycle=self.cycle,
-            units=self.units,
-            sha256=self.sha256,
-            plan=self.plan,
-            checkpoint=self.checkpoint,
-            grace_steps=self.grace_steps,
-            window_steps=self.window_steps,
-            cause=self.cause,
-        )
 
 
 class MasksAborted(BoundaryOrderAborted, frozen=True, kw_only=True):
@@ -137,6 +116,8 @@ class MasksAppliedReport(BoundaryOrderReport, frozen=True, kw_only=True):
 
     parameters: Parameters = 0
     model_hash: Hex = ""
+    accuracy_now: float | None = None
+    accuracy_masked: float | None = None
 
 
 # -- the safety window -------------------------------------------------------------------------------------------------
@@ -205,27 +186,21 @@ class ReleaseMasks(BoundaryOrder, frozen=True, kw_only=True):
 class MasksReleaseOrdered(BoundaryOrderGiven, frozen=True, kw_only=True):
     """The release of masks was ordered. It ends in exactly one of MasksReleased and MasksReleaseAborted."""
 
+    KIND: ClassVar[type[BoundaryOrder]] = ReleaseMasks
+
     cycle: Cycle
     why: str = ""
-
-    @property
-    def order(self) -> ReleaseMasks:
-        """Return the order for the trainer, without its cause."""
-        return ReleaseMasks(cycle=self.cycle)
 
 
 class MasksReleased(BoundaryOrderActed, frozen=True, kw_only=True):
     """The masks of `cycle` are lifted. Update `applied_before_step` is the first one without them."""
 
+    KIND: ClassVar[type[BoundaryOrder]] = ReleaseMasks
+
     cycle: Cycle
     applied_before_step: Step
     number: int
     parameters: Parameters = 0
-
-    @property
-    def order(self) -> ReleaseMasks:
-        """Return the order that a re-run must obey, with its cause."""
-        return ReleaseMasks(cycle=self.cycle, cause=self.cause)
 
 
 class MasksReleaseAborted(BoundaryOrderAborted, frozen=True, kw_only=True):
@@ -260,25 +235,23 @@ class CompactionOrdered(BoundaryOrderGiven, frozen=True, kw_only=True):
     """A compaction was ordered. It ends in exactly one of ModelCompacted and CompactionAborted."""
 
     ORDER: ClassVar[str] = "PruneCompact"
+    KIND: ClassVar[type[BoundaryOrder]] = CompactModel
 
     cycle: Cycle
     units: Units
     id: CallerId = ""
 
-    @property
-    def order(self) -> CompactModel:
-        """Return the order for the trainer, without its cause."""
-        return CompactModel(cycle=self.cycle, units=self.units)
-
 
 class ModelCompacted(BoundaryOrderActed, frozen=True, kw_only=True):
     """The masked units are removed, and update `applied_before_step` is the first one of the smaller model.
 
-    It is an entry of the architecture ledger, `prune.compact`, with `removal` as arguments: what is needed to remove
-    the same from the model as the task builds it. `channels`: how many were removed. `bytes`: of parameters, buffers
+    It is the entry `prune.compact` of the architecture ledger. Its arguments are `removal`: with them the same is
+    removed from the model as the task builds it. `channels`: how many were removed. `bytes`: of parameters, buffers
     and optimizer state. `step_s`: a forward and backward pass, measured on copies. `difference`: greatest difference of
     the outputs.
     """
+
+    KIND: ClassVar[type[BoundaryOrder]] = CompactModel
 
     cycle: Cycle
     units: Units
@@ -295,11 +268,6 @@ class ModelCompacted(BoundaryOrderActed, frozen=True, kw_only=True):
     difference: float = 0.0
     by: str = ""
     reason: str = ""
-
-    @property
-    def order(self) -> CompactModel:
-        """Return the order that a re-run must obey for the same model, with its cause."""
-        return CompactModel(cycle=self.cycle, units=self.units, removal=self.removal, cause=self.cause)
 
 
 class CompactionAborted(BoundaryOrderAborted, frozen=True, kw_only=True):

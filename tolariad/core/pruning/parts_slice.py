@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import msgspec
 
-from tolariad.core.base import Cause
+from tolariad.core.base import Cause, Copying
 from tolariad.core.pruning import words as pr
 from tolariad.core.pruning.phase import PruningPhase
 from tolariad.core.pruning.units import Units
 from tolariad.core.pruning.verdict import PruningDecision
 
 
-class OpenCycle(msgspec.Struct, frozen=True):
+class OpenCycle(Copying, frozen=True):
     """A cycle whose analysis has not ended. `former_epoch`: the slice's `last_epoch` before it."""
 
     cycle: int
@@ -25,7 +25,7 @@ class OpenCycle(msgspec.Struct, frozen=True):
     former_epoch: int = 0
 
 
-class Found(msgspec.Struct, frozen=True):
+class Found(Copying, frozen=True):
     """The newest analysis, without what only the journal needs. `units` is empty once they are masked or void.
 
     `void`: why its units cannot be masked any more, as a clause; "" if they can.
@@ -61,7 +61,7 @@ class Ordered(msgspec.Struct, frozen=True):
     spread: float = 0.0
 
 
-class MaskedSet(msgspec.Struct, frozen=True):
+class MaskedSet(Copying, frozen=True):
     """The masks of one cycle that are in force. `number`: of the boundary order."""
 
     cycle: int
@@ -82,7 +82,7 @@ class Past(msgspec.Struct, frozen=True):
     removed_channels: int
 
 
-class Window(msgspec.Struct, frozen=True):
+class Window(Copying, frozen=True):
     """The safety window of a cycle's masks, which update `since_step` was the first to have.
 
     `until_step`: the last update that the trainer judges. `is_watched`: it did so, and no limit was exceeded.

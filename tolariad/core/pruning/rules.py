@@ -8,18 +8,19 @@ from __future__ import annotations
 
 from typing import Final, Protocol
 
-from tolariad.core.base import Event
+from tolariad.core.base import Event, Refusal
 from tolariad.core.boundary import words as bw
 from tolariad.core.checkpoints import words as ck
 from tolariad.core.checkpoints.ask import used
 from tolariad.core.control import words as cv
-from tolariad.core.decision import Decision, Refusal
+from tolariad.core.decision import Decision
 from tolariad.core.engine import At
 from tolariad.core.inputs import AnalysisReply, Opened, Reconfigured
 from tolariad.core.pruning import ask
 from tolariad.core.pruning import mask_words as mk
 from tolariad.core.pruning import words as pr
 from tolariad.core.pruning.parts_slice import ImportanceFile
+from tolariad.core.pruning.phase import PruningPhase
 from tolariad.core.rollback import words as rb
 from tolariad.core.run import words as rv
 from tolariad.core.trainer.slice import HasTrainer
@@ -36,20 +37,17 @@ class Reads(ask.Reads, HasTrainer, Protocol):
 
 def order_to_analyze(state: Reads, _: pr.PruneAnalyze) -> pr.PruneCycleBegun | Refusal:
     """Accept an order to analyse the newest checkpoint, or refuse it."""
-    found = ask.analysis(state)
-    return Refusal(found.error, found.why) if isinstance(found, ask.NotPruned) else found
+    return ask.analysis(state)
 
 
 def order_to_apply(state: Reads, command: pr.PruneApply) -> mk.MasksOrdered | Refusal:
     """Accept an order to mask what the newest analysis found, or refuse it."""
-    found = ask.masks(state, command.cycle)
-    return Refusal(found.error, found.why) if isinstance(found, ask.NotPruned) else found
+    return ask.masks(state, command.cycle)
 
 
 def order_to_compact(state: Reads, _: pr.PruneCompact) -> mk.CompactionOrdered | Refusal:
     """Accept an order to remove the masked units, or refuse it."""
-    found = ask.compaction(state)
-    return Refusal(found.error, found.why) if isinstance(found, ask.NotPruned) else found
+    return ask.compaction(state)
 
 
 def order_to_disable(state: Reads, _: pr.PruneDisable) -> pr.PruneDisabled | Refusal:
@@ -90,25 +88,28 @@ def analyze(state: Reads, event: pr.PruneCycleBegun, _: At[Reads]) -> Decision |
 def replied(state: Reads, given: AnalysisReply, _: At[Reads]) -> Decision | None:
     """Record the result of the open cycle, or why there is none. Any other answer comes too late."""
     opened = state.pruning.open
-    if opened is None or opened.cycle != given.cycle:
+    if opened is None or opened.cycle != given.cycle:  # safety: late-analysis-ignored
         return None
     why = given.why or "the analysis gave no result"
     if given.found is not None:
-        why = ask.fault_of_analysis(given.found, opened, state.pruning)
-        if not why:
-            event = pr.PruneAnalyzed.of(given.found, cycle=opened.cycle)
-            return Decision((event.caused_by(opened.cause),))
-        why = f"its result cannot be used: {why}"
+        if not (fault := ask.fault_of_analysis(given.found, opened, state.pruning)):
+            return Decision((pr.PruneAnalyzed.of(given.found, cycle=opened.cycle).caused_by(opened.cause),))
+        why = f"its result cannot be used: {fault}"
     return Decision((pr.PruneCycleFailed(cycle=opened.cycle, why=why).caused_by(opened.cause),))
 
 
 def mask_found(state: Reads, event: pr.PruneAnalyzed, _: At[Reads]) -> Decision | None:
-    """Order the masks that a cycle of the schedule found, if they may be applied."""
+    """Order the masks that a cycle of the schedule found, if they may be applied.
+
+    Those of a cycle that only analysed are not, even if pruning has begun since: an operator may order them.
+    """
     found = state.pruning.found
     if found is None or found.cycle != event.cycle or found.reason is not pr.CycleReason.SCHEDULE:
         return None
+    if found.phase is not PruningPhase.ACTIVE_PRUNING:
+        return None
     ordered = ask.masks(state, event.cycle)
-    return None if isinstance(ordered, ask.NotPruned) else Decision((ordered,))
+    return None if isinstance(ordered, Refusal) else Decision((ordered,))
 
 
 _CANCELLED_BY: Final[dict[type, str]] = {
@@ -176,27 +177,15 @@ def acted(state: Reads, report: bw.BoundaryOrderReport, _: At[Reads]) -> Decisio
 
 def _masked(state: Reads, order: mk.MaskUnits, report: bw.BoundaryOrderReport) -> Event:
     if report.refused:
-        return mk.MasksAborted(cycle=order.cycle, why=report.refused)
-    pruning, newest, giver = state.pruning, state.checkpoints.newest, state.pruning.giver(report.order)
-    found = pruning.ordered
-    measured = report if isinstance(report, mk.MasksAppliedReport) else None
-    return mk.MasksApplied(
-        cycle=order.cycle,
-        units=order.units,
-        sha256=order.sha256,
-        plan=order.plan,
-        applied_before_step=report.applied_before_step,
+        return mk.MasksAborted.of(order, why=report.refused)
+    newest, giver = state.checkpoints.newest, state.pruning.giver(report.order)
+    return mk.MasksApplied.of(
+        order,
+        report,
+        state.pruning.ordered,
         number=state.boundary.acted + 1,
-        checkpoint=order.checkpoint,
         pinned=newest.id if newest is not None else "",
-        grace_steps=order.grace_steps,
-        window_steps=order.window_steps,
-        channels=found.channels,
-        total=found.total,
-        spread=found.spread,
         accuracy_before=state.progress.metrics.get("accuracy"),
-        parameters=measured.parameters if measured else 0,
-        model_hash=measured.model_hash if measured else "",
         by=giver.by,
         reason=giver.reason,
     )
@@ -204,30 +193,37 @@ def _masked(state: Reads, order: mk.MaskUnits, report: bw.BoundaryOrderReport) -
 
 def _released(state: Reads, order: mk.ReleaseMasks, report: bw.BoundaryOrderReport) -> Event:
     if report.refused:
-        return mk.MasksReleaseAborted(cycle=order.cycle, why=report.refused)
-    return mk.MasksReleased(
-        cycle=order.cycle,
-        applied_before_step=report.applied_before_step,
-        number=state.boundary.acted + 1,
-        parameters=report.parameters if isinstance(report, mk.MasksReleasedReport) else 0,
-    )
+        return mk.MasksReleaseAborted.of(order, why=report.refused)
+    return mk.MasksReleased.of(order, report, number=state.boundary.acted + 1)
 
 
 def _compacted(state: Reads, order: mk.CompactModel, report: bw.BoundaryOrderReport) -> Event:
     if report.refused:
-        return mk.CompactionAborted(cycle=order.cycle, why=report.refused)
+        return mk.CompactionAborted.of(order, why=report.refused)
     if not isinstance(report, mk.ModelCompactedReport):
         return state.trainer.refused(f"a compaction was reported without its measurements (order {report.order})")
     giver = state.pruning.giver(report.order)
     return mk.ModelCompacted.of(
+        order,
         report,
-        cycle=order.cycle,
-        units=order.units,
         number=state.boundary.acted + 1,
         channels=sum(one.channels for one in state.pruning.sets),
         by=giver.by,
         reason=giver.reason,
     )
+
+
+def leave(state: Reads, _: rb.RolledBack, __: At[Reads]) -> Decision | None:
+    """End masks that did not act before a rollback: the branch that was analysed is left. The trainer drops them too.
+
+    A release and a compaction still act: the trainer refuses them if other masks are in force than they name.
+    """
+    left = state.boundary.of_kind(mk.MaskUnits)
+    ends = tuple(
+        mk.MasksAborted(cycle=order.cycle, why="the run went back before they acted").caused_by(cause)
+        for cause, order in left
+    )
+    return Decision(ends) if ends else None
 
 
 # -- files -------------------------------------------------------------------------------------------------------------

@@ -27,11 +27,6 @@ def cap_at(plan: PrunePlan, epoch: int) -> float:
     return min(_share_at(plan.caps, epoch), plan.absolute_cap)
 
 
-def units_allowed(plan: PrunePlan, epoch: int, total: int, pruned: int) -> int:
-    """Return how many more of `total` channels a cycle after `epoch` may prune, if `pruned` are pruned already."""
-    return channels_allowed(budget_at(plan, epoch), cap_at(plan, epoch), total, pruned)
-
-
 def channels_allowed(share: float, cap: float, total: int, pruned: int) -> int:
     """Return how many more of `total` channels a cycle with these shares may prune, if `pruned` are pruned already."""
     return max(0, min(_whole(share, total), _whole(cap, total) - pruned))

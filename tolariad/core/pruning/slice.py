@@ -1,9 +1,9 @@
 """Pruning as recorded in the journal: slice, apply table.
 
 Invariants: at most one cycle is open, and at most one safety window. No number of a cycle is used twice, even after a
-rollback. `sets`, `removed` and `pruned` are those that the training of the current branch contains: a rollback takes
-back what its target does not contain, as the number of boundary orders tells. Rejected sets, failures and an operator's
-order stay.
+rollback. `sets`, `removed` and `pruned` are those that the training of the current branch contains. A rollback takes
+back the others: the number of boundary orders tells which its target contains. Rejected sets, failures and an
+operator's order stay.
 """
 
 from __future__ import annotations
@@ -14,8 +14,7 @@ from typing import Final, Protocol
 import msgspec
 from msgspec.structs import replace
 
-from tolariad.core.base import Actor, ApplyTable, Cause, Event, storable
-from tolariad.core.boundary.slice import WAITING_MAX
+from tolariad.core.base import ApplyTable, Cause, Event, storable
 from tolariad.core.pruning import mask_words as mk
 from tolariad.core.pruning import words as pr
 from tolariad.core.pruning.parts_slice import (
@@ -31,7 +30,7 @@ from tolariad.core.pruning.parts_slice import (
 from tolariad.core.pruning.phase import PruningPhase
 from tolariad.core.pruning.units import Units, joined, renumbered, without
 from tolariad.core.pruning.verdict import PruningDecision
-from tolariad.core.rates.slice import GivenBy
+from tolariad.core.rates.slice import GivenBy, giver_of, with_giver, without_giver
 from tolariad.core.rollback import words as rb
 from tolariad.core.steps import words as sv
 
@@ -92,13 +91,13 @@ class Pruning(msgspec.Struct, frozen=True):
         """Return the masks of this cycle, if they are in force."""
         return next((one for one in self.sets if one.cycle == cycle), None)
 
-    def is_rejected(self, sha256: str) -> bool:
-        """Return whether these masks proved harmful before."""
-        return any(one.sha256 == sha256 for one in self.rejected)
+    def rejection_of(self, sha256: str) -> Rejected | None:
+        """Return why these masks proved harmful before; None if they did not."""
+        return next((one for one in self.rejected if one.sha256 == sha256), None)
 
     def giver(self, cause: int) -> GivenBy:
         """Return who gave the waiting order with this cause."""
-        return next((one for one in self.given_by if one.cause == cause), GivenBy(cause, "", ""))
+        return giver_of(self.given_by, cause)
 
 
 class HasPruning(Protocol):
@@ -113,7 +112,7 @@ class HasPruning(Protocol):
 
 
 def _begun(s: Pruning, e: pr.PruneCycleBegun, at: Cause) -> Pruning:
-    opened = OpenCycle(e.cycle, at, e.checkpoint, e.epoch, e.phase, e.share, e.cap, e.reason, former_epoch=s.last_epoch)
+    opened = OpenCycle.of(e, cause=at, former_epoch=s.last_epoch)
     last = storable(e.epoch) if e.reason is pr.CycleReason.SCHEDULE else s.last_epoch
     return replace(s, cycles=max(s.cycles, storable(e.cycle)), open=opened, last_epoch=last)
 
@@ -122,27 +121,7 @@ def _analyzed(s: Pruning, e: pr.PruneAnalyzed, at: Cause) -> Pruning:
     opened = s.open
     if opened is None:
         return s
-    found = Found(
-        cycle=e.cycle,
-        cause=at,
-        epoch=opened.epoch,
-        phase=opened.phase,
-        reason=opened.reason,
-        checkpoint=opened.checkpoint,
-        decision=e.decision,
-        reasons=e.reasons,
-        units=e.units,
-        plan=e.plan,
-        sha256=e.sha256,
-        channels=e.channels,
-        total=e.total,
-        spread=e.spread,
-        correlation=e.correlation,
-        stability=e.stability,
-        accuracy=e.accuracy,
-        estimator=e.estimator,
-        seconds=e.seconds,
-    )
+    found = Found.of(opened, e, cause=at)
     files = s.files
     if e.importance:
         files = (*files, ImportanceFile(e.cycle, e.importance, e.importance_size, e.wall))[-FILES_MAX:]
@@ -182,8 +161,7 @@ def _enabled(s: Pruning, _: pr.PruneEnabled, __: Cause) -> Pruning:
 
 
 def _given(s: Pruning, e: Event, at: Cause) -> Pruning:
-    actor = e.actor or Actor()
-    return replace(s, given_by=(*s.given_by, GivenBy(at.seq, actor.program, actor.reason))[-WAITING_MAX:])
+    return replace(s, given_by=with_giver(s.given_by, e, at))
 
 
 def _masks_given(s: Pruning, e: mk.MasksOrdered, at: Cause) -> Pruning:
@@ -191,7 +169,7 @@ def _masks_given(s: Pruning, e: mk.MasksOrdered, at: Cause) -> Pruning:
 
 
 def _ended(s: Pruning, cause: int) -> Pruning:
-    return replace(s, given_by=tuple(one for one in s.given_by if one.cause != cause))
+    return replace(s, given_by=without_giver(s.given_by, cause))
 
 
 def _void(s: Pruning, why: str) -> Pruning:
@@ -205,24 +183,19 @@ def _changed(s: Pruning, number: int) -> Pruning:
 
 def _applied(s: Pruning, e: mk.MasksApplied, _: Cause) -> Pruning:
     number, step = storable(e.number), storable(e.applied_before_step)
-    applied = MaskedSet(e.cycle, number, e.units, e.sha256, e.channels, e.parameters, step)
-    window = Window(
-        cycle=e.cycle,
-        sha256=e.sha256,
-        number=number,
-        since_step=step,
-        grace_steps=e.grace_steps,
-        until_step=storable(step + e.grace_steps + e.window_steps - 1),
-        pinned=e.pinned,
-        accuracy_before=e.accuracy_before,
-        spread=e.spread,
-    )
+    applied = MaskedSet.of(e, number=number, applied_before_step=step)
+    until = storable(step + e.grace_steps + e.window_steps - 1)
+    window = Window.of(e, number=number, since_step=step, until_step=until)
     s = replace(s, sets=(*s.sets, applied), window=window, total=e.total or s.total)
     return _void(_ended(_changed(s, e.number), e.cause), "its masks were applied")
 
 
 def _not_applied(s: Pruning, e: mk.MasksAborted, _: Cause) -> Pruning:
-    return _failed(_void(_ended(s, e.cause), e.why), e.why)
+    s = _ended(s, e.cause)
+    if s.found is not None and s.found.cycle == e.cycle and s.found.void:
+        # The run left the analysed branch: the masks have not failed.
+        return s
+    return _failed(_void(s, e.why), e.why)
 
 
 def _watched(s: Pruning, e: mk.PruneWatched, _: Cause) -> Pruning:
@@ -301,8 +274,11 @@ def _rolled_back(s: Pruning, e: rb.RolledBack, _: Cause) -> Pruning:
 
 
 def _again(window: Window, step: int) -> Window:
-    """Return the window after a rollback to a place within it: it is judged once more."""
-    return window if step > window.until_step else replace(window, is_watched=False, accuracy=None)
+    """Return the window after a rollback to a place within it: it is judged once more.
+
+    At its last update the trainer has reported it, and does not do so again.
+    """
+    return window if step >= window.until_step else replace(window, is_watched=False, accuracy=None)
 
 
 def avoided(s: Pruning) -> Units:

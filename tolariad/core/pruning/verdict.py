@@ -72,6 +72,11 @@ def accuracy_margin(limits: AccuracyLimits, spread: float) -> float:
     return max(limits.accuracy_drop, limits.spread_factor * spread)
 
 
+def accuracy_limit(prune: Prune, before: float, spread: float) -> float:
+    """Return the drop of accuracy above which masks are refused, absolute. `before`: the accuracy without them."""
+    return max((1.0 - prune.validation.accuracy_retention) * before, accuracy_margin(prune.safety, spread))
+
+
 def judge(measured: MaskMeasure, prune: Prune) -> MaskVerdict:
     """Return the verdict on masks. One reason against them is enough for NO_GO."""
     against = tuple(_against(measured, prune))
@@ -94,7 +99,7 @@ def _against(measured: MaskMeasure, prune: Prune) -> Iterator[str]:
     if measured.layer_share > limits.layer_share:
         yield f"A layer would lose {measured.layer_share:.0%} of its channels; at most {limits.layer_share:.0%} may go."
     drop = measured.accuracy_before - measured.accuracy
-    most = max((1.0 - limits.accuracy_retention) * measured.accuracy_before, _margin(measured, prune.safety))
+    most = accuracy_limit(prune, measured.accuracy_before, measured.spread)
     if drop > most:
         yield f"The accuracy falls by {drop:.4f}; at most {most:.4f} are allowed."
     ratio = _ratio(measured.gradient_norm, measured.gradient_norm_before)

@@ -17,12 +17,15 @@ from __future__ import annotations
 
 from typing import Protocol
 
+from tolariad.core.base import Refusal
 from tolariad.core.decision import Decision
 from tolariad.core.engine import At
 from tolariad.core.health import ask as health
 from tolariad.core.health import words as hv
 from tolariad.core.pruning import ask
 from tolariad.core.pruning import mask_words as mk
+from tolariad.core.pruning.phase import PruningPhase
+from tolariad.core.pruning.plan import PrunePlan
 from tolariad.core.pruning.schedule import cap_at
 from tolariad.core.pruning.verdict import Trip, WindowAction, accuracy_margin
 from tolariad.core.rollback import words as rb
@@ -50,14 +53,16 @@ def judge_watched(state: Reads, event: mk.PruneWatched, _: At[Reads]) -> Decisio
 
 def judge_accuracy(state: Reads, event: sv.ValidationFinished, at: At[Reads]) -> Decision | None:
     """Reject masks after which the accuracy is lower than repeated validations explain."""
-    window, plan, accuracy = at.was.pruning.window, state.run.policy.prune, event.metrics.get("accuracy")
-    if window is None or plan is None or window.accuracy_before is None or accuracy is None:
+    window, accuracy = at.was.pruning.window, event.metrics.get("accuracy")
+    if window is None or window.accuracy_before is None or accuracy is None:
         return None
+    # Masks that act are judged although pruning was disabled since. Then the configured margin is not known here.
+    plan = state.run.policy.prune or PrunePlan()
     if event.step < window.since_step + window.grace_steps:
         return None
     limit, drop = accuracy_margin(plan, window.spread), window.accuracy_before - accuracy
     # Negated: an accuracy that is not a number exceeds every limit.
-    if not drop <= limit:
+    if not drop <= limit:  # safety: accuracy-that-is-no-number-rejects
         trip = Trip(threshold="accuracy_drop_threshold", limit=limit, measured=drop, action=WindowAction.ROLLBACK)
         return _rejected(state, (trip,))
     return _passed(state)
@@ -132,16 +137,18 @@ def undo_rejected(state: Reads, event: mk.MaskSetRejected, _: At[Reads]) -> Deci
 
 
 def release_untimely(state: Reads, event: mk.MasksApplied, _: At[Reads]) -> Decision | None:
-    """Lift masks that the present epoch does not allow: the run went back after they were ordered."""
+    """Lift masks if pruning was disabled, or the caps were lowered, after they were ordered."""
     plan, pruning = state.run.policy.prune, state.pruning
-    if plan is None or pruning.pruned <= cap_at(plan, state.progress.epoch_finished) * pruning.total + 1e-6:
-        return None
-    return _release(state, event.cycle, "the run went back after they were ordered, to an epoch with a lower cap")
+    if plan is None or pruning.override is PruningPhase.DISABLED:
+        return _release(state, event.cycle, "pruning was disabled after they were ordered")
+    if pruning.pruned > cap_at(plan, state.progress.epoch_finished) * pruning.total + 1e-6:
+        return _release(state, event.cycle, "the cap was lowered after they were ordered")
+    return None
 
 
 def release_left(state: Reads, _: rb.RolledBack | rb.RollbackAborted, __: At[Reads]) -> Decision | None:
     """Lift rejected masks that are still in force after a rollback."""
-    found = next((one for one in state.pruning.sets if state.pruning.is_rejected(one.sha256)), None)
+    found = next((one for one in state.pruning.sets if state.pruning.rejection_of(one.sha256)), None)
     return None if found is None else _release(state, found.cycle, "they were rejected, and no rollback undid them")
 
 
@@ -158,4 +165,4 @@ def compact_due(state: Reads, _: mk.MaskSetPassed, __: At[Reads]) -> Decision | 
     if plan is None or not plan.compact_every or len(state.pruning.sets) < plan.compact_every:
         return None
     ordered = ask.compaction(state)
-    return None if isinstance(ordered, ask.NotPruned) else Decision((ordered,))
+    return None if isinstance(ordered, Refusal) else Decision((ordered,))

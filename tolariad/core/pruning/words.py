@@ -8,14 +8,14 @@ is in `mask_words.py`.
 from __future__ import annotations
 
 import enum
-from typing import Annotated, ClassVar, Final
+from typing import Annotated, ClassVar
 
 import msgspec
 
-from tolariad.core.base import Bytes, CallerId, DaemonEffect, Epoch, Event, Hex, Name, Seconds, Step
+from tolariad.core.base import Bytes, CallerId, DaemonEffect, Epoch, Event, Hex, Seconds, Step
 from tolariad.core.bounds import COUNT_MAX, unit
-from tolariad.core.checkpoints.words import CheckpointRef
 from tolariad.core.control.words import Command
+from tolariad.core.pruning.analysis import UNITS_BYTES_MAX, AnalysisRequest
 from tolariad.core.pruning.phase import PruningPhase
 from tolariad.core.pruning.units import Units
 from tolariad.core.pruning.verdict import PruningDecision
@@ -23,8 +23,6 @@ from tolariad.core.pruning.verdict import PruningDecision
 Channels = Annotated[int, unit("channels", 0, COUNT_MAX)]
 Share = Annotated[float, unit("share of the channels before any pruning", 0.0, 1.0)]
 Cycle = Annotated[int, unit("cycle of the run, from 1", 0, COUNT_MAX)]
-# The encoded units of one event, and its plan.
-UNITS_BYTES_MAX: Final = 256 * 1024
 Plan = Annotated[str, unit("a JSON object for the trainer", 0, UNITS_BYTES_MAX)]
 
 
@@ -112,8 +110,8 @@ class PruneCycleBegun(Event, frozen=True, kw_only=True):
         return PruneAnalyze.__name__ if self.reason is CycleReason.ORDERED else ""
 
 
-class Analysis(msgspec.Struct, frozen=True, kw_only=True):
-    """What an analysis found: units to mask, and the judgement of them on a copy.
+class PruneAnalyzed(Event, frozen=True, kw_only=True):
+    """An analysis is complete: it found units to mask, and judged them on a copy.
 
     `reasons`: why the decision is not GO, as sentences. `units`: only those that this cycle adds; after CONDITIONAL_GO
     half of the budget. `plan`: which coordinates of the parameters go with them. `sha256`: of their masks by parameter
@@ -123,30 +121,6 @@ class Analysis(msgspec.Struct, frozen=True, kw_only=True):
     the last ranking, over groups of unchanged width. `importance`: the file with the scores, relative to the run's
     folder, and its size. None: not measured.
     """
-
-    decision: PruningDecision
-    reasons: tuple[str, ...] = ()
-    units: Units = msgspec.field(default_factory=dict)
-    plan: Plan = ""
-    sha256: Hex = ""
-    channels: Channels = 0
-    total: Channels = 0
-    groups: int = 0
-    refused: int = 0
-    samples: int = 0
-    estimator: Name = ""
-    accuracy: float | None = None
-    accuracy_masked: float | None = None
-    spread: float = 0.0
-    correlation: float | None = None
-    stability: float | None = None
-    importance: Name = ""
-    importance_size: Bytes = 0
-    seconds: Seconds = 0.0
-
-
-class PruneAnalyzed(Event, frozen=True, kw_only=True):
-    """An analysis is complete. Fields as in Analysis, which the analysing process returns."""
 
     cycle: Cycle
     decision: PruningDecision
@@ -204,29 +178,10 @@ class ImportanceRemoved(Event, frozen=True, kw_only=True):
 
 
 class AnalyzeCheckpoint(DaemonEffect, frozen=True, kw_only=True):
-    """To the daemon: analyse a checkpoint in a process of its own, within `limit_s`, and give an AnalysisReply.
+    """To the daemon: carry out this analysis in a process of its own, within `limit_s`, and give an AnalysisReply."""
 
-    `share`, `cap`, `pruned`: as in PruneCycleBegun; the analysis chooses at most
-    `schedule.channels_allowed(share, cap, total, pruned)` channels. `masked`: the units that are masked already, which
-    are not live. `removed`: how many units of each group were removed. `avoid`: units that were rejected, which are not
-    chosen. `protected`: slots whose seed is not fossilized: nothing in them is pruned. `former`: the importance file of
-    the last analysis, relative to the run's folder; "": there is none. `importance`: the file to write.
-    """
-
-    cycle: Cycle
-    checkpoint: CheckpointRef
-    epoch: Epoch
-    phase: PruningPhase
-    share: Share
-    cap: Share
-    pruned: Channels = 0
-    masked: Units = msgspec.field(default_factory=dict)
-    removed: dict[str, int] = msgspec.field(default_factory=dict)
-    avoid: Units = msgspec.field(default_factory=dict)
-    protected: tuple[str, ...] = ()
-    former: str = ""
-    importance: str = ""
-    limit_s: Seconds = 300.0
+    request: AnalysisRequest
+    limit_s: Seconds
 
 
 class CancelAnalysis(DaemonEffect, frozen=True, kw_only=True):

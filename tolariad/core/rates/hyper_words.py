@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import ClassVar, Final
 
 from tolariad.core.base import CallerId, Name
 from tolariad.core.boundary.words import BoundaryOrder, BoundaryOrderAborted, BoundaryOrderActed, BoundaryOrderGiven
@@ -27,29 +27,30 @@ class AdjustOptimizer(Command, frozen=True, kw_only=True):
     values: dict[str, float]
 
 
+class SetHyperparameters(BoundaryOrder, frozen=True, kw_only=True):
+    """To the trainer: set these hyper-parameters. `optimizer` as in AdjustOptimizer; `lr` is never among them."""
+
+    optimizer: str
+    values: dict[str, float]
+
+
 class HyperparametersOrdered(BoundaryOrderGiven, frozen=True, kw_only=True):
     """Hyper-parameters were ordered. It ends in exactly one of HyperparametersChanged and HyperparametersAborted."""
+
+    KIND: ClassVar[type[BoundaryOrder]] = SetHyperparameters
 
     optimizer: str
     values: dict[str, float]
     id: CallerId = ""
 
-    @property
-    def order(self) -> SetHyperparameters:
-        """Return the order for the trainer, without its cause."""
-        return SetHyperparameters(optimizer=self.optimizer, values=self.values)
-
 
 class HyperparametersChanged(BoundaryOrderActed, frozen=True, kw_only=True):
     """Update `applied_before_step` is the first one with these values."""
 
+    KIND: ClassVar[type[BoundaryOrder]] = SetHyperparameters
+
     optimizer: str
     values: dict[str, float]
-
-    @property
-    def order(self) -> SetHyperparameters:
-        """Return the order that a re-run must obey for the same updates, with its cause."""
-        return SetHyperparameters(optimizer=self.optimizer, values=self.values, cause=self.cause)
 
 
 class HyperparametersAborted(BoundaryOrderAborted, frozen=True, kw_only=True):
@@ -57,13 +58,6 @@ class HyperparametersAborted(BoundaryOrderAborted, frozen=True, kw_only=True):
 
     optimizer: str
     why: str
-
-
-class SetHyperparameters(BoundaryOrder, frozen=True, kw_only=True):
-    """To the trainer: set these hyper-parameters. `optimizer` as in AdjustOptimizer; `lr` is never among them."""
-
-    optimizer: str
-    values: dict[str, float]
 
 
 def is_of(optimizer: str, name: str) -> bool:

@@ -6,11 +6,11 @@ from typing import Final, Protocol
 
 from msgspec.structs import replace
 
-from tolariad.core.base import Actor, Event
+from tolariad.core.base import Actor, Event, Refusal
 from tolariad.core.boundary import words as bw
 from tolariad.core.boundary.slice import WAITING_MAX, Boundary, HasBoundary
 from tolariad.core.checkpoints import words as ck
-from tolariad.core.decision import Decision, Refusal
+from tolariad.core.decision import Decision
 from tolariad.core.engine import At
 from tolariad.core.learning_rate.curve import rates_digest
 from tolariad.core.learning_rate.group import (
@@ -206,15 +206,13 @@ def applied(state: Reads, report: bw.BoundaryOrderReport, _: At[Reads]) -> Decis
         why = report.refused or f"there is no group {found.group!r} any more"
         return Decision((lr.RateOrderAborted(group=found.group, why=why).caused_by(at),))
     step = report.applied_before_step
-    changed = lr.RateChanged(
-        group=found.group,
-        applied_before_step=step,
+    changed = lr.RateChanged.of(
+        found,
+        report,
         before=rate_of(group, max(1, step - 1)),
         rate=found.value,
         curve=_curve(group, found, step),
         number=state.boundary.acted + 1,
-        policy=found.policy,
-        function=found.function,
     )
     return Decision((changed.caused_by(at),))
 

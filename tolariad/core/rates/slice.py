@@ -12,7 +12,7 @@ from typing import Final, Protocol
 import msgspec
 from msgspec.structs import replace
 
-from tolariad.core.base import Actor, ApplyTable, Cause
+from tolariad.core.base import Actor, ApplyTable, Cause, Event
 from tolariad.core.boundary.slice import WAITING_MAX
 from tolariad.core.checkpoints import words as ck
 from tolariad.core.learning_rate.group import Group, after_epoch, carried_over, with_order
@@ -28,8 +28,24 @@ class GivenBy(msgspec.Struct, frozen=True):
     """The giver of the waiting order with this cause, and the reason."""
 
     cause: int
-    by: str
-    reason: str
+    by: str = ""
+    reason: str = ""
+
+
+def with_giver(known: tuple[GivenBy, ...], order: Event, at: Cause) -> tuple[GivenBy, ...]:
+    """Return the givers of the waiting orders and of this new one."""
+    actor = order.actor or Actor()
+    return (*known, GivenBy(at.seq, actor.program, actor.reason))[-WAITING_MAX:]
+
+
+def without_giver(known: tuple[GivenBy, ...], cause: int) -> tuple[GivenBy, ...]:
+    """Return the givers of the orders that still wait after the one with this cause has ended."""
+    return tuple(one for one in known if one.cause != cause)
+
+
+def giver_of(known: tuple[GivenBy, ...], cause: int) -> GivenBy:
+    """Return who gave the waiting order with this cause."""
+    return next((one for one in known if one.cause == cause), GivenBy(cause))
 
 
 class Change(msgspec.Struct, frozen=True):
@@ -91,12 +107,7 @@ def _regrouped(s: Rates, e: lr.LrGroupsChanged, _: Cause) -> Rates:
 
 
 def _ordered(s: Rates, e: lr.RateOrdered, at: Cause) -> Rates:
-    actor = e.actor or Actor()
-    return replace(s, given_by=(*s.given_by, GivenBy(at.seq, actor.program, actor.reason))[-WAITING_MAX:])
-
-
-def _without(s: Rates, cause: int) -> tuple[GivenBy, ...]:
-    return tuple(one for one in s.given_by if one.cause != cause)
+    return replace(s, given_by=with_giver(s.given_by, e, at))
 
 
 def _replaced(s: Rates, name: str, group: Group) -> tuple[Group, ...]:
@@ -106,14 +117,13 @@ def _replaced(s: Rates, name: str, group: Group) -> tuple[Group, ...]:
 def _changed(s: Rates, e: lr.RateChanged, _: Cause) -> Rates:
     group = s.group(e.group)
     if group is None:
-        return replace(s, given_by=_without(s, e.cause))
-    given = next((one for one in s.given_by if one.cause == e.cause), None)
-    by, reason = (given.by, given.reason) if given else ("", "")
-    change = Change(e.applied_before_step, _used_before(s, e), e.rate, by or "tolariad", reason, e.wall)
+        return replace(s, given_by=without_giver(s.given_by, e.cause))
+    giver = giver_of(s.given_by, e.cause)
+    change = Change(e.applied_before_step, _used_before(s, e), e.rate, giver.by or "tolariad", giver.reason, e.wall)
     return replace(
         s,
         groups=_replaced(s, e.group, with_order(group, e.rate, e.curve, e.policy, e.function)),
-        given_by=_without(s, e.cause),
+        given_by=without_giver(s.given_by, e.cause),
         changes={**s.changes, e.group: change},
     )
 
@@ -125,7 +135,7 @@ def _used_before(s: Rates, e: lr.RateChanged | lr.PlateauReached) -> float:
 
 
 def _aborted(s: Rates, e: lr.RateOrderAborted, _: Cause) -> Rates:
-    return replace(s, given_by=_without(s, e.cause))
+    return replace(s, given_by=without_giver(s.given_by, e.cause))
 
 
 def _plateau(s: Rates, e: lr.PlateauReached, _: Cause) -> Rates:

@@ -33,6 +33,20 @@ class LrSet(Command, frozen=True, kw_only=True):
     function: Tabulated | None = None
 
 
+class SetRate(BoundaryOrder, frozen=True, kw_only=True):
+    """To the trainer: make `value` the rate of `group`. `policy` replaces its curve, by `function` if that is a table.
+
+    `curve`: in a re-run, the recorded rate of the group's curve, by which the rest of it scales. Otherwise the trainer
+    computes it.
+    """
+
+    group: str
+    value: Rate
+    policy: LRPolicy | None = None
+    curve: Rate | None = None
+    function: Tabulated | None = None
+
+
 class LrGroupsRegistered(Event, frozen=True, kw_only=True):
     """The groups whose rates are controlled, in the order of a step's digest.
 
@@ -56,17 +70,13 @@ class RateOrdered(BoundaryOrderGiven, frozen=True, kw_only=True):
     """A rate was ordered. It ends in exactly one of RateChanged and RateOrderAborted."""
 
     ORDER: ClassVar[str] = "LrSet"
+    KIND: ClassVar[type[BoundaryOrder]] = SetRate
 
     group: str
     value: Rate
     policy: LRPolicy | None = None
     function: Tabulated | None = None
     id: str = ""
-
-    @property
-    def order(self) -> SetRate:
-        """Return the order for the trainer, without its cause."""
-        return SetRate(group=self.group, value=self.value, policy=self.policy, function=self.function)
 
 
 class RateChanged(BoundaryOrderActed, frozen=True, kw_only=True):
@@ -76,6 +86,8 @@ class RateChanged(BoundaryOrderActed, frozen=True, kw_only=True):
     the update before it (for the first update: the rate that it would have had). `number` counts the boundary orders
     that acted, from 1.
     """
+
+    KIND: ClassVar[type[BoundaryOrder]] = SetRate
 
     group: str
     applied_before_step: Step
@@ -89,14 +101,7 @@ class RateChanged(BoundaryOrderActed, frozen=True, kw_only=True):
     @property
     def order(self) -> SetRate:
         """Return the order that a re-run must obey for the same rates, with its cause."""
-        return SetRate(
-            group=self.group,
-            value=self.rate,
-            policy=self.policy,
-            curve=self.curve,
-            function=self.function,
-            cause=self.cause,
-        )
+        return SetRate.of(self, value=self.rate)
 
 
 class RateOrderAborted(BoundaryOrderAborted, frozen=True, kw_only=True):
@@ -181,20 +186,6 @@ class AuditDiffered(Event, frozen=True, kw_only=True):
     step: Step
     parameter: str
     what: str
-
-
-class SetRate(BoundaryOrder, frozen=True, kw_only=True):
-    """To the trainer: make `value` the rate of `group`. `policy` replaces its curve, by `function` if that is a table.
-
-    `curve`: in a re-run, the recorded rate of the group's curve, by which the rest of it scales. Otherwise the trainer
-    computes it.
-    """
-
-    group: str
-    value: Rate
-    policy: LRPolicy | None = None
-    curve: Rate | None = None
-    function: Tabulated | None = None
 
 
 class RatesStandingReport(Report, frozen=True, kw_only=True):

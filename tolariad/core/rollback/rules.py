@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from tolariad.core.base import Event
+from tolariad.core.base import Event, Refusal
 from tolariad.core.checkpoints import words as ck
 from tolariad.core.checkpoints.catalogue_slice import CatalogueEntry
 from tolariad.core.checkpoints.slice import HasCheckpoints
 from tolariad.core.control import words as cv
-from tolariad.core.decision import Decision, Refusal
+from tolariad.core.decision import Decision
 from tolariad.core.engine import At
 from tolariad.core.inputs import TrainerIsGone
 from tolariad.core.rollback import target_ask as targets

@@ -9,10 +9,11 @@ from __future__ import annotations
 import math
 from typing import Final, Protocol
 
+from tolariad.core.base import Refusal
 from tolariad.core.bounds import EPOCH_MAX
 from tolariad.core.checkpoints.slice import HasCheckpoints
 from tolariad.core.control import words as cv
-from tolariad.core.decision import Decision, Refusal
+from tolariad.core.decision import Decision
 from tolariad.core.engine import At
 from tolariad.core.phrases import counted
 from tolariad.core.rates.slice import HasRates

@@ -10,11 +10,11 @@ from collections.abc import Iterator, Mapping
 from math import isfinite
 from typing import Final, Protocol, TypeAlias
 
-import msgspec
-
 from tolariad.core.architecture.slice import CHANGES_MAX, HasArchitecture
+from tolariad.core.base import Refusal
 from tolariad.core.boundary.slice import WAITING_MAX, HasBoundary
 from tolariad.core.bounds import NOTE_CHARACTERS_MAX, shown
+from tolariad.core.health.ask import starts_nothing
 from tolariad.core.health.slice import HasHealth
 from tolariad.core.nearest import did_you_mean, nearest
 from tolariad.core.phrases import counted, listed
@@ -31,14 +31,7 @@ class Reads(HasRun, HasProgress, HasBoundary, HasHealth, HasArchitecture, HasSee
     """The slices that moves of seeds depend on."""
 
 
-class NotMoved(msgspec.Struct, frozen=True):
-    """A move is refused: an error of the interface, and the reason."""
-
-    error: str
-    why: str
-
-
-Found: TypeAlias = sd.SeedMoveOrdered | NotMoved
+Found: TypeAlias = sd.SeedMoveOrdered | Refusal
 
 PARAMETERS_MAX: Final = 32
 # What a germination may bring to the ledger; the rest is for the shape of the slot's input.
@@ -50,23 +43,13 @@ _ORDERED: Final = frozenset({*GROWTH, Stage.CULLED})
 # -- orders ------------------------------------------------------------------------------------------------------------
 
 
-def germinate(state: Reads, slot: str, blueprint: str, parameters: Mapping[str, float]) -> Found:
-    """Return the event that orders a germination, or why there is none."""
-    return move(state, slot, Stage.GERMINATED, blueprint, parameters)
-
-
 def advance(state: Reads, slot: str) -> Found:
     """Return the event that orders the seed's next stage, or why there is none."""
     seed = state.seeds.seed(slot)
     to = next_of(seed.stage)
     if to is not None or not state.seeds.has(slot):
         return move(state, slot, to or Stage.TRAINING)
-    return NotMoved("Refused", _standing(state, seed))
-
-
-def cull(state: Reads, slot: str) -> Found:
-    """Return the event that orders the seed's removal, or why there is none."""
-    return move(state, slot, Stage.CULLED)
+    return Refusal("Refused", _standing(state, seed))
 
 
 def move(
@@ -102,49 +85,49 @@ def _ordered(
     )
 
 
-def _refused(state: Reads, slot: str, stage: Stage) -> NotMoved | None:
+def _refused(state: Reads, slot: str, stage: Stage) -> Refusal | None:
     phase, seed = state.run.phase, state.seeds.seed(slot)
     if phase in TERMINAL or phase is Phase.STOPPING:
-        return NotMoved("WrongPhase", f"the run is {phase.value}; this needs a run that trains or will")
+        return Refusal("WrongPhase", f"the run is {phase.value}; this needs a run that trains or will")
     if not state.seeds.has(slot):
-        return NotMoved("NotFound", _unknown_slot(state, slot))
+        return Refusal("NotFound", _unknown_slot(state, slot))
     if (waiting := waiting_move(state, slot)) is not None:
         ordered = f"a move of slot {slot} to {waiting.stage.name} is ordered already"
-        return NotMoved("Refused", f"{ordered}; it takes effect at the next step boundary")
+        return Refusal("Refused", f"{ordered}; it takes effect at the next step boundary")
     if stage not in _ORDERED or not is_legal(seed.stage, stage):
-        return NotMoved("Refused", _illegal(state, seed, stage))
-    if stage in (Stage.GERMINATED, Stage.BLENDING) and (why := _starts_nothing(state, slot)):
-        return NotMoved("Refused", why)
+        return Refusal("Refused", _illegal(state, seed, stage))
+    if stage in (Stage.GERMINATED, Stage.BLENDING) and (why := _no_start_in(state, slot)):
+        return Refusal("Refused", why)
     if stage is Stage.SHADOWING and (why := _still_blending(state, seed)):
-        return NotMoved("Refused", why)
+        return Refusal("Refused", why)
     if stage is Stage.FOSSILIZED:
         now = state.progress.metrics.get("loss")
         if why := judge_impact(seed.loss_before, now, state.run.policy.max_regression):
-            return NotMoved("Refused", f"gate G4_SYSTEM_IMPACT: {why}")
+            return Refusal("Refused", f"gate G4_SYSTEM_IMPACT: {why}")
     if len(state.boundary.waiting) >= WAITING_MAX:
-        return NotMoved("Refused", f"{WAITING_MAX} orders wait for their boundary already")
+        return Refusal("Refused", f"{WAITING_MAX} orders wait for their boundary already")
     return None
 
 
-def _refused_germination(state: Reads, slot: str, blueprint: str, parameters: Mapping[str, float]) -> NotMoved | None:
+def _refused_germination(state: Reads, slot: str, blueprint: str, parameters: Mapping[str, float]) -> Refusal | None:
     if not blueprint.strip():
-        return NotMoved("Refused", f"a germination needs a blueprint, such as {_known_blueprints(state)}")
+        return Refusal("Refused", f"a germination needs a blueprint, such as {_known_blueprints(state)}")
     # A path or a module is none of them, unless the configuration names it: an order must not bring code of its own.
     known = state.seeds.blueprints
     if blueprint not in known:
         near, what = did_you_mean(nearest(blueprint, known)), f"there is no blueprint {shown(blueprint)}"
         own = "; `seeds.blueprints` of the configuration adds one of your own" if ":" in blueprint else ""
-        return NotMoved("NotFound", f"{what}; there are {_known_blueprints(state)}{own}{near}")
+        return Refusal("NotFound", f"{what}; there are {_known_blueprints(state)}{own}{near}")
     if len(parameters) > PARAMETERS_MAX:
-        return NotMoved("Refused", f"a blueprint takes at most {PARAMETERS_MAX} parameters, not {len(parameters)}")
+        return Refusal("Refused", f"a blueprint takes at most {PARAMETERS_MAX} parameters, not {len(parameters)}")
     if wrong := next((name for name, value in parameters.items() if not isfinite(value)), None):
-        return NotMoved("Refused", f"the parameter {shown(wrong)} of the blueprint is not a finite number")
+        return Refusal("Refused", f"the parameter {shown(wrong)} of the blueprint is not a finite number")
     entry = ledger.germinated(slot, state.seeds.germinations + 1, blueprint=blueprint, parameters=parameters)
     if len(entry.arguments) > _ARGUMENTS_MAX:
-        return NotMoved("Refused", f"slot, blueprint and parameters take more than {_ARGUMENTS_MAX} characters")
+        return Refusal("Refused", f"slot, blueprint and parameters take more than {_ARGUMENTS_MAX} characters")
     waiting = sum(order.stage is Stage.GERMINATED for _, order in state.boundary.of_kind(sd.MoveSeed))
     if len(state.architecture.changes) + waiting >= CHANGES_MAX:
-        return NotMoved("Refused", f"the model has changed {CHANGES_MAX} times, which is the most that a run records")
+        return Refusal("Refused", f"the model has changed {CHANGES_MAX} times, which is the most that a run records")
     return None
 
 
@@ -196,17 +179,15 @@ def _standing(state: Reads, seed: Seed) -> str:
             return f"slot {slot} is in {seed.stage.name}, and nothing more can happen to it"
 
 
-def _starts_nothing(state: Reads, slot: str) -> str:
+def _no_start_in(state: Reads, slot: str) -> str:
     """Return why nothing new may be started in this slot, or ""."""
     if not state.run.policy.morphogenesis:
         return "`enable_morphogenetic` is false in the configuration: nothing may change the model"
-    if state.stability.conservative:
-        return f"the run is in conservative mode and starts nothing new: {state.stability.why}"
+    if why := starts_nothing(state):
+        return why
     entry = state.quarantine.of_seed(slot)
     if entry is not None:
         return f"slot {slot} is in quarantine as {entry.name}: {entry.why}; `tolaria quarantine remove {entry.name}`"
-    if (pressure := state.overruns.memory) is not None:
-        return f"memory is short ({pressure.budget}), so nothing new is started; `tolaria status` shows it"
     return ""
 
 

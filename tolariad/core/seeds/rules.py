@@ -7,9 +7,9 @@ from typing import Final, Protocol
 
 from msgspec.structs import asdict, replace
 
-from tolariad.core.base import Actor
+from tolariad.core.base import Actor, Refusal
 from tolariad.core.boundary import words as bw
-from tolariad.core.decision import Decision, Refusal
+from tolariad.core.decision import Decision
 from tolariad.core.engine import At
 from tolariad.core.health import quarantine_words as qn
 from tolariad.core.rollback import words as rb
@@ -40,21 +40,17 @@ _WHY: Final = {
 
 def order_to_germinate(state: Reads, command: sd.SeedGerminate) -> sd.SeedMoveOrdered | Refusal:
     """Accept an order to germinate, or refuse it."""
-    return _answer(ask.germinate(state, command.slot, command.blueprint, command.parameters))
+    return ask.move(state, command.slot, Stage.GERMINATED, command.blueprint, command.parameters)
 
 
 def order_to_advance(state: Reads, command: sd.SeedAdvance) -> sd.SeedMoveOrdered | Refusal:
     """Accept an order to advance, or refuse it."""
-    return _answer(ask.advance(state, command.slot))
+    return ask.advance(state, command.slot)
 
 
 def order_to_cull(state: Reads, command: sd.SeedCull) -> sd.SeedMoveOrdered | Refusal:
     """Accept an order to cull, or refuse it."""
-    return _answer(ask.cull(state, command.slot))
-
-
-def _answer(found: ask.Found) -> sd.SeedMoveOrdered | Refusal:
-    return Refusal(found.error, found.why) if isinstance(found, ask.NotMoved) else found
+    return ask.move(state, command.slot, Stage.CULLED)
 
 
 # -- reports -----------------------------------------------------------------------------------------------------------
@@ -77,8 +73,7 @@ def moved(state: Reads, report: bw.BoundaryOrderReport, _: At[Reads]) -> Decisio
         return None
     at, order = waiting
     if report.refused:
-        aborted = sd.SeedMoveAborted(slot=order.slot, stage=order.stage, why=report.refused)
-        return Decision((aborted.caused_by(at),))
+        return Decision((sd.SeedMoveAborted.of(order, why=report.refused).caused_by(at),))
     seed = state.seeds.seed(order.slot)
     if not is_legal(seed.stage, order.stage):
         why = f"slot {order.slot} moved to {order.stage.name}; in the journal it is in {seed.stage.name}"
@@ -87,28 +82,18 @@ def moved(state: Reads, report: bw.BoundaryOrderReport, _: At[Reads]) -> Decisio
 
 
 def _moved(state: Reads, seed: Seed, order: sd.MoveSeed, report: bw.BoundaryOrderReport) -> sd.SeedMoved:
-    found = report if isinstance(report, sd.SeedMovedReport) else None
-    giver = state.seeds.giver(order.cause)
-    loss = state.progress.metrics.get("loss") if order.stage is Stage.BLENDING else None
-    return sd.SeedMoved(
-        slot=order.slot,
-        stage=order.stage,
+    giver, measure = state.seeds.giver(order.cause), getattr(report, "measure", None)
+    return sd.SeedMoved.of(
+        order,
+        report,
         before=seed.stage,
         germination=order.number,
-        applied_before_step=report.applied_before_step,
         number=state.boundary.acted + 1,
-        blueprint=order.blueprint,
-        parameters=order.parameters,
-        blend_steps=order.blend_steps,
-        example=found.example if found else (),
-        dtype=found.dtype if found else "",
-        parameters_added=found.parameters_added if found else 0,
-        measure=_finite(found.measure) if found and found.measure else None,
+        measure=_finite(measure) if measure else None,
         epochs=state.progress.epoch_finished,
-        validation_loss=loss,
+        validation_loss=state.progress.metrics.get("loss") if order.stage is Stage.BLENDING else None,
         by=giver.by,
         reason=giver.reason,
-        source=found.source if found else "",
     )
 
 

@@ -3,8 +3,8 @@
 Invariants: a seed is only in a stage to which a legal move led. At most one move of a slot waits. No number of a
 germination is used twice, even after a rollback. A slot that is back in DORMANT has no entry.
 
-A rollback takes back the moves that its target does not contain. The number of boundary orders that acted tells which:
-neither step nor batch does, because an order may act before or after a copy of the same place.
+A rollback takes back the moves that its target does not contain. The number of boundary orders that acted tells which.
+Step and batch do not: an order may act before or after a copy of the same place.
 """
 
 from __future__ import annotations
@@ -16,9 +16,8 @@ from typing import Final, Protocol
 import msgspec
 from msgspec.structs import replace
 
-from tolariad.core.base import Actor, ApplyTable, Cause, storable
-from tolariad.core.boundary.slice import WAITING_MAX
-from tolariad.core.rates.slice import GivenBy
+from tolariad.core.base import ApplyTable, Cause, storable
+from tolariad.core.rates.slice import GivenBy, giver_of, with_giver, without_giver
 from tolariad.core.rollback import words as rollback
 from tolariad.core.seeds import words as sd
 from tolariad.core.seeds.blending import alpha
@@ -106,7 +105,7 @@ class Seeds(msgspec.Struct, frozen=True):
 
     def giver(self, cause: int) -> GivenBy:
         """Return who gave the waiting order with this cause."""
-        return next((one for one in self.given_by if one.cause == cause), GivenBy(cause, "", ""))
+        return giver_of(self.given_by, cause)
 
 
 class HasSeeds(Protocol):
@@ -122,13 +121,8 @@ def _registered(s: Seeds, e: sd.SeedSlotsRegistered, _: Cause) -> Seeds:
 
 
 def _ordered(s: Seeds, e: sd.SeedMoveOrdered, at: Cause) -> Seeds:
-    actor = e.actor or Actor()
-    given_by = (*s.given_by, GivenBy(at.seq, actor.program, actor.reason))[-WAITING_MAX:]
-    return replace(s, given_by=given_by, germinations=max(s.germinations, storable(e.number)))
-
-
-def _without(s: Seeds, cause: int) -> tuple[GivenBy, ...]:
-    return tuple(one for one in s.given_by if one.cause != cause)
+    numbered = max(s.germinations, storable(e.number))
+    return replace(s, given_by=with_giver(s.given_by, e, at), germinations=numbered)
 
 
 def _moved(s: Seeds, e: sd.SeedMoved, _: Cause) -> Seeds:
@@ -138,7 +132,7 @@ def _moved(s: Seeds, e: sd.SeedMoved, _: Cause) -> Seeds:
         measures[e.slot] = e.measure
     return replace(
         s,
-        given_by=_without(s, e.cause),
+        given_by=without_giver(s.given_by, e.cause),
         seeds=_with(s.seeds, seed),
         moves=(*s.moves, PastMove(storable(e.number), seed)),
         measures=measures,
@@ -186,7 +180,7 @@ def _finite(value: float | None) -> float | None:
 
 
 def _aborted(s: Seeds, e: sd.SeedMoveAborted, _: Cause) -> Seeds:
-    return replace(s, given_by=_without(s, e.cause))
+    return replace(s, given_by=without_giver(s.given_by, e.cause))
 
 
 def _measured(s: Seeds, e: sd.SeedsMeasured, _: Cause) -> Seeds:

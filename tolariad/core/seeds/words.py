@@ -106,6 +106,8 @@ class SeedMoveOrdered(BoundaryOrderGiven, frozen=True, kw_only=True):
     `before`: the stage that the seed then had. Other fields as in SeedMoved.
     """
 
+    KIND: ClassVar[type[BoundaryOrder]] = MoveSeed
+
     slot: str
     stage: Stage
     before: Stage = Stage.UNKNOWN
@@ -126,18 +128,6 @@ class SeedMoveOrdered(BoundaryOrderGiven, frozen=True, kw_only=True):
         germinate, advance, cull = self.accepts()
         return {Stage.GERMINATED: germinate, Stage.CULLED: cull}.get(self.stage, advance)
 
-    @property
-    def order(self) -> MoveSeed:
-        """Return the order for the trainer, without its cause."""
-        return MoveSeed(
-            slot=self.slot,
-            stage=self.stage,
-            number=self.number,
-            blueprint=self.blueprint,
-            parameters=self.parameters,
-            blend_steps=self.blend_steps,
-        )
-
 
 class SeedMoved(BoundaryOrderActed, frozen=True, kw_only=True):
     """A seed moved: update `applied_before_step` is the first one with the seed in `stage`.
@@ -149,6 +139,8 @@ class SeedMoved(BoundaryOrderActed, frozen=True, kw_only=True):
     validation, with BLENDING. `by`, `reason`: who ordered the move, and why. `number` counts the boundary orders that
     acted, from 1. `source`: with GERMINATED, the BLAKE3 of the blueprint's file; "" of a built-in one.
     """
+
+    KIND: ClassVar[type[BoundaryOrder]] = MoveSeed
 
     slot: str
     stage: Stage
@@ -172,17 +164,7 @@ class SeedMoved(BoundaryOrderActed, frozen=True, kw_only=True):
     @property
     def order(self) -> MoveSeed:
         """Return the order that a re-run must obey for the same seed, with its cause."""
-        return MoveSeed(
-            slot=self.slot,
-            stage=self.stage,
-            number=self.germination,
-            blueprint=self.blueprint,
-            parameters=self.parameters,
-            blend_steps=self.blend_steps,
-            example=self.example,
-            dtype=self.dtype,
-            cause=self.cause,
-        )
+        return MoveSeed.of(self, number=self.germination)
 
 
 class SeedMoveAborted(BoundaryOrderAborted, frozen=True, kw_only=True):

@@ -70,7 +70,7 @@ class Prune(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     enabled: Annotated[bool, Meta(description="analyse, and later prune, by the schedule")] = False
     estimator: Annotated[
-        Literal["fisher", "magnitude", "taylor", "moments", "activation", "redundancy"],
+        Literal["fisher", "magnitude", "taylor", "moments", "momentum", "activation", "redundancy"],
         Meta(description="how the importance of a channel is estimated"),
     ] = "fisher"
     budgets: Annotated[tuple[ShareFrom, ...], Meta(description="share that one cycle may prune")] = (
@@ -100,7 +100,7 @@ class Prune(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     min_samples: Annotated[units.Positive, Meta(description="samples that an importance needs")] = 1000
     analysis_priority: Annotated[
         Literal["idle", "normal"],
-        Meta(description="idle: analyse only if a core has nothing else to do; normal: for runs that use all cores"),
+        Meta(description="idle: give way to the training for the first half of the limit; normal: do not"),
     ] = "idle"
     analysis_timeout_s: Annotated[units.PositiveSeconds, Meta(description="time limit of an analysis")] = 300.0
     compact_every: Annotated[

@@ -15,13 +15,13 @@ from typing import Final, Protocol, TypeVar
 from msgspec.structs import replace
 
 from tolariad.core.architecture.slice import HasArchitecture
-from tolariad.core.base import Actor, Event
+from tolariad.core.base import Actor, Refusal
 from tolariad.core.boundary import words as bw
 from tolariad.core.boundary.slice import WAITING_MAX, HasBoundary
 from tolariad.core.checkpoints.slice import HasCheckpoints
 from tolariad.core.control import words as cv
 from tolariad.core.control.slice import HasControl
-from tolariad.core.decision import Decision, Refusal
+from tolariad.core.decision import Decision
 from tolariad.core.engine import At, Numbered
 from tolariad.core.health.budgets import FED_BREAKERS
 from tolariad.core.health.slice import HasHealth
@@ -227,8 +227,7 @@ def _refusal(state: Reads, one: st.StrategyCommand, wall: int) -> str:
 
 def adapt_seed(state: Reads, order: st.AdaptSeed) -> SeedMoveOrdered | Refusal:
     """Order a move of a seed, or refuse it: by the rules that hold for an operator too."""
-    found = seeds.move(state, order.slot, order.stage, order.blueprint, order.parameters)
-    return Refusal(found.error, found.why) if isinstance(found, seeds.NotMoved) else found
+    return seeds.move(state, order.slot, order.stage, order.blueprint, order.parameters)
 
 
 def set_breaker(state: Reads, order: st.SetBreaker) -> st.BreakerSet | Refusal:
@@ -248,17 +247,9 @@ def hyper_applied(state: Reads, report: bw.BoundaryOrderReport, _: At[Reads]) ->
     if waiting is None:
         return None
     at, found = waiting
-    event: Event
     if report.refused:
-        event = hp.HyperparametersAborted(optimizer=found.optimizer, why=report.refused)
-    else:
-        event = hp.HyperparametersChanged(
-            optimizer=found.optimizer,
-            values=found.values,
-            applied_before_step=report.applied_before_step,
-            number=state.boundary.acted + 1,
-        )
-    return Decision((event.caused_by(at),))
+        return Decision((hp.HyperparametersAborted.of(found, why=report.refused).caused_by(at),))
+    return Decision((hp.HyperparametersChanged.of(found, report, number=state.boundary.acted + 1).caused_by(at),))
 
 
 def state_kept(state: Reads, report: bw.BoundaryOrderReport, _: At[Reads]) -> Decision | None:
@@ -267,17 +258,9 @@ def state_kept(state: Reads, report: bw.BoundaryOrderReport, _: At[Reads]) -> De
     if waiting is None:
         return None
     at, found = waiting
-    event: Event
     if report.refused:
-        event = st.StrategyStateDropped(why=report.refused)
-    else:
-        event = st.StrategyStateKept(
-            epoch=found.epoch,
-            state=found.state,
-            applied_before_step=report.applied_before_step,
-            number=state.boundary.acted + 1,
-        )
-    return Decision((event.caused_by(at),))
+        return Decision((st.StrategyStateDropped(why=report.refused).caused_by(at),))
+    return Decision((st.StrategyStateKept.of(found, report, number=state.boundary.acted + 1).caused_by(at),))
 
 
 # -- votes -------------------------------------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ StrategyCommanded, and then the event of the order that it leads to, or CommandR
 from __future__ import annotations
 
 import enum
-from typing import Annotated, Final, TypeAlias
+from typing import Annotated, ClassVar, Final, TypeAlias
 
 import msgspec
 
@@ -154,28 +154,29 @@ class StrategyCommanded(Event, frozen=True, kw_only=True):
     id: CallerId = ""
 
 
-class StrategyStateGiven(BoundaryOrderGiven, frozen=True, kw_only=True):
-    """The strategy's state after its answer for `epoch`, which the training is to hold."""
+class KeepStrategyState(BoundaryOrder, frozen=True, kw_only=True):
+    """To the trainer: hold this state of the strategy from the end of `epoch` on. Refused at any other place."""
 
     epoch: Epoch
     state: StateBytes
 
-    @property
-    def order(self) -> KeepStrategyState:
-        """Return the order for the trainer, without its cause."""
-        return KeepStrategyState(epoch=self.epoch, state=self.state)
+
+class StrategyStateGiven(BoundaryOrderGiven, frozen=True, kw_only=True):
+    """The strategy's state after its answer for `epoch`, which the training is to hold."""
+
+    KIND: ClassVar[type[BoundaryOrder]] = KeepStrategyState
+
+    epoch: Epoch
+    state: StateBytes
 
 
 class StrategyStateKept(BoundaryOrderActed, frozen=True, kw_only=True):
     """The training holds this state of the strategy: checkpoints from here on contain it."""
 
+    KIND: ClassVar[type[BoundaryOrder]] = KeepStrategyState
+
     epoch: Epoch
     state: StateBytes
-
-    @property
-    def order(self) -> KeepStrategyState:
-        """Return the order that a re-run must obey, with its cause."""
-        return KeepStrategyState(epoch=self.epoch, state=self.state, cause=self.cause)
 
 
 class StrategyStateDropped(BoundaryOrderAborted, frozen=True, kw_only=True):
@@ -226,13 +227,6 @@ class StrategyVoted(Event, frozen=True, kw_only=True):
     def restored(self) -> bool:
         """The vote comes before anything is overwritten."""
         return False
-
-
-class KeepStrategyState(BoundaryOrder, frozen=True, kw_only=True):
-    """To the trainer: hold this state of the strategy from the end of `epoch` on. Refused at any other place."""
-
-    epoch: Epoch
-    state: StateBytes
 
 
 class AskStrategy(DaemonEffect, frozen=True, kw_only=True):

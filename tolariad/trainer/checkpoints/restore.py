@@ -129,7 +129,7 @@ def check_fits(setup: Setup, loaded: Loaded) -> Moved:
     moved = _check_model(setup, loaded)
     check_owners(setup, loaded)
     try:
-        setup.pruner.check(loaded.pruning)
+        setup.pruner.check(loaded.pruning)  # safety: masks-of-checkpoint-fit
     except PruningRefused as refused:
         raise CheckpointUnfit(names.STATE_FILE, f"its masks do not fit the model: {refused}") from refused
     cuda = loaded.state["rng"]["cuda"]

@@ -347,6 +347,7 @@ class Saver:
             cumulative_pruned_fraction=job.order.pruned,
             compactions=job.compactions,
             mask_ref=MASKS_FILE if MASKS_FILE in job.snapshot.tensors else None,
+            importance_ref=job.order.importance or None,
             model_hash=environment.model_hash,
             task_hash=environment.task_hash,
             config_hash=environment.config_hash,

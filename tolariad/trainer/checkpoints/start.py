@@ -10,11 +10,11 @@ Promises: everything is verified, and compared by name, before a byte reaches th
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
-from tolariad.storage import CheckpointUnusable
+from tolariad.storage import CheckpointUnfit, CheckpointUnusable
 from tolariad.trainer.checkpoints.capture import MODEL_FILE, OPTIMIZER_FILE, live_tensors, optimizer_tree
 from tolariad.trainer.checkpoints.restore import check_owners, check_tensors, load, restore, restore_optimizer
 from tolariad.trainer.checkpoints.tensors import copy_into
@@ -29,6 +29,12 @@ if TYPE_CHECKING:
     from tolariad.trainer.checkpoints.snapshot import Position
     from tolariad.trainer.rollback.slots import Slots
     from tolariad.trainer.setup import Setup
+
+_SMALLER: Final = (
+    "channels were removed from its model, and the task builds the wide one; name a checkpoint from before the "
+    "compaction (--from RUN@ID), or let model(cfg) build the small one: `tolaria export-weights` writes what `shrink` "
+    "removes (docs/pruning.md)"
+)
 
 
 def begin(
@@ -65,8 +71,13 @@ def _from_memory(slot: int, ref: CheckpointRef, slots: Slots | None, each: Calla
 def begin_from(setup: Setup, parent: Parent, each: Callable[[], None]) -> None:
     """Copy the parent's weights into the built run. Raises CheckpointUnusable before any change."""
     loaded = load(Path(parent.folder) / "checkpoints" / parent.checkpoint, parent.manifest, each)
-    live = live_tensors(setup.model)
-    check_tensors(MODEL_FILE, live, loaded.model)
+    live, manifest = live_tensors(setup.model), loaded.manifest
+    try:
+        check_tensors(MODEL_FILE, live, loaded.model)
+    except CheckpointUnfit as unfit:
+        if manifest is None or not manifest.compactions:
+            raise
+        raise CheckpointUnfit(MODEL_FILE, _SMALLER) from unfit
     trees = _optimizers(setup, loaded) if parent.with_optimizer else []
     with torch.no_grad():
         for name, tensor in live.items():
@@ -77,7 +88,7 @@ def begin_from(setup: Setup, parent: Parent, each: Callable[[], None]) -> None:
         restore_optimizer(owner.optimizer, tree, setup.device)
     if trees:
         setup.rates.restored(None, step=0, epoch=1)
-    manifest, task_hash = loaded.manifest, setup.environment.task_hash
+    task_hash = setup.environment.task_hash
     if manifest is not None and task_hash and manifest.task_hash == task_hash:
         setup.watch.inherit(loaded.state.get("detector"))
 

@@ -18,6 +18,7 @@ from tolariad.core.control import words as control
 from tolariad.core.health import budget_words as budgets
 from tolariad.core.health import quarantine_words as quarantine
 from tolariad.core.health import words as hv
+from tolariad.core.pruning.mask_words import MaskUnits
 from tolariad.core.rollback import words as rollback
 from tolariad.core.snapshots import words as snapshots
 from tolariad.core.steps import words as steps
@@ -95,6 +96,8 @@ RULES: Final[dict[type, Rule]] = {
     control.Hold: Rule(When.AT_BOUNDARY),
     control.Release: Rule(When.ANSWER),
     steps.Continue: Rule(When.ANSWER, is_of_branch=True),
+    # As every boundary order, but the branch that was analysed may be left: the kernel ends them with the rollback.
+    MaskUnits: Rule(When.AT_BOUNDARY, Until.EPOCHS_ENDED, is_of_branch=True),
     hv.GoOn: Rule(When.ANSWER, is_of_branch=True),
 }
 
@@ -106,7 +109,9 @@ _BOUNDARY_ORDER: Final = Rule(When.AT_BOUNDARY, Until.EPOCHS_ENDED)
 
 def rule_of(order: TrainerEffect) -> Rule:
     """Return how this order is treated."""
-    return _BOUNDARY_ORDER if isinstance(order, BoundaryOrder) else RULES[type(order)]
+    if isinstance(order, BoundaryOrder):
+        return RULES.get(type(order), _BOUNDARY_ORDER)
+    return RULES[type(order)]
 
 
 class Background(Protocol):

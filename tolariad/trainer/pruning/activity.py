@@ -108,10 +108,17 @@ def activation_scores(found: dict[str, Activity]) -> Scores:
     return {name: relative(one.frequency()) for name, one in found.items()}
 
 
-def uniqueness_scores(found: dict[str, Activity]) -> Scores:
-    """Return 1 - the greatest cosine with another unit of the group: a unit that another one equals has 0."""
+def uniqueness_scores(found: dict[str, Activity], threshold: float) -> Scores:
+    """Return 1 - the greatest cosine with another unit of the group that stays.
+
+    Of units whose cosines are above `threshold` the most active one stays. So a copy has 0, and what it copies has more
+    than 1 - `threshold`: one of them is pruned, never both before others.
+    """
     scores: Scores = {}
     for name, one in found.items():
-        others = one.cosines().fill_diagonal_(-1.0)
+        cosines = one.cosines()
+        gone = set(redundant(cosines, one.frequency().tolist(), threshold))
+        others = cosines.fill_diagonal_(-1.0)
+        others[:, sorted(gone)] = -1.0
         scores[name] = tuple((1.0 - others.max(1).values).tolist())
     return scores

@@ -34,8 +34,8 @@ from tolariad.trainer.data.randomness import derived_seed
 from tolariad.trainer.data.samples import samples_of
 from tolariad.trainer.pruning.activity import activation_scores, activities, uniqueness_scores
 from tolariad.trainer.pruning.evidence import example_inputs, few_samples, groups_of, loss_of, training_data
-from tolariad.trainer.pruning.history import read_history, stability, write_history
-from tolariad.trainer.pruning.importance import Scores, magnitude, measured_change, moments, sensitivities
+from tolariad.trainer.pruning.history import layer_means, read_history, stability, write_history
+from tolariad.trainer.pruning.importance import Scores, magnitude, measured_change, moments, momentum, sensitivities
 from tolariad.trainer.pruning.plan import plan_of
 from tolariad.trainer.pruning.validation import MaskValidation
 from tolariad.trainer.trials.copying import built_copy
@@ -84,7 +84,7 @@ def analyse(run: Path, config: bytes, request: AnalysisRequest, started: float) 
     samples = sum(samples_of(one.batch) for one in batches)
     size = 0
     if request.output:
-        labels = _labels(request, prune, samples, correlation)
+        labels = {**_labels(request, prune, samples, correlation), "layers": layer_means(scores, request.masked)}
         size = write_history(run, request.output, {**history, request.cycle: scores}, labels)
     reached("analysis")
     return AnalysisAnswer(
@@ -127,7 +127,7 @@ def _built(run: Path, config: bytes, request: AnalysisRequest) -> Setup:
     folder = run / "checkpoints" / request.checkpoint
     weights = Weights(request.checkpoint, str(folder), request.manifest)
     setup = built_copy(Trial(config=resolved_json(settings).decode(), weights=weights)).setup
-    if settings.prune.estimator == "moments":
+    if settings.prune.estimator in ("moments", "momentum"):
         trees = load(folder, request.manifest).optimizers
         for owner, tree in zip(setup.owners, trees.values(), strict=True):
             restore_optimizer(owner.optimizer, tree, setup.device)
@@ -142,10 +142,13 @@ def _importance(setup: Setup, groups: Sequence[UnitGroup], batches: Sequence[See
             return magnitude(model, groups)
         case "moments":
             return moments(model, groups, setup.owners)
+        case "momentum":
+            return momentum(model, groups, setup.owners)
         case "activation":
             return activation_scores(activities(model, groups, batches, loss_of(setup), prune.activation_threshold))
         case "redundancy":
-            return uniqueness_scores(activities(model, groups, batches, loss_of(setup), prune.activation_threshold))
+            found = activities(model, groups, batches, loss_of(setup), prune.activation_threshold)
+            return uniqueness_scores(found, prune.redundancy_threshold)
         case _:
             sums = sensitivities(model, groups, batches, loss_of(setup))
             return {name: one.taylor() if prune.estimator == "taylor" else one.fisher() for name, one in sums.items()}

@@ -54,7 +54,7 @@ def try_compaction(model: nn.Module, plan: Plan, inputs: tuple[Any, ...]) -> Tri
     if isinstance(worst, str):
         raise PruningRefused(f"these units cannot be removed: {worst}")
     # Negated: a NaN is no agreement.
-    if not worst <= _TOLERANCE:
+    if not worst <= _TOLERANCE:  # safety: smaller-model-compared
         raise PruningRefused(
             f"these units cannot be removed: masked and removed they give different outputs (by {worst:.1e})"
         )
@@ -82,7 +82,7 @@ def compact(
         reached("prune_cut")
         following.after(mappings)
     except Exception as error:
-        undo.put_back()
+        undo.put_back()  # safety: failed-compaction-undone
         raise PruningRefused(f"the compaction failed: {type(error).__name__}: {error}") from error
     if average is not None:
         _contract(average, kept, mappings)
@@ -96,7 +96,7 @@ def _check(model: nn.Module, plan: Plan) -> None:
     for path, dims in plan.gone.parameters.items():
         for dim, indices in dims.items():
             masked = parameters[path].detach().index_select(dim, torch.tensor(indices, device=parameters[path].device))
-            if masked.count_nonzero():
+            if masked.count_nonzero():  # safety: only-zeros-removed
                 raise PruningRefused(f"{path} is not 0 where it is masked: hold the masks first")
 
 

@@ -1,8 +1,8 @@
 """What an analysis computes with: batches of a run, its loss, and the arguments that its model is called with.
 
-Promises: the loss of a batch is a pure function of the weights: each batch has a seed of its own, so an augmentation
-draws the same numbers whenever the batch is used. It changes the process-wide generators, so only a process of its own
-may call it.
+Promises: the loss of a batch is a pure function of the weights. Each batch has a seed of its own, so an augmentation
+draws the same numbers whenever the batch is used. Computing it changes the process-wide generators, so only a process
+of its own may call it.
 """
 
 from __future__ import annotations
@@ -143,14 +143,14 @@ def example_inputs(setup: Setup, given: SeededBatch) -> tuple[Any, ...]:
     args, kwargs = caught[0]
     if not kwargs:
         return tuple(args)
-    named = inspect.signature(setup.model.forward).bind(*args, **kwargs)
-    by_position = [
-        name for name, one in named.signature.parameters.items() if one.kind in _BY_POSITION and name in named.arguments
-    ]
-    if len(by_position) != len(named.arguments):
-        name = next(iter(named.arguments.keys() - set(by_position)))
-        raise PruningRefused(f"the model is called with {name!r} by name only, so its graph cannot be traced")
-    return tuple(named.arguments[name] for name in by_position)
+    call = inspect.signature(setup.model.forward).bind(*args, **kwargs)
+    positions = [name for name, one in call.signature.parameters.items() if one.kind in _BY_POSITION]
+    if others := call.arguments.keys() - set(positions):
+        raise PruningRefused(f"the model is called with {min(others)!r} by name only, so its graph cannot be traced")
+    last = max(positions.index(name) for name in call.arguments)
+    # An argument that is left out before one that is given has its default.
+    call.apply_defaults()
+    return tuple(call.arguments[name] for name in positions[: last + 1])
 
 
 def protected(setup: Setup) -> tuple[str, ...]:

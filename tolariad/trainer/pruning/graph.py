@@ -1,8 +1,8 @@
 """The groups of channels that depend on each other, from Torch-Pruning's dependency graph.
 
-Promises: the model is not touched; a copy is traced. A group is handed on only if every tensor in it is known, every
-index lies within its tensor, and a tied parameter is cut alike for all modules that share it. Torch-Pruning itself
-checks none of this. `verify` then shows by numbers that a group is independent of the rest.
+Promises: the model is not touched; a copy is traced. A group is returned only if it passes three checks. Every tensor
+in it is known. Every index lies within its tensor. A tied parameter is cut alike for all modules that share it.
+Torch-Pruning itself checks none of this. `verify` then shows by numbers that a group is independent of the rest.
 """
 
 from __future__ import annotations
@@ -91,8 +91,8 @@ def _sides(graph: Any, root: nn.Module) -> tuple[_Sides, int, bool]:
     width = graph.get_out_channels(root)
     items = list(graph.get_pruning_group(root, prune, list(range(width))))
     is_output = any(type(item.dep.target.module).__name__ == "_OutputOp" for item in items)
-    # A channel that depends on another one of the root itself, as in the halves of a gate, is lost in the whole group:
-    # there each index keeps its first origin only.
+    # In the whole group each index keeps its first origin only. So a channel that depends on another one of the root
+    # itself is lost there, as in the halves of a gate.
     if all(_is_regular(item.root_idxs, width) for item in items):
         sides = {_side(graph, item): dict(zip(item.idxs, item.root_idxs, strict=True)) for item in items}
     else:

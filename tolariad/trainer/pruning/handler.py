@@ -12,6 +12,7 @@ import time
 from typing import TYPE_CHECKING, Any, Final
 
 import torch
+from msgspec.structs import replace
 from torch.utils import _pytree as pytree
 
 from tolariad.channel import Activity
@@ -67,7 +68,7 @@ class PruneHandler:
         self._setup, self._pruner = setup, setup.pruner
         self._reporter, self._progress = link.reporter, link.progress
         self._rates, self._architecture, self._audit = rates, architecture, audit
-        orders.register(MaskUnits, self._tried(self._mask), repeat=self._mask)
+        orders.register(MaskUnits, self._tried(self._mask_new), repeat=self._mask)
         orders.register(ReleaseMasks, self._tried(self._release), repeat=self._release)
         orders.register(CompactModel, self._tried(self._compact), repeat=self._cut, after=self._compacted)
 
@@ -86,6 +87,18 @@ class PruneHandler:
                 raise OrderRefused(str(refused)) from refused
 
         return tried
+
+    def _mask_new(self, order: MaskUnits) -> MasksAppliedReport:
+        """Mask units if the model still does without them: training has passed since they were analysed."""
+        # Imported here: a run that prunes nothing needs none of it.
+        from tolariad.trainer.pruning.recheck import recheck
+
+        coordinates = self._pruner.fitting(order).gone.parameters
+        found = recheck(self._setup, coordinates, lambda: self._reporter.beat(Activity.VALIDATE))
+        report = self._mask(order)
+        if found is None:
+            return report
+        return replace(report, accuracy_now=found.before.accuracy, accuracy_masked=found.masked.accuracy)
 
     def _mask(self, order: MaskUnits) -> MasksAppliedReport:
         count = self._pruner.mask(order, self._before_step)

@@ -1,7 +1,9 @@
 """The heads of attention layers as units: rows of queries, keys and values, and the columns that read them.
 
-Promises: a layer is recognised by its parts; `verify` then shows by numbers that rows and columns are those of the same
-head. torch's MultiheadAttention can be masked but not made smaller: it computes the size of a head from its width and
+Promises: a layer is recognised by its parts. `verify` then shows by numbers that rows and columns are those of the same
+head.
+
+torch's MultiheadAttention can be masked but not made smaller: it computes the size of a head from its width and
 the number of heads.
 """
 

@@ -7,10 +7,12 @@ file has its name only if it is complete; reading needs no pickle.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
+import msgspec
 import numpy as np
 
 from tolariad import run_files
@@ -60,6 +62,9 @@ def write_history(run: Path, file: str, history: History, labels: Mapping[str, s
     )
     content = header(entries, {"format": FORMAT, **labels}) + b"".join(values[one.name].tobytes() for one in entries)
     run_files.make_folder(run, FOLDER)
+    for unfinished in (run / FOLDER).glob(".*"):
+        # One analysis runs at a time: this is of one that was killed.
+        unfinished.unlink(missing_ok=True)
     run_files.replace_file(run / FOLDER, name, content)
     return len(content)
 
@@ -76,3 +81,13 @@ def stability(now: Scores, before: Scores, masked: Mapping[str, Sequence[int]]) 
     if len(pairs) < 2:
         return None
     return rank_correlation(*zip(*pairs, strict=True))
+
+
+def layer_means(scores: Scores, masked: Mapping[str, Sequence[int]]) -> str:
+    """Return the importance of each layer as a JSON object: the mean over its units that live."""
+    means = {}
+    for name, ones in scores.items():
+        gone = masked.get(name, ())
+        live = [score for unit, score in enumerate(ones) if unit not in gone]
+        means[name] = math.fsum(live) / len(live) if live else None
+    return msgspec.json.encode(means).decode()

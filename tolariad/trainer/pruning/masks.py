@@ -100,13 +100,13 @@ class HeldMasks:
         """Set the gradients of masked coordinates to 0. Call it before the gradient norm is taken."""
         for parameter, dim, indices in self._places:
             if parameter.grad is not None:
-                parameter.grad.index_fill_(dim, indices, 0.0)
+                parameter.grad.index_fill_(dim, indices, 0.0)  # safety: masked-gradients-zeroed
 
     @torch.no_grad()
     def hold(self) -> None:
         """Set masked weights to 0. Call it after every update."""
         for parameter, dim, indices in self._places:
-            parameter.index_fill_(dim, indices, 0.0)
+            parameter.index_fill_(dim, indices, 0.0)  # safety: masked-weights-assigned
 
     @torch.no_grad()
     def hold_copy(self, path: str, tensor: Tensor) -> None:
@@ -123,11 +123,11 @@ def apply_masks(model: nn.Module, masks: MaskSet, owners: Sequence[Owner], avera
 
     Raises PruningRefused, and has changed nothing, if a mask does not fit the model or an optimizer cannot be masked.
     """
-    _checked(model, masks)
+    _checked(model, masks)  # safety: masks-fit-before-change
     places = _everywhere(model, masks, owners, average)
     displaced = {key: tensor.detach().index_select(dim, indices) for key, (tensor, dim, indices) in places.items()}
     for tensor, dim, indices in places.values():
-        tensor.index_fill_(dim, indices, 0.0)
+        tensor.index_fill_(dim, indices, 0.0)  # safety: masked-moments-zeroed
     held = HeldMasks(model, masks, displaced)
     held.zero_gradients()
     return held

@@ -108,7 +108,7 @@ class Pruner:
 
     def mask(self, order: MaskUnits, before_step: int) -> int:
         """Apply the masks of an order. Return how many numbers of the model they cover. Raises PruningRefused."""
-        plan = self._checked(order)
+        plan = self.fitting(order)
         held = apply_masks(self._model, plan.masks, self._owners, self._average)
         self.masked = (*self.masked, MaskedCycle(order.cycle, plan))
         self.displaced = held.displaced
@@ -139,14 +139,14 @@ class Pruner:
             raise PruningRefused("no unit is masked, so there is nothing to remove")
         return joined([one.plan for one in self.masked], self._model)
 
-    def _checked(self, order: MaskUnits) -> Plan:
+    def fitting(self, order: MaskUnits) -> Plan:
         """Return the plan of an order, compared with the model as it is. Raises PruningRefused."""
         plan = read_plan(order.plan)
         if plan.units != order.units:
             raise PruningRefused("its plan is of other units than those that it names")
-        if plan.masks.sha256 != order.sha256:
+        if plan.masks.sha256 != order.sha256:  # safety: masks-have-ordered-hash
             raise PruningRefused(f"the masks of its units have SHA-256 {plan.masks.sha256}, not {order.sha256}")
-        if plan.structure != structure_of(self._model):
+        if plan.structure != structure_of(self._model):  # safety: masks-fit-analysed-shape
             raise PruningRefused("the model has changed its shape since it was analysed")
         for one in self.masked:
             for name, units in plan.units.items():
@@ -161,12 +161,8 @@ class Pruner:
 
     # -- the safety window ---------------------------------------------------------------------------------------------
 
-    def saw(self, step: int, norm: float, *, rerunning: bool) -> PruneWatchReport | None:
-        """Take in a step that was made. Return a report that is due, or None.
-
-        The time of a step in a re-run does not count. A report of a re-run is due after it: the trainer may have died
-        between a step and the report that followed it.
-        """
+    def saw(self, step: int, norm: float, *, rerunning: bool) -> None:
+        """Take in a step that was made. The time of a step in a re-run does not count."""
         seconds = self._times.since_last(time.perf_counter())
         if rerunning:
             seconds = None
@@ -174,8 +170,12 @@ class Pruner:
             self._due = self._watch.saw(step, norm, seconds)
         elif seconds is not None:
             self._times.add(seconds)
-        if rerunning:
-            return None
+
+    def due(self) -> PruneWatchReport | None:
+        """Return the report of the window if it is due, once.
+
+        A re-run may find it too: the trainer may have died between a step and the report that followed it.
+        """
         due, self._due = self._due, None
         return due
 
@@ -239,6 +239,9 @@ class Pruner:
     def check(self, state: dict[str, Any]) -> None:
         """Raise PruningRefused if the masks of a state do not fit the model, which has that state's shape."""
         plans = [read_plan(text) for _, text in state.get("masked", ())]
+        for plan in plans:
+            # Together they have the shapes of the model; each has those that it was made for.
+            HeldMasks(self._model, plan.masks)
         if plans:
             HeldMasks(self._model, joined(plans, self._model).masks)
 

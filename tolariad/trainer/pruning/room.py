@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Final
 
-from tolariad.core.pruning.words import UNITS_BYTES_MAX
+from tolariad.core.pruning.analysis import UNITS_BYTES_MAX
 
 if TYPE_CHECKING:
     from tolariad.core.settings.pruning import Prune

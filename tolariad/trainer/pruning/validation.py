@@ -7,10 +7,8 @@ under the same seeds.
 from __future__ import annotations
 
 import math
-import statistics
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import torch
@@ -21,6 +19,8 @@ from tolariad.core.pruning.verdict import MaskMeasure
 from tolariad.trainer.pruning.evidence import SeededBatch, held_out_slices, loss_of
 from tolariad.trainer.pruning.importance import on_a_copy
 from tolariad.trainer.pruning.masks import HeldMasks, MaskSet, masks_of
+from tolariad.trainer.pruning.quality import SLICES, metric_of, quality_of
+from tolariad.trainer.pruning.recheck import zeroed
 from tolariad.trainer.pruning.units import Coordinates, PruningRefused, UnitGroup
 from tolariad.trainer.pruning.verify import zero
 from tolariad.trainer.pruning.watch import memory_in_use
@@ -29,16 +29,10 @@ from tolariad.trainer.step.validate import validate
 if TYPE_CHECKING:
     from tolariad.trainer.setup import Setup
 
-_SLICES: Final = 5
+# Of a task without held-out data, or without a metric of them.
+_TRAINING_LOSS: Final = "training loss"
 # Gradients of so many batches show whether they flow.
 _FLOW_BATCHES: Final = 4
-
-
-class Quality(NamedTuple):
-    """An accuracy, or for a task without one 1 - the relative rise of its loss. `spread`: its standard error."""
-
-    accuracy: float
-    spread: float
 
 
 class Flow(NamedTuple):
@@ -62,7 +56,7 @@ class MaskValidation:
         """`batches`: of the training data. `samples`: of the held-out data to use at least, if there are so many."""
         self._setup, self._groups, self._request = setup, groups, request
         self._batches = batches
-        self._slices = held_out_slices(setup, samples, _SLICES)
+        self._slices = held_out_slices(setup, samples, SLICES)
         self._ends = time.monotonic() + setup.settings.prune.validation.timeout_s
         self._metric = ""
         self._levels = self._measured_levels()
@@ -70,7 +64,7 @@ class MaskValidation:
 
     def measure(self, units: Units) -> MaskMeasure:
         """Return what the masks of these units, and of those before, do to the model."""
-        before = self._quality(self._levels)
+        before = quality_of(self._metric, self._levels, self._levels)
         together = self._together(units)
         structure, masks = "", MaskSet()
         try:
@@ -78,8 +72,8 @@ class MaskValidation:
             HeldMasks(self._setup.model, masks)
         except PruningRefused as refused:
             structure = str(refused)
-        with self._masked(masks.coordinates):
-            after = self._quality(self._measured_levels())
+        with zeroed(self._setup, masks.coordinates):
+            after = quality_of(self._metric, self._measured_levels(), self._levels)
         flow = self._gradients(masks.coordinates)
         return MaskMeasure(
             accuracy_before=before.accuracy,
@@ -118,38 +112,12 @@ class MaskValidation:
         """Return the metric of each slice with its number of samples: the accuracy, else the loss."""
         found = [validate(self._setup, self._beat, only=one) for one in self._slices]
         if not self._metric:
-            named = found[0].means if found else {}
-            self._metric = next((name for name in ("accuracy", "loss") if name in named), "training loss")
-        if self._metric == "training loss":
+            self._metric = (metric_of(found[0].means) if found else "") or _TRAINING_LOSS
+        if self._metric == _TRAINING_LOSS:
             loss = loss_of(self._setup)
             with on_a_copy(self._setup.model) as trial, torch.no_grad():
                 return [(float(loss(trial, one)), 1) for one in self._batches]
         return [(one.means.get(self._metric, math.nan), one.samples) for one in found]
-
-    def _quality(self, levels: list[tuple[float, int]]) -> Quality:
-        mean = _mean(levels)
-        spread = statistics.stdev([one for one, _ in levels]) / math.sqrt(len(levels)) if len(levels) > 1 else 0.0
-        if self._metric == "accuracy":
-            return Quality(mean, spread)
-        before = _mean(self._levels)
-        scale = abs(before) or 1.0
-        return Quality(1.0 - (mean - before) / scale, spread / scale)
-
-    @contextmanager
-    def _masked(self, coordinates: Coordinates) -> Iterator[None]:
-        """In the block weights and averages are 0 there."""
-        sets: list[Mapping[str, torch.Tensor]] = [dict(self._setup.model.named_parameters())]
-        if self._setup.average is not None:
-            sets.append(self._setup.average.tensors)
-        held = [(one[path], one[path].detach().clone()) for one in sets for path in coordinates if path in one]
-        try:
-            for one in sets:
-                zero(one, {path: dims for path, dims in coordinates.items() if path in one})
-            yield
-        finally:
-            with torch.no_grad():
-                for tensor, values in held:
-                    tensor.copy_(values)
 
     # -- gradients -----------------------------------------------------------------------------------------------------
 
@@ -171,7 +139,3 @@ class MaskValidation:
             math.sqrt(math.fsum(squares.values())),
             frozenset(name for name in parameters if not squares.get(name, 0.0)),
         )
-
-
-def _mean(levels: list[tuple[float, int]]) -> float:
-    return sum(one * count for one, count in levels) / max(1, sum(count for _, count in levels))

@@ -1,7 +1,7 @@
 """The process that analyses a checkpoint: one request, one answer, and its end.
 
-The daemon starts it (`tolariad/supervisor/analyst.py`). Promises: it has one thread for torch, never runs on the
-recorder's core, and runs only if nothing else wants its core (SCHED_IDLE), unless `prune.analysis_priority` is normal.
+The daemon starts it (`tolariad/supervisor/analyst.py`). Promises: it has one thread for torch, and never runs on the
+recorder's core. It runs only if nothing else wants its core (SCHED_IDLE), unless it is told to be an ordinary process.
 It is tied to the daemon before torch is imported, and is the first to go if memory runs out. Any failure is an answer.
 """
 
@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tolariad import run_files
+from tolariad import lifelines, run_files
 
 if TYPE_CHECKING:
     from tolariad.core.pruning.analysis import AnalysisAnswer, AnalysisRequest
@@ -28,6 +28,7 @@ def stand_back(cores: Collection[int], *, idle: bool) -> None:
     if idle:
         # Being nice also lowers the priority of its reads from the disk, for the journal's writes.
         steps += [lambda: os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0)), lambda: os.nice(19)]
+        steps.append(lifelines.be_the_nicest_session)
     for give_way in steps:
         try:
             give_way()

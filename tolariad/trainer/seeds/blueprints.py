@@ -3,8 +3,9 @@
 Promises: a built-in seed is the identity at birth, bit for bit, including -0.0, for every input for which its inner
 values stay finite. It draws only while it is built. Its parameters have the dtype and the device of the example.
 
-The channels of an input are its last dimension (vectors; sequences as (batch, length, width)), or dimension 1 of
-images (batch, channels, height, width) and volumes. `conv` also takes sequences as (batch, channels, length).
+Of vectors, and of sequences as (batch, length, width), the last dimension has the channels. Of images, which are
+(batch, channels, height, width), and of volumes, dimension 1 has them. `conv` also takes sequences as (batch, channels,
+length).
 """
 
 from __future__ import annotations

@@ -114,7 +114,7 @@ class SeedHandler:
         """Build a seed like the one that is ordered, and judge it."""
         module = self._garden.build(json.loads(_germination(order).arguments))
         why = sanity(module, plot.slot.example(order.example, order.dtype), self._setup.model)
-        if why:
+        if why:  # safety: insane-seed-refused
             raise OrderRefused(f"gate {Gate.G0_SANITY.name}: {why}")
         measured = measure_new(self._setup, plot, module)
         self._judge(order.stage, measured)
@@ -123,7 +123,7 @@ class SeedHandler:
     def _judge(self, stage: Stage, measured: SeedMeasure) -> None:
         gate = GATES.get(stage)
         why = judge(gate, measured, self._setup.settings.seeds.gates) if gate is not None else ""
-        if gate is not None and why:
+        if gate is not None and why:  # safety: gate-stops-move
             raise OrderRefused(f"gate {gate.name}: {why}")
 
     def _make_or_refuse(self, order: MoveSeed) -> None:

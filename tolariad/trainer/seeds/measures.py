@@ -25,9 +25,9 @@ def non_finite(seed: nn.Module) -> int:
 
 
 def drift(seed: nn.Module, h: Tensor) -> float:
-    """Return the L2 norm of seed(h) - h, divided by that of h; in eval mode. 0 if both are 0, and inf or NaN as found.
+    """Return the L2 norm of seed(h) - h, divided by that of h, in eval mode.
 
-    `h`: an input of the slot.
+    0 if both are 0; inf and NaN are returned as found. `h`: an input of the slot.
     """
     with torch.no_grad(), _measured(seed):
         wide = torch.promote_types(h.dtype, torch.float32)

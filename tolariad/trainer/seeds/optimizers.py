@@ -1,7 +1,7 @@
 """The optimizer of a seed: the configured one, or one of the host's kind; and the schedule of its learning rate.
 
 Promises: an optimizer that cannot be made for a seed is refused before training. The schedule is that of the host's
-first group, with `seeds.lr` as its base rate if that is set: its place in the run is the host's, not the seed's.
+first group, with `seeds.lr` as its base rate if that is set. It counts the steps of the run, not those of the seed.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Where slots are in a model: attach one to a module by its name, list them, say which parameter belongs to which.
 
 Promises: `attach` changes neither the source of the model nor the name of any parameter or buffer. A deep copy of the
-model has slots of its own. The slot acts on the module's output: on the tensor, or on the first floating-point tensor
-with dimensions (not a loss) of a tuple, list, dict or dataclass, also within another. The rest of the output is passed
-on, and so is an output without such a tensor.
+model has slots of its own. The slot acts on the module's output if that is a tensor. Of a tuple, list, dict or
+dataclass, also within another, it takes the first floating-point tensor with dimensions (not a loss). The rest of the
+output is passed on, and so is an output without such a tensor.
 
 Limits: the slot acts when the module is *called*. torch runs no hooks if code calls `module.forward(...)` itself, or
 uses the module's parameters only. A module that is called several times has the slot after each call.
@@ -43,8 +43,8 @@ class _Through:
 def attach(model: nn.Module, qualified_name: str, slot: SeedSlot) -> SeedSlot:
     """Put `slot` after the module of this name, and return it; "" is the model itself.
 
-    If the place already has a slot of this name, that one is returned and `slot` is not used: a model may be given to
-    a second run. The slot becomes a child of the module, as `seed_slot_<name>`. If the module calls each of its
+    If the place has a slot of this name, that one is returned and `slot` is not used. So a model may be given to a
+    second run. The slot becomes a child of the module, as `seed_slot_<name>`. If the module calls each of its
     children, as nn.Sequential does, the slot becomes a child of its last one. Raises SetupRefused, with the nearest
     names if there is no module of this name.
     """

@@ -26,9 +26,10 @@ def sanity(seed: Any, example: Tensor, host: nn.Module | None = None) -> str:
     """Return "" if the seed may germinate, else the reason as a sentence without its full stop.
 
     `example`: zeros of the shape, the dtype and the device of the slot's input. `host`: the model, whose parameters the
-    seed must not share. A seed must have parameters that are finite and on the device; for random inputs it must return
-    its input up to rounding, in train and in eval mode, the same each time, without writing to it; and a gradient must
-    reach a parameter.
+    seed must not share.
+
+    A seed must have parameters that are finite and on the device. For random inputs it must return its input up to
+    rounding, in train and in eval mode, the same each time, without writing to it. A gradient must reach a parameter.
     """
     if not isinstance(seed, nn.Module):
         return f"the blueprint returned a {type(seed).__name__}, not a torch.nn.Module"
@@ -113,6 +114,7 @@ def _identity(seed: nn.Module, probe: Tensor, *, training: bool) -> str:
     given = probe.to(wide)
     most = float((out.to(wide) - given).abs().amax())
     # Not "more than": a difference that is NaN must fail.
+    # safety: new-seed-is-identity
     if not most <= _ROUNDING * torch.finfo(probe.dtype).eps * float(given.abs().amax()):
         mode = "train" if training else "eval"
         return f"the new seed is not the identity: in {mode} mode it changes its input by up to {most:.3g}"

@@ -10,14 +10,14 @@ The stage decides what the slot does with its input h (`PATHS`):
 * SHADOWING, PROBATIONARY, FOSSILIZED: seed(h).
 
 Promises: the output has the dtype of h. Alpha is on the device of h and in float32, whatever dtype the model is moved
-to; it is no parameter and no buffer, and a change of it does not make torch.compile compile again. A change of the
+to. It is no parameter and no buffer. A change of alpha does not make torch.compile compile again; a change of the
 stage compiles once for each of the four paths. In TRAINING torch's generators are as if the seed had drawn nothing;
 generators of Python and NumPy are not watched. Gradients of gradients work in every stage; forward-mode derivatives do
 not work in TRAINING.
 
 Limits: if h has gaps in its memory (a slice), TRAINING returns a view of it, and autograd refuses to write to that in
-place. If h reaches the loss around the slot by two or more other ways, TRAINING may change the order in which torch
-adds their gradients, and so the last bits of the sum.
+place. If h reaches the loss in two or more ways around the slot, TRAINING may change the order in which torch
+adds their gradients. The last bits of the sum may differ then.
 """
 
 from __future__ import annotations
@@ -186,14 +186,14 @@ class SeedSlot(nn.Module):
         # Without gradients nothing is learned. The first pass of a reentrant checkpoint ends here, too.
         if not torch.is_grad_enabled():
             return h
-        inner = h.detach()
+        inner = h.detach()  # safety: seed-sends-no-gradient
         if not self._draws:
             return _straight_through(h, self._grown(inner))
         # The host must draw the same numbers as without the seed.
         host = torch.get_rng_state()
         device = torch.cuda.get_rng_state(h.device) if h.is_cuda else None
         grown = self._grown(inner)
-        torch.set_rng_state(host)
+        torch.set_rng_state(host)  # safety: seed-takes-no-draws
         if device is not None:
             torch.cuda.set_rng_state(device, h.device)
         return _straight_through(h, grown)

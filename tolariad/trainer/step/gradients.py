@@ -37,7 +37,7 @@ def forward_backward(setup: Setup, batches: Sequence[Any], step: int = 1) -> Mea
 def numbers_of(setup: Setup, losses: list[torch.Tensor], step: int) -> Measured | InFlight:
     """Return the mean loss and the norm of the gradients of update `step`. `losses`: of its micro-batches, detached."""
     setup.rates.drop_frozen_gradients()
-    if setup.pruner.active:
+    if setup.pruner.active:  # safety: masked-gradients-out-of-norm
         setup.pruner.zero_gradients()
     overflow = setup.scaling.unscale([one.optimizer for one in setup.host]) if setup.scaling is not None else None
     device = losses[0].device
@@ -81,7 +81,7 @@ def update(setup: Setup, *, skip: bool) -> None:
             owner.optimizer.step()
     if setup.garden.active:
         _update_seeds(setup, skip=skip)
-    if setup.pruner.active:
+    if setup.pruner.active:  # safety: masks-held-after-update
         setup.pruner.hold()
     if setup.scaling is not None:
         setup.scaling.move_on()

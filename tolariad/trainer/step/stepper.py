@@ -216,11 +216,14 @@ class Stepper:
             self._gate.report_step(values, metrics)
         else:
             self._gate.report_step(values)
-        pruner = self._setup.pruner
-        if pruner.watches:
-            found = pruner.saw(at.step, measured.grad_norm, rerunning=rerunning)
-            if found is not None:
-                self._reporter.report(found)
+        if self._setup.pruner.watches:
+            self._setup.pruner.saw(at.step, measured.grad_norm, rerunning=rerunning)
+            self._report_window()
+
+    def _report_window(self) -> None:
+        """Report the safety window of masks if that is due: before any checkpoint, but not in a re-run."""
+        if not self._progress.rerunning and (due := self._setup.pruner.due()) is not None:
+            self._reporter.report(due)
 
     def settle(self) -> None:
         """Report a step whose numbers were in flight, and judge it."""
@@ -293,3 +296,4 @@ class Stepper:
             self._stopwatch.begin()
             # Gated: the kernel decides whether training may continue from here.
             self._gate.report(finished)
+            self._report_window()

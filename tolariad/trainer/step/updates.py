@@ -111,7 +111,7 @@ class Updates:
         if not self.is_dropped:
             self._before(owner.optimizer)
             owner.optimizer.step()
-            if setup.pruner.active:
+            if setup.pruner.active:  # safety: masks-held-after-each-update
                 setup.pruner.hold()
             self._after()
         if setup.scaling is not None:

@@ -85,9 +85,22 @@ def _of_the_whole(setup: Setup) -> dict[str, float]:
 
 
 def try_evaluate(setup: Setup, beat: Callable[[], None] = lambda: None) -> Metrics:
-    """Evaluate one batch before the first epoch: a fault is found within seconds. Raises SetupRefused.
+    """Evaluate one batch before the first epoch: a fault is found within seconds. Raises SetupRefused."""
+    with unchanged(setup):
+        with _blamed("the validation data raise {} when their first batch is read: {}"):
+            first = _first_batch(setup, beat)
+        with _blamed("evaluate(model, batch) raises {} on the first batch of the validation data: {}"):
+            found = validate(setup, beat, only=first)
+        _require_metric(setup, found)
+        return found
 
-    The model keeps the values of its buffers, and plain values such as counters, whatever `evaluate` does.
+
+@contextmanager
+def unchanged(setup: Setup) -> Iterator[None]:
+    """Keep the model's buffers, and plain values such as counters, whatever `evaluate` does in the block.
+
+    The workers of the validation data end with it: they have read items, and what they remember must not reach a real
+    validation.
     """
     plain = [
         (module, {name: value for name, value in vars(module).items() if type(value) in _PLAIN})
@@ -95,15 +108,9 @@ def try_evaluate(setup: Setup, beat: Callable[[], None] = lambda: None) -> Metri
     ]
     before = [(buffer, buffer.detach().clone()) for buffer in setup.model.buffers()]
     try:
-        with _blamed("the validation data raise {} when their first batch is read: {}"):
-            first = _first_batch(setup, beat)
-        with _blamed("evaluate(model, batch) raises {} on the first batch of the validation data: {}"):
-            found = validate(setup, beat, only=first)
-        _require_metric(setup, found)
-        return found
+        yield
     finally:
         if setup.validation is not None:
-            # They have read items: what they remember must not reach a real validation.
             setup.validation.end_workers()
         for module, values in plain:
             vars(module).update(values)

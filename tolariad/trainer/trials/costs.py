@@ -17,6 +17,7 @@ from tolariad.trainer.errors import SetupRefused
 from tolariad.trainer.setup import Setup
 from tolariad.trainer.step.validate import try_evaluate
 from tolariad.trainer.trials.copying import built_copy
+from tolariad.trainer.trials.prunable import Prunable, prunable
 from tolariad.trainer.trials.steps import one_epoch, one_step
 from tolariad.trainer.trials.words import EstimateCosts
 
@@ -49,7 +50,8 @@ class Costs(msgspec.Struct, frozen=True, kw_only=True):
     `trainable`: how many parameters are not frozen. `groups`: in the order of the optimizers. `batch_samples`: in the
     first batch. `checkpoint_memory_bytes` is the host memory for the copy of the state while a checkpoint is written.
     `evaluate_ms` and `metrics`: the time of one batch of the validation data, and what it gave; empty without any.
-    `slots`: for seeds, in the order of the model's modules.
+    `slots`: for seeds, in the order of the model's modules. `pruning`: what can be pruned, with
+    `prune.enabled`.
     """
 
     parameters: int
@@ -71,6 +73,7 @@ class Costs(msgspec.Struct, frozen=True, kw_only=True):
     evaluate_ms: float | None = None
     metrics: dict[str, float] = {}
     slots: tuple[SlotInput, ...] = ()
+    pruning: Prunable | None = None
 
 
 def estimate(trial: EstimateCosts) -> Costs:
@@ -115,6 +118,7 @@ def costs(setup: Setup) -> Costs:
             SlotInput(name, None if (seen := plot.slot.last_input) is None else tuple(seen[0]))
             for name, plot in setup.garden.plots.items()
         ),
+        pruning=prunable(setup),
     )
 
 

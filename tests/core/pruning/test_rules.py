@@ -1,0 +1,79 @@
+"""What an analysis may cause: nothing if it comes too late, if its verdict is no, or if its masks were rejected."""
+
+from __future__ import annotations
+
+from msgspec.structs import replace
+
+from tests.core.pruning.pruned import PLAN, SPEED, PrunedWorld
+from tests.core.simulate import find, tick_until
+from tolariad.core.decision import Refusal
+from tolariad.core.inputs import AnalysisReply, ReportReceived
+from tolariad.core.pruning import mask_words as mk
+from tolariad.core.pruning import words as pr
+from tolariad.core.pruning.verdict import PruningDecision
+
+
+class SilentWorld(PrunedWorld):
+    """Its analyses do not answer by themselves."""
+
+    silent = True
+
+    def _do(self, effect):
+        if self.silent and isinstance(effect, pr.AnalyzeCheckpoint):
+            self.asked.append(effect.request)
+        else:
+            super()._do(effect)
+
+
+def analysing():
+    """A run that trains while its first cycle is analysed."""
+    world = SilentWorld(1, epochs=5, prune=PLAN)
+    tick_until(world, lambda: world.asked, "a cycle")
+    return world
+
+
+def test_an_analysis_that_was_cancelled_may_not_answer_for_the_next_one():
+    """Neither with a result nor with a failure; the next one's own answer counts."""
+    world = analysing()
+    late = world.asked[-1]
+    world.command(pr.PruneDisable())
+    world.command(pr.PruneEnable())
+    tick_until(world, lambda: len(world.asked) > 1, "the next cycle")
+    for answer in (AnalysisReply(cycle=late.cycle, why="it died"), world.answer_to(late)):
+        world.give(answer)
+        assert find(world, pr.PruneCycleFailed) == find(world, pr.PruneAnalyzed) == []
+    world.give(world.answer_to(world.asked[-1]))
+
+    assert [one.cycle for one in find(world, pr.PruneAnalyzed)] == [world.asked[-1].cycle]
+
+
+def test_a_verdict_of_no_masks_nothing():
+    """Neither by the schedule nor by an order, which is refused with the verdict's reason."""
+    world = analysing()
+    answer = world.answer_to(world.asked[-1])
+    found = replace(answer.found, decision=PruningDecision.NO_GO, reasons=("The accuracy fell.",))
+    world.give(replace(answer, found=found))
+    refused = world.command(pr.PruneApply())
+
+    assert isinstance(refused, Refusal)
+    assert "refused its masks: The accuracy fell." in refused.why
+    assert find(world, mk.MasksOrdered) == []
+
+
+def test_masks_that_were_rejected_are_not_ordered_again():
+    """A later analysis may find the same: neither the schedule nor an operator applies them a second time."""
+    world = SilentWorld(1, epochs=5, prune=replace(PLAN, window_steps=100))
+    tick_until(world, lambda: world.asked, "a cycle")
+    found = world.answer_to(world.asked[0]).found
+    world.give(AnalysisReply(cycle=world.asked[0].cycle, found=found))
+    tick_until(world, lambda: world.state.pruning.window is not None, "masks")
+    report = mk.PruneWatchReport(cycle=world.asked[0].cycle, step=world.state.progress.step, trips=(SPEED,))
+    world.give(ReportReceived(incarnation=world.trainer.incarnation, report=report))
+    tick_until(world, lambda: len(world.asked) > 1, "the next cycle")
+    world.give(AnalysisReply(cycle=world.asked[1].cycle, found=found))
+    refused = world.command(pr.PruneApply())
+
+    assert [one.cycle for one in find(world, pr.PruneAnalyzed)] == [one.cycle for one in world.asked]
+    assert isinstance(refused, Refusal)
+    assert "the masks of cycle 1 were rejected" in refused.why
+    assert len(find(world, mk.MasksOrdered)) == 1

@@ -1,0 +1,78 @@
+"""Masks that would act too late: after a rollback, after pruning was disabled, or in a run that prunes no more."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.core.checkpoints.test_exhausted import reconfigured
+from tests.core.pruning.pruned import NORM, PLAN, PrunedWorld
+from tests.core.pruning.test_window import masked, reports
+from tests.core.simulate import find, tick_until
+from tolariad.core.pruning import mask_words as mk
+from tolariad.core.pruning import words as pr
+from tolariad.core.rollback import words as rb
+from tolariad.core.trainer import words as tv
+
+
+def waiting():
+    """A run whose trainer died when it was to mask: the next trainer gets the order after its re-run."""
+    world = PrunedWorld(1, epochs=5, prune=PLAN)
+    tick_until(world, lambda: find(world, mk.MasksOrdered), "masks")
+    world.crash_trainer()
+    tick_until(world, lambda: find(world, tv.TrainerDied), "its death")
+    assert list(world.state.boundary.of_kind(mk.MaskUnits))
+    return world
+
+
+def test_masks_that_wait_when_the_run_goes_back_never_act():
+    """The branch that was analysed is left. That is no failure of theirs, and the next cycle begins."""
+    world = waiting()
+    (ordered,) = find(world, mk.MasksOrdered)
+    assert world.command(rb.Rollback())
+    (ended,) = find(world, mk.MasksAborted)
+
+    assert (ended.cycle, ended.why) == (ordered.cycle, "the run went back before they acted")
+    assert world.state.boundary.waiting == ()
+    assert world.state.pruning.failures == 0
+    tick_until(world, lambda: find(world, mk.MasksApplied), "masks of another cycle")
+    assert find(world, mk.MasksApplied)[0].cycle > ordered.cycle
+    assert ordered.cycle not in world.trainer.sets
+
+
+@pytest.mark.parametrize("how", ["order", "configuration"])
+def test_masks_that_act_after_pruning_was_disabled_are_lifted(how):
+    """By an order, or because the run was started again with `prune.enabled: false`."""
+    world = waiting()
+    if how == "order":
+        world.command(pr.PruneDisable())
+    else:
+        reconfigured(world, prune=None)
+    tick_until(world, lambda: find(world, mk.MasksReleased), "lifted")
+
+    (ordered,) = find(world, mk.MasksReleaseOrdered)
+    assert ordered.why == "pruning was disabled after they were ordered"
+    assert world.state.pruning.sets == () == tuple(world.trainer.sets)
+    assert world.state.pruning.window is None
+    assert world.state.pruning.failures == 0
+
+
+@pytest.mark.parametrize("drop", [0.0, 0.5])
+def test_a_window_ends_although_pruning_was_disabled_in_the_configuration(drop):
+    """Otherwise it stayed open, kept its checkpoint, and an emergency long after would lead back to that."""
+    world = masked(window_steps=1, accuracy_drop=0.5)
+    world.accuracy.update(dict.fromkeys(world.accuracy, world.state.pruning.window.accuracy_before - drop))
+    reconfigured(world, prune=None)
+    tick_until(world, lambda: world.state.pruning.window is None, "its end")
+
+    assert len(find(world, mk.MaskSetRejected)) == (drop > 0.0)
+    assert len(find(world, mk.MaskSetPassed)) == (drop == 0.0)
+
+
+def test_a_norm_is_judged_although_pruning_was_disabled_by_an_order():
+    """`tolaria prune disable` leaves masks in force, and so what protects the run from them."""
+    world = masked()
+    world.command(pr.PruneDisable())
+    window = reports(world, trips=(NORM,))
+    tick_until(world, lambda: find(world, rb.RolledBack), "rolled back")
+
+    assert [one.checkpoint for one in find(world, rb.RolledBack)] == [window.pinned]

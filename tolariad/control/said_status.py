@@ -1,0 +1,87 @@
+"""What a run says of itself, as parts of its status: its newest actions, and its troubles by kind."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from tolariad.core.plain import rfc3339
+from tolariad.core.sentences import sentence
+
+if TYPE_CHECKING:
+    from tolariad.core.state import RunState
+
+
+class SaidStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """A notable action of the run, recorded as event `seq`, as a sentence.
+
+    `number` counts all actions from 1; `start` is the start of the daemon that it is from.
+    """
+
+    number: int
+    start: int
+    seq: int
+    time: str
+    event: str
+    text: str
+
+
+class TroubleStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """Troubles of one kind, named by their type of event: how many there were, and the last one as a sentence.
+
+    `why`: the topic of `tolaria why RUN` that tells more.
+    """
+
+    event: str
+    count: int
+    seq: int
+    time: str
+    text: str
+    why: str
+
+
+# Topics of `tolaria why` for the kinds of trouble; any other kind is explained by its last event.
+_TOPICS: Final = {
+    "StepSkipped": "skip",
+    "InstabilityDetected": "spike",
+    "RolledBack": "rollback",
+    "RollbackAborted": "rollback",
+    "LrViolationDetected": "violation",
+    "ConservativeModeEntered": "conservative",
+    "RunFrozen": "freeze",
+    "TrainerDied": "death",
+    "CheckpointRejected": "rejected",
+    "RerunFinished": "rerun",
+}
+
+
+def said_status(state: RunState) -> tuple[SaidStatus, ...]:
+    """Return the newest actions, oldest first."""
+    return tuple(
+        SaidStatus(
+            number=one.number,
+            start=one.start,
+            seq=one.seq,
+            time=rfc3339(one.event.wall),
+            event=type(one.event).__name__,
+            text=sentence(one.event),
+        )
+        for one in state.said.latest
+    )
+
+
+def trouble_status(state: RunState) -> tuple[TroubleStatus, ...]:
+    """Return the kinds of trouble in the order in which they occurred last."""
+    found = sorted(state.said.troubles.items(), key=lambda one: one[1].last.seq)
+    return tuple(
+        TroubleStatus(
+            event=name,
+            count=kind.count,
+            seq=kind.last.seq,
+            time=rfc3339(kind.last.event.wall),
+            text=sentence(kind.last.event),
+            why=_TOPICS.get(name, f"seq:{kind.last.seq}"),
+        )
+        for name, kind in found
+    )

@@ -1,0 +1,42 @@
+"""How good a model is on held-out data, in slices: the accuracy, or what stands for it, and its spread.
+
+Promises: pure functions of what the task's `evaluate` returned. Two qualities by the same `before` can be compared.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+from typing import Final, NamedTuple
+
+SLICES: Final = 5
+# For each slice: the mean of the metric, and the number of samples.
+Levels = Sequence[tuple[float, int]]
+
+
+class Quality(NamedTuple):
+    """An accuracy, or for a task without one 1 - the relative rise of its loss. `spread`: its standard error."""
+
+    accuracy: float
+    spread: float
+
+
+def metric_of(means: Mapping[str, float]) -> str:
+    """Return the metric to compare models by; "" if there is none."""
+    return next((name for name in ("accuracy", "loss") if name in means), "")
+
+
+def quality_of(metric: str, levels: Levels, before: Levels) -> Quality:
+    """Return the quality of a model with these levels. `before`: those of the model that it is compared with."""
+    mean = mean_of(levels)
+    spread = statistics.stdev([one for one, _ in levels]) / math.sqrt(len(levels)) if len(levels) > 1 else 0.0
+    if metric == "accuracy":
+        return Quality(mean, spread)
+    scale = abs(mean_of(before)) or 1.0
+    return Quality(1.0 - (mean - mean_of(before)) / scale, spread / scale)
+
+
+def mean_of(levels: Levels) -> float:
+    """Return the mean over all samples."""
+    return sum(one * count for one, count in levels) / max(1, sum(count for _, count in levels))

@@ -1,0 +1,85 @@
+"""What structured pruning finds in a model, for the check before a run."""
+
+from __future__ import annotations
+
+import time
+import traceback
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from tolariad.core.pruning.budget import UnitKind, removable
+from tolariad.core.pruning.plan import plan_of
+from tolariad.core.pruning.schedule import budget_at, cap_at, channels_allowed
+from tolariad.trainer.pruning.evidence import example_inputs, few_samples, groups_of, training_data
+from tolariad.trainer.pruning.units import PruningRefused
+
+if TYPE_CHECKING:
+    from tolariad.trainer.pruning.units import Found
+    from tolariad.trainer.setup import Setup
+
+
+class RefusedModule(msgspec.Struct, frozen=True):
+    """A module whose channels cannot be pruned, and why, as a clause."""
+
+    name: str
+    why: str
+
+
+class Prunable(msgspec.Struct, frozen=True, kw_only=True):
+    """The parts of a model that can be pruned. `why`: why an analysis is impossible; "" if it is possible.
+
+    `channels` of `layers` layers and `heads` of `attentions` attention layers can be masked. `total`: channels of all
+    of them, those of the heads included: shares are of this number. `first`: how many of them the first cycle that may
+    mask takes at most. `masked_only`: the layers whose units can be masked but not removed, with the reasons.
+    """
+
+    why: str = ""
+    layers: int = 0
+    channels: int = 0
+    attentions: int = 0
+    heads: int = 0
+    total: int = 0
+    first: int = 0
+    refused: tuple[RefusedModule, ...] = ()
+    masked_only: tuple[RefusedModule, ...] = ()
+    seconds: float = 0.0
+
+
+def prunable(setup: Setup) -> Prunable | None:
+    """Return what can be pruned in the run's model; None if the run does not prune.
+
+    It changes the process-wide generators. Any failure is an answer, as that of an analysis would be in the run.
+    """
+    if not setup.settings.prune.enabled:
+        return None
+    begun = time.perf_counter()
+    try:
+        first, _ = training_data(setup, 1, 1)
+        found = groups_of(setup, example_inputs(setup, few_samples(first)))
+    except PruningRefused as refused:
+        return Prunable(why=str(refused))
+    except Exception as error:  # noqa: BLE001 - as in worker.py: whatever the task or a package raises is the answer
+        traceback.print_exception(error)
+        return Prunable(why=f"the analysis would raise {type(error).__name__}: {error}")
+    return _counted(setup, found, time.perf_counter() - begun)
+
+
+def _counted(setup: Setup, found: Found, seconds: float) -> Prunable:
+    layers = [one.layer() for one in found.groups]
+    heads = [one for one in layers if one.kind is UnitKind.HEAD]
+    total = sum(one.width * one.channels for one in layers)
+    plan, prune = plan_of(setup.settings), setup.settings.prune
+    most = sum(removable(one, prune) * one.channels for one in layers)
+    first = plan.transition_epoch + 1
+    return Prunable(
+        layers=len(layers) - len(heads),
+        channels=sum(one.width * one.channels for one in layers if one.kind is UnitKind.CHANNEL),
+        attentions=len(heads),
+        heads=sum(one.width for one in heads),
+        total=total,
+        first=min(most, channels_allowed(budget_at(plan, first), cap_at(plan, first), total, 0)),
+        refused=tuple(RefusedModule(one.name, one.why) for one in found.refused),
+        masked_only=tuple(RefusedModule(one.name, one.fixed) for one in found.groups if one.fixed),
+        seconds=seconds,
+    )
