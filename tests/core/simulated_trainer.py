@@ -37,7 +37,9 @@ OF_ANOTHER_SHAPE = {
 
 
 class Trainer:
-    """A trainer process, one small act at a time."""
+    """A trainer process, one small act at a time. `metric`: the name of what its validations measure."""
+
+    metric = "accuracy"
 
     def __init__(
         self, incarnation: int, context: tv.Environment, accuracy: dict[int, float], broken: set[str] | None = None
@@ -251,7 +253,7 @@ class Trainer:
         self.wait_epoch = epoch
         if epoch > order.epoch_validated:
             result = sv.ValidationReport(
-                epoch=epoch, step=self.step, metrics={"accuracy": self.accuracy[epoch]}, samples=5, seconds=0.1
+                epoch=epoch, step=self.step, metrics={self.metric: self.accuracy[epoch]}, samples=5, seconds=0.1
             )
             self.todo.extend([result, sv.EpochReport(epoch=epoch, step=self.step)])
             return sv.ValidationBegunReport(epoch=epoch, step=self.step)

@@ -7,7 +7,7 @@ import math
 import pytest
 from msgspec.structs import replace
 
-from tests.core.pruning.pruned import NORM, PLAN, SPEED, PrunedWorld
+from tests.core.pruning.pruned import NORM, PLAN, SPEED, PrunedTrainer, PrunedWorld
 from tests.core.simulate import find, tick_until
 from tolariad.core.control import words as cv
 from tolariad.core.detection.rules import Action, Finding, Signal, Verdict
@@ -72,6 +72,24 @@ def test_an_accuracy_below_the_margin_goes_back():
     assert rejected.action is WindowAction.ROLLBACK
     assert [one.threshold for one in rejected.trips] == ["accuracy_drop_threshold"]
     assert rejected.trips[0].limit == pytest.approx(0.03)
+
+
+@pytest.mark.parametrize(("rise", "what"), [(0.04, mk.MaskSetRejected), (0.02, mk.MaskSetPassed)])
+def test_the_loss_stands_for_an_accuracy_that_is_not_measured(monkeypatch, rise, what):
+    """Its relative rise is held against the same margin, here 0.03."""
+    monkeypatch.setattr(PrunedTrainer, "metric", "loss")
+    world = masked(accuracy_drop=0.02, spread_factor=3.0, window_steps=2)
+    before = world.state.pruning.window.loss_before
+    world.accuracy.update(dict.fromkeys(world.accuracy, before * (1 + rise)))
+    tick_until(world, lambda: find(world, what), "judged")
+
+    (applied, *_), (judged, *_) = find(world, mk.MasksApplied), find(world, what)
+    assert (applied.accuracy_before, applied.loss_before) == (1.0, before)
+    if what is mk.MaskSetPassed:
+        assert judged.accuracy == pytest.approx(1 - rise)
+    else:
+        assert judged.action is WindowAction.ROLLBACK
+        assert judged.why == "the loss rose by 0.04 of what it was (limit 0.03)"
 
 
 def test_an_accuracy_that_is_no_number_goes_back():

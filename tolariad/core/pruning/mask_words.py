@@ -77,7 +77,8 @@ class MasksApplied(BoundaryOrderActed, frozen=True, kw_only=True):
     `pinned`: the checkpoint before the masks, to which the run goes back if they prove harmful. `accuracy_before`: of
     the last validation. `parameters`: how many parameters of the model these masks cover. `by`, `reason`: who ordered
     it. `number` counts the boundary orders that acted, from 1. `accuracy_now`, `accuracy_masked`: on held-out
-    data at the boundary, without the masks and with them; None: not measured.
+    data at the boundary, without the masks and with them; None: not measured. `loss_before`: of the last validation, if
+    the task measures no accuracy; 1 - its relative rise stands for the accuracy until the window ends.
     """
 
     KIND: ClassVar[type[BoundaryOrder]] = MaskUnits
@@ -100,6 +101,7 @@ class MasksApplied(BoundaryOrderActed, frozen=True, kw_only=True):
     model_hash: Hex = ""
     accuracy_now: float | None = None
     accuracy_masked: float | None = None
+    loss_before: float | None = None
     by: str = ""
     reason: str = ""
 

@@ -86,7 +86,7 @@ class Window(Copying, frozen=True):
     """The safety window of a cycle's masks, which update `since_step` was the first to have.
 
     `until_step`: the last update that the trainer judges. `is_watched`: it did so, and no limit was exceeded.
-    `accuracy`: of the newest validation that counts.
+    `accuracy`: of the newest validation that counts. `loss_before`: of a task without accuracy (`accuracy_of`).
     """
 
     cycle: int
@@ -100,6 +100,7 @@ class Window(Copying, frozen=True):
     spread: float
     is_watched: bool = False
     accuracy: float | None = None
+    loss_before: float | None = None
 
 
 class Rejected(msgspec.Struct, frozen=True):

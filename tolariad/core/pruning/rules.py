@@ -179,13 +179,15 @@ def _masked(state: Reads, order: mk.MaskUnits, report: bw.BoundaryOrderReport) -
     if report.refused:
         return mk.MasksAborted.of(order, why=report.refused)
     newest, giver = state.checkpoints.newest, state.pruning.giver(report.order)
+    accuracy, loss = (state.progress.metrics.get(name) for name in ("accuracy", "loss"))
     return mk.MasksApplied.of(
         order,
         report,
         state.pruning.ordered,
         number=state.boundary.acted + 1,
         pinned=newest.id if newest is not None else "",
-        accuracy_before=state.progress.metrics.get("accuracy"),
+        accuracy_before=1.0 if accuracy is None and loss is not None else accuracy,
+        loss_before=loss if accuracy is None else None,
         by=giver.by,
         reason=giver.reason,
     )

@@ -29,7 +29,7 @@ from tolariad.core.pruning.parts_slice import (
 )
 from tolariad.core.pruning.phase import PruningPhase
 from tolariad.core.pruning.units import Units, joined, renumbered, without
-from tolariad.core.pruning.verdict import PruningDecision
+from tolariad.core.pruning.verdict import PruningDecision, accuracy_of
 from tolariad.core.rates.slice import GivenBy, giver_of, with_giver, without_giver
 from tolariad.core.rollback import words as rb
 from tolariad.core.steps import words as sv
@@ -205,8 +205,11 @@ def _watched(s: Pruning, e: mk.PruneWatched, _: Cause) -> Pruning:
 
 
 def _validated(s: Pruning, e: sv.ValidationFinished, _: Cause) -> Pruning:
-    window, accuracy = s.window, e.metrics.get("accuracy")
-    if window is None or accuracy is None or not isfinite(accuracy) or e.step < window.since_step + window.grace_steps:
+    window = s.window
+    if window is None or e.step < window.since_step + window.grace_steps:
+        return s
+    accuracy = accuracy_of(e.metrics, window.loss_before)
+    if accuracy is None or not isfinite(accuracy):
         return s
     return replace(s, window=replace(window, accuracy=accuracy))
 

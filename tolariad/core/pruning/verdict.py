@@ -7,7 +7,7 @@ reasons, as sentences. A difference within the margin of repeated validations is
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from enum import Enum, IntEnum
 from typing import Protocol
 
@@ -70,6 +70,19 @@ class AccuracyLimits(Protocol):
 def accuracy_margin(limits: AccuracyLimits, spread: float) -> float:
     """Return the drop of accuracy that is allowed, absolute. `spread`: that of repeated validations of one model."""
     return max(limits.accuracy_drop, limits.spread_factor * spread)
+
+
+def accuracy_by_loss(loss: float, before: float) -> float:
+    """Return what stands for the accuracy of a task without one: 1 - the relative rise of its loss."""
+    return 1.0 - (loss - before) / (abs(before) or 1.0)
+
+
+def accuracy_of(metrics: Mapping[str, float], loss_before: float | None) -> float | None:
+    """Return the accuracy in the metrics of a validation, or, if a loss is given, that by this loss. None: unknown."""
+    if loss_before is None:
+        return metrics.get("accuracy")
+    loss = metrics.get("loss")
+    return None if loss is None else accuracy_by_loss(loss, loss_before)
 
 
 def accuracy_limit(prune: Prune, before: float, spread: float) -> float:

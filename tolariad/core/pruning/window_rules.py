@@ -27,7 +27,7 @@ from tolariad.core.pruning import mask_words as mk
 from tolariad.core.pruning.phase import PruningPhase
 from tolariad.core.pruning.plan import PrunePlan
 from tolariad.core.pruning.schedule import cap_at
-from tolariad.core.pruning.verdict import Trip, WindowAction, accuracy_margin
+from tolariad.core.pruning.verdict import Trip, WindowAction, accuracy_margin, accuracy_of
 from tolariad.core.rollback import words as rb
 from tolariad.core.rollback.ask import begun, may_begin
 from tolariad.core.snapshots.ask import restorable
@@ -53,8 +53,11 @@ def judge_watched(state: Reads, event: mk.PruneWatched, _: At[Reads]) -> Decisio
 
 def judge_accuracy(state: Reads, event: sv.ValidationFinished, at: At[Reads]) -> Decision | None:
     """Reject masks after which the accuracy is lower than repeated validations explain."""
-    window, accuracy = at.was.pruning.window, event.metrics.get("accuracy")
-    if window is None or window.accuracy_before is None or accuracy is None:
+    window = at.was.pruning.window
+    if window is None or window.accuracy_before is None:
+        return None
+    accuracy = accuracy_of(event.metrics, window.loss_before)
+    if accuracy is None:
         return None
     # Masks that act are judged although pruning was disabled since. Then the configured margin is not known here.
     plan = state.run.policy.prune or PrunePlan()
@@ -89,14 +92,15 @@ def _rejected(state: Reads, trips: tuple[Trip, ...]) -> Decision | None:
         trips=trips,
         action=WindowAction.ROLLBACK if goes_back else WindowAction.RELEASE,
         checkpoint=window.pinned if goes_back else "",
-        why=", ".join(_in_words(one) for one in trips),
+        why=", ".join(_in_words(one, window.loss_before) for one in trips),
     )
     return Decision((event,))
 
 
-def _in_words(trip: Trip) -> str:
+def _in_words(trip: Trip, loss_before: float | None) -> str:
+    worse = "the accuracy fell by {:.4g}" if loss_before is None else "the loss rose by {:.4g} of what it was"
     what = {
-        "accuracy_drop_threshold": "the accuracy fell by {:.4g}",
+        "accuracy_drop_threshold": worse,
         "gradient_norm_threshold": "the gradient norm grew {:.3g} times",
         "memory_usage_threshold": "the share of memory in use is {:.3g}",
         "training_speed_threshold": "training has {:.3g} of its former speed",

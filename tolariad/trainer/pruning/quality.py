@@ -10,6 +10,8 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
+from tolariad.core.pruning.verdict import accuracy_by_loss
+
 SLICES: Final = 5
 # For each slice: the mean of the metric, and the number of samples.
 Levels = Sequence[tuple[float, int]]
@@ -33,8 +35,8 @@ def quality_of(metric: str, levels: Levels, before: Levels) -> Quality:
     spread = statistics.stdev([one for one, _ in levels]) / math.sqrt(len(levels)) if len(levels) > 1 else 0.0
     if metric == "accuracy":
         return Quality(mean, spread)
-    scale = abs(mean_of(before)) or 1.0
-    return Quality(1.0 - (mean - mean_of(before)) / scale, spread / scale)
+    was = mean_of(before)
+    return Quality(accuracy_by_loss(mean, was), spread / (abs(was) or 1.0))
 
 
 def mean_of(levels: Levels) -> float:
