@@ -224,7 +224,7 @@ def test_a_folder_of_another_user_is_refused(run):
 
 @pytest.mark.parametrize(
     ("name", "put"),
-    [("journal", "folder"), ("checkpoints", "folder"), ("trainer.lock", "file"), ("logs/trainer.log", "file")],
+    [("journal", "folder"), ("importance", "folder"), ("trainer.lock", "file"), ("logs/trainer.log", "file")],
 )
 def test_a_link_in_the_runs_folder_is_found_before_anything_is_written(run, name, put):
     """With its name and what to do."""

@@ -19,7 +19,7 @@ from typing import Final
 FILE_MODE: Final = 0o640
 FOLDER_MODE: Final = 0o750
 # The folders of a run, and its files that some process opens for writing.
-_FOLDERS: Final = ("journal", "checkpoints", "logs", "exports")
+_FOLDERS: Final = ("journal", "checkpoints", "logs", "exports", "importance")
 _FILES: Final = ("config.yaml", "config.resolved.json", "trainer.lock")
 _LOGS: Final = ("logs/trainer.log", "logs/trainer.log.1", "logs/trainer.stacks")
 # O_PATH needs no permission to list the folder. Systems other than Linux have no O_PATH; they only read runs.

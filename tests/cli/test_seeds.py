@@ -85,6 +85,7 @@ def test_a_germination_waits_until_it_acts_and_names_the_step(tolaria, grown):
     row = rows(tolaria, grown)["trunk"]
     assert (row["stage"], row["number"], row["blueprint"], row["parameters"]) == ("GERMINATED", 1, "low_rank", 40)
     assert (row["gradient_norm"], row["learning_rate"], row["moved_step"], row["moved_why"]) == (0.5, 0.01, 13, "why")
+    assert row["born_step"] == 13
     assert grown.recorder.state.seeds.seed("trunk").parameters == {"rank": 4.0}
     shown = tolaria("seeds", "list", "--dir", grown.path.parent).out
     assert "low_rank (no. 1); GERMINATED from step 13" in " ".join(shown.split())

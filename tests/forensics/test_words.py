@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from tolariad.forensics.words import block, by_whom, in_words, one_line, safe, safe_lines
@@ -77,3 +79,14 @@ def test_a_block_tells_the_length_of_a_table_and_not_its_characters():
     assert shown.count("5000 characters") == 2
     assert "xx" not in shown
     assert "source: a.py:f" in shown
+
+
+def test_a_block_tells_the_length_of_an_object_for_a_program():
+    """A plan or a removal is JSON of thousands of characters. A short one, and a text with a brace, are shown."""
+    removal = json.dumps({"removed": {"conv": list(range(500))}})
+    shown = block({"removal": removal, "short": '{"a": 1}', "why": "{" + "y" * 200})
+
+    assert f"removal: a JSON object of {len(removal)} characters" in shown
+    assert 'short: {"a": 1}' in shown
+    assert "y" * 200 in shown
+    assert max(map(len, block({"removal": removal}).splitlines())) <= 80

@@ -32,13 +32,6 @@ def test_a_checkpoint_that_is_read_is_not_removed(tmp_path):
     assert remove(tmp_path, "c000001") == 0
 
 
-def test_importance_statistics_are_kept_where_that_is_asked_for(tmp_path):
-    """The manifest stays with them and says what they belong to."""
-    folder = stored(tmp_path, "c000001")
-    assert remove(tmp_path, "c000001", ["importance-00000.safetensors"]) == 100
-    assert {path.name for path in folder.iterdir()} == {"manifest.json", "importance-00000.safetensors"}
-
-
 def test_a_removal_that_was_cut_short_is_finished_and_never_looks_like_a_checkpoint(tmp_path, monkeypatch):
     """The name is removed first, durably. The next attempt removes the rest and counts its bytes."""
     stored(tmp_path, "c000001")

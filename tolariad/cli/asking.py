@@ -81,8 +81,8 @@ def why(run: str | None, topic: str | None, slot: str | None, *, as_json: bool, 
 
     TOPIC selects the event: seq:N, step:N, a checkpoint's id, an event type, or one of these words: pause, resume,
     stop, end, death, hang, failure, freeze, checkpoint, rejected, rerun, completion, rollback, spike, skip, nan, lr,
-    violation, conservative, memory, strategy, hyperparameters, seed, prune, phase. If several events fit, the newest
-    is shown. With `RUN seed SLOT`, or with the topic seed:SLOT, it is the newest of this slot.
+    violation, conservative, memory, strategy, hyperparameters, seed, prune, compaction, phase. If several events
+    fit, the newest is shown. With `RUN seed SLOT`, or with the topic seed:SLOT, it is the newest of this slot.
     """
     if slot is not None:
         if topic != "seed":

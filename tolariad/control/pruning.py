@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from tolariad.core.base import Refusal
+from tolariad.core.base import Copying, Refusal
 from tolariad.core.plain import finite
 from tolariad.core.pruning import ask
 from tolariad.core.pruning.schedule import budget_at, cap_at
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from tolariad.core.state import RunState
 
 
-class PruneFound(msgspec.Struct, frozen=True, kw_only=True):
+class PruneFound(Copying, frozen=True, kw_only=True):
     """The newest analysis. `applicable`: `PruneApply` would be accepted; if not, `why` says what stands in the way.
 
     `correlation`: rank correlation of the importance with the measured change of the loss. `stability`: with the last
@@ -45,7 +45,7 @@ class PruneFound(msgspec.Struct, frozen=True, kw_only=True):
     why: str | None
 
 
-class PruneMasks(msgspec.Struct, frozen=True, kw_only=True):
+class PruneMasks(Copying, frozen=True, kw_only=True):
     """The masks of one cycle that are in force, from update `step` on."""
 
     cycle: int
@@ -56,7 +56,7 @@ class PruneMasks(msgspec.Struct, frozen=True, kw_only=True):
     parameters: int
 
 
-class PruneWindow(msgspec.Struct, frozen=True, kw_only=True):
+class PruneWindow(Copying, frozen=True, kw_only=True):
     """The safety window: the trainer judges updates up to `until_step`. `checkpoint`: the one before the masks."""
 
     cycle: int
@@ -84,7 +84,7 @@ class PruneSummary(msgspec.Struct, frozen=True, kw_only=True):
     window: PruneWindow | None
 
 
-class PruneTable(msgspec.Struct, frozen=True, kw_only=True):
+class PruneTable(Copying, frozen=True, kw_only=True):
     """Pruning as of the last event. `why`: the reason of DISABLED. `active_after`: the last epoch of VALIDATION_ONLY.
 
     `share` of the channels before any pruning (`total`, absent until an analysis counted them) are masked or removed.
@@ -116,34 +116,30 @@ class PruneTable(msgspec.Struct, frozen=True, kw_only=True):
 def prune_table(state: RunState) -> PruneTable:
     """Return what is known of pruning in this state."""
     pruning, plan, epoch = state.pruning, state.run.policy.prune, state.progress.epoch_finished
-    return PruneTable(
-        phase=ask.phase_of(state).name,
-        why=ask.why_disabled(state) or None,
+    return PruneTable.of(
+        _summary(state),
         epoch=epoch,
-        total=pruning.total or None,
-        masked=sum(one.channels for one in pruning.sets),
-        removed=pruning.removed_channels,
         share=pruning.share,
         budget=budget_at(plan, epoch) if plan is not None else 0.0,
         cap=cap_at(plan, epoch) if plan is not None else 0.0,
-        cycles=pruning.cycles,
-        analyzing=pruning.open.cycle if pruning.open is not None else None,
-        failures=pruning.failures,
         failures_max=plan.failures if plan is not None else None,
         rejected=len(pruning.rejected),
         importance_bytes=sum(one.size for one in pruning.files),
         found=_found(state, pruning.found) if pruning.found is not None else None,
         masks=tuple(map(_masks, pruning.sets)),
-        window=_window(pruning),
         active_after=plan.transition_epoch if plan is not None else None,
     )
 
 
 def prune_summary(state: RunState) -> PruneSummary | None:
     """Return pruning for the run's status; None if the run does not prune and no channel is masked or removed."""
-    pruning = state.pruning
-    if state.run.policy.prune is None and not pruning.pruned:
+    if state.run.policy.prune is None and not state.pruning.pruned:
         return None
+    return _summary(state)
+
+
+def _summary(state: RunState) -> PruneSummary:
+    pruning = state.pruning
     return PruneSummary(
         phase=ask.phase_of(state).name,
         why=ask.why_disabled(state) or None,
@@ -161,44 +157,25 @@ def prune_summary(state: RunState) -> PruneSummary | None:
 def _found(state: RunState, found: Found) -> PruneFound:
     ordered = ask.masks(state)
     refused = ordered.why if isinstance(ordered, Refusal) else None
-    return PruneFound(
-        cycle=found.cycle,
-        checkpoint=found.checkpoint,
-        epoch=found.epoch,
+    return PruneFound.of(
+        found,
         phase=found.phase.name,
         decision=found.decision.name,
-        reasons=found.reasons,
-        channels=found.channels,
-        estimator=found.estimator,
         correlation=finite(found.correlation),
         stability=finite(found.stability),
         accuracy=finite(found.accuracy),
         spread=finite(found.spread),
-        seconds=found.seconds,
         applicable=refused is None,
         why=refused,
     )
 
 
 def _masks(one: MaskedSet) -> PruneMasks:
-    return PruneMasks(
-        cycle=one.cycle,
-        step=one.applied_before_step,
-        channels=one.channels,
-        units=count_of(one.units),
-        layers=len(one.units),
-        parameters=one.parameters,
-    )
+    return PruneMasks.of(one, step=one.applied_before_step, units=count_of(one.units), layers=len(one.units))
 
 
 def _window(pruning: Pruning) -> PruneWindow | None:
     window = pruning.window
     if window is None:
         return None
-    return PruneWindow(
-        cycle=window.cycle,
-        since_step=window.since_step,
-        until_step=window.until_step,
-        checkpoint=window.pinned,
-        accuracy_before=finite(window.accuracy_before),
-    )
+    return PruneWindow.of(window, checkpoint=window.pinned, accuracy_before=finite(window.accuracy_before))

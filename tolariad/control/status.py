@@ -13,6 +13,7 @@ from tolariad.control.pruning import PruneSummary, prune_summary
 from tolariad.control.said_status import SaidStatus, TroubleStatus, said_status, trouble_status
 from tolariad.control.strategy_status import StrategyStatus, strategy_status
 from tolariad.control.tables import SeedStatus, growing
+from tolariad.core.base import Copying
 from tolariad.core.checkpoints.catalogue_slice import none_left
 from tolariad.core.plain import finite, number_state, rfc3339
 from tolariad.core.run import limit_ask as limits
@@ -54,7 +55,7 @@ class LiveFacts(msgspec.Struct, frozen=True, kw_only=True):
         return max(0.0, (self.wall_ns - wall_ns) / 1e9) if self.pid is not None else None
 
 
-class CheckpointStatus(msgspec.Struct, frozen=True, kw_only=True):
+class CheckpointStatus(Copying, frozen=True, kw_only=True):
     """The newest usable checkpoint. `given_up`: why a later one was not completed, if one was begun."""
 
     id: str
@@ -75,7 +76,7 @@ class JournalStatus(msgspec.Struct, frozen=True, kw_only=True):
     write_age_s: float | None
 
 
-class TrainerStatus(msgspec.Struct, frozen=True, kw_only=True):
+class TrainerStatus(Copying, frozen=True, kw_only=True):
     """The current or last trainer process. `deaths` counts those in a row without a new durable step."""
 
     alive: bool
@@ -90,7 +91,7 @@ class TrainerStatus(msgspec.Struct, frozen=True, kw_only=True):
     heartbeat_age_s: float | None
 
 
-class ConservativeStatus(msgspec.Struct, frozen=True, kw_only=True):
+class ConservativeStatus(Copying, frozen=True, kw_only=True):
     """Conservative mode: the run starts nothing new, and takes checkpoints twice as often."""
 
     since: str
@@ -99,7 +100,7 @@ class ConservativeStatus(msgspec.Struct, frozen=True, kw_only=True):
     healthy_epochs: int
 
 
-class MemoryStatus(msgspec.Struct, frozen=True, kw_only=True):
+class MemoryStatus(Copying, frozen=True, kw_only=True):
     """A part of the run holds `percent` of its memory, over its share `limit`: the trainer keeps none for later."""
 
     since: str
@@ -265,11 +266,8 @@ def _checkpoint(state: RunState, facts: LiveFacts) -> CheckpointStatus | None:
     newest = state.checkpoints.newest
     if newest is None:
         return None
-    return CheckpointStatus(
-        id=newest.id,
-        step=newest.step,
-        epoch=newest.epoch,
-        size=newest.size,
+    return CheckpointStatus.of(
+        newest,
         time=rfc3339(newest.wall),
         age_s=facts.age_s(newest.wall),
         given_up=state.checkpoints.given_up or None,
@@ -288,12 +286,9 @@ def _trainer(state: RunState, facts: LiveFacts) -> TrainerStatus | None:
     trainer, beat = state.trainer, facts.heartbeat
     if not trainer.incarnation:
         return None
-    return TrainerStatus(
+    return TrainerStatus.of(
+        trainer,
         alive=trainer.alive and facts.pid is not None,
-        pid=trainer.pid,
-        incarnation=trainer.incarnation,
-        deaths=trainer.deaths,
-        deaths_total=trainer.deaths_total,
         last_death=trainer.last_death or None,
         activity=beat.activity,
         waiting=beat.waiting,
@@ -306,22 +301,13 @@ def _memory(state: RunState, facts: LiveFacts) -> MemoryStatus | None:
     pressure = state.overruns.memory
     if pressure is None:
         return None
-    return MemoryStatus(
-        since=rfc3339(pressure.since_wall),
-        age_s=facts.age_s(pressure.since_wall),
-        budget=pressure.budget,
-        percent=pressure.percent,
-        limit=pressure.limit,
-    )
+    since = pressure.since_wall
+    return MemoryStatus.of(pressure, since=rfc3339(since), age_s=facts.age_s(since))
 
 
 def _conservative(state: RunState, facts: LiveFacts) -> ConservativeStatus | None:
     stability = state.stability
     if not stability.conservative:
         return None
-    return ConservativeStatus(
-        since=rfc3339(stability.since_wall),
-        age_s=facts.age_s(stability.since_wall),
-        why=stability.why,
-        healthy_epochs=stability.healthy_epochs,
-    )
+    since = stability.since_wall
+    return ConservativeStatus.of(stability, since=rfc3339(since), age_s=facts.age_s(since))

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import msgspec
 from msgspec.structs import replace
 
+from tolariad.core.base import Copying
 from tolariad.core.checkpoints import ask as retention
 from tolariad.core.health.budgets import BUDGETS, Kind, Unit
 from tolariad.core.health.histogram import Bin, Meter, quantile, with_one
@@ -35,7 +36,7 @@ class Quantiles(msgspec.Struct, frozen=True, kw_only=True):
     p99: float
 
 
-class BudgetRow(msgspec.Struct, frozen=True, kw_only=True):
+class BudgetRow(Copying, frozen=True, kw_only=True):
     """One budget: its limit in this run and its measurements, in `unit`.
 
     `breaches` of the `count` measurements were over `limit`. Quantiles are absent if nothing was measured. `setting` is
@@ -102,17 +103,13 @@ def _meter(state: RunState, meters: Mapping[str, Meter], budget: Budget) -> Mete
 
 
 def _budget_row(overruns: Overruns, budget: Budget, meter: Meter) -> BudgetRow:
-    return BudgetRow(
-        name=budget.name,
+    return BudgetRow.of(
+        budget,
+        meter,
         limit=overruns.limit_of(budget.name),
-        unit=budget.unit,
-        kind=budget.kind,
         part_of=budget.part_of or None,
         setting=budget.setting or None,
-        source=budget.source,
         compares=budget.compares or None,
-        count=meter.count,
-        breaches=meter.breaches,
         p50=finite(meter.quantile(0.5)),
         p95=finite(meter.quantile(0.95)),
         p99=finite(meter.quantile(0.99)),
@@ -207,8 +204,9 @@ class SeedRow(msgspec.Struct, frozen=True, kw_only=True):
 
     `alpha`: the seed's share in the slot's output. `number`: which germination of the run it is, from 1. `waiting`: the
     stage of a pending move. `steps` in this stage, and `epochs` since the germination, that were completed.
-    `free_after`: the epoch after which a culled slot can germinate again. The last measurements are those of an
-    epoch's end or of a gate: `gradient_norm`, `learning_rate`, and `dropped` updates since the move.
+    `born_step`: the first update with the seed. `free_after`: the epoch after which a culled slot can germinate again.
+    The last measurements are those of an epoch's end or of a gate: `gradient_norm`, `learning_rate`, and `dropped`
+    updates since the move.
     """
 
     slot: str
@@ -216,6 +214,7 @@ class SeedRow(msgspec.Struct, frozen=True, kw_only=True):
     stage: str
     alpha: float
     number: int | None = None
+    born_step: int | None = None
     blueprint: str | None = None
     parameters: int | None = None
     steps: int | None = None
@@ -272,6 +271,7 @@ def _seed_row(state: RunState, slot: str, layer_depth: int) -> SeedRow:
     return replace(
         row,
         number=seed.germination,
+        born_step=seed.born_step,
         blueprint=seed.blueprint,
         parameters=seed.parameters_added if is_there else None,
         steps=max(0, step - seed.since_step + 1),

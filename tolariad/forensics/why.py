@@ -53,6 +53,7 @@ TOPICS: Final[dict[str, tuple[str, ...]]] = {
         "MaskSetRejected|MaskSetPassed|MasksApplied|MasksAborted|ModelCompacted|CompactionAborted|PruneBreakerOpened",
         "PruneAnalyzed|PruneCycleFailed|PruneCycleCancelled|PruneCycleBegun",
     ),
+    "compaction": ("ModelCompacted|CompactionAborted", "CompactionOrdered"),
     "strategy": ("StrategyAnswered|StrategyTimedOut", "StrategyAsked"),
     "hyperparameters": ("HyperparametersChanged", "HyperparametersAborted|HyperparametersOrdered"),
 }
@@ -80,6 +81,7 @@ _NEVER: Final = {
     "memory": "was never short of memory",
     "seed": "moved no seed, and no move was ordered",
     "prune": "pruned nothing, and analysed nothing that could be pruned",
+    "compaction": "removed no masked unit from the model, and no compaction was ordered",
     "strategy": "never asked a strategy",
     "hyperparameters": "changed no value of an optimizer but its rate",
 }

@@ -94,22 +94,26 @@ def _whole(value: Any) -> str:
     return " ".join(f"{safe(str(name))}={safe(str(inner))}" for name, inner in value.items())
 
 
-def _without_table(value: Any) -> Any:
+def _for_people(value: Any) -> Any:
+    """Return the value with a summary in place of text that only a program reads."""
     if isinstance(value, list | tuple):
-        return [_without_table(one) for one in value]
+        return [_for_people(one) for one in value]
+    if isinstance(value, str) and value.startswith('{"') and is_cut(value):
+        return f"a JSON object of {len(value)} characters"
     if not isinstance(value, Mapping):
         return value
     is_table = value.keys() >= {"source", "hash", "steps", "packed"}
     shown = {**value, "packed": f"{len(value['packed'])} characters"} if is_table else value
-    return {name: _without_table(inner) for name, inner in shown.items()}
+    return {name: _for_people(inner) for name, inner in shown.items()}
 
 
 def block(fields: Mapping[str, Any], *, indent: str = "    ") -> str:
     """Return every field on a line of its own. Text of several lines is indented below its name.
 
-    Nothing is shortened but the table of a function, whose thousands of characters only a program reads.
+    Nothing is shortened but the table of a function and an object as JSON, whose thousands of characters only a
+    program reads.
     """
-    return _block(_without_table(fields), indent)
+    return _block(_for_people(fields), indent)
 
 
 def _block(fields: Mapping[str, Any], indent: str) -> str:

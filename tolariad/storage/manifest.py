@@ -28,7 +28,6 @@ STATE_PIECE: Final = "state-00000.msgpack"
 # Before the names of the seeds' parameters and buffers, and of their averages, in the piece of the seeds.
 OF_MODEL: Final = "model."
 OF_AVERAGE: Final = "average."
-IMPORTANCE_PIECE: Final = "importance-00000.safetensors"
 # Leyline's number: nothing is pruned.
 PRUNING_DISABLED: Final = 3
 _CONTEXT: Final = (

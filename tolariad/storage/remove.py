@@ -19,7 +19,6 @@ from typing import Final
 
 from tolariad import run_files
 from tolariad.failpoints import reached
-from tolariad.storage.manifest import group_of
 from tolariad.storage.write import check_id, sync_folder
 
 _OURS: Final = re.compile(r"^\.?c(\d{6,})(\.partial|\.removed)?$")
@@ -41,11 +40,10 @@ def held(folder: Path) -> Iterator[None]:
         yield
 
 
-def remove(root: Path, checkpoint_id: str, keep_groups: Collection[str] = ()) -> int:
+def remove(root: Path, checkpoint_id: str) -> int:
     """Remove checkpoint `checkpoint_id` and return the number of bytes freed. A missing one is not an error.
 
-    If `keep_groups` is given, the files of these groups and the manifest stay. Raises InUse if a process reads the
-    checkpoint, and OSError.
+    Raises InUse if a process reads the checkpoint, and OSError.
     """
     check_id(checkpoint_id)
     folder = root / checkpoint_id
@@ -64,8 +62,6 @@ def remove(root: Path, checkpoint_id: str, keep_groups: Collection[str] = ()) ->
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise InUse(f"checkpoint {checkpoint_id} is being read") from None
-        if keep_groups:
-            return freed + _remove_files(folder, keep_groups)
         # Make the rename durable before any file goes: a power cut must not bring the final name back with files
         # missing.
         folder.rename(aside)
@@ -74,17 +70,6 @@ def remove(root: Path, checkpoint_id: str, keep_groups: Collection[str] = ()) ->
         os.close(descriptor)
     reached("removal")
     return freed + _remove_tree(aside)
-
-
-def _remove_files(folder: Path, keep_groups: Collection[str]) -> int:
-    freed = 0
-    for path in sorted(folder.iterdir()):
-        if path.name != "manifest.json" and group_of(path.name) not in keep_groups:
-            freed += path.stat().st_size
-            path.unlink()
-            reached("removal")
-    sync_folder(folder)
-    return freed
 
 
 def _remove_tree(folder: Path) -> int:

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import msgspec
+
+_LABELS: Final = "__metadata__"
 
 
 class TensorEntry(msgspec.Struct, frozen=True, kw_only=True):
@@ -30,7 +32,7 @@ def layout(entries: Sequence[TensorEntry]) -> list[TensorEntry]:
 
 def header(entries: Sequence[TensorEntry], labels: Mapping[str, str] | None = None) -> bytes:
     """Return the bytes before the data of `entries`, which must be in the order of `layout`. `labels`: metadata."""
-    table: dict[str, object] = {"__metadata__": labels} if labels else {}
+    table: dict[str, object] = {_LABELS: labels} if labels else {}
     offset = 0
     for entry in entries:
         end = offset + entry.size
@@ -95,14 +97,25 @@ class _HeaderEntry(msgspec.Struct, frozen=True):
     data_offsets: tuple[int, int]
 
 
-def parse(data: bytes | memoryview) -> dict[str, Tensor]:
-    """Return the tensors of a safetensors file by name, as views of `data`. Raises ValueError if it is malformed."""
+def _split(data: bytes | memoryview) -> tuple[dict[str, msgspec.Raw], memoryview]:
+    """Return the header's entries, and the content after it."""
     first = 8 + int.from_bytes(data[:8], "little")
     if len(data) < 8 or first > len(data):
         raise ValueError(f"is not a safetensors file: it has {len(data)} bytes, but its header would end at {first}")
-    table = msgspec.json.decode(bytes(data[8:first]), type=dict[str, msgspec.Raw])
-    table.pop("__metadata__", None)
-    content, tensors = memoryview(data)[first:], {}
+    return msgspec.json.decode(bytes(data[8:first]), type=dict[str, msgspec.Raw]), memoryview(data)[first:]
+
+
+def labels_of(data: bytes | memoryview) -> dict[str, str]:
+    """Return the labels of a safetensors file. Raises ValueError if it is malformed."""
+    raw = _split(data)[0].get(_LABELS)
+    return msgspec.json.decode(raw, type=dict[str, str]) if raw is not None else {}
+
+
+def parse(data: bytes | memoryview) -> dict[str, Tensor]:
+    """Return the tensors of a safetensors file by name, as views of `data`. Raises ValueError if it is malformed."""
+    table, content = _split(data)
+    table.pop(_LABELS, None)
+    tensors = {}
     for name, raw in table.items():
         place = msgspec.json.decode(raw, type=_HeaderEntry)
         begin, end = place.data_offsets

@@ -20,7 +20,6 @@ from tolariad.core.checkpoints.words import DeleteCheckpoint, SweepCheckpoints
 from tolariad.core.inputs import CheckpointRemoved, RingPrepared, SnapshotDiffers
 from tolariad.core.pruning.words import RemoveImportance
 from tolariad.core.snapshots.words import PrepareRing, VerifySnapshot
-from tolariad.storage.manifest import IMPORTANCE_PIECE
 from tolariad.storage.remove import InUse, remove, sweep
 from tolariad.supervisor.ring import MemoryRing
 
@@ -87,9 +86,8 @@ class SavedStates:
                 _log.warning("%s could not be removed: %s", name, os.strerror(error.errno) if error.errno else error)
 
     def _removed(self, order: DeleteCheckpoint) -> CheckpointRemoved:
-        kept = (IMPORTANCE_PIECE,) if order.keeps_importance else ()
         try:
-            return CheckpointRemoved(id=order.id, freed=remove(self._root, order.id, kept))
+            return CheckpointRemoved(id=order.id, freed=remove(self._root, order.id))
         except InUse as error:
             return CheckpointRemoved(id=order.id, error=str(error))
         except OSError as error:

@@ -85,18 +85,6 @@ def test_the_newest_good_ones_stay_though_a_start_cannot_use_them_and_so_do_thos
     assert [number for number, _ in gone(*many, keep_last=2, quota=1)] == [1, 2, 3, 6, 7]
 
 
-def test_importance_statistics_outlive_their_checkpoint():
-    """After seven days everything but them, after thirty they too; the quota takes them at once."""
-    rest = [entry(n) for n in (90, 91, 92)]
-    old = entry(1, days=8, importance=3)
-    (removal,) = retention.plan(Checkpoints(catalogue=(old, *rest)), Policy(epochs=1), NOW)
-    assert removal.keeps_importance
-    left = replace(old, reduced=True, size=3)
-    assert gone(left, *rest) == []
-    assert gone(replace(left, wall=NOW - 31 * DAY), *rest) == [(1, "it is older than 30 days")]
-    assert [number for number, _ in gone(left, *rest, quota=30)] == [1]
-
-
 def test_whatever_is_drawn_there_is_always_one_to_start_from(seed):
     """The newest usable one is never among those that go, nor is anything that stands in the pins."""
     draw = random.Random(seed)

@@ -144,7 +144,7 @@ def test_each_estimator_can_be_configured(lossy):
     """Its scores are those of the file."""
     for estimator in ("taylor", "moments", "momentum", "magnitude", "activation", "redundancy"):
         answer = lossy.analyse(lossy.prune(estimator=estimator))
-        (scores,) = read_history(lossy.run, lossy.request.output).values()
+        (scores,) = read_history(lossy.run, lossy.request.output, estimator).values()
 
         assert answer.estimator == estimator
         assert {name: tuple(scores[name][unit] for unit in units) for name, units in answer.units.items()} == (
@@ -293,16 +293,18 @@ def test_the_file_holds_the_scores_of_the_last_four_analyses(tmp_path):
     history = {cycle: {"a": (cycle + 0.5, 2.0), "b.c": (0.25,)} for cycle in range(1, 7)}
     (tmp_path / "importance").mkdir()
     (tmp_path / "importance" / ".p000005.safetensors.77").write_bytes(b"of a process that was killed")
-    size = write_history(tmp_path, "importance/p000006.safetensors", history, {"cycle": "6"})
+    labels = {"cycle": "6", "estimator": "fisher"}
+    size = write_history(tmp_path, "importance/p000006.safetensors", history, labels)
     content = (tmp_path / "importance" / "p000006.safetensors").read_bytes()
 
     assert size == len(content)
     assert [path.name for path in (tmp_path / "importance").iterdir()] == ["p000006.safetensors"]
-    assert read_history(tmp_path, "importance/p000006.safetensors") == {n: history[n] for n in (3, 4, 5, 6)}
+    assert read_history(tmp_path, "importance/p000006.safetensors", "fisher") == {n: history[n] for n in (3, 4, 5, 6)}
+    assert read_history(tmp_path, "importance/p000006.safetensors", "taylor") == {}, "scores of another estimator"
     assert max(parse(content)) == "000006/b.c"
     library = pytest.importorskip("safetensors")
     with library.safe_open(tmp_path / "importance" / "p000006.safetensors", "np") as file:
-        assert file.metadata() == {"format": "tolaria-importance-1", "cycle": "6"}
+        assert file.metadata() == {"format": "tolaria-importance-1", **labels}
         assert file.get_tensor("000006/a").tolist() == [6.5, 2.0]
 
 
@@ -313,7 +315,7 @@ def test_a_file_that_cannot_be_read_has_no_history(tmp_path):
     (tmp_path / "importance" / "other").write_bytes((2).to_bytes(8, "little") + b"[]")
 
     for name in ("", "importance/gone", "importance/short", "importance/other", "../importance/short"):
-        assert read_history(tmp_path, name) == {}
+        assert read_history(tmp_path, name, "fisher") == {}
 
 
 def test_the_file_says_how_important_each_layer_is(lossy):
@@ -346,4 +348,14 @@ def test_the_former_importance_gives_the_stability(digits):
     again = digits.analyse(cycle=2, former=digits.request.output, output="importance/p000002.safetensors")
 
     assert again.stability == pytest.approx(1.0)
-    assert list(read_history(digits.run, "importance/p000002.safetensors")) == [1, 2]
+    assert list(read_history(digits.run, "importance/p000002.safetensors", again.estimator)) == [1, 2]
+
+
+def test_scores_of_two_estimators_are_not_compared(digits):
+    """If the setting has changed since the last analysis, there is no stability, and the file begins anew."""
+    digits.analyse()
+    given = {"cycle": 2, "former": digits.request.output, "output": "importance/p2"}
+    other = digits.analyse(digits.prune(estimator="magnitude"), **given)
+
+    assert other.stability is None
+    assert list(read_history(digits.run, "importance/p2", "magnitude")) == [2]

@@ -73,11 +73,10 @@ def _prunes_after(state: DueBy, epoch: int) -> bool:
 
 
 class Removal(msgspec.Struct, frozen=True):
-    """A checkpoint to remove. `keeps_importance`: all but its importance statistics."""
+    """A checkpoint to remove."""
 
     entry: CatalogueEntry
     why: str
-    keeps_importance: bool = False
 
 
 def pinned(held: Checkpoints, keep_last: int, wanted: Iterable[str] = ()) -> dict[str, str]:
@@ -101,12 +100,12 @@ def plan(held: Checkpoints, policy: Policy, wall: int, wanted: Iterable[str] = (
     free = [entry for entry in held.catalogue if entry.id not in pins and entry.id not in under_way]
     going = {entry.id: Removal(entry, "its removal was begun") for entry in free if entry.condemned}
     for entry in free:
-        if entry.id not in going and (old := _too_old(entry, policy, wall)) is not None:
-            going[entry.id] = old
+        if entry.id not in going and (wall - entry.wall) / _DAY_NS >= policy.keep_days:
+            going[entry.id] = Removal(entry, f"it is older than {policy.keep_days:g} days")
     rest = [entry for entry in free if entry.id not in going]
     # Unusable ones go first, abandoned ones before others.
     rest.sort(key=lambda entry: (entry.is_target, not entry.abandoned, entry.committed_seq))
-    count, size = len(held.catalogue) - len(under_way) - len(going), used(held) - sum(map(freed, going.values()))
+    count, size = len(held.catalogue) - len(under_way) - len(going), used(held) - freed(going.values())
     for entry in rest:
         if size > policy.quota or count > COUNT_MAX:
             why = f"the quota is {policy.quota} bytes" if size > policy.quota else f"there are more than {COUNT_MAX}"
@@ -115,19 +114,9 @@ def plan(held: Checkpoints, policy: Policy, wall: int, wanted: Iterable[str] = (
     return tuple(going.values())
 
 
-def _too_old(entry: CatalogueEntry, policy: Policy, wall: int) -> Removal | None:
-    days = (wall - entry.wall) / _DAY_NS
-    if entry.importance and days < policy.importance_days:
-        if entry.reduced or days < policy.keep_days:
-            return None
-        return Removal(entry, f"it is older than {policy.keep_days:g} days", keeps_importance=True)
-    limit = policy.importance_days if entry.reduced else policy.keep_days
-    return Removal(entry, f"it is older than {limit:g} days") if days >= limit else None
-
-
-def freed(removal: Removal) -> int:
-    """Return the bytes that a removal frees."""
-    return removal.entry.size - (removal.entry.importance if removal.keeps_importance else 0)
+def freed(removals: Iterable[Removal]) -> int:
+    """Return the bytes that these removals free."""
+    return sum(one.entry.size for one in removals)
 
 
 def used(held: Checkpoints) -> int:

@@ -7,7 +7,7 @@ from collections import Counter
 import msgspec
 from msgspec.structs import replace
 
-from tolariad.core.base import Cause
+from tolariad.core.base import Cause, Copying
 from tolariad.core.checkpoints import words as ck
 
 
@@ -41,7 +41,7 @@ class OpenCheckpoint(msgspec.Struct, frozen=True):
         return position > self.fork or orders is None or orders != self.fork_orders
 
 
-class CatalogueEntry(msgspec.Struct, frozen=True):
+class CatalogueEntry(Copying, frozen=True):
     """A committed checkpoint. `begun_seq`: every event after its step has a higher sequence number."""
 
     id: str

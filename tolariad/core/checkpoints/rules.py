@@ -279,10 +279,9 @@ def retain(
     going = plan(witnessed(held, policy, at.now.wall), policy, at.now.wall, wanted(state))
     events, effects = list[Event](), list[Effect]()
     for one in going[:AT_ONCE]:
-        id_, keeps = one.entry.id, one.keeps_importance
-        events.append(ck.CheckpointDeletionBegun(id=id_, why=one.why, size=freed(one), keeps_importance=keeps))
-        effects.append(ck.DeleteCheckpoint(id=id_, keeps_importance=keeps))
-    left = used(held) - sum(map(freed, going))
+        events.append(ck.CheckpointDeletionBegun(id=one.entry.id, why=one.why, size=one.entry.size))
+        effects.append(ck.DeleteCheckpoint(id=one.entry.id))
+    left = used(held) - freed(going)
     if left > policy.quota and not held.exhausted:
         events.append(ck.StorageExhausted(used=left, quota=policy.quota))
     elif left <= policy.quota and held.exhausted:

@@ -102,23 +102,14 @@ def _without(s: Checkpoints, id_: str) -> tuple[OpenCheckpoint, ...]:
 
 def _committed(s: Checkpoints, e: ck.CheckpointCommitted, at: Cause) -> Checkpoints:
     order = next((one for one in s.open if one.id == e.id), None)
-    entry = CatalogueEntry(
-        id=e.id,
+    entry = CatalogueEntry.of(
+        e,
         reason=order.reason if order else ck.CheckpointReason.ORDERED,
-        step=e.step,
-        epoch=e.epoch,
-        batch=e.batch,
-        branch=e.branch,
-        manifest=e.manifest,
-        size=e.size,
         begun_seq=order.cause.seq if order else at.seq,
         committed_seq=at.seq,
-        wall=e.wall,
         abandoned=e.branch != s.branch and (order is None or order.is_left((e.step, e.epoch, e.batch), e.orders)),
         importance=sum(piece.size for piece in e.pieces if piece.name.startswith("importance-")),
-        orders=e.orders,
         script_seq=_script_seq(s, order, e.orders),
-        best=e.best,
     )
     catalogue = (*s.catalogue, entry)
     best = best_of(catalogue)

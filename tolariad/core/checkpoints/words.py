@@ -156,8 +156,8 @@ class CheckpointUnfit(Event, frozen=True, kw_only=True):
 class CheckpointDeletionBegun(Event, frozen=True, kw_only=True):
     """The checkpoint is about to be removed and is never used again. `size`: the bytes that this will free.
 
-    It ends in one of CheckpointDeleted and CheckpointDeletionAborted. `keeps_importance`: its importance statistics
-    stay.
+    It ends in one of CheckpointDeleted and CheckpointDeletionAborted. `keeps_importance` is no longer
+    written: importance lies beside the checkpoints.
     """
 
     id: str
@@ -281,10 +281,9 @@ class AbortCheckpoints(TrainerEffect, frozen=True, kw_only=True):
 
 
 class DeleteCheckpoint(DaemonEffect, frozen=True, kw_only=True):
-    """To the daemon: remove the files of checkpoint `id`. `keeps_importance`: all but its importance statistics."""
+    """To the daemon: remove the files of checkpoint `id`."""
 
     id: str
-    keeps_importance: bool = False
 
 
 class SweepCheckpoints(DaemonEffect, frozen=True, kw_only=True):

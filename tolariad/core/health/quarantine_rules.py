@@ -45,14 +45,8 @@ def order_to_add(state: Reads, command: qn.QuarantineAdd) -> qn.QuarantineAdded 
     missing = _missing(state, command)
     if missing:
         return Refusal("NotFound", missing)
-    event = qn.QuarantineAdded(
-        name=state.quarantine.next_name,
-        why=command.reason or "an operator ordered it",
-        batches=command.batches,
-        checkpoint=command.checkpoint,
-        until=command.until,
-        seed=command.seed,
-    )
+    why = command.reason or "an operator ordered it"
+    event = qn.QuarantineAdded.of(command, name=state.quarantine.next_name, why=why)
     if not state.quarantine.takes(event):
         return Refusal("Refused", _no_room(state, command))
     return event

@@ -17,6 +17,7 @@ from typing import Final
 import msgspec
 from msgspec import Struct
 
+from tolariad.core.base import Copying
 from tolariad.core.pruning.budget import PrunableLayer, UnitKind, choose, removable
 from tolariad.core.pruning.phase import PruningPhase
 from tolariad.core.pruning.schedule import channels_allowed
@@ -33,7 +34,7 @@ _SHA256: Final = re.compile(r"[0-9a-f]{64}")
 _STRICTER: Final = (PruningDecision.GO, PruningDecision.CONDITIONAL_GO, PruningDecision.NO_GO)
 
 
-class AnalysisRequest(Struct, frozen=True, kw_only=True):
+class AnalysisRequest(Copying, frozen=True, kw_only=True):
     """Asks for the analysis of a committed checkpoint.
 
     `manifest`: BLAKE3 of its manifest. `share`, `cap`: what this cycle, and all cycles, may prune; `pruned`: channels
@@ -50,9 +51,9 @@ class AnalysisRequest(Struct, frozen=True, kw_only=True):
     share: float
     cap: float
     pruned: int = 0
-    masked: Units = {}
-    removed: dict[str, int] = {}
-    avoid: Units = {}
+    masked: Units = msgspec.field(default_factory=dict)
+    removed: dict[str, int] = msgspec.field(default_factory=dict)
+    avoid: Units = msgspec.field(default_factory=dict)
     former: str = ""
     output: str = ""
 

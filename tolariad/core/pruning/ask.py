@@ -148,14 +148,9 @@ def _begun(state: Reads, plan: PrunePlan, entry: CatalogueEntry, reason: pr.Cycl
 def analysis_of(state: Reads, opened: OpenCycle, entry: CatalogueEntry) -> pr.AnalyzeCheckpoint:
     """Return the effect of a cycle that was begun."""
     pruning, plan = state.pruning, state.run.policy.prune
-    request = AnalysisRequest(
-        cycle=opened.cycle,
-        checkpoint=entry.id,
-        manifest=entry.ref.manifest,
-        epoch=opened.epoch,
-        phase=opened.phase,
-        share=opened.share,
-        cap=opened.cap,
+    request = AnalysisRequest.of(
+        opened,
+        manifest=entry.manifest,
         pruned=pruning.pruned,
         masked=pruning.masked,
         removed=pruning.removed,
@@ -196,18 +191,8 @@ def masks(state: Reads, cycle: int = 0) -> mk.MasksOrdered | Refusal:
     if why := _not_maskable(state, found, cycle) or busy(state):
         return Refusal("Refused", why)
     doubtful = found.decision is PruningDecision.CONDITIONAL_GO
-    return mk.MasksOrdered(
-        cycle=found.cycle,
-        units=found.units,
-        sha256=found.sha256,
-        plan=found.plan,
-        checkpoint=found.checkpoint,
-        grace_steps=plan.grace_steps,
-        window_steps=plan.window_steps * (2 if doubtful else 1),
-        channels=found.channels,
-        total=found.total,
-        spread=found.spread,
-    )
+    window = plan.window_steps * (2 if doubtful else 1)
+    return mk.MasksOrdered.of(found, cause=0, grace_steps=plan.grace_steps, window_steps=window)
 
 
 def _not_maskable(state: Reads, found: Found, cycle: int) -> str:

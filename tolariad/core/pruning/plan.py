@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from msgspec import Struct
 
+from tolariad.core.base import Copying
 from tolariad.core.pruning.verdict import WindowAction
 from tolariad.core.settings.model import Settings
 from tolariad.core.settings.pruning import ShareFrom
@@ -20,7 +21,7 @@ class PlannedShare(Struct, frozen=True):
     share: float
 
 
-class PrunePlan(Struct, frozen=True, kw_only=True):
+class PrunePlan(Copying, frozen=True, kw_only=True):
     """The configured numbers, with the names of their keys. Shares ascend by epoch.
 
     `compact_every`: sets of masks after which the channels are removed; 0: only on order.
@@ -47,22 +48,16 @@ class PrunePlan(Struct, frozen=True, kw_only=True):
 def plan_of(settings: Settings) -> PrunePlan:
     """Return the plan of a configuration, whether or not pruning is enabled in it."""
     prune, safety = settings.prune, settings.prune.safety
-    return PrunePlan(
+    return PrunePlan.of(
+        prune,
+        safety,
         transition_epoch=settings.pruning_phase_transition_epoch,
-        last_epoch=prune.last_epoch,
         interval=settings.pruning_checkpoint_interval,
         budgets=_planned(prune.budgets),
         caps=_planned(prune.caps),
-        absolute_cap=prune.absolute_cap,
-        accuracy_drop=safety.accuracy_drop,
-        spread_factor=safety.spread_factor,
-        grace_steps=safety.grace_steps,
-        window_steps=safety.window_steps,
         memory_action=WindowAction(safety.memory_action),
         speed_action=WindowAction(safety.speed_action),
-        failures=safety.failures,
         timeout_s=prune.analysis_timeout_s,
-        compact_every=prune.compact_every,
         morphogenesis=settings.enable_morphogenetic,
     )
 

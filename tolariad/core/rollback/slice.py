@@ -17,14 +17,14 @@ from typing import Final, Protocol
 import msgspec
 from msgspec.structs import replace
 
-from tolariad.core.base import ApplyTable, Cause
+from tolariad.core.base import ApplyTable, Cause, Copying
 from tolariad.core.rollback import words as rb
 from tolariad.core.steps.branches import Branches, Fork
 
 _PLACES_KEPT: Final = 64
 
 
-class OpenRollback(msgspec.Struct, frozen=True):
+class OpenRollback(Copying, frozen=True):
     """A rollback that has not ended.
 
     After an escalation, `tier`, `checkpoint` and `to_step` are those of the full tier. `target_mono`: when this target
@@ -104,18 +104,7 @@ def _begun(s: Rollbacks, e: rb.RollbackBegun, at: Cause) -> Rollbacks:
         s,
         begun=s.begun + 1,
         asked=None,
-        open=OpenRollback(
-            id=e.rollback,
-            checkpoint=e.checkpoint,
-            tier=e.tier,
-            cause=at,
-            to_step=e.to_step,
-            rate_factor=e.rate_factor,
-            otherwise=e.otherwise,
-            from_step=e.from_step,
-            why=e.why,
-            target_mono=e.mono,
-        ),
+        open=OpenRollback.of(e, id=e.rollback, cause=at, target_mono=e.mono),
     )
 
 

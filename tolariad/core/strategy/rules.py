@@ -144,15 +144,7 @@ def answered(state: Reads, given: StrategyReply, _: At[Reads]) -> Decision | Non
     cause = asked.cause if asked is not None else None
     epoch = question.epoch if question is not None else 0
     fresh, repeated = _sorted_out(state, given.commands)
-    answer = st.StrategyAnswered(
-        generation=given.generation,
-        epoch=epoch,
-        commands=fresh,
-        repeated=repeated,
-        spans=given.spans,
-        packet_bytes=given.packet_bytes,
-        misread=given.misread,
-    ).caused_by(cause)
+    answer = st.StrategyAnswered.of(given, epoch=epoch, commands=fresh, repeated=repeated).caused_by(cause)
     keeps = given.state != state.strategy.kept and len(state.boundary.waiting) < WAITING_MAX
     # Before the answer, so that the trainer gets the state before the order to continue.
     kept = (st.StrategyStateGiven(epoch=epoch, state=given.state).caused_by(cause),) if keeps else ()
@@ -288,7 +280,4 @@ def voted(state: Reads, given: VoteGiven, _: At[Reads]) -> Decision | None:
         return None
     if not strategy.awaits_vote(state):
         return None
-    vote = st.StrategyVoted(
-        rollback=given.rollback, checkpoint=given.checkpoint, vote=given.vote, why=given.why, seconds=given.seconds
-    )
-    return Decision((vote.caused_by(opened.cause),))
+    return Decision((st.StrategyVoted.of(given).caused_by(opened.cause),))

@@ -13,7 +13,7 @@ from typing import Final, Protocol
 import msgspec
 from msgspec.structs import replace
 
-from tolariad.core.base import ApplyTable, Cause, setting
+from tolariad.core.base import ApplyTable, Cause, Copying, setting
 from tolariad.core.checkpoints import words as ck
 from tolariad.core.control import words as control
 from tolariad.core.health import quarantine_words as qn
@@ -39,7 +39,7 @@ class KnownException(msgspec.Struct, frozen=True):
         return f"{text} ({self.place})" if self.place else text
 
 
-class Trainer(msgspec.Struct, frozen=True):
+class Trainer(Copying, frozen=True):
     """Slice of RunState: the present trainer, or the last one. `began`: it has restored and trains.
 
     `cured`: how many batches entered quarantine for its deaths since the last new step. `repeats`: how often the last
@@ -89,12 +89,9 @@ class HasTrainer(Protocol):
 
 
 def _started(s: Trainer, e: trainer.TrainerStarted, _: Cause) -> Trainer:
-    return Trainer(
-        incarnation=e.incarnation,
+    return Trainer.of(
+        e,
         alive=True,
-        pid=e.pid,
-        start_ticks=e.start_ticks,
-        boot_id=e.boot_id,
         deaths=s.deaths,
         deaths_total=s.deaths_total,
         last_death=s.last_death,

@@ -82,14 +82,8 @@ class ArchitectureHandler:
         """A hook made a change."""
         rerun = self._rerun()
         if change.number > self._known:
-            report = ArchitectureReport(
-                number=change.number,
-                name=change.name,
-                arguments=change.arguments,
-                applied_before_step=change.before_step,
-                epoch_ended=change.epoch_ended,
-                parameters=self._setup.parameters,
-            )
+            parameters = self._setup.parameters
+            report = ArchitectureReport.of(change, applied_before_step=change.before_step, parameters=parameters)
             self._waiting.append(report)
             _log.info("the model changed: %s", shown(change))
             if not (self._progress.rerunning and rerun.goes_beyond(change.before_step - 1)):

@@ -79,7 +79,7 @@ def analyse(run: Path, config: bytes, request: AnalysisRequest, started: float) 
     reached("analysis")
     plan = plan_of(setup.model, found.groups, units, example_inputs(setup, first))
     correlation, sampled = _correlation(setup, found.groups, request, scores, batches)
-    history = read_history(run, request.former)
+    history = read_history(run, request.former, prune.estimator)
     steadiness = stability(scores, history[max(history)], request.masked) if history else None
     samples = sum(samples_of(one.batch) for one in batches)
     size = 0

@@ -17,7 +17,7 @@ import numpy as np
 
 from tolariad import run_files
 from tolariad.core.pruning.ranking import rank_correlation
-from tolariad.storage.tensor_file import TensorEntry, header, layout, parse
+from tolariad.storage.tensor_file import TensorEntry, header, labels_of, layout, parse
 from tolariad.trainer.pruning.importance import Scores
 
 FOLDER: Final = "importance"
@@ -31,12 +31,17 @@ _WIDTH: Final = 8
 History = dict[int, Scores]
 
 
-def read_history(run: Path, file: str) -> History:
-    """Return the scores in a file of the run; empty if it cannot be read, as after its removal."""
+def read_history(run: Path, file: str, estimator: str) -> History:
+    """Return the scores in a file of the run; empty if they cannot be read, or are those of another estimator.
+
+    Two estimators measure different things, so their scores are not compared.
+    """
+    found: History = {}
     try:
-        tensors = parse(run_files.read_file(run, file, _BYTES_MAX)) if file else {}
-        found: History = {}
-        for name, tensor in tensors.items():
+        content = run_files.read_file(run, file, _BYTES_MAX) if file else b""
+        if not content or labels_of(content).get("estimator") != estimator:
+            return {}
+        for name, tensor in parse(content).items():
             cycle, _, group = name.partition("/")
             found.setdefault(int(cycle), {})[group] = tuple(np.frombuffer(tensor.data, np.float64).tolist())
     except (OSError, ValueError):

@@ -47,10 +47,6 @@ def answer(run: Path, config: Path, request: AnalysisRequest, started: float) ->
 
         resolved = run_files.read_file(config.parent, config.name, CONFIG_BYTES_MAX)
         return analyse(run, resolved, request, started)
-    except ModuleNotFoundError as error:
-        if error.name != "torch_pruning":
-            return _told(error)
-        return "torch-pruning is not installed. Install it: pip install 'tolariad[pruning]'"
     except Exception as error:  # noqa: BLE001 - whatever the task or its data raise is the answer
         return _told(error)
 
