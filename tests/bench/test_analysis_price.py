@@ -25,7 +25,8 @@ import pytest
 
 from tests.bench.machine import machine
 from tests.bench.timed_task import times_of
-from tests.daemon.harness import DaemonProcess, events
+from tests.daemon.harness import DaemonProcess
+from tests.recorded import events_of
 from tests.supervisor.strategists import becomes
 from tolariad.core.checkpoints.words import CheckpointCommitted
 from tolariad.core.pruning.analysis import AnalysisRequest
@@ -61,7 +62,7 @@ class Beside:
 
     async def analyse(self, cycle: int) -> None:
         """Analyse the newest checkpoint. `cycle`: not used before in the run."""
-        newest = [one for one in events(self._run_dir) if isinstance(one, CheckpointCommitted)][-1]
+        newest = [one for one in events_of(self._run_dir) if isinstance(one, CheckpointCommitted)][-1]
         answered, cpu_s = len(self.replies), children_s()
         began = time.monotonic_ns()
         request = AnalysisRequest(
@@ -120,7 +121,7 @@ async def test_steps_during_and_outside_an_analysis(tmp_path, monkeypatch):
     finally:
         daemon.kill()
     # The first step of an epoch has its validation before it.
-    firsts = {one.step for one in events(run_dir) if isinstance(one, StepCompleted) and one.batch == 1}
+    firsts = {one.step for one in events_of(run_dir) if isinstance(one, StepCompleted) and one.batch == 1}
     yielding = [(began, min(ended, began + int(LIMIT_S / 2 * 1e9))) for began, ended in idle.times]
     outside, beside_idle, beside_ordinary = [], [], []
     for (_, before), (step, after) in pairwise(times_of(steps.read_bytes())):

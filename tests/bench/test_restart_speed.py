@@ -24,7 +24,8 @@ from pathlib import Path
 import pytest
 
 from tests.bench.machine import machine
-from tests.daemon.harness import DaemonProcess, events
+from tests.daemon.harness import DaemonProcess
+from tests.recorded import events_of
 from tolariad.core.base import Event
 from tolariad.core.checkpoints.words import CheckpointCommitted, TrainingStarted
 from tolariad.core.snapshots.words import SnapshotTaken
@@ -51,7 +52,7 @@ def since(found: Sequence[Event], kind: type[Event], at: int) -> list[Event]:
 def came_about(run_dir: Path, kind: type[Event], at: int) -> bool:
     """Wait for one that is recorded after that moment; looking costs the machine as little as may be."""
     deadline = time.monotonic() + PATIENCE_S
-    while not since(events(run_dir), kind, at):
+    while not since(events_of(run_dir), kind, at):
         if time.monotonic() > deadline:
             return False
         time.sleep(0.5)
@@ -64,9 +65,9 @@ def killed(daemon: DaemonProcess, run_dir: Path, source: type[Event], at: int) -
     os.kill(int((run_dir / "trainer.lock").read_text()), signal.SIGKILL)
     before = time.monotonic_ns()
     assert came_about(run_dir, TrainingStarted, before), "it was not started again"
-    started = since(events(run_dir), TrainingStarted, before)[0].mono
+    started = since(events_of(run_dir), TrainingStarted, before)[0].mono
     assert came_about(run_dir, StepCompleted, started), "it does not train"
-    found = events(run_dir)
+    found = events_of(run_dir)
     chain = [since(found, kind, before)[0] for kind in (TrainerDied, TrainerStarted, ExecutionContextRecorded)]
     chain += [since(found, TrainingStarted, before)[0], since(found, StepCompleted, started)[0]]
     taken = [(later.mono - earlier.mono) / 1e9 for earlier, later in itertools.pairwise(chain)]

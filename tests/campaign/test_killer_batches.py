@@ -13,6 +13,7 @@ from journal import Reader
 from tests.campaign.campaign import living_line, living_metrics
 from tests.campaign.forks import Template
 from tests.campaign.killing import BATCHES, DEADLY, DEADLY_EPOCH, SICK
+from tests.recorded import events_of, of, sound
 from tolariad.cli.tolaria import main
 from tolariad.control.client import Client, ControlError, NotReachable
 from tolariad.core.checkpoints.words import CheckpointCommitted, RerunFinished
@@ -22,7 +23,6 @@ from tolariad.core.run.words import RunCompleted
 from tolariad.core.state import RunState
 from tolariad.core.steps.words import SkipReason, StepSkipped
 from tolariad.core.trainer.words import TrainerDied
-from tolariad.core.vocabulary import decode_event
 
 EPOCHS, LIMIT_S = 3, 90.0
 CONFIG = f"""\
@@ -80,7 +80,7 @@ class Run:
             self.daemon.kill()
             raise AssertionError(f"the run does not end:\n{self.log}") from None
         assert code == 0, self.log
-        events = [decode_event(entry.event) for entry in Reader(self.run_dir / "journal")]
+        events = events_of(self.run_dir)
         state = replay_records(RunState(), Reader(self.run_dir / "journal").records(), strict=True).state
         last = next(one for one in events if isinstance(one, RunCompleted)).checkpoint
         committed = next(one for one in events if isinstance(one, CheckpointCommitted) and one.id == last)
@@ -89,7 +89,7 @@ class Run:
 
 
 def passed_over(events: list) -> list[tuple[int, int, SkipReason]]:
-    return [(one.epoch, one.batch, one.reason) for one in events if isinstance(one, StepSkipped)]
+    return [(one.epoch, one.batch, one.reason) for one in of(events, StepSkipped)]
 
 
 def test_a_run_whose_trainer_died_of_batches_ends_as_one_that_never_looked_at_them(tmp_path, template, monkeypatch):
@@ -109,17 +109,16 @@ def test_a_run_whose_trainer_died_of_batches_ends_as_one_that_never_looked_at_th
     pieces, line, metrics, events = died.look()
     warned_pieces, warned_line, warned_metrics, warned_events = warned.look()
 
-    deaths = [one for one in events if isinstance(one, TrainerDied)]
-    added = [one for one in events if isinstance(one, qn.QuarantineAdded)]
+    deaths = of(events, TrainerDied)
+    added = of(events, qn.QuarantineAdded)
     assert [(one.signal, one.step) for one in deaths] == [("SIGKILL", BATCHES + DEADLY[0] - 2)] * 6
     assert [(one.batches, one.deaths) for one in added] == [(qn.Batches(DEADLY_EPOCH, n, n), 3) for n in DEADLY]
-    reruns = [one for one in events if isinstance(one, RerunFinished)]
-    assert sum(one.skipped for one in reruns) >= len(deaths)
-    assert all(one.first_difference is None for one in reruns)
+    sound(died.run_dir)
+    assert sum(one.skipped for one in of(events, RerunFinished)) >= len(deaths)
     expected = [(DEADLY_EPOCH, number, SkipReason.QUARANTINED) for number in DEADLY]
     expected = [(2, SICK, SkipReason.NON_FINITE), *expected, (3, SICK, SkipReason.NON_FINITE)]
     assert passed_over(events) == passed_over(warned_events) == expected
-    assert not any(isinstance(one, TrainerDied) for one in warned_events)
+    assert of(warned_events, TrainerDied) == []
     assert {"model", "optimizer", "state"} <= {name[: name.find("-")] for name in pieces}
     assert pieces == warned_pieces
     assert (line, metrics) == (warned_line, warned_metrics)

@@ -7,7 +7,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -15,7 +14,9 @@ from msgspec.structs import replace
 
 from journal import Verdict, verify
 from tests.cli.stored import record
+from tests.daemon.harness import is_gone
 from tests.trainer.tasks.tested import FILE
+from tests.waiting import wait_for
 from tolariad.cli import trials
 from tolariad.cli.runs import folded
 from tolariad.storage.remove import InUse, remove
@@ -48,11 +49,7 @@ def live_run(tmp_path_factory):
     command = [sys.executable, "-c", "from tolariad.cli.tolariad import main; main()", "run", "mine.yaml"]
     process = subprocess.Popen(command, cwd=folder, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     run = folder / "runs" / "mine"
-    give_up = time.monotonic() + 60
-    while not (run / "journal").is_dir() or not _has_best(run):
-        assert time.monotonic() < give_up
-        assert process.poll() is None
-        time.sleep(0.2)
+    wait_for(lambda: process.poll() is not None or ((run / "journal").is_dir() and _has_best(run)))
     yield folder
     if process.poll() is None:
         process.send_signal(signal.SIGTERM)
@@ -190,16 +187,10 @@ def test_the_process_of_a_trial_ends_with_the_command(tmp_path):
     )
     command = [sys.executable, "-c", "from tolariad.cli.tolariad import main; main()"]
     process = subprocess.Popen([*command, "check", "--task", f"{tmp_path / 'slow.py'}:Mine"], cwd=Path.cwd())
-    give_up = time.monotonic() + 60
-    while not (tmp_path / "pid").exists() or not (tmp_path / "pid").read_text():
-        assert time.monotonic() < give_up
-        time.sleep(0.05)
+    pid = wait_for(lambda: (tmp_path / "pid").exists() and (tmp_path / "pid").read_text())
     process.kill()
     process.wait()
-    trial = Path("/proc", (tmp_path / "pid").read_text())
-    while trial.exists() and "State:\tZ" not in (trial / "status").read_text():
-        assert time.monotonic() < give_up
-        time.sleep(0.05)
+    wait_for(lambda: is_gone(int(pid)))
 
 
 def test_the_commands_themselves_load_no_torch():

@@ -12,6 +12,7 @@ import pytest
 
 from tests.control.clients import call, messages, raw
 from tests.control.fakes import Served
+from tests.waiting import wait_for
 from tolariad.control.client import Client
 from tolariad.control.connection import ServerLimits
 from tolariad.control.peer import Peer
@@ -137,9 +138,7 @@ def test_a_client_too_many_is_told_so_and_takes_nobodys_place(recorder, run_dir)
         with raw(served) as third:
             refused = messages(third)
         first.close()
-        deadline = time.monotonic() + 5
-        while len(served.server.connections) > 1 and time.monotonic() < deadline:
-            time.sleep(0.01)
+        wait_for(lambda: len(served.server.connections) <= 1)
         with raw(served) as fourth:
             fourth.sendall(call("Status"))
             answered = messages(fourth, 1)
@@ -185,19 +184,14 @@ def test_a_watcher_that_does_not_read_is_coalesced_to_the_newest_state(recorder,
         # A receive buffer of the least size, and no wait between states: the buffers are full at once.
         monkeypatch.setattr("tolariad.control.methods.min", lambda *_: 0.0, raising=False)
         sock.sendall(call("Watch", more=True, interval_s=0.1))
-        deadline = time.monotonic() + 10
-        while not served.server.connections:
-            time.sleep(0.01)
-        (connection,) = served.server.connections
+        (connection,) = wait_for(lambda: served.server.connections)
         buffered = connection._writer.transport.get_write_buffer_size
-        while buffered() <= limits.write_bytes and time.monotonic() < deadline:
-            time.sleep(0.01)
+        wait_for(lambda: buffered() > limits.write_bytes)
         waiting = buffered()
         served.do(lambda: [served.recorder.step() for _ in range(9)])
         time.sleep(0.05)
         grown = buffered()
-        seen = 0
-        data = b""
+        seen, data, deadline = 0, b"", time.monotonic() + 10
         while seen < 10 and time.monotonic() < deadline:
             data += sock.recv(1 << 20)
             *whole, data = data.split(b"\0")
@@ -214,11 +208,7 @@ def test_a_client_that_reads_nothing_for_too_long_is_dropped(recorder, run_dir):
         with contextlib.suppress(BrokenPipeError, ConnectionResetError, TimeoutError):
             for _ in range(200):
                 sock.sendall(call("Status") * 60)
-        deadline = time.monotonic() + 5
-        while served.server.connections and time.monotonic() < deadline:
-            time.sleep(0.01)
-
-        assert not served.server.connections
+        wait_for(lambda: not served.server.connections)
 
 
 def test_the_calls_of_a_client_that_was_dropped_are_not_carried_out(recorder, run_dir):
@@ -278,9 +268,7 @@ def test_a_stream_ends_when_its_client_is_gone(served):
         assert messages(sock, 1)
     half.shutdown(socket.SHUT_WR)
     gone.close()
-    deadline = time.monotonic() + 5
-    while len(served.server.connections) > 1 and time.monotonic() < deadline:
-        time.sleep(0.01)
+    wait_for(lambda: len(served.server.connections) <= 1)
     served.do(served.recorder.step)
     seen, left = messages(half, 1), len(served.server.connections)
     half.close()

@@ -13,10 +13,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from journal import JournalEntry, Reader
 from tests.campaign.forks import shared_template
-from tolariad.core.base import Event
-from tolariad.core.vocabulary import decode_event
+from tests.recorded import events_of, of
 
 ROOT = Path(__file__).resolve().parents[2]
 # How many trainers of one daemon are forks; further ones are started as usual.
@@ -173,15 +171,9 @@ class ForkedProcess:
         return None, b"".join(self._pieces).decode()
 
 
-def events(run_dir: Path) -> list[Event]:
-    """Everything in the journal."""
-    with Reader(run_dir / "journal") as reader:
-        return [decode_event(one.event) for one in reader if isinstance(one, JournalEntry)]
-
-
 def of_type(run_dir: Path, kind: type) -> list:
     """Return the events of one type."""
-    return [one for one in events(run_dir) if isinstance(one, kind)]
+    return of(events_of(run_dir), kind)
 
 
 def is_gone(pid: int) -> bool:
@@ -191,13 +183,3 @@ def is_gone(pid: int) -> bool:
     except (FileNotFoundError, ProcessLookupError):
         return True
     return state in "ZX"
-
-
-def within(seconds: float, condition: Callable[[], object]) -> bool:
-    """Return whether `condition` holds within the time."""
-    deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline:
-        if condition():
-            return True
-        time.sleep(0.02)
-    return False

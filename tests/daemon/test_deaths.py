@@ -5,7 +5,8 @@ from __future__ import annotations
 import threading
 import time
 
-from tests.daemon.harness import CallFailed, is_gone, of_type, within
+from tests.daemon.harness import CallFailed, is_gone, of_type
+from tests.waiting import within
 from tolariad.core.run.words import RunCompleted
 from tolariad.core.steps.words import StepCompleted
 from tolariad.core.trainer.words import DeathReason, TrainerDied, TrainerHung, TrainerStarted

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.daemon.harness import SETS, CallFailed, events, of_type
+from tests.daemon.harness import SETS, CallFailed, of_type
+from tests.recorded import events_of
 from tolariad.core.control.words import EndOrdered
 from tolariad.core.run.words import ConfigChanged, RunCompleted
 from tolariad.core.steps.words import StepCompleted
@@ -37,7 +38,7 @@ def test_a_new_end_outlives_kill_9(start, run_dir):
 def test_a_complete_run_goes_on_with_more_epochs(start, run_dir):
     """Without a flag, as an event, and it says so; fewer epochs, or another key beside them, are refused as before."""
     assert start(epochs=2, task="digits").wait() == 0
-    before = events(run_dir)
+    before = events_of(run_dir)
     fewer = start(epochs=1, task="digits")
     assert fewer.wait() == 78
     assert "epochs: 2 in the run, 1 now (the run is at epoch 2, step 20)" in fewer.stderr
@@ -45,7 +46,7 @@ def test_a_complete_run_goes_on_with_more_epochs(start, run_dir):
     assert other.wait() == 78
     assert "learning_rate.base_lr: 0.003 in the run, 0.5 now\n" in other.stderr
     assert "  epochs" not in other.stderr
-    assert events(run_dir) == before
+    assert events_of(run_dir) == before
 
     more = start(epochs=3)
     assert more.wait() == 0, more.stderr

@@ -8,8 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.daemon.harness import SETS, DaemonProcess, events, of_type, within
+from tests.daemon.harness import SETS, DaemonProcess, of_type
 from tests.daemon.start_broken import HANG_S
+from tests.recorded import events_of
+from tests.waiting import within
 from tolariad.core.checkpoints.words import RerunFinished, TrainingStarted
 from tolariad.core.rollback import words as rb
 from tolariad.core.snapshots import words as sn
@@ -78,7 +80,7 @@ def test_with_bus_metrics_and_logs_broken_a_fast_rollback_keeps_its_budget_and_a
     # Three times gone back, one trainer dead: nothing else happened to the run.
     assert len(of_type(run_dir, TrainerDied)) == 1
     assert of_type(run_dir, TrainingStarted)[-1].checkpoint in {e.id for e in of_type(run_dir, sn.SnapshotTaken)}
-    steps = [(e.branch, e.step) for e in events(run_dir) if isinstance(e, sv.StepCompleted)]
+    steps = [(e.branch, e.step) for e in events_of(run_dir) if isinstance(e, sv.StepCompleted)]
     assert len(steps) == len(set(steps))
 
 
@@ -105,7 +107,7 @@ def test_snapshots_that_differ_are_found_by_the_daemon_before_the_next_trainer_i
     daemon.call("Stop", mode="now")
     assert daemon.wait() == 0
 
-    found = events(run_dir)
+    found = events_of(run_dir)
     died = next(at for at, one in enumerate(found) if isinstance(one, TrainerDied))
     built = next(at for at, one in enumerate(found) if isinstance(one, ExecutionContextRecorded) and at > died)
     rejected = [one for one in found[died:built] if isinstance(one, sn.SnapshotRejected)]

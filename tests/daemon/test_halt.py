@@ -6,7 +6,8 @@ import signal
 
 import pytest
 
-from tests.daemon.harness import SETS, CallFailed, events, is_gone, of_type
+from tests.daemon.harness import SETS, CallFailed, is_gone, of_type
+from tests.recorded import events_of
 from tolariad.core.control.words import ResumeRequested
 from tolariad.core.health.words import EmergencyRaised, Level
 from tolariad.core.rollback.words import RolledBack
@@ -32,7 +33,7 @@ def test_a_halt_lets_no_further_update_through_and_only_an_operator_goes_on(trai
     status = training.until(lambda status: status["phase"] == "frozen" and not status["trainer"]["alive"], "the freeze")
     assert status["frozen"] == "smoke"
     assert is_gone(pid)
-    story = events(run_dir)
+    story = events_of(run_dir)
     at = next(number for number, event in enumerate(story) if isinstance(event, EmergencyRaised))
     assert isinstance(story[at + 1], RunFrozen)
     assert sum(isinstance(event, StepCompleted) for event in story[at:]) <= 1

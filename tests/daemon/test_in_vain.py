@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.daemon.harness import SETS, events, of_type
+from tests.daemon.harness import SETS, of_type
+from tests.recorded import events_of
 from tolariad.core.health.words import ConservativeModeEntered, InstabilityDetected
 from tolariad.core.rollback.words import RolledBack
 from tolariad.core.run.words import RunCompleted, RunFrozen
@@ -94,7 +95,7 @@ def test_by_default_such_a_run_goes_on_in_conservative_mode_and_completes(jumpin
     (entered,) = of_type(run_dir, ConservativeModeEntered)
 
     assert entered.why.endswith("2 rollbacks did not help; the run goes on")
-    assert events(run_dir)[entered.cause - 1].goes_on
+    assert events_of(run_dir)[entered.cause - 1].goes_on
     assert len(of_type(run_dir, RolledBack)) == 2
     assert of_type(run_dir, RunFrozen) == []
     assert len(of_type(run_dir, RunCompleted)) == 1

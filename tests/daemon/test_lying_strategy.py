@@ -8,7 +8,7 @@ import yaml
 
 from tests.campaign import grown
 from tests.daemon.harness import of_type
-from tests.library.seeds import pieces
+from tests.recorded import pieces
 from tolariad.core.boundary.words import BoundaryOrderGiven
 from tolariad.core.control.words import CommandRefused
 from tolariad.core.seeds.words import SeedMoved

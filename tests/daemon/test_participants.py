@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from tests.daemon.harness import SETS, of_type, within
+from tests.daemon.harness import SETS, of_type
+from tests.recorded import pieces
+from tests.waiting import within
 from tolariad.core.checkpoints.words import RerunFinished
 from tolariad.core.rollback import words as rb
 
@@ -96,12 +98,6 @@ def planned(start, tmp_path):
     return begin
 
 
-def _last_files(run_dir):
-    """The files of the newest checkpoint that are equal for equal states."""
-    newest = max((run_dir / "checkpoints").iterdir())
-    return {one.name: one.read_bytes() for one in newest.iterdir() if one.name != "manifest.json"}
-
-
 def test_killed_with_its_daemon_and_while_it_goes_back_a_run_ends_with_the_same_bits(planned, tmp_path):
     """The participant is restored by a re-run's start and by the start that completes the rollback."""
     (tmp_path / "calm").mkdir()
@@ -122,4 +118,4 @@ def test_killed_with_its_daemon_and_while_it_goes_back_a_run_ends_with_the_same_
     assert [(one.by_start, one.step) for one in of_type(run_dir, rb.RolledBack)] == [(True, STEPS_PER_EPOCH)]
     assert of_type(run_dir, rb.RollbackPrepared)[0].participants == ("plan", "training")
     assert [one.first_difference for one in of_type(run_dir, RerunFinished)] == [None]
-    assert _last_files(run_dir) == _last_files(calm_folder / "run")
+    assert pieces(run_dir) == pieces(calm_folder / "run")

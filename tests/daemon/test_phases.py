@@ -8,7 +8,9 @@ import time
 
 import pytest
 
-from tests.daemon.harness import SETS, ForkedDaemon, events, is_gone, of_type
+from tests.daemon.harness import SETS, ForkedDaemon, is_gone, of_type
+from tests.recorded import events_of
+from tests.waiting import wait_for
 from tolariad.core.control.words import StopRequested
 from tolariad.core.run.words import (
     ConfigChanged,
@@ -102,7 +104,7 @@ def test_a_failed_run_is_not_changed_by_a_start_without_retry(start, run_dir, ch
     daemon.until(lambda status: status["step"] >= 4)
     daemon.kill()
     assert start(environ={"FAKE_REFUSAL": "the disk is gone"}).wait() == 78
-    before, configuration = events(run_dir), (run_dir / "config.resolved.json").read_bytes()
+    before, configuration = events_of(run_dir), (run_dir / "config.resolved.json").read_bytes()
 
     refused = start(sets=[*SETS, change], accept_config=True)
     assert refused.wait() == 70
@@ -111,7 +113,7 @@ def test_a_failed_run_is_not_changed_by_a_start_without_retry(start, run_dir, ch
         refused.stderr
     )
     assert "goes on" not in refused.stderr
-    assert events(run_dir) == before
+    assert events_of(run_dir) == before
     assert (run_dir / "config.resolved.json").read_bytes() == configuration
 
     if "base_lr" in change:
@@ -158,7 +160,7 @@ def test_a_second_daemon_takes_nothing_from_the_first(start, run_dir):
 def test_another_configuration_is_refused_by_name(start, run_dir):
     """A key that differs stops the start with 78 and nothing changed, unless it is accepted or reloadable."""
     assert start(epochs=1, task="digits").wait() == 0
-    before = events(run_dir)
+    before = events_of(run_dir)
     refused = start(sets=[*SETS, "learning_rate.base_lr=0.5"])
     assert refused.wait() == 78
     assert "  learning_rate.base_lr: 0.003 in the run, 0.5 now\n" in refused.stderr
@@ -170,7 +172,7 @@ def test_another_configuration_is_refused_by_name(start, run_dir):
         assert never.wait() == 78
         assert "  batch_size: 64 in the run, 32 now (the place within an epoch is" in never.stderr
         assert f"--set batch_size=32 --dir {run_dir}-2 --from {run_dir}\n" in never.stderr
-    assert events(run_dir) == before
+    assert events_of(run_dir) == before
 
     assert start(sets=[*SETS, "logging.level=debug"]).wait() == 0
     assert start(sets=[*SETS, "learning_rate.base_lr=0.5"], accept_config=True).wait() == 0
@@ -209,7 +211,7 @@ def test_a_wrong_configuration_starts_nothing(start, run_dir, asked, said):
     daemon = start(**asked)
     assert daemon.wait() == 78
     assert said in daemon.stderr
-    assert not (run_dir / "journal").exists() or events(run_dir) == []
+    assert not (run_dir / "journal").exists() or events_of(run_dir) == []
 
 
 def test_a_damaged_journal_starts_nothing(start, run_dir):
@@ -267,7 +269,5 @@ def activate(run_dir) -> ForkedDaemon:
     place.unlink(missing_ok=True)
     wrapper = (ACTIVATE, "-l", str(place), "--fdname=control", "-E", "FAKE_STEP_S=0.002", "-E", "PATH")
     daemon = ForkedDaemon(run_dir, wrapper=wrapper, idle_exit_s=1.0)
-    deadline = time.monotonic() + 20
-    while not place.exists() and time.monotonic() < deadline:
-        time.sleep(0.01)
+    wait_for(place.exists)
     return daemon

@@ -12,6 +12,7 @@ import pytest
 from journal import Journal, Verdict, verify
 from tests.daemon.harness import CallFailed, is_gone, of_type
 from tests.journal.make import begin
+from tests.waiting import wait_for
 from tolariad.core.run.words import RunCompleted
 from tolariad.core.steps.words import StepCompleted
 from tolariad.daemon.place import PlaceWatch, RunPlace
@@ -151,8 +152,5 @@ def test_the_watch_asks_again_until_it_is_ended(place):
     found = []
     watch = PlaceWatch(made, lambda: found.append(made.lost()))
     (run_dir / "checkpoints").rmdir()
-    deadline = time.monotonic() + PATIENCE_S
-    while len(found) < 2 and time.monotonic() < deadline:
-        time.sleep(0.01)
+    wait_for(lambda: len(found) >= 2)
     watch.close()
-    assert len(found) >= 2

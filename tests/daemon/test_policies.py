@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from tests.daemon.harness import SETS, events, of_type
+from tests.daemon.harness import SETS, of_type
+from tests.recorded import events_of
 from tolariad.core.run.words import ConfigChanged, RunStarted
 from tolariad.core.settings.rules import read_resolved
 
@@ -48,7 +49,7 @@ def test_a_changed_source_of_a_policy_is_refused_until_it_is_accepted(start, run
     daemon = start(config=str(file), environ={"FAKE_TRAINER": "crawl@4"})
     daemon.until(lambda status: status["step"] >= 4)
     daemon.kill()
-    before = events(run_dir)
+    before = events_of(run_dir)
     was = settings_of(run_dir).optimizer.groups[0].policy
 
     source.write_text("def f(step, total_steps): return 0.5\n")
@@ -58,7 +59,7 @@ def test_a_changed_source_of_a_policy_is_refused_until_it_is_accepted(start, run
         said = " ".join(refused.stderr.split())
         assert f"optimizer.groups[0].policy: {source} has changed" in said
         assert f"its hash was {was[-16:]} and is " in said
-    assert events(run_dir) == before
+    assert events_of(run_dir) == before
 
     accepted = start(config=str(file), accept_config=True)
     assert accepted.wait() == 0, accepted.stderr

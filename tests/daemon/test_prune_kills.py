@@ -15,14 +15,14 @@ from typing import NamedTuple
 
 import pytest
 
-from tests.daemon.harness import events, of_type
+from tests.daemon.harness import of_type
 from tests.daemon.test_bad_masks import RUINOUS
 from tests.daemon.test_pruning import CONFIG, until
+from tests.recorded import of, sound, standing
 from tests.trainer.conftest import FakeDaemon
-from tolariad.core.checkpoints.words import CheckpointUnfit, RerunFinished
+from tests.waiting import wait_for
 from tolariad.core.pruning import mask_words as mk
 from tolariad.core.pruning import words as pr
-from tolariad.core.rates.words import LrViolationDetected
 from tolariad.core.rollback.words import RolledBack
 from tolariad.core.run.words import RunStopped
 from tolariad.core.steps.script_words import ScriptOrder
@@ -30,7 +30,6 @@ from tolariad.core.trainer.words import TrainerStarted
 
 # Masks of two of five channels, and no rise of the gradient norm is allowed.
 TOUCHY = RUINOUS.replace("gradient_norm: 5,", "gradient_norm: 1,")
-ACTED = mk.MasksApplied | mk.MasksReleased | mk.ModelCompacted
 
 
 class Stage(NamedTuple):
@@ -110,10 +109,7 @@ class Killed:
             if is_point:
                 token.touch()
         if is_point:
-            deadline = time.monotonic() + 120.0
-            while token.exists():
-                assert time.monotonic() < deadline, f"{stage} was not reached"
-                time.sleep(0.01)
+            wait_for(lambda: not token.exists(), stage, 120.0)
         else:
             time.sleep(delay_s)
             self._kill(stage.victim)
@@ -142,25 +138,12 @@ class Killed:
         assert self.daemon.wait() == 0, self.daemon.stderr
 
 
-def standing(found) -> list:
-    """Return the orders that acted on the line that went on."""
-    kept = []
-    for one in found:
-        if isinstance(one, ACTED):
-            kept.append(one)
-        elif isinstance(one, RolledBack):
-            kept = [each for each in kept if each.number <= one.orders]
-    return kept
-
-
 def assert_as_one_that_was_not(run: Killed) -> list:
     """Compare the last checkpoint with that of an undisturbed trainer. Return the orders that acted."""
-    found = events(run.run_dir)
-    (stopped,) = [one for one in found if isinstance(one, RunStopped)]
+    found = sound(run.run_dir)
+    (stopped,) = of(found, RunStopped)
     assert stopped.why == ""
-    orders = standing(found)
-    assert [one.first_difference for one in found if isinstance(one, RerunFinished) and one.first_difference] == []
-    assert not [one for one in found if isinstance(one, CheckpointUnfit | LrViolationDetected)]
+    orders = standing(found, mk.MasksApplied, mk.MasksReleased, mk.ModelCompacted)
     script = tuple(ScriptOrder(one.applied_before_step, 0, at, one.order) for at, one in enumerate(orders, 1))
     calm = FakeDaemon(run.folder / "calm", 100_000, checkpoint_every_epoch=False, script_orders=script)
     calm.run_dir.mkdir()
@@ -189,7 +172,7 @@ def test_a_cycle_and_a_compaction_may_be_killed_anywhere(start, tmp_path, name, 
     until(run.run_dir, run.daemon, mk.ModelCompacted, "a compaction")
     run.stop()
     orders = assert_as_one_that_was_not(run)
-    assert [one for one in orders if isinstance(one, mk.ModelCompacted)]
+    assert of(orders, mk.ModelCompacted)
 
 
 @pytest.mark.torture
@@ -207,4 +190,4 @@ def test_a_rollback_from_bad_masks_may_be_killed_anywhere(start, tmp_path, name,
     run.stop()
     orders = assert_as_one_that_was_not(run)
     rejected = {one.cycle for one in of_type(run.run_dir, mk.MaskSetRejected)}
-    assert rejected.isdisjoint(one.cycle for one in orders if isinstance(one, mk.MasksApplied))
+    assert rejected.isdisjoint(one.cycle for one in of(orders, mk.MasksApplied))

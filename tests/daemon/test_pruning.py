@@ -9,7 +9,8 @@ import time
 
 import pytest
 
-from tests.daemon.harness import TIMEOUT_S, events, of_type
+from tests.daemon.harness import TIMEOUT_S, of_type
+from tests.recorded import events_of, of, sound
 from tolariad.core.checkpoints.words import CheckpointCommitted, RerunFinished
 from tolariad.core.pruning import mask_words as mk
 from tolariad.core.pruning import words as pr
@@ -81,9 +82,7 @@ def test_a_pruned_run_is_killed_and_goes_on_to_the_same_bits(start, run_dir, tmp
     third.call("Stop")
     assert third.wait() == 0
 
-    reruns = of_type(run_dir, RerunFinished)
-    assert reruns
-    assert [one.first_difference for one in reruns if one.first_difference is not None] == []
+    assert of(sound(run_dir), RerunFinished)
     assert masks.channels > 0
     assert 0.0 < masks.accuracy_masked <= 1.0
     assert 0.0 < masks.accuracy_now <= 1.0
@@ -111,7 +110,7 @@ def test_a_pruned_run_is_killed_and_goes_on_to_the_same_bits(start, run_dir, tmp
     assert "compact" in tolaria("why", str(run_dir), "ModelCompacted")
     # The newest of these, whichever came before the stop.
     ends = TOPICS["prune"][0].split("|")
-    newest = [type(one).__name__ for one in events(run_dir) if type(one).__name__ in ends][-1]
+    newest = [type(one).__name__ for one in events_of(run_dir) if type(one).__name__ in ends][-1]
     assert newest in tolaria("why", str(run_dir), "prune")
 
 

@@ -12,8 +12,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from tests.daemon.harness import of_type, within
+from tests.daemon.harness import of_type
 from tests.daemon.test_notify import Manager
+from tests.waiting import within
 from tolariad.core.base import Refusal
 from tolariad.core.run.slice import Run
 from tolariad.core.run.words import ConfigChanged, RunCompleted

@@ -7,7 +7,8 @@ import time
 
 import pytest
 
-from tests.daemon.harness import events, is_gone, of_type
+from tests.daemon.harness import is_gone, of_type
+from tests.recorded import events_of
 from tolariad.core.checkpoints.words import CheckpointBegun, CheckpointReason
 from tolariad.core.control.words import StopRequested
 from tolariad.core.run.words import Origin, RunCompleted, RunStopped, StopMode
@@ -35,7 +36,7 @@ def test_a_signal_stops_at_a_boundary_with_a_checkpoint(start, run_dir, tmp_path
     last_step = of_type(run_dir, StepCompleted)[-1].step
     begun = of_type(run_dir, CheckpointBegun)[-1]
     assert (stopped.step, stopped.checkpoint, begun.reason) == (last_step, begun.id, CheckpointReason.STOP)
-    assert events(run_dir)[-1] == stopped
+    assert events_of(run_dir)[-1] == stopped
 
     again = start()
     assert again.wait() == 0, again.stderr

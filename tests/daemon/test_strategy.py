@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from tests.daemon.harness import SETS, of_type, within
+from tests.daemon.harness import SETS, of_type
+from tests.recorded import sound
+from tests.waiting import within
 from tolariad.core.boundary.words import BoundaryOrderGiven
-from tolariad.core.checkpoints.words import RerunFinished
 from tolariad.core.control.words import CommandRefused
 from tolariad.core.rates.hyper_words import HyperparametersChanged
 from tolariad.core.steps.words import StepCompleted
@@ -99,7 +100,7 @@ def test_killed_while_the_strategy_is_asked_a_run_ends_as_one_that_never_was(ask
 
     assert [one.epoch for one in of_type(run_dir, st.StrategyAsked)] == [1, 2, 2]
     assert [one.reason for one in of_type(run_dir, st.StrategyTimedOut)] == [st.NoAnswer.OVERTAKEN]
-    assert all(one.first_difference is None for one in of_type(run_dir, RerunFinished))
+    sound(run_dir)
     assert [values["weight_decay"] for _, values in changed(run_dir)] == pytest.approx([0.01, 0.02])
     assert changed(run_dir) == changed(calm_dir)
     assert steps(run_dir) == steps(calm_dir)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 from types import SimpleNamespace
 
-from tests.daemon.harness import events, of_type
+from tests.daemon.harness import of_type
+from tests.recorded import events_of
 from tolariad.core.health.budget_words import Tally
 from tolariad.core.health.histogram import Bin
 from tolariad.core.inputs import BudgetsReported
@@ -38,7 +39,7 @@ def test_a_stderr_that_nobody_reads_holds_nothing_up(start, run_dir):
     daemon = start(environ={"FAKE_TRAINER": "flood@5"})
     assert daemon.process.wait(timeout=60) == 0
     assert of_type(run_dir, RunCompleted)
-    assert len(events(run_dir)) > 30
+    assert len(events_of(run_dir)) > 30
     assert (run_dir / "logs" / "trainer.log").stat().st_size > 1_000_000
 
 

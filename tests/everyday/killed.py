@@ -19,11 +19,11 @@ import torch
 from journal import Reader, Verdict, verify
 from tests.campaign.campaign import living_line, living_metrics
 from tests.campaign.forks import Forked, Template
+from tests.recorded import events_of, files_of, of
 from tolariad.core.checkpoints.words import CheckpointCommitted, RerunFinished
 from tolariad.core.replay import replay_records
 from tolariad.core.run.words import RunCompleted
 from tolariad.core.state import RunState
-from tolariad.core.vocabulary import decode_event
 from tolariad.failpoints import VARIABLE
 
 STEPS = {"reinforcement": 40}
@@ -66,6 +66,16 @@ def plan_of(kind: str, how: str, seed: int) -> list[Kill]:
         plan[1] = Kill("checkpoint_file", draw.randint(1, 3), draw.randrange(1000))
     print(f"{kind} by {how}: {plan}")
     return plan
+
+
+# Points that every start passes, because it restores a checkpoint and takes one at its end, and how often.
+ANEW = {"restore": 1, "capture": 1, "checkpoint_file": 3, "manifest": 1, "publish": 1}
+
+
+def later_kills(draw: random.Random, points: Sequence[str] = tuple(ANEW)) -> list[Kill]:
+    """Return up to two more kills, each at a drawn point of a later start."""
+    drawn = [draw.choice(points) for _ in range(draw.randrange(3))]
+    return [Kill(point, draw.randint(1, ANEW[point]), draw.randrange(1000)) for point in drawn]
 
 
 class Program:
@@ -125,23 +135,18 @@ def result_of(folder: Path, run: Path, kills: int) -> Result:
     """Read the journal and the last checkpoint of a run that was killed so many times, and the weights it saved."""
     journal = run / "journal"
     assert verify(journal).verdict is Verdict.CLEAN
-    events = [decode_event(entry.event) for entry in Reader(journal)]
+    events = events_of(run)
     state = replay_records(RunState(), Reader(journal).records(), strict=True).state
-    reruns = [event for event in events if isinstance(event, RerunFinished)]
-    assert all(event.first_difference is None for event in reruns)
+    assert all(event.first_difference is None for event in of(events, RerunFinished))
     last = next(event for event in reversed(events) if isinstance(event, RunCompleted)).checkpoint
     assert state.trainer.incarnation >= kills + 1, "it was killed, and it went on"
     end = End(
-        files={
-            path.name: path.read_bytes()
-            for path in sorted((run / "checkpoints" / last).iterdir())
-            if path.name != "manifest.json"
-        },
+        files=files_of(run / "checkpoints" / last),
         steps=living_line(events, state),
         metrics=living_metrics(events, state),
         weights=saved_in(folder),
     )
-    return Result(end, sum(isinstance(event, CheckpointCommitted) for event in events))
+    return Result(end, len(of(events, CheckpointCommitted)))
 
 
 def saved_in(folder: Path) -> dict[str, bytes]:

@@ -5,33 +5,17 @@ from __future__ import annotations
 import pytest
 import torch
 
-from journal import Reader
 from tests.house.tree import ROOT
+from tests.recorded import events_of, of, pieces
 from tolariad import Tolaria
 from tolariad.config import load
 from tolariad.core.rollback.words import RolledBack
 from tolariad.core.steps.words import StepCompleted, ValidationFinished
 from tolariad.core.trainer.words import TrainerDied
-from tolariad.core.vocabulary import decode_event
 from tolariad.trainer.tasks.task import find_task
 
 EXAMPLE = ROOT / "examples" / "gan"
 EPOCHS = 3
-
-
-def events_of(run):
-    with Reader(run / "journal") as reader:
-        return [decode_event(entry.event) for entry in reader]
-
-
-def of(events, kind):
-    return [event for event in events if isinstance(event, kind)]
-
-
-def last_files(run):
-    """The files of the last checkpoint that are equal for equal states."""
-    newest = max((run / "checkpoints").iterdir(), key=lambda folder: (folder / "manifest.json").stat().st_mtime_ns)
-    return {path.name: path.read_bytes() for path in sorted(newest.iterdir()) if path.name != "manifest.json"}
 
 
 @pytest.fixture(scope="module")
@@ -72,7 +56,7 @@ def test_a_rollback_and_the_steps_after_it_end_with_the_same_bits(calm, tmp_path
     run = trained(tmp_path / "run", back_at=55)
     (back,) = of(events_of(run), RolledBack)
     assert back.step == 23
-    assert last_files(run) == last_files(calm)
+    assert pieces(run) == pieces(calm)
 
 
 def test_a_trainer_killed_between_two_updates_is_continued_to_the_same_bits(tmp_path, template):
@@ -87,4 +71,4 @@ def test_a_trainer_killed_between_two_updates_is_continued_to_the_same_bits(tmp_
         assert ended.returncode == 0, ended.stderr
     (died,) = of(events_of(tmp_path / "killed"), TrainerDied)
     assert (died.signal, token.exists()) == ("SIGKILL", False)
-    assert last_files(tmp_path / "killed") == last_files(tmp_path / "calm")
+    assert pieces(tmp_path / "killed") == pieces(tmp_path / "calm")

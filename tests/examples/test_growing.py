@@ -7,8 +7,8 @@ import torch
 import yaml
 
 from tests.house.tree import ROOT
+from tests.recorded import events_of, of
 from tests.strategy.packets import packet, seed
-from tests.study.study import events_of, of
 from tolariad.core.checkpoints.words import RerunFinished, TrainingStarted
 from tolariad.core.run.words import RunCompleted
 from tolariad.core.seeds.stages import GROWTH

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from tests.library.test_detection import events_of, of
+from tests.recorded import events_of, of
 from tolariad.config import load
 from tolariad.core.checkpoints.words import RerunFinished
 from tolariad.core.run.words import RunCompleted

@@ -8,11 +8,11 @@ import os
 import re
 import signal
 import subprocess
-import time
 
 import pytest
 
 from tests.house.tree import ROOT
+from tests.waiting import wait_for
 from tolariad.core import exits
 from tolariad.core.settings.model import STOP_BUDGET_S
 
@@ -73,9 +73,7 @@ def test_a_signal_stops_the_run_in_order(job, tmp_path, number, told):
     the job.
     """
     started = job()
-    deadline = time.monotonic() + 60
-    while not (tmp_path / "running").exists() and time.monotonic() < deadline:
-        time.sleep(0.01)
+    wait_for((tmp_path / "running").exists)
     os.kill(started.pid, number)
 
     assert started.wait(60) == 0

@@ -8,7 +8,6 @@ import random
 import shutil
 import subprocess
 import threading
-import time
 from collections import Counter
 from pathlib import Path
 
@@ -36,6 +35,7 @@ from journal.segment import list_segments
 from tests.journal import from_the_page
 from tests.journal.make import SECOND_NS, FaultyFiles, MemoryFiles, begin, commit, event, numbered, read_all
 from tests.journal.test_power_cut import FOLDER, SIZES, Disk, PowerCut
+from tests.waiting import within
 from tolariad.core.steps.words import StepCompleted
 from tolariad.core.vocabulary import encode_event
 
@@ -172,9 +172,7 @@ def test_segments_are_packed_as_they_are_closed_and_a_follower_misses_nothing(tm
             if n % 40 == 0:
                 got += [bytes(entry.event) for entry in reader]
         closed = journal.statistics().segment_no - 1
-        deadline = time.monotonic() + 60
-        while journal.statistics().packed < closed and time.monotonic() < deadline:
-            time.sleep(0.01)
+        assert within(60.0, lambda: journal.statistics().packed >= closed)
         got += [bytes(entry.event) for entry in reader]
         assert (journal.statistics().packed, journal.statistics().pack_error) == (closed, None)
     assert got == written

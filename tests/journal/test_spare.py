@@ -12,16 +12,10 @@ import pytest
 from journal import Files, Journal, Verdict, verify
 from journal.spare import SpareMaker
 from tests.journal.make import FaultyFiles, begin, commit, event
+from tests.waiting import within
 
 SEGMENT = 8 * 4096
 PATIENCE_S = 20.0
-
-
-def wait_until(condition) -> bool:
-    deadline = time.monotonic() + PATIENCE_S
-    while not condition() and time.monotonic() < deadline:
-        time.sleep(0.005)
-    return bool(condition())
 
 
 def test_no_spare_is_made_before_it_is_asked_for(tmp_path):
@@ -36,7 +30,7 @@ def test_the_background_thread_keeps_one_spare_ready(tmp_path):
     with begin(Journal.open(tmp_path, segment_bytes=SEGMENT)) as journal:
         journal.start_preparing()
         for segment_no in (1, 2, 3):
-            assert wait_until(lambda: journal.statistics().spare_ready)
+            assert within(PATIENCE_S, lambda: journal.statistics().spare_ready)
             while journal.statistics().segment_no == segment_no:
                 commit(journal, [event(0)])
         assert len(list(tmp_path.glob("spare-*.tmp"))) <= 1
@@ -56,7 +50,7 @@ def test_background_threads_are_ordinary_whoever_started_them(tmp_path):
             return
         with begin(Journal.open(tmp_path, segment_bytes=SEGMENT)) as journal:
             journal.start_preparing()
-            assert wait_until(lambda: journal.statistics().spare_ready)
+            assert within(PATIENCE_S, lambda: journal.statistics().spare_ready)
             threads = [one for one in threading.enumerate() if one.name in ("journal-spare", "journal-pack")]
             found.extend((one.name, os.sched_getscheduler(one.native_id)) for one in threads)
 
@@ -161,11 +155,11 @@ def test_segments_grow_and_each_next_one_is_made_ahead(tmp_path):
         made.clear()
         journal.start_preparing()
         for segment_no in range(1, 5):
-            assert wait_until(lambda: journal.statistics().spare_ready)
+            assert within(PATIENCE_S, lambda: journal.statistics().spare_ready)
             while journal.statistics().segment_no == segment_no:
                 commit(journal, [event(0)])
             lengths.append(max(tmp_path.glob("*.wal")).stat().st_size)
-        assert wait_until(lambda: journal.statistics().packed == 4)
+        assert within(PATIENCE_S, lambda: journal.statistics().packed == 4)
     assert lengths == [4 * SEGMENT, 16 * SEGMENT, 20 * SEGMENT, 20 * SEGMENT]
     assert set(made) == {"journal-spare", "journal-pack"}
     assert verify(tmp_path).verdict is Verdict.CLEAN

@@ -22,10 +22,11 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from journal import Reader, plan_repair, repair
-from tests.daemon.harness import CallFailed, DaemonProcess, of_type, within
+from tests.daemon.harness import CallFailed, DaemonProcess, of_type
 from tests.daemon.test_gap import STEP
 from tests.library.test_library import data
 from tests.trainer.tasks import tampering
+from tests.waiting import within
 from tolariad import Tolaria
 from tolariad.core.checkpoints.words import CheckpointBegun, CheckpointCommitted
 from tolariad.core.health.quarantine_words import QuarantineAdded

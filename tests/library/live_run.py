@@ -15,6 +15,7 @@ from torch.utils.data import DataLoader
 
 from tests.campaign.forks import shared_template
 from tests.library.test_library import CONFIG, data, network
+from tests.waiting import wait_for
 from tolariad import Tolaria
 from tolariad.control.client import Client, NotReachable
 from tolariad.control.where import socket_of
@@ -37,15 +38,6 @@ def tolaria(*arguments: object, code: int = 0) -> str:
     said = ended.stdout + ended.stderr
     assert ended.returncode == code, said
     return said
-
-
-def wait_for(what):
-    """Wait until `what()` is true, and return it."""
-    limit = time.monotonic() + PATIENCE_S
-    while not (found := what()):
-        assert time.monotonic() < limit, what
-        time.sleep(0.01)
-    return found
 
 
 class Hooks:

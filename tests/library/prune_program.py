@@ -11,7 +11,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from tests.library.pruning import FULL, Prunes, given_in, train, wait_for_checkpoint
-from tests.library.test_detection import events_of, of
+from tests.recorded import events_of, of
 from tolariad.core.rollback.words import RollbackBegun
 
 RUN = Path("run")

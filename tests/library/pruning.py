@@ -7,7 +7,6 @@ them. What lifts masks or leads back is a report of the safety window, which the
 from __future__ import annotations
 
 import functools
-import time
 from pathlib import Path
 from typing import NamedTuple
 from unittest import mock
@@ -19,8 +18,10 @@ from torch.nn import functional
 from torch.utils.data import DataLoader
 
 from tests.library.inside import ordered, state_of
-from tests.library.recorded import events_of
+from tests.library.seeds import commands
 from tests.library.test_library import CONFIG, data
+from tests.recorded import events_of, of
+from tests.waiting import wait_for
 from tolariad import Tolaria
 from tolariad.core.control.words import Note
 from tolariad.core.inputs import AnalysisReply
@@ -37,7 +38,7 @@ from tolariad.trainer.pruning.removal import remove
 from tolariad.trainer.pruning.units import Role, TensorSlice, UnitGroup
 
 EPOCHS, STEPS = 4, 8
-PATIENCE_S = 60.0
+ACTED = mk.MasksApplied, mk.MasksReleased, mk.ModelCompacted
 SHARES = [{"epoch": 0, "share": 0.5}]
 QUICK = {
     "prune": {
@@ -182,7 +183,7 @@ class Prunes:
             self.due = [one for one in sorted(self.plan) if one >= step]
         self._last = step
         if self.due and self.due[0] <= step and not self._is_rerunning:
-            first, *others = orders_of(self.plan[self.due[0]])
+            first, *others = commands(self.plan[self.due[0]])
             if self.give(first):
                 self.due.pop(0)
                 Live.newest.more = [functools.partial(self._give_too, one) for one in others]
@@ -212,13 +213,13 @@ class Prunes:
                 kind = mk.CompactModel
             case Lift(action):
                 # The masks act, but that may not be recorded yet.
-                until(lambda: self.pruning.window is not None)
+                wait_for(lambda: self.pruning.window is not None)
                 self.trip(self.pruning.window.cycle, action)
                 if action is WindowAction.ROLLBACK:
                     self.plan = {}  # rejected masks are never applied again
                     return True
                 kind = mk.ReleaseMasks
-        until(lambda: any(isinstance(one.order, kind) for one in state_of(self.run).boundary.waiting))
+        wait_for(lambda: any(isinstance(one.order, kind) for one in state_of(self.run).boundary.waiting))
         # An order is recorded a moment before it is sent. What is answered after it was decided after it was sent.
         assert ordered(self.run, Note(text="sent"))
         return True
@@ -227,7 +228,7 @@ class Prunes:
         """Return whether masks are watched still. If the report of the window is sent, wait for its record."""
         window, step = self.pruning.window, Live.newest.stepper.position.step
         if window is not None and step > window.until_step and Live.newest.setup.pruner._due is None:
-            until(lambda: self.pruning.window is None)
+            wait_for(lambda: self.pruning.window is None)
         return self.pruning.window is not None
 
     @property
@@ -246,26 +247,13 @@ class Prunes:
         cycle = self.pruning.cycles
         found = found and replace(found, cycle=cycle)
         self.run._live._kernel.submit(AnalysisReply(cycle=cycle, found=found, why=why))
-        until(lambda: self.pruning.open is None)
+        wait_for(lambda: self.pruning.open is None)
 
     def trip(self, cycle, action):
         """Report that a limit is exceeded, as the trainer would."""
         trip = Trip(threshold="memory_usage_threshold", limit=0.9, measured=0.95, action=action)
         step = Live.newest.stepper.position.step
         Live.newest._reporter.report(mk.PruneWatchReport(cycle=cycle, step=step, trips=(trip,), memory=0.95))
-
-
-def orders_of(planned):
-    """Return the orders of one step: one, or several in a list."""
-    return planned if isinstance(planned, list) else [planned]
-
-
-def until(what):
-    """Wait until `what()` is true."""
-    limit = time.monotonic() + PATIENCE_S
-    while not what():
-        assert time.monotonic() < limit, what
-        time.sleep(0.001)
 
 
 def given_in(run_dir: Path) -> int:
@@ -288,9 +276,9 @@ def wait_for_checkpoint(task):
     A checkpoint is reported at a boundary. So two steps after an epoch that of the epoch is recorded.
     """
     saver = Live.newest._saver
-    until(lambda: saver._job is None or saver._job.report is not None)
+    wait_for(lambda: saver._job is None or saver._job.report is not None)
     if saver._job is None and saver.parent:
-        until(lambda: any(one.id == saver.parent for one in state_of(task.run).checkpoints.catalogue))
+        wait_for(lambda: any(one.id == saver.parent for one in state_of(task.run).checkpoints.catalogue))
 
 
 def made(run_dir: Path, **options) -> Tolaria:
@@ -313,16 +301,4 @@ def train(run_dir: Path, task, *, model=None, epochs=EPOCHS, **options):
 
 def acted(run_dir: Path):
     """Return the events of orders that acted, in their order, on every branch."""
-    found = events_of(run_dir)
-    return [one for one in found if isinstance(one, mk.MasksApplied | mk.MasksReleased | mk.ModelCompacted)]
-
-
-def standing(run_dir: Path):
-    """Return those that acted on the branch that went on."""
-    found = []
-    for one in events_of(run_dir):
-        if isinstance(one, mk.MasksApplied | mk.MasksReleased | mk.ModelCompacted):
-            found.append(one)
-        elif isinstance(one, rb.RolledBack):
-            found = [each for each in found if each.number <= one.orders]
-    return found
+    return of(events_of(run_dir), *ACTED)

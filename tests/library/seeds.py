@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 
 import torch
@@ -10,8 +9,9 @@ from torch import nn
 from torch.utils.data import DataLoader
 
 from tests.library.inside import ordered, state_of
-from tests.library.recorded import events_of, of
 from tests.library.test_library import CONFIG, data
+from tests.recorded import events_of, of
+from tests.waiting import wait_for
 from tolariad import Tolaria
 from tolariad.core.seeds.stages import Stage
 from tolariad.core.seeds.words import SeedAdvance, SeedCull, SeedGerminate, SeedMoveOrdered
@@ -20,7 +20,6 @@ from tolariad.trainer.seeds import SeedSlot
 
 EPOCHS = 3
 QUICK = {"blend_steps": 4, "embargo_epochs": 1, "gates": {"min_steps": 1}}
-PATIENCE_S = 60.0
 # After which step which order is given. The seed in `a` becomes a part of the model, that in `b` is culled.
 PLAN = {
     2: SeedGerminate(slot="a", blueprint="bottleneck"),
@@ -87,10 +86,7 @@ class Gardener:
         self._wait(command.slot)
 
     def _wait(self, slot):
-        limit = time.monotonic() + PATIENCE_S
-        while not any(_slot(one.order) == slot for one in state_of(self.run).boundary.waiting):
-            assert time.monotonic() < limit
-            time.sleep(0.001)
+        wait_for(lambda: any(_slot(one.order) == slot for one in state_of(self.run).boundary.waiting))
 
 
 class Steadfast(Gardener):
@@ -178,9 +174,3 @@ def train(run_dir: Path, task, *, model=None, epochs=EPOCHS, workers=0, **option
     )
     assert task.run.train(model, *loaders, epochs, task=task).phase == "completed"
     return model
-
-
-def pieces(run_dir: Path) -> dict[str, bytes]:
-    """Return the files of the last checkpoint that are equal for equal states."""
-    last = max((run_dir / "checkpoints").iterdir(), key=lambda folder: folder.name)
-    return {path.name: path.read_bytes() for path in sorted(last.iterdir()) if path.name != "manifest.json"}

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from torch.utils.data import DataLoader
 
-from tests.library.recorded import events_of, of
 from tests.library.test_library import CONFIG, bits, data, network
+from tests.recorded import events_of, of
 from tolariad import Tolaria
 from tolariad.core.health.words import EmergencyRaised, InstabilityDetected
 from tolariad.core.rollback.words import RollbackBegun, RolledBack

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.library.recorded import of
 from tests.library.test_detection import EPOCHS, Glitching, plain, train_long
+from tests.recorded import of
 from tolariad.core.rates.words import LrViolationDetected, RateChanged
 from tolariad.core.rollback.words import RatesBackedOff, RollbackBegun, RolledBack
 from tolariad.core.steps.words import StepCompleted

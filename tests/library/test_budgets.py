@@ -6,11 +6,11 @@ from torch.utils.data import DataLoader
 
 from journal import Reader
 from tests.library.test_library import CONFIG, data, network
+from tests.recorded import events_of
 from tolariad import Tolaria
 from tolariad.control.tables import budget_table
 from tolariad.core.health.budget_words import BudgetExceeded, BudgetsMeasured
 from tolariad.core.rollback.words import RollbackBegun
-from tolariad.core.vocabulary import decode_event
 from tolariad.forensics.moment import state_at
 from tolariad.telemetry.histograms import BudgetHistograms
 
@@ -23,7 +23,7 @@ def train(run_dir, **config):
     assert tolaria.train(network(), loader, None, EPOCHS).phase == "completed"
     with Reader(run_dir / "journal") as reader:
         state = state_at(reader).state
-    events = [decode_event(entry.event) for entry in Reader(run_dir / "journal")]
+    events = events_of(run_dir)
     histograms = BudgetHistograms()
     for event in events:
         histograms.add(event)

@@ -6,8 +6,8 @@ import pytest
 from torch import nn
 from torch.utils.data import DataLoader
 
-from tests.library.recorded import events_of, of
 from tests.library.test_library import CONFIG, STEPS_PER_EPOCH, bits, data, network
+from tests.recorded import events_of, of
 from tolariad import Tolaria
 from tolariad.core.health.words import EmergencyRaised, InstabilityDetected
 from tolariad.core.rollback.words import RollbackBegun, RolledBack

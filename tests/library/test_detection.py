@@ -13,8 +13,8 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from journal import Reader
 from tests.library.inside import ordered, state_of
-from tests.library.recorded import Stop, dies_at, events_of, of, sound
 from tests.library.test_library import CONFIG, bits, data, network
+from tests.recorded import Stop, dies_at, events_of, of, sound
 from tolariad import Tolaria, TrainingResult
 from tolariad.core.base import Event
 from tolariad.core.checkpoints.words import CheckpointRejected, RerunFinished

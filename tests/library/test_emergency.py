@@ -5,8 +5,8 @@ from __future__ import annotations
 from torch.utils.data import DataLoader
 
 from tests.library.inside import ordered
-from tests.library.recorded import events_of, of
 from tests.library.test_library import CONFIG, EPOCHS, bits, data, network
+from tests.recorded import events_of, of
 from tolariad import Tolaria
 from tolariad.core.health import words as hv
 from tolariad.core.rollback import words as rb

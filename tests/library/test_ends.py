@@ -9,12 +9,11 @@ import pytest
 from torch import nn
 from torch.utils.data import DataLoader
 
-from journal import Reader
 from tests.library.test_library import CONFIG, STEPS_PER_EPOCH, bits, data, network, train
+from tests.recorded import events_of
 from tolariad import Tolaria
 from tolariad.core.run.words import RunFailed
 from tolariad.core.trainer.words import ExceptionRaised
-from tolariad.core.vocabulary import decode_event
 from tolariad.library import live
 
 
@@ -40,7 +39,7 @@ def test_a_batch_that_raises_twice_fails_the_run_or_is_skipped(tmp_path, on_deat
     for _ in range(2):
         with pytest.raises(ZeroDivisionError):
             tolaria.train(Allergic(), DataLoader(data(), batch_size=12, shuffle=True), None, 1)
-    events = [decode_event(entry.event) for entry in Reader(run_dir / "journal")]
+    events = events_of(run_dir)
     failed = [one.why for one in events if isinstance(one, RunFailed)]
     assert [one.kind for one in events if isinstance(one, ExceptionRaised)] == ["builtins.ZeroDivisionError"] * 2
     if on_death == "skip_batch":

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from torch.utils.data import DataLoader
 
-from tests.library.recorded import events_of, of
 from tests.library.test_library import CONFIG, EPOCHS, STEPS_PER_EPOCH, bits, data, network
+from tests.recorded import events_of, of
 from tolariad import Tolaria
 from tolariad.core.checkpoints.words import RerunFinished
 from tolariad.core.control.words import EndOrdered

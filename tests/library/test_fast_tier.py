@@ -7,9 +7,9 @@ import time
 import pytest
 
 from tests.library.inside import ordered, state_of
-from tests.library.recorded import events_of, of
 from tests.library.test_library import CONFIG, bits, network
 from tests.library.test_library import train as train_plainly
+from tests.recorded import events_of, of
 from tolariad import Tolaria
 from tolariad.core.checkpoints.words import CheckpointRejected, TrainingStarted
 from tolariad.core.rollback import words as rb

@@ -10,10 +10,10 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader
 
-from tests.daemon.harness import within
 from tests.library.inside import state_of
-from tests.library.recorded import events_of, of
 from tests.library.test_library import CONFIG, bits, data, network
+from tests.recorded import events_of, of
+from tests.waiting import within
 from tolariad import Tolaria
 from tolariad.core.architecture import words as ar
 from tolariad.core.checkpoints import words as ck

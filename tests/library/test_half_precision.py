@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from tests.library.recorded import Stop, dies_at, events_of, of
 from tests.library.test_detection import poisoned, train
 from tests.library.test_library import bits, network
+from tests.recorded import Stop, dies_at, events_of, of
 from tolariad.core.checkpoints.words import RerunFinished
 from tolariad.core.health.words import InstabilityDetected
 from tolariad.core.steps.words import SkipReason, StepSkipped

@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import nn
 
-from tests.library.recorded import events_of, of
 from tests.library.test_detection import plain, train_long
+from tests.recorded import events_of, of
 from tolariad.core.health.words import ConservativeModeEntered, InstabilityDetected
 from tolariad.core.rollback.words import RolledBack
 from tolariad.core.run.words import RunCompleted, RunFrozen

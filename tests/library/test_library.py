@@ -14,7 +14,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from journal import Reader, Verdict, verify
-from tests.library.recorded import Stop, dies_at
+from tests.recorded import Stop, dies_at, events_of
 from tolariad import Tolaria, TrainingResult
 from tolariad.core.checkpoints.words import CheckpointCommitted, RerunFinished
 from tolariad.core.rollback.words import RolledBack
@@ -110,7 +110,7 @@ def test_an_interrupt_stops_at_a_boundary_with_a_checkpoint_and_the_next_call_go
             os.kill(os.getpid(), signal.SIGINT)
 
     stopped = train(tmp_path / "run", interrupt)
-    events = [decode_event(entry.event) for entry in Reader(tmp_path / "run" / "journal")]
+    events = events_of(tmp_path / "run")
     after = signal.getsignal(signal.SIGINT)
     model = network()
     completed = train(tmp_path / "run", model=model)
@@ -136,7 +136,7 @@ def test_sigterm_stops_with_a_checkpoint_and_ends_the_program(tmp_path, calm, ca
 
     with pytest.raises(SystemExit) as ended:
         train(tmp_path / "run", terminate)
-    events = [decode_event(entry.event) for entry in Reader(tmp_path / "run" / "journal")]
+    events = events_of(tmp_path / "run")
     stopped = next(event for event in events if isinstance(event, RunStopped))
     model = network()
 
@@ -262,7 +262,7 @@ def test_a_rollback_goes_back_on_a_new_branch_and_ends_with_the_bits_of_the_run_
             ordered.append(tolaria.rollback(1))
 
     result = train(tmp_path, hook, model=model, tolaria=tolaria)
-    events = [decode_event(entry.event) for entry in Reader(tmp_path / "run" / "journal")]
+    events = events_of(tmp_path / "run")
     (done,) = [e for e in events if isinstance(e, RolledBack)]
     steps = [(e.branch, e.step) for e in events if isinstance(e, StepCompleted)]
 
@@ -290,7 +290,7 @@ def test_a_run_that_dies_after_a_rollback_resumes_on_its_new_branch(tmp_path, ca
         train(tmp_path, hook, tolaria=tolaria)
     model = network()
     result = train(tmp_path / "run", model=model)
-    events = [decode_event(entry.event) for entry in Reader(tmp_path / "run" / "journal")]
+    events = events_of(tmp_path / "run")
     (rerun,) = [e for e in events if isinstance(e, RerunFinished)]
 
     (back,) = [e for e in events if isinstance(e, RolledBack)]

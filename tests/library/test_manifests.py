@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from tests.library.recorded import events_of
 from tests.library.test_detection import poisoned, train
+from tests.recorded import events_of
 from tolariad.core.checkpoints import words as ck
 from tolariad.core.health.ask import health_status
 from tolariad.core.state import RunState, fold

@@ -8,11 +8,11 @@ from types import SimpleNamespace
 
 from torch.utils.data import DataLoader
 
-from tests.daemon.harness import within
 from tests.library.inside import state_of
-from tests.library.recorded import events_of, of
 from tests.library.test_library import CONFIG, EPOCHS, bits, data, network
 from tests.library.test_library import calm as calm  # noqa: PLC0414 - a fixture
+from tests.recorded import events_of, of
+from tests.waiting import within
 from tolariad import Tolaria
 from tolariad.core.health import budget_words as bv
 from tolariad.core.rollback import words as rb

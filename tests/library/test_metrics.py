@@ -11,8 +11,8 @@ import torch
 from torch.nn import functional
 from torch.utils.data import DataLoader
 
-from tests.library.recorded import events_of, of
 from tests.library.test_library import CONFIG, data, network
+from tests.recorded import events_of, of
 from tolariad import Tolaria
 from tolariad.core.steps.words import EpochFinished, MetricsNamed, StepCompleted
 from tolariad.forensics.numbers import epochs_of, steps_of

@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, TensorDataset
 
-from tests.library.recorded import events_of, of
 from tests.library.test_library import CONFIG, EPOCHS, bits, data, network, train
+from tests.recorded import events_of, of
 from tolariad import Tolaria
 from tolariad.core.run.words import DaemonStarted
 from tolariad.core.trainer.words import ExecutionContextRecorded

@@ -8,9 +8,9 @@ import pytest
 import torch
 from torch.utils.data import DataLoader
 
-from tests.library.recorded import events_of, of
 from tests.library.test_fast_tier import SNAPSHOTS, Back
 from tests.library.test_library import CONFIG, EPOCHS, bits, data, network
+from tests.recorded import events_of, of
 from tolariad import Tolaria
 from tolariad.core.rollback import words as rb
 from tolariad.core.snapshots import words as sn

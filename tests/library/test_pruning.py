@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 import pytest
 import torch
 from safetensors import safe_open
@@ -26,12 +28,11 @@ from tests.library.pruning import (
     made,
     network,
     train,
-    until,
     wait_for_checkpoint,
 )
-from tests.library.recorded import Stop, dies_at, events_of, of, sound
-from tests.library.seeds import pieces
 from tests.library.test_library import bits, data
+from tests.recorded import Stop, dies_at, events_of, of, pieces, sound
+from tests.waiting import wait_for
 from tolariad.core.health.quarantine_words import QuarantineAdded
 from tolariad.core.pruning import mask_words as mk
 from tolariad.core.pruning.verdict import WindowAction
@@ -74,15 +75,13 @@ def numbers_of(wide, narrow):
 @pytest.fixture(scope="module")
 def calm(tmp_path_factory):
     """The last checkpoint of each variant's run that nothing disturbed."""
-    ended = {}
 
+    @functools.cache
     def calm_of(name, cycles=()):
-        if (name, cycles) not in ended:
-            run_dir = tmp_path_factory.mktemp("calm") / name.replace(" ", "-")
-            train(run_dir, Prunes(cycles=cycles), **VARIANTS[name])
-            assert orders(run_dir) == ACTED
-            ended[name, cycles] = pieces(run_dir)
-        return ended[name, cycles]
+        run_dir = tmp_path_factory.mktemp("calm") / "run"
+        train(run_dir, Prunes(cycles=cycles), **VARIANTS[name])
+        assert orders(run_dir) == ACTED
+        return pieces(run_dir)
 
     return calm_of
 
@@ -198,10 +197,10 @@ def test_a_rollback_in_memory_goes_over_masks_and_a_compaction(tmp_path, calm, f
     def back(step):
         # A snapshot is hashed meanwhile, and reported at the next boundary.
         snapshots = Live.newest._snapshots
-        until(lambda: snapshots._job is None or snapshots._job.report is not None)
+        wait_for(lambda: snapshots._job is None or snapshots._job.report is not None)
         if step == first + 1 and not gone_back:
             gone_back.append(step)
-            until(kept)
+            wait_for(kept)
             assert ordered(task.run, rb.Rollback(step=max(kept()), tier=rb.Tier.FAST))
 
     def kept():

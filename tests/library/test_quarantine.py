@@ -6,8 +6,8 @@ import pytest
 from torch.utils.data import DataLoader
 
 from tests.library.inside import ordered
-from tests.library.recorded import events_of, of
 from tests.library.test_library import CONFIG, EPOCHS, STEPS_PER_EPOCH, data, network
+from tests.recorded import events_of, of
 from tolariad import Tolaria
 from tolariad.core.health import quarantine_words as qn
 from tolariad.core.steps.words import SkipReason, StepCompleted, StepSkipped

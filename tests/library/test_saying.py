@@ -9,9 +9,9 @@ import time
 import pytest
 from torch.utils.data import DataLoader
 
-from tests.library.recorded import events_of, of
 from tests.library.test_detection import EPOCHS, poisoned, train
 from tests.library.test_library import CONFIG, data, network
+from tests.recorded import events_of, of
 from tolariad import Tolaria
 from tolariad.core.rates.words import LrViolationDetected
 from tolariad.core.sentences import sentence

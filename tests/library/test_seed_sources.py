@@ -7,8 +7,8 @@ import logging
 import pytest
 from blake3 import blake3
 
-from tests.library.recorded import Stop, dies_at, events_of, of
 from tests.library.seeds import PLAN, QUICK, Gardener, given_in, train
+from tests.recorded import Stop, dies_at, events_of, of
 from tolariad.core.checkpoints import words as ck
 from tolariad.core.seeds import words as sd
 from tolariad.core.seeds.stages import Stage

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import time
 
 import pytest
@@ -10,12 +11,12 @@ from safetensors import safe_open
 from torch.nn import functional
 from torch.utils.data import DataLoader
 
-from tests.daemon.harness import within
 from tests.library.inside import ordered, state_of
 from tests.library.live_run import tolaria
-from tests.library.recorded import Stop, dies_at, events_of, of, sound
-from tests.library.seeds import PLAN, QUICK, Gardener, given_in, made, network, pieces, train
+from tests.library.seeds import PLAN, QUICK, Gardener, given_in, made, network, train
 from tests.library.test_library import bits, data
+from tests.recorded import Stop, dies_at, events_of, of, pieces, sound
+from tests.waiting import within
 from tolariad.core.rollback import words as rb
 from tolariad.core.seeds import words as sd
 from tolariad.core.seeds.stages import Stage
@@ -53,15 +54,13 @@ def moves(run_dir):
 @pytest.fixture(scope="module")
 def calm(tmp_path_factory):
     """The last checkpoint of each variant's run that nothing disturbed."""
-    ended = {}
 
+    @functools.cache
     def calm_of(name):
-        if name not in ended:
-            run_dir = tmp_path_factory.mktemp("calm") / name.replace(" ", "-")
-            train(run_dir, Gardener(), **VARIANTS[name])
-            assert moves(run_dir) == MOVES
-            ended[name] = pieces(run_dir)
-        return ended[name]
+        run_dir = tmp_path_factory.mktemp("calm") / "run"
+        train(run_dir, Gardener(), **VARIANTS[name])
+        assert moves(run_dir) == MOVES
+        return pieces(run_dir)
 
     return calm_of
 

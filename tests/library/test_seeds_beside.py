@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import nn
 
-from tests.library.recorded import Stop, events_of, of, sound
-from tests.library.seeds import Gardener, Steadfast, line_of, network, pieces, train
+from tests.library.seeds import Gardener, Steadfast, line_of, network, train
+from tests.recorded import Stop, events_of, of, pieces, sound
 from tolariad.core.architecture import words as ar
 from tolariad.core.checkpoints import words as ck
 from tolariad.core.rollback import words as rb

@@ -8,9 +8,9 @@ from typing import ClassVar
 import pytest
 
 import tolariad.strategy
-from tests.library.recorded import Stop, dies_at, events_of, of, sound
 from tests.library.test_fast_tier import SNAPSHOTS, Back
 from tests.library.test_library import CONFIG, EPOCHS, STEPS_PER_EPOCH, bits, network, train
+from tests.recorded import Stop, dies_at, events_of, of, sound
 from tolariad import Tolaria
 from tolariad.core.checkpoints.words import CheckpointCommitted
 from tolariad.core.control.words import CommandRefused

@@ -17,7 +17,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from tests.house.tree import ROOT
-from tests.study.study import events_of, of
+from tests.recorded import events_of, of
 from tolariad import Tolaria
 from tolariad.core.seeds.stages import Stage
 from tolariad.core.seeds.words import SeedMoved

@@ -18,8 +18,9 @@ import torch
 from journal import Reader
 from tests.campaign.forks import Template
 from tests.house.tree import ROOT
+from tests.recorded import events_of, of
 from tests.study.folded import network, parts
-from tests.study.study import difference, events_of, of
+from tests.study.study import difference
 from tolariad.core.checkpoints.words import CheckpointCommitted
 from tolariad.core.pruning import mask_words as mk
 from tolariad.core.pruning import words as pr

@@ -17,13 +17,12 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from journal import Reader
 from tests.library.inside import ordered, state_of
+from tests.recorded import events_of
 from tolariad import Tolaria
 from tolariad.core.base import Event
 from tolariad.core.health.quarantine_words import Batches, QuarantineAdd
 from tolariad.core.rates.words import LrSet
-from tolariad.core.vocabulary import decode_event
 from tolariad.trainer.tasks.digits import read_digits
 
 FOLDS = 5
@@ -174,14 +173,6 @@ def train(
     assert result.phase == "completed", result
     bits = {name: tensor.numpy().tobytes() for name, tensor in model.state_dict().items()}
     return Trained(result.metrics["accuracy"], bits, events_of(run_dir))
-
-
-def events_of(run_dir: Path) -> list[Event]:
-    return [decode_event(entry.event) for entry in Reader(run_dir / "journal")]
-
-
-def of(events: list[Event], *kinds: type[Event]) -> list:
-    return [event for event in events if isinstance(event, kinds)]
 
 
 @dataclass(frozen=True)

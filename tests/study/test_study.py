@@ -13,7 +13,8 @@ from itertools import product
 import pytest
 
 from journal import Reader
-from tests.study.study import CLEAN, FAULTS, FOLDS, STRUCK_AT, Died, difference, of, split, train
+from tests.recorded import of
+from tests.study.study import CLEAN, FAULTS, FOLDS, STRUCK_AT, Died, difference, split, train
 from tolariad.core.checkpoints.words import CheckpointCommitted, TrainingStarted
 from tolariad.core.health.quarantine_words import Batches
 from tolariad.core.health.words import InstabilityDetected

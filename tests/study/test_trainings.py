@@ -8,7 +8,6 @@ from __future__ import annotations
 import statistics
 
 import pytest
-import torch
 
 from tests.study.trainings import reinforced, supervised, unsupervised
 from tests.study.trainings.base import Hot, Training, run
@@ -22,14 +21,6 @@ SHORT = (
     Training("DQN", "every 50", reinforced.q_learning, {"every": 50, "steps": 700}),
     Training("contrastive", "growing", unsupervised.contrast, {"growing": True, "steps": 500}),
 )
-
-
-@pytest.fixture(autouse=True)
-def _one_thread():
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 @pytest.mark.parametrize("training", SHORT, ids=lambda one: one.group)

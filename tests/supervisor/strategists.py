@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
-import time
 from contextlib import asynccontextmanager
 from pathlib import Path
 
 from tests.strategy.packets import packet, seed
+from tests.waiting import becomes_true
 from tolariad.strategy import read_state
 from tolariad.supervisor.strategist import Strategist
 from tolariad.supervisor.strategy_process import StrategyLimits, StrategySetup
@@ -56,16 +55,9 @@ def strategies_of(daemon: int) -> list[int]:
     return found
 
 
-async def becomes(condition, timeout_s: float = 20.0) -> None:
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline, "it did not become true in time"
-        await asyncio.sleep(0.01)
-
-
 async def runs(strategist: Strategist) -> None:
     """Wait until a process is ready."""
-    await becomes(lambda: not strategist.problem)
+    assert await becomes_true(lambda: not strategist.problem)
 
 
 async def ask(strategist: Strategist, epoch: int, fault: str = ""):

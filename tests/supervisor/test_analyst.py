@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.supervisor.analysts import ACTS
-from tests.supervisor.strategists import becomes
+from tests.waiting import becomes_true
 from tolariad.core.pruning.analysis import AnalysisRequest
 from tolariad.core.pruning.phase import PruningPhase
 from tolariad.core.pruning.verdict import PruningDecision
@@ -67,7 +67,7 @@ class Run:
         finally:
             await analyst.close()
             # Its children were killed before it was reaped; the system may still be at it.
-            await becomes(lambda: not self.processes())
+            assert await becomes_true(lambda: not self.processes())
 
     def effect(self, cycle=4, limit_s=60.0):
         request = AnalysisRequest(
@@ -99,7 +99,7 @@ class Run:
         return found
 
     async def reply(self):
-        await becomes(lambda: self.replies, 60.0)
+        assert await becomes_true(lambda: self.replies, 60.0)
         (reply,) = self.replies
         return reply
 
@@ -178,19 +178,19 @@ async def test_the_checkpoint_is_held_and_a_second_analysis_is_refused(run):
 
     async with run.analyst("hangs") as analyst:
         analyst.obey(run.effect())
-        await becomes(is_held)
+        assert await becomes_true(is_held)
         analyst.obey(run.effect(cycle=5))
         reply = await run.reply()
         assert (reply.cycle, reply.why) == (5, "the analysis of cycle 4 is still running")
         analyst.obey(CancelAnalysis(cycle=4))
-        await becomes(lambda: not is_held())
+        assert await becomes_true(lambda: not is_held())
 
 
 async def test_a_cancelled_analysis_gives_no_reply_and_the_next_one_runs(run):
     """The cancelled process is gone before the next one starts."""
     async with run.analyst("hangs") as analyst:
         analyst.obey(run.effect())
-        await becomes(run.processes)
+        assert await becomes_true(run.processes)
         analyst.obey(CancelAnalysis(cycle=3))
         await asyncio.sleep(0)
         assert run.processes()

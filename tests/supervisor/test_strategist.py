@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from tests.supervisor import liars
-from tests.supervisor.strategists import ANSWER_S, LIARS, QUICK, ask, asked, becomes, count_of, runs, strategies_of
+from tests.supervisor.strategists import ANSWER_S, LIARS, QUICK, ask, asked, count_of, runs, strategies_of
+from tests.waiting import becomes_true
 from tolariad.core.strategy.words import Vote
 from tolariad.leyline import CommandType
 from tolariad.strategy import write_state
@@ -153,7 +154,7 @@ async def test_children_of_a_strategy_are_killed_with_it():
     async with asked("Faulty", QUICK) as strategist:
         await runs(strategist)
         pending = asyncio.create_task(ask(strategist, 1, "forks children"))
-        await becomes(lambda: len(strategies_of(os.getpid())) == 28)
+        assert await becomes_true(lambda: len(strategies_of(os.getpid())) == 28)
         assert "did not answer" in (await pending).fallback
         await runs(strategist)
         assert len(strategies_of(os.getpid())) == 1
@@ -165,7 +166,7 @@ async def test_a_strategy_that_hangs_at_its_start_is_started_again(tmp_path, mon
     limits = StrategyLimits(answer_s=0.1, start_s=1.5, backoff_s=0.01, stacks_s=0.1)
     async with asked("HangsAtStart", limits) as strategist:
         first = await ask(strategist, 1)
-        await becomes(lambda: Path("starts").exists() and Path("starts").read_text() == "..")
+        assert await becomes_true(lambda: Path("starts").exists() and Path("starts").read_text() == "..")
         await runs(strategist)
         second = await ask(strategist, 2)
 
@@ -185,7 +186,7 @@ async def test_a_strategy_that_cannot_start_is_said_and_tried_again_later(name, 
     """A question after the first start is refused at once, without its time-out; the waits between starts double."""
     limits = StrategyLimits(answer_s=20.0, backoff_s=30.0, backoff_max_s=60.0, stacks_s=0.1)
     async with asked(name, limits) as strategist:
-        await becomes(lambda: why in strategist.problem)
+        assert await becomes_true(lambda: why in strategist.problem)
         answer = await ask(strategist, 1)
         again = await strategist.vote(b"", 20.0)
 

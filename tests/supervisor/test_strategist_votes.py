@@ -9,7 +9,8 @@ import time
 from pathlib import Path
 
 from tests.strategy.packets import packet, seed
-from tests.supervisor.strategists import LIARS, QUICK, Log, ask, asked, becomes, count_of, runs, strategies_of
+from tests.supervisor.strategists import LIARS, QUICK, Log, ask, asked, count_of, runs, strategies_of
+from tests.waiting import becomes_true, within
 from tolariad.core.strategy.words import Vote
 from tolariad.strategy import DefaultStrategy, write_state
 from tolariad.supervisor.peer_process import Allowance
@@ -69,7 +70,7 @@ async def test_what_it_prints_is_in_the_log_with_a_prefix():
     async with asked("Prints", log=log) as strategist:
         await runs(strategist)
         await ask(strategist, 7)
-        await becomes(lambda: b"not sure" in log.text)
+        assert await becomes_true(lambda: b"not sure" in log.text)
 
     assert log.text == b"strategy: thinking about epoch 7\nstrategy: not sure\n"
 
@@ -198,7 +199,4 @@ def test_the_process_dies_with_its_daemon_and_is_the_first_to_be_killed_for_memo
     finally:
         daemon.kill()
         daemon.wait()
-    deadline = time.monotonic() + 20.0
-    while strategies_of(daemon.pid):
-        assert time.monotonic() < deadline, "it has outlived its daemon"
-        time.sleep(0.01)
+    assert within(20.0, lambda: not strategies_of(daemon.pid)), "it has outlived its daemon"

@@ -8,11 +8,11 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 
+from tests.waiting import becomes_true
 from tolariad.core.inputs import TrainerGone, TrainerSilent, TrainerSpawned, TrainerStuck
 from tolariad.core.trainer.words import DeathReason, KillTrainer, SpawnTrainer
 from tolariad.supervisor import FormerTrainer, Supervisor, Timeouts, TrainerSetup
@@ -57,16 +57,6 @@ class Notes:
     async def wait_for(self, kind):
         assert await becomes_true(lambda: any(isinstance(one, kind) for one in self.told)), self.told
         return next(one for one in self.told if isinstance(one, kind))
-
-
-async def becomes_true(condition, timeout_s: float = 20.0) -> bool:
-    """Return whether `condition` holds within the time-out."""
-    deadline = time.monotonic() + timeout_s
-    while time.monotonic() < deadline:
-        if condition():
-            return True
-        await asyncio.sleep(0.01)
-    return False
 
 
 def has_ended(pid: int) -> bool:

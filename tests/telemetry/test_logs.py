@@ -12,6 +12,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from tests.waiting import wait_for
 from tolariad.telemetry.logs import DaemonLog
 from tolariad.telemetry.writer import BoundedWriter
 
@@ -204,9 +205,7 @@ def test_a_disk_that_has_room_again_is_written_again(tmp_path):
     os.dup2(full, descriptor)
     writer = BoundedWriter(descriptor, "test")
     writer.write(b"lost\n")
-    deadline = time.monotonic() + 10
-    while writer.dropped_count == 0 and time.monotonic() < deadline:
-        time.sleep(0.01)
+    wait_for(lambda: writer.dropped_count)
     os.dup2(kept, descriptor)
     writer.write(b"kept\n")
     writer.close()

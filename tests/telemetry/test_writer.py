@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 
 import pytest
 
+from tests.waiting import wait_for
 from tolariad.cli.logs import followed, last_printed
 from tolariad.telemetry.writer import LogFile, previous
 
@@ -61,9 +61,7 @@ def test_a_log_that_somebody_took_away_is_begun_again(tmp_path):
     path = tmp_path / "trainer.log"
     log = LogFile(path, "test", file_bytes=50)
     log.write(b"x" * 50)
-    deadline = time.monotonic() + 30
-    while path.stat().st_size < 50 and time.monotonic() < deadline:
-        time.sleep(0.001)
+    wait_for(lambda: path.stat().st_size >= 50)
     path.unlink()
     log.write(b"again\n")
     log.close(30)

@@ -16,6 +16,7 @@ import pytest
 
 from tests.campaign.forks import Forked, shared_template
 from tests.in_memory import tmp_path
+from tests.recorded import files_of, of
 from tolariad.channel import Reports, TrainerEnd, channel_pair
 from tolariad.core.checkpoints import words as ck
 from tolariad.core.control import words as control
@@ -269,10 +270,19 @@ class FakeDaemon:
         process.wait()
         self.pump()
 
+    def of(self, *kinds: type) -> list[Any]:
+        """Return the reports of these types."""
+        return of(self.reports, *kinds)
+
+    def reruns(self) -> list[ck.RerunReport]:
+        """Return the reports of re-runs. Fails if a step came out otherwise."""
+        found = self.of(ck.RerunReport)
+        assert [one.first_difference for one in found] == [None] * len(found)
+        return found
+
     def files(self, id_: str) -> dict[str, bytes]:
         """Return the files of a checkpoint that are equal for equal states."""
-        folder = self.run_dir / "checkpoints" / id_
-        return {path.name: path.read_bytes() for path in sorted(folder.iterdir()) if path.name != "manifest.json"}
+        return files_of(self.run_dir / "checkpoints" / id_)
 
 
 def _run_until_told(trained: Trainer) -> None:
@@ -301,6 +311,32 @@ def daemon_in(tmp_path: Path) -> Any:
         return FakeDaemon(folder, epochs, **more)
 
     return make
+
+
+@pytest.fixture
+def resumes(daemon_in: Any) -> Any:
+    """Train once undisturbed and once with a checkpoint and an exit after given steps. Both end with equal files.
+
+    Without steps the one exit is after two thirds. Return the daemon of the interrupted run, and of the other.
+    """
+
+    def train(configuration: bytes, epochs: int, *interruptions: tuple[int | None, int], **more: Any) -> Any:
+        calm, broken = daemon_in("calm", epochs, **more), daemon_in("broken", epochs, **more)
+        calm.train_here(configuration)
+        for checkpoint_at, exit_at in interruptions or [(None, calm.last_step * 2 // 3 + 1)]:
+            broken.checkpoint_after_step, broken.exit_after_step = checkpoint_at, exit_at
+            broken.train_here(configuration)
+        broken.train_here(configuration)
+
+        assert broken.ended
+        assert broken.files("end") == calm.files("end")
+        assert {n: r.metrics for n, r in broken.validations.items()} == {
+            n: r.metrics for n, r in calm.validations.items()
+        }
+        assert any(one.compared for one in broken.reruns()), "no interruption left a step to run again"
+        return broken, calm
+
+    return train
 
 
 @pytest.fixture(scope="session")

@@ -15,31 +15,27 @@ from tolariad.trainer.lr import GroupConfig, UnifiedLRController, controller_of
 TASK = f"{Path(__file__).with_name('tasks')}/augmenting.py:Growing"
 
 
-def of(daemon, kind):
-    return [report for report in daemon.reports if isinstance(report, kind)]
-
-
 def test_a_rebuild_is_told_once_and_the_groups_before_the_first_step_with_them(daemon_in, configured):
     """Prepared and committed are reported with counts; a re-run reports only the groups, at its end."""
     daemon = daemon_in("run", 1, checkpoint_every_epoch=False, exit_after_step=5)
     configuration = configured(TASK, epochs=1, batch_size=8)
     daemon.train_here(configuration)
-    told = [report.told for report in of(daemon, lv.RebuildReport)]
-    (grown,) = of(daemon, lv.RateGroupsReport)
+    told = [report.told for report in daemon.of(lv.RebuildReport)]
+    (grown,) = daemon.of(lv.RateGroupsReport)
 
     assert [type(one) for one in told] == [lv.OptimizerRebuildPrepared, lv.OptimizerRebuildCommitted]
     assert told[1].counts == lv.RebuildCounts(carried=6, added=2)
     assert grown.applied_before_step == 4
     assert [group.policy for group in grown.groups] == [LRPolicy.HOST_COSINE, LRPolicy.MORPHO_ADAPTIVE]
-    third = next(report for report in of(daemon, sv.StepReport) if report.step == 3)
+    third = next(report for report in daemon.of(sv.StepReport) if report.step == 3)
     assert daemon.reports.index(third) < daemon.reports.index(grown)
 
     made = daemon.last_step
     trained = daemon.train_here(configuration)
-    (rerun,) = of(daemon, RerunReport)
-    again = of(daemon, lv.RateGroupsReport)[-1]
+    (rerun,) = daemon.of(RerunReport)
+    again = daemon.of(lv.RateGroupsReport)[-1]
     assert (rerun.compared, rerun.first_difference) == (made, None)
-    assert len(of(daemon, lv.RebuildReport)) == 2
+    assert len(daemon.of(lv.RebuildReport)) == 2
     assert again.applied_before_step == made + 1
     assert [one.schedule for one in again.groups] == [one.schedule for one in trained.rates.groups]
     assert [one.schedule for one in again.groups] == [one.schedule for one in grown.groups]

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset, SubsetRandomSampler, TensorDataset
 
-from tests.daemon.harness import within
+from tests.waiting import within
 from tolariad.trainer.data.feed import TensorFeed
 from tolariad.trainer.data.loaders import IterableFeed, LoaderFeed, feed_of
 from tolariad.trainer.errors import SetupRefused

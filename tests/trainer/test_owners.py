@@ -9,7 +9,6 @@ import msgspec
 import pytest
 import torch
 
-from tolariad.core.checkpoints import words as ck
 from tolariad.core.rates import words as lv
 from tolariad.core.run.words import Parent
 from tolariad.storage import CheckpointUnfit
@@ -27,10 +26,6 @@ CONSTANT = {"base_lr": 0.01, "warmup_epochs": 0, "policy": "constant"}
 
 def task(name: str = "Owned") -> str:
     return f"{FILE}:{name}"
-
-
-def of(daemon, kind):
-    return [report for report in daemon.reports if isinstance(report, kind)]
 
 
 def test_a_step_is_the_one_that_the_optimizers_make_by_themselves(configured):
@@ -71,30 +66,22 @@ def test_groups_are_named_by_their_owner_and_keep_the_ratio_of_their_rates(confi
     [{}, {"precision": "fp16"}, {"accumulate": 2}, {"ema": {"decay": 0.9}}, {"audit": {"every_steps": 1}}],
     ids=lambda options: next(iter(options), "plain"),
 )
-def test_a_run_that_was_cut_short_ends_as_one_that_was_not(daemon_in, configured, options):
+def test_a_run_that_was_cut_short_ends_as_one_that_was_not(resumes, configured, options):
     """The steps after the checkpoint come out the same, and so do all files of the last checkpoint."""
     configuration = configured(task(), epochs=3, batch_size=8, **options)
-    calm = daemon_in("calm", 3)
-    calm.train_here(configuration)
-    short = daemon_in("short", 3, exit_after_step=calm.last_step * 2 // 3 + 1)
-    short.train_here(configuration)
-    assert not short.ended
-    short.train_here(configuration)
-    (rerun,) = of(short, ck.RerunReport)
+    _, calm = resumes(configuration, 3)
 
-    assert (rerun.compared > 0, rerun.first_difference) == (True, None)
-    assert short.files("end") == calm.files("end")
-    assert of(calm, lv.AuditReport) == []
+    assert calm.of(lv.AuditReport) == []
 
 
 def test_a_rate_or_weight_of_a_later_owner_is_watched_too(daemon_in, configured):
     """A written rate is corrected before the step; a weight that was written unseen is found by the audit."""
     daemon = daemon_in("run", 1)
     trained = daemon.train_here(configured(task("Writes"), epochs=1, batch_size=8, audit={"every_steps": 1}))
-    (violation,) = of(daemon, lv.RateViolationReport)
+    (violation,) = daemon.of(lv.RateViolationReport)
 
     assert (violation.group, violation.found) == ("head", 7.0)
-    assert {report.parameter for report in of(daemon, lv.AuditReport)} == {"head.weight"}
+    assert {report.parameter for report in daemon.of(lv.AuditReport)} == {"head.weight"}
     assert trained.rates.rates()["head"] < 1.0
 
 

@@ -7,13 +7,12 @@ import os
 import runpy
 import select
 import signal
-import time
 from pathlib import Path
 
 import pytest
 
+from tests.waiting import within
 from tolariad.channel import Page, Reports, TrainerEnd, channel_pair
-from tolariad.core.checkpoints.words import RerunReport
 from tolariad.trainer.errors import SetupRefused
 from tolariad.trainer.process.lifelines import lock_run
 
@@ -35,9 +34,7 @@ def test_a_killed_trainer_resumes_to_the_same_bits(daemon_in, configured):
 
     assert killed.files("end") == plain.files("end")
     assert [r.metrics for r in killed.validations.values()] == [r.metrics for r in plain.validations.values()]
-    reruns = [report for report in killed.reports if isinstance(report, RerunReport)]
-    assert reruns
-    assert all(report.first_difference is None for report in reruns)
+    assert killed.reruns()
 
 
 def test_a_mistake_in_a_task_is_refused_with_its_traceback(daemon_in, configured, tmp_path):
@@ -133,10 +130,9 @@ def test_workers_die_with_the_trainer_and_leave_its_lock(daemon_in, configured):
     assert len(children) >= 2
     process.kill()
     process.wait()
-    give_up = time.monotonic() + 3  # torch's own watchdog looks every 5 s
-    while any(Path(f"/proc/{pid}/exe").exists() for pid in children):
-        assert time.monotonic() < give_up, "a worker outlives its trainer"
-        time.sleep(0.01)
+    # torch's own watchdog looks every 5 s.
+    ended = within(3.0, lambda: not any(Path(f"/proc/{pid}/exe").exists() for pid in children))
+    assert ended, "a worker outlives its trainer"
     os.close(lock_run(daemon.run_dir, lambda: None))
 
 

@@ -40,11 +40,11 @@ def test_an_order_after_an_epoch_s_end_acts_again_before_one_that_waits(after_an
     daemon.epoch_to_keep = kept
     trained = daemon.train_here(configuration)
 
-    (done,) = [report for report in daemon.reports if isinstance(report, bw.BoundaryOrderReport)]
+    (done,) = daemon.of(bw.BoundaryOrderReport)
     assert (done.order, done.applied_before_step, done.refused) == (99, STEPS + 1, "")
     assert trained.acted.count == 2
     assert daemon.steps[STEPS + 1].lr == 0.001
-    assert [report.epoch for report in daemon.reports if isinstance(report, sv.EpochReport)][: bool(kept)] == [1] * kept
+    assert [report.epoch for report in daemon.of(sv.EpochReport)][: bool(kept)] == [1] * kept
 
 
 def test_where_rates_stand_is_told_when_everything_was_repeated_and_before_anything_new(after_an_end):
@@ -53,7 +53,7 @@ def test_where_rates_stand_is_told_when_everything_was_repeated_and_before_anyth
     daemon.tell_rates = True
     daemon.train_here(configuration)
 
-    (told,) = [report for report in daemon.reports if isinstance(report, lv.RatesStandingReport)]
+    (told,) = daemon.of(lv.RatesStandingReport)
     assert (told.rates.orders, told.rates.losses) == (1, 0)
     assert told.rates.groups[0].scale.value == 0.002
     order = kinds(daemon)

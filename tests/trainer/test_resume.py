@@ -17,49 +17,30 @@ TASKS = Path(__file__).with_name("tasks")
 OVERFLOW = steps.SkipReason.OVERFLOW
 
 
-def _interrupted_equals_plain(daemon_in, configuration, epochs, interruptions, **more):
-    """Train once undisturbed and once with exits after the given steps; both must end with equal files."""
-    plain = daemon_in("plain", epochs, **more)
-    plain.train_here(configuration)
-    broken = daemon_in("broken", epochs, **more)
-    for checkpoint_at, exit_at in interruptions:
-        broken.checkpoint_after_step, broken.exit_after_step = checkpoint_at, exit_at
-        broken.train_here(configuration)
-    broken.train_here(configuration)
-
-    assert broken.ended
-    assert broken.files("end") == plain.files("end")
-    assert {n: r.metrics for n, r in broken.validations.items()} == {n: r.metrics for n, r in plain.validations.items()}
-    reruns = [report for report in broken.reports if isinstance(report, RerunReport)]
-    assert reruns, "no interruption left a step to run again"
-    assert [report.first_difference for report in reruns] == [None] * len(reruns)
-    return broken
-
-
 @pytest.mark.parametrize("model", ["mlp", "cnn"])
-def test_digits_resume_to_the_same_bits(daemon_in, configured, model):
+def test_digits_resume_to_the_same_bits(resumes, configured, model):
     """Dropout, BatchNorm and whole-batch augmentation from the global generator are the same after two exits."""
     configuration = configured("digits", epochs=3, task_options={"model": model})
-    _interrupted_equals_plain(daemon_in, configuration, 3, [(4, 12), (30, 40)])
+    resumes(configuration, 3, (4, 12), (30, 40))
 
 
-def test_a_language_model_with_tied_weights_resumes_to_the_same_bits(daemon_in, configured):
+def test_a_language_model_with_tied_weights_resumes_to_the_same_bits(resumes, configured):
     """A tied embedding is one tensor again after a resume, not two."""
     configuration = configured(f"{TASKS}/augmenting.py:FewCharacters", epochs=1, batch_size=8)
-    _interrupted_equals_plain(daemon_in, configuration, 1, [(3, 6)])
+    resumes(configuration, 1, (3, 6))
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_augmentation_in_a_data_loader_resumes_to_the_same_bits(daemon_in, configured, workers):
+def test_augmentation_in_a_data_loader_resumes_to_the_same_bits(resumes, configured, workers):
     """Items that draw from Python, NumPy and torch draw the same numbers after a resume within an epoch."""
     configuration = configured(f"{TASKS}/augmenting.py:Augmenting", epochs=2, batch_size=8, workers=workers)
-    _interrupted_equals_plain(daemon_in, configuration, 2, [(3, 5), (8, 9)])
+    resumes(configuration, 2, (3, 5), (8, 9))
 
 
-def test_updates_of_several_micro_batches_resume_to_the_same_bits(daemon_in, configured):
+def test_updates_of_several_micro_batches_resume_to_the_same_bits(resumes, configured):
     """13 batches make six updates of 2 and one of 1; BatchNorm and dropout are the same."""
     configuration = configured(f"{TASKS}/augmenting.py:Augmenting", epochs=2, batch_size=4, accumulate=2)
-    broken = _interrupted_equals_plain(daemon_in, configuration, 2, [(1, 4), (8, 11)])
+    broken, _ = resumes(configuration, 2, (1, 4), (8, 11))
     counted = [(report.epoch, report.batch) for report in broken.steps.values()]
     assert counted == [(epoch, batch) for epoch in (1, 2) for batch in (2, 4, 6, 8, 10, 12, 13)]
     middle = [(written.step, written.epoch, written.batch) for written in broken.committed if written.batch]
@@ -67,10 +48,10 @@ def test_updates_of_several_micro_batches_resume_to_the_same_bits(daemon_in, con
     assert all(batch == 2 * (step - 7 * (epoch - 1)) for step, epoch, batch in middle)
 
 
-def test_a_run_in_bf16_resumes_to_the_same_bits(daemon_in, configured):
+def test_a_run_in_bf16_resumes_to_the_same_bits(resumes, configured):
     """Only forward passes use bf16; checkpoints are exact."""
     configuration = configured(f"{TASKS}/augmenting.py:Augmenting", epochs=2, batch_size=8, precision="bf16")
-    _interrupted_equals_plain(daemon_in, configuration, 2, [(1, 4), (8, 11)])
+    resumes(configuration, 2, (1, 4), (8, 11))
 
 
 def test_a_run_in_fp16_skips_the_same_steps_after_a_resume_and_ends_with_the_same_bits(daemon_in, configured):
@@ -96,9 +77,7 @@ def test_a_run_in_fp16_skips_the_same_steps_after_a_resume_and_ends_with_the_sam
     assert broken.ended
     assert broken.files("end") == plain.files("end")
     assert msgspec.msgpack.encode(broken.skips) == msgspec.msgpack.encode(plain.skips), "bits, of NaN too"
-    reruns = [report for report in broken.reports if isinstance(report, RerunReport)]
-    assert sum(report.skipped for report in reruns) >= 4
-    assert [report.first_difference for report in reruns] == [None] * len(reruns)
+    assert sum(report.skipped for report in broken.reruns()) >= 4
 
 
 @pytest.mark.parametrize("then", [False, True], ids=["applied then", "skipped then"])
@@ -113,7 +92,7 @@ def test_the_journals_word_on_a_skip_is_followed_and_the_difference_named(daemon
     daemon.train_here(runs[0])
     steps_then, skips_then = dict(daemon.steps), list(daemon.skips)
     trained = daemon.train_here(runs[1])
-    report = next(report for report in daemon.reports if isinstance(report, RerunReport))
+    report = daemon.of(RerunReport)[0]
     assert (report.last, report.skipped) == (max(steps_then), len(skips_then))
     assert (report.first_difference.step, report.first_difference.field) == (1, "loss")
     assert report.first_difference.count > 1
@@ -122,10 +101,10 @@ def test_the_journals_word_on_a_skip_is_followed_and_the_difference_named(daemon
 
 
 @pytest.mark.parametrize("last", [5, 7, 9], ids=["amid an epoch", "at an epoch's end", "amid the last"])
-def test_a_run_that_ends_at_a_step_ends_there_after_a_resume_too(daemon_in, configured, last):
+def test_a_run_that_ends_at_a_step_ends_there_after_a_resume_too(resumes, configured, last):
     """If the run ends within an epoch, there is no validation and no epoch's end."""
     configuration = configured(f"{TASKS}/augmenting.py:Augmenting", epochs=3, batch_size=8)
-    broken = _interrupted_equals_plain(daemon_in, configuration, 3, [(2, 4), (None, last)], last_step_of_all=last)
+    broken, _ = resumes(configuration, 3, (2, 4), (None, last), last_step_of_all=last)
     assert broken.last_step == last
     assert broken.epoch_finished == last // 7
     end = broken.committed[-1]
@@ -161,24 +140,26 @@ def test_a_checkpoint_owed_at_an_epochs_end_is_taken_there_in_a_rerun(daemon_in,
     assert daemon.ended
 
 
-def test_a_run_that_begins_with_anothers_weights_holds_them_in_its_first_checkpoint(daemon_in, configured):
+def test_a_run_that_begins_with_anothers_weights_holds_them_in_its_first_checkpoint(daemon_in, resumes, configured):
     """It does not need the other run any more: interrupted later, it ends with the bits of an undisturbed run."""
     first = daemon_in("first", 1)
     first.train_here(configured(f"{TASKS}/augmenting.py:Augmenting", epochs=1, batch_size=8))
     end = first.committed[-1]
     parent = Parent(run_id="feed", checkpoint=end.id, manifest=end.manifest, folder=str(first.run_dir))
     configuration = configured(f"{TASKS}/augmenting.py:Augmenting", epochs=2, batch_size=8, rng_seed=8)
-    broken = _interrupted_equals_plain(daemon_in, configuration, 2, [(2, 5)], parent=parent)
+    broken, _ = resumes(configuration, 2, (2, 5), parent=parent)
     start = broken.committed[0]
     assert (start.step, start.epoch, start.batch) == (0, 1, 0)
     assert broken.files(start.id)[MODEL_FILE] == first.files(end.id)[MODEL_FILE]
 
 
-def test_a_norm_that_is_measured_now_and_then_is_measured_in_the_same_steps_after_a_resume(daemon_in, configured):
+def test_a_norm_that_is_measured_now_and_then_is_measured_in_the_same_steps_after_a_resume(
+    daemon_in, resumes, configured
+):
     """The step's number decides, and training does not depend on it."""
     options = {"epochs": 2, "batch_size": 8}
     configuration = configured(f"{TASKS}/augmenting.py:Augmenting", **options, grad_norm={"every": 3})
-    broken = _interrupted_equals_plain(daemon_in, configuration, 2, [(2, 5), (None, 9)])
+    broken, _ = resumes(configuration, 2, (2, 5), (None, 9))
     assert [n for n, report in broken.steps.items() if report.grad_norm != -1] == [1, 4, 7, 10, 13]
     always = daemon_in("always", 2)
     always.train_here(configured(f"{TASKS}/augmenting.py:Augmenting", **options))
@@ -189,11 +170,11 @@ def test_a_norm_that_is_measured_now_and_then_is_measured_in_the_same_steps_afte
     assert {name: held[name] for name in same} == {name: asked[name] for name in same}
 
 
-def test_a_moving_average_resumes_to_the_same_bits_and_leaves_training_alone(daemon_in, configured):
+def test_a_moving_average_resumes_to_the_same_bits_and_leaves_training_alone(daemon_in, resumes, configured):
     """It has a separate file in checkpoints; validation uses it; the weights are those of a run without it."""
     options = {"epochs": 2, "batch_size": 4}
     configuration = configured(f"{TASKS}/augmenting.py:Augmenting", **options, ema={"decay": 0.9})
-    averaged = _interrupted_equals_plain(daemon_in, configuration, 2, [(1, 6), (15, 20)])
+    averaged, _ = resumes(configuration, 2, (1, 6), (15, 20))
     assert "ema-00000.safetensors" in averaged.files("end")
     bare = daemon_in("bare", 2)
     bare.train_here(configured(f"{TASKS}/augmenting.py:Augmenting", **options))
@@ -211,16 +192,16 @@ def test_the_number_of_workers_does_not_change_the_result(daemon_in, configured)
     assert runs[0] == runs[1]
 
 
-def test_gradients_that_a_hook_leaves_behind_do_not_reach_the_next_step(daemon_in, configured):
+def test_gradients_that_a_hook_leaves_behind_do_not_reach_the_next_step(resumes, configured):
     """Checkpoints have no gradients, so gradients left at a boundary would differ with a restart."""
     configuration = configured(f"{TASKS}/augmenting.py:Probing", epochs=2, batch_size=8)
-    _interrupted_equals_plain(daemon_in, configuration, 2, [(None, 9)])
+    resumes(configuration, 2, (None, 9))
 
 
-def test_data_that_cannot_be_positioned_resumes_from_the_last_epoch(daemon_in, configured):
+def test_data_that_cannot_be_positioned_resumes_from_the_last_epoch(resumes, configured):
     """An iterable without a state is checkpointed between epochs only; a resume repeats the epoch, to the same bits."""
     configuration = configured(f"{TASKS}/augmenting.py:Streaming", epochs=2, batch_size=8)
-    broken = _interrupted_equals_plain(daemon_in, configuration, 2, [(3, 9)])
+    broken, _ = resumes(configuration, 2, (3, 9))
     failed = [report for report in broken.reports if type(report).__name__ == "CheckpointFailedReport"]
     assert "only between epochs" in failed[0].why
 
@@ -229,13 +210,13 @@ def test_data_that_cannot_be_positioned_resumes_from_the_last_epoch(daemon_in, c
     ("task", "interruptions"), [("Unmeasured", [(None, 9)]), ("Placed", [(3, 5), (None, 14)])], ids=["stream", "placed"]
 )
 def test_data_without_a_length_trains_to_the_step_of_the_configuration_and_resumes_to_the_same_bits(
-    daemon_in, configured, task, interruptions
+    resumes, configured, task, interruptions
 ):
     """Epochs of 6 batches, without a length; the cosine ends with the run, within the third epoch."""
     rates = {"base_lr": 0.1, "min_lr": 0.003, "warmup_epochs": 1}
     more = {"epochs": 3, "batch_size": 8, "stop": {"steps": 15}, "learning_rate": rates}
     configuration = configured(f"{TASKS}/augmenting.py:{task}", **more)
-    broken = _interrupted_equals_plain(daemon_in, configuration, 3, interruptions, last_step_of_all=15)
+    broken, _ = resumes(configuration, 3, *interruptions, last_step_of_all=15)
 
     lrs = [broken.steps[step].lr for step in range(1, 16)]
     assert (broken.last_step, broken.epoch_finished, max(broken.validations)) == (15, 2, 2)
@@ -256,7 +237,7 @@ def test_a_changed_bit_in_the_journal_is_found_and_named(daemon_in, configured):
     daemon.steps[7] = msgspec.structs.replace(daemon.steps[7], loss=math.nextafter(true, math.inf))
     daemon.train_here(configuration)
 
-    (report,) = [report for report in daemon.reports if isinstance(report, RerunReport)]
+    (report,) = daemon.of(RerunReport)
     assert (report.first, report.last, report.compared) == (1, last, last)
     difference = report.first_difference
     assert (difference.step, difference.field, difference.count) == (7, "loss", 1)
@@ -275,7 +256,7 @@ def test_no_update_follows_a_rerun_before_its_outcome_is_recorded(daemon_in, con
     stood_at = []
 
     def let_go_later(it):
-        rerun = any(isinstance(report, RerunReport) for report in it.reports)
+        rerun = it.of(RerunReport)
         if rerun and it.end.page.waiting and not stood_at:
             stood_at.append(it.last_step)
             it.hold_durable_after = None

@@ -8,7 +8,6 @@ import pytest
 import torch
 
 from tests.trainer.tasks.augmenting import Counting, Images
-from tolariad.core.checkpoints.words import RerunReport
 from tolariad.trainer.checkpoints.tree import decode_tree, encode_tree, made
 from tolariad.trainer.data.loaders import StatefulFeed, feed_of
 
@@ -86,16 +85,7 @@ def test_data_with_a_state_of_its_own_goes_on_after_an_epochs_end():
 
 
 @pytest.mark.parametrize("workers", [0, 1])
-def test_a_run_over_a_stateful_loader_resumes_to_the_same_bits(daemon_in, configured, workers):
+def test_a_run_over_a_stateful_loader_resumes_to_the_same_bits(resumes, configured, workers):
     """Its state is part of checkpoints within an epoch."""
     configuration = configured(f"{TASKS}:Stateful", epochs=2, batch_size=8, workers=workers)
-    plain, broken = daemon_in("plain", 2), daemon_in("broken", 2)
-    plain.train_here(configuration)
-    for checkpoint_at, exit_at in ((3, 5), (8, 10)):
-        broken.checkpoint_after_step, broken.exit_after_step = checkpoint_at, exit_at
-        broken.train_here(configuration)
-    broken.train_here(configuration)
-    assert broken.files("end") == plain.files("end")
-    reruns = [report for report in broken.reports if isinstance(report, RerunReport)]
-    assert reruns
-    assert [report.first_difference for report in reruns] == [None] * len(reruns)
+    resumes(configuration, 2, (3, 5), (8, 10))

@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 import torch
 
-from tolariad.core.checkpoints import words as ck
 from tolariad.core.health import words as hv
 from tolariad.core.rates import words as lv
 from tolariad.core.settings.reading import ConfigError
@@ -31,10 +30,6 @@ CONSTANT = {"base_lr": 0.004, "warmup_epochs": 0, "policy": "constant"}
 
 def task(name: str = "Adversaries") -> str:
     return f"{FILE}:{name}"
-
-
-def of(daemon, kind):
-    return [report for report in daemon.reports if isinstance(report, kind)]
 
 
 def bits(values) -> list[bytes]:
@@ -91,21 +86,13 @@ def test_the_updates_are_those_of_a_plain_loop_with_these_optimizers(configured,
     + [{"name": name} for name in ("Clips", "Poisoned", "SpikesLast", "Grows")],
     ids=lambda options: str(next(iter(options.values()), "plain")),
 )
-def test_a_run_that_was_cut_short_ends_as_one_that_was_not(daemon_in, configured, options):
+def test_a_run_that_was_cut_short_ends_as_one_that_was_not(resumes, configured, options):
     """The steps after the checkpoint come out the same, skipped ones too, and so do all files of the last one."""
     name = options.pop("name", "Adversaries")
     configuration = configured(task(name), epochs=3, batch_size=8, learning_rate=CONSTANT, **options)
-    calm = daemon_in("calm", 3)
-    calm.train_here(configuration)
-    short = daemon_in("short", 3, exit_after_step=calm.last_step * 2 // 3 + 1)
-    short.train_here(configuration)
-    assert not short.ended
-    short.train_here(configuration)
-    (rerun,) = of(short, ck.RerunReport)
+    _, calm = resumes(configuration, 3)
 
-    assert (rerun.compared > 0, rerun.first_difference) == (True, None)
-    assert short.files("end") == calm.files("end")
-    assert of(calm, lv.AuditReport) == of(calm, lv.RateViolationReport) == []
+    assert calm.of(lv.AuditReport, lv.RateViolationReport) == []
 
 
 @pytest.mark.parametrize("point", ["step:26", *(pytest.param(p, marks=pytest.mark.torture) for p in MORE_POINTS)])
@@ -177,7 +164,7 @@ def test_a_run_skips_the_step_and_goes_on_as_if_its_batch_were_not_there(daemon_
     if name != "SpikesLast":
         assert len(daemon.skips) == 20
     assert all(tensor.isfinite().all() for tensor in trained.model.state_dict().values())
-    assert of(daemon, lv.AuditReport) == []
+    assert daemon.of(lv.AuditReport) == []
 
 
 def test_an_update_that_is_not_made_is_never_reported_as_a_step(daemon_in, configured):

@@ -7,11 +7,10 @@ import signal
 
 import pytest
 
-from journal import Reader
 from tests.house.tree import ROOT
+from tests.recorded import events_of
 from tolariad.core.checkpoints.words import RerunFinished
 from tolariad.core.steps.words import StepCompleted
-from tolariad.core.vocabulary import decode_event
 
 # Prints every bit of the parameters.
 BITS = """
@@ -75,7 +74,7 @@ def test_the_script_killed_and_started_again_ends_with_the_same_bits(template, t
     for point in points:
         start(template, tmp_path, sides[1], point, code=-signal.SIGKILL)
     again = start(template, tmp_path, sides[1])
-    events = [decode_event(entry.event) for entry in Reader(tmp_path / "runs" / "mine" / "journal")]
+    events = events_of(tmp_path / "runs" / "mine")
     reruns = [event for event in events if isinstance(event, RerunFinished)]
 
     assert again == expected[-len(again) :]

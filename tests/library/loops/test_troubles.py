@@ -12,8 +12,8 @@ from torch.nn.functional import cross_entropy
 from torch.utils.data import TensorDataset
 
 from tests.library.loops.programs import Loop, adversaries, configured, loader
-from tests.library.recorded import events_of, of
 from tests.library.test_library import EPOCHS, STEPS_PER_EPOCH, bits, data, network
+from tests.recorded import events_of, of
 from tolariad import Tolaria
 from tolariad.core.rollback.words import RolledBack
 from tolariad.core.run.words import RunFailed

@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from tests.recorded import files_of
 from tolariad.core.checkpoints.words import CheckpointReason, TakeCheckpoint
 from tolariad.trainer.checkpoints.restore import load
 from tolariad.trainer.checkpoints.save import Saver
@@ -96,4 +97,4 @@ def loaded(root, report):
 def bits(setup, root, id_):
     """Return the files for the setup's state: equal states give equal bytes."""
     save(setup, root, id_)
-    return {p.name: p.read_bytes() for p in (root / id_).iterdir() if p.name != "manifest.json"}
+    return files_of(root / id_)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from types import SimpleNamespace
 
 import pytest
@@ -11,6 +10,7 @@ import torch
 from safetensors import safe_open
 
 from tests.trainer.checkpoints.own import OwnTask, save, step
+from tests.waiting import wait_for
 from tolariad.core.checkpoints.words import (
     CheckpointFailedReport,
     CheckpointReason,
@@ -49,11 +49,7 @@ def slow(monkeypatch):
 
 
 def finished(saver):
-    give_up = time.monotonic() + 30
-    while (report := saver.finished()) is None:
-        assert time.monotonic() < give_up
-        time.sleep(0.001)
-    return report
+    return wait_for(saver.finished)
 
 
 def test_steps_made_while_it_is_written_are_not_in_it(tmp_path, made, slow):

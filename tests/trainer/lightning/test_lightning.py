@@ -13,10 +13,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from journal import Reader
+from tests.recorded import events_of, of, pieces
 from tolariad.core.steps.words import ValidationFinished
 from tolariad.core.trainer.words import TrainerDied
-from tolariad.core.vocabulary import decode_event
 from tolariad.trainer.build import build
 from tolariad.trainer.data.randomness import derived_seed, seed_everything
 from tolariad.trainer.lightning.hooks import CALLED, ELSEWHERE, REFUSED, hooks_of
@@ -144,17 +143,8 @@ def test_a_run_of_the_daemon_that_is_killed_twice_ends_with_the_same_bits(
     killed = f"step:14@{tokens[0]},validation:4@{tokens[1]}"
     done = template.run(["run", config, "--dir", tmp_path / "killed"], folder=tmp_path, failpoint=killed)
     assert done.returncode == 0, done.stderr
-    events = [decode_event(entry.event) for entry in Reader(tmp_path / "killed" / "journal")]
-    assert [one.signal for one in events if isinstance(one, TrainerDied)] == ["SIGKILL"] * 2
+    events = events_of(tmp_path / "killed")
+    assert [one.signal for one in of(events, TrainerDied)] == ["SIGKILL"] * 2
     assert not any(token.exists() for token in tokens)
-    assert {name for one in events if isinstance(one, ValidationFinished) for name in one.metrics} >= {
-        "loss",
-        "val_bias",
-    }
-    assert last_files(tmp_path / "killed") == calm.files("end")
-
-
-def last_files(run):
-    """The files of the last checkpoint that are equal for equal states."""
-    newest = max((run / "checkpoints").iterdir(), key=lambda folder: (folder / "manifest.json").stat().st_mtime_ns)
-    return {path.name: path.read_bytes() for path in sorted(newest.iterdir()) if path.name != "manifest.json"}
+    assert {name for one in of(events, ValidationFinished) for name in one.metrics} >= {"loss", "val_bias"}
+    assert pieces(tmp_path / "killed") == calm.files("end")

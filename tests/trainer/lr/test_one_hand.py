@@ -29,7 +29,7 @@ def trained(daemon_in, configured):
         )
         daemon.train_here(configuration)
         assert daemon.ended
-        found = [report for report in daemon.reports if isinstance(report, RateViolationReport)]
+        found = daemon.of(RateViolationReport)
         return daemon.files("end")[MODEL_PIECE], found
 
     return train
@@ -87,7 +87,7 @@ def test_a_re_run_tells_nothing_twice(daemon_in, configured):
     daemon.train_here(configuration)
     daemon.train_here(configuration)
 
-    steps = [report.step for report in daemon.reports if isinstance(report, RateViolationReport)]
+    steps = [report.step for report in daemon.of(RateViolationReport)]
     assert steps == sorted(set(steps))
 
 
@@ -100,4 +100,4 @@ def test_without_guards_rates_are_written_all_the_same(trained, configured, daem
     )
 
     assert daemon.files("end")[MODEL_PIECE] == trained("none")[0]
-    assert not [report for report in daemon.reports if isinstance(report, RateViolationReport)]
+    assert not daemon.of(RateViolationReport)

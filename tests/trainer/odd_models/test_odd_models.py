@@ -3,21 +3,11 @@
 from __future__ import annotations
 
 import pytest
-import torch
 
 from tests.trainer.odd_models import layers, parameters, passes
 from tests.trainer.odd_models.harness import BATCHES, EPOCHS, Odd, different, plain, recorded
 
 MODELS = (*parameters.MODELS, *passes.MODELS, *layers.MODELS)
-
-
-@pytest.fixture(autouse=True)
-def one_thread():
-    """These tensors are small."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.mark.parametrize("odd", MODELS, ids=lambda odd: odd.name)

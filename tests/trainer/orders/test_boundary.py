@@ -7,6 +7,7 @@ import time
 
 import pytest
 
+from tests.waiting import within
 from tolariad.channel import Activity, Page
 from tolariad.channel.page import _W_DURABLE, _W_FROZEN
 from tolariad.core.checkpoints import words as ck
@@ -165,9 +166,7 @@ def test_a_frozen_page_stops_the_trainer_at_the_boundary_where_orders_are_obeyed
 
     def order_and_thaw():
         daemon.send(ck.TakeCheckpoint(id="first", reason=ck.CheckpointReason.START))
-        deadline = time.monotonic() + 10
-        while not taken and time.monotonic() < deadline:
-            time.sleep(0.01)
+        within(10.0, lambda: taken)
         seen.extend(taken)
         daemon.page.thaw()
 

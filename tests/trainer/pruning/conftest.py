@@ -1,19 +1,10 @@
-"""One thread: these models are small, and on busy cores threads wait for each other longer than they compute."""
+"""Configurations of tasks that are pruned."""
 
 from __future__ import annotations
 
 import pytest
-import torch
 
 from tests.trainer.pruning.in_a_run import TASK
-
-
-@pytest.fixture(autouse=True)
-def one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.fixture

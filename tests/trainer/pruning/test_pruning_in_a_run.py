@@ -58,8 +58,8 @@ def trained(daemon_in, configure):
             assert daemon.last_step >= cut
         setup = daemon.train_here(configure(task, **more))
         assert daemon.ended
-        assert all(one.first_difference is None for one in daemon.reports if isinstance(one, RerunReport))
-        assert [one for one in daemon.reports if isinstance(one, AuditReport | RateViolationReport)] == []
+        daemon.reruns()
+        assert daemon.of(AuditReport, RateViolationReport) == []
         return daemon, setup
 
     return train
@@ -143,7 +143,7 @@ def test_a_lightning_module_is_masked_compacted_and_resumed(daemon_in, configure
     third = replace(scripted((more,), Module)[0], number=3)
     new = daemon_in("new", 2, waiting=orders, script_orders=(third,))
     setup = new.train_here(configured(f"lightning:{MODULE}:Module", epochs=2))
-    (compacted,) = of(new, ModelCompactedReport)
+    (compacted,) = new.of(ModelCompactedReport)
     assert compacted.difference <= 1e-5
     assert setup.model.net[0].out_features == 13
     assert setup.model.net[0].weight[0].count_nonzero() == 0
@@ -155,11 +155,6 @@ def test_a_lightning_module_is_masked_compacted_and_resumed(daemon_in, configure
         cut.train_here(configured(f"lightning:{MODULE}:Module", epochs=2))
     cut.train_here(configured(f"lightning:{MODULE}:Module", epochs=2))
     assert cut.files("end") == new.files("end")
-
-
-def of(daemon, kind):
-    """Return the reports of a kind."""
-    return [one for one in daemon.reports if type(one) is kind]
 
 
 def test_new_orders_act_before_the_next_update_and_say_what_they_did(trained):
@@ -174,7 +169,7 @@ def test_new_orders_act_before_the_next_update_and_say_what_they_did(trained):
     )
     daemon, setup = trained("new", life=(), orders=new)
     applied, released, (compacted,) = (
-        of(daemon, kind) for kind in (MasksAppliedReport, MasksReleasedReport, ModelCompactedReport)
+        daemon.of(kind) for kind in (MasksAppliedReport, MasksReleasedReport, ModelCompactedReport)
     )
 
     assert [(one.order, one.applied_before_step) for one in applied] == [(101, 1), (102, 1), (104, 1), (106, 1)]
@@ -248,7 +243,7 @@ def test_masks_are_checked_on_the_newer_weights_before_they_act(trained):
     """What is within the validation's limit acts. A re-run repeats masks without a check."""
     prune = {"validation": {"accuracy_retention": 0.8}}
     daemon, setup = trained("run", 7, life=(), orders=(GOOD,), task="Judged", prune=prune)
-    (applied,) = of(daemon, MasksAppliedReport)
+    (applied,) = daemon.of(MasksAppliedReport)
 
     assert (applied.accuracy_now, applied.accuracy_masked) == (1.0, 13 / 16)
     assert [one.cycle for one in setup.pruner.masked] == [1]
@@ -365,7 +360,7 @@ def test_the_safety_window_is_reported_once(trained):
     """When its updates are made, or as soon as a limit is exceeded; never in a re-run."""
     life = ((4, lambda kind, cause: masks(1, FIRST, kind=kind, cause=cause)),)
     daemon, setup = trained("run", 6, 15, life=life)
-    (found,) = of(daemon, PruneWatchReport)
+    (found,) = daemon.of(PruneWatchReport)
 
     assert (found.cycle, found.step) == (1, 3 + GRACE + WINDOW)
     assert found.trips == ()

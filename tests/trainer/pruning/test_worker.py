@@ -7,7 +7,6 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -17,6 +16,7 @@ from tests.supervisor.strategists import becomes
 from tests.trainer.conftest import ROOT
 from tests.trainer.pruning.test_analysing import FREE, Trained
 from tests.trainer.tasks.analysed import FILE
+from tests.waiting import within
 from tolariad.core.pruning.words import AnalyzeCheckpoint
 from tolariad.core.settings.rules import read_resolved
 from tolariad.supervisor.analyst import Analyst, AnalystSetup
@@ -155,10 +155,7 @@ os.kill(os.getpid(), signal.SIGKILL)
     pid = int(daemon.stdout.readline())
     assert daemon.wait(60) == -signal.SIGKILL
     daemon.stdout.close()
-    deadline = time.monotonic() + 20.0
-    while lives(pid):
-        assert time.monotonic() < deadline, "the process of the analysis outlives its daemon"
-        time.sleep(0.01)
+    assert within(20.0, lambda: not lives(pid)), "the process of the analysis outlives its daemon"
 
 
 def analyses_of(daemon: int) -> list[int]:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import dataclasses
 import os
 import threading
-import time
 from typing import Any
 
 import pytest
 
 from tests.trainer.conftest import FakeDaemon
+from tests.waiting import wait_for
 from tolariad.core.checkpoints import words as ck
 from tolariad.core.rollback import words as rb
 from tolariad.core.snapshots import words as sn
@@ -139,10 +139,7 @@ def _hold_the_writer(monkeypatch, may_go):
     plain = save._Job.tick
 
     def tick(job):
-        give_up = time.monotonic() + 30
-        while job.order.reason is ck.CheckpointReason.ORDERED and not may_go():
-            assert time.monotonic() < give_up
-            time.sleep(0.001)
+        wait_for(lambda: job.order.reason is not ck.CheckpointReason.ORDERED or may_go())
         plain(job)
 
     monkeypatch.setattr(save._Job, "tick", tick)

@@ -8,7 +8,7 @@ import os
 import pytest
 import torch
 
-from tests.daemon.harness import within
+from tests.waiting import within
 from tolariad.core.snapshots.words import Ring
 from tolariad.storage import CheckpointUnusable
 from tolariad.trainer.build import build

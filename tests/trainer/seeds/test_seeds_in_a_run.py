@@ -8,7 +8,6 @@ from types import SimpleNamespace
 import pytest
 from msgspec.structs import replace
 
-from tolariad.core.checkpoints.words import RerunReport
 from tolariad.core.seeds.stages import Stage
 from tolariad.core.seeds.words import MoveSeed
 from tolariad.core.steps.script_words import ScriptOrder
@@ -84,8 +83,7 @@ def trained(daemon_in, seeded):
             assert daemon.last_step >= cut
         daemon.train_here(seeded(task, **more))
         assert daemon.ended
-        reruns = [report for report in daemon.reports if isinstance(report, RerunReport)]
-        assert all(report.first_difference is None for report in reruns)
+        daemon.reruns()
         return daemon
 
     return train
@@ -177,7 +175,7 @@ def test_a_lightning_module_has_slots_too(daemon_in, configured, cuts):
             daemon.train_here(config)
         setup = daemon.train_here(config)
         assert setup.garden.plots["inner"].stage is Stage.FOSSILIZED
-        assert all(one.first_difference is None for one in daemon.reports if isinstance(one, RerunReport))
+        daemon.reruns()
         return daemon.files("end")
 
     assert trained("cut", *cuts) == trained("calm")
