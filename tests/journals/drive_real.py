@@ -24,7 +24,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from journal import Reader, plan_repair, repair
 from tests.daemon.harness import CallFailed, DaemonProcess, of_type
 from tests.daemon.test_gap import STEP
-from tests.library.test_library import data
+from tests.library.small import data
 from tests.trainer.tasks import tampering
 from tests.waiting import within
 from tolariad import Tolaria

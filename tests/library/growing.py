@@ -6,8 +6,7 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader
 
-from tests.library.test_library import CONFIG, data
-from tolariad import Tolaria
+from tests.library.small import data, made
 from tolariad.trainer.lr import controller_of
 from tolariad.trainer.optim import CautiousAdamW, OptimizerRebuildCoordinator, ParameterMapping
 
@@ -126,7 +125,3 @@ def train(run_dir, task, *, model=None, tolaria=None, **options):
     tolaria = tolaria or made(run_dir, **options)
     assert tolaria.train(model, loader, DataLoader(data(48), batch_size=24), EPOCHS, task=task).phase == "completed"
     return model
-
-
-def made(run_dir, **options):
-    return Tolaria({"tolaria": {**CONFIG["tolaria"], **options}}, run_dir=run_dir)

@@ -11,12 +11,9 @@ import time
 from contextlib import contextmanager
 from pathlib import Path
 
-from torch.utils.data import DataLoader
-
 from tests.campaign.forks import shared_template
-from tests.library.test_library import CONFIG, data, network
+from tests.library.small import Hooks, loaders, made, network
 from tests.waiting import wait_for
-from tolariad import Tolaria
 from tolariad.control.client import Client, NotReachable
 from tolariad.control.where import socket_of
 
@@ -40,25 +37,22 @@ def tolaria(*arguments: object, code: int = 0) -> str:
     return said
 
 
-class Hooks:
+class Slow(Hooks):
     """A task whose steps take a moment, and which calls `hook(step)` after each."""
 
     def __init__(self, hook=None, step_s: float = 0.002):
-        self._hook, self._step_s = hook, step_s
+        super().__init__(hook)
+        self._step_s = step_s
 
     def on_step_end(self, model, step):
         time.sleep(self._step_s)
-        if self._hook is not None:
-            self._hook(step)
+        super().on_step_end(model, step)
 
 
 def train(run_dir: Path, hook=None, *, epochs: int = LONG, model=None, step_s=0.002, workers=0, **config):
     """Call `Tolaria.train` in this thread."""
-    loader = DataLoader(
-        data(), 12, shuffle=True, num_workers=workers, multiprocessing_context="fork" if workers else None
-    )
-    run = Tolaria({"tolaria": {**CONFIG["tolaria"], **config}}, run_dir=run_dir, accept_config=True)
-    return run.train(model or network(), loader, DataLoader(data(48), 24), epochs, task=Hooks(hook, step_s))
+    run = made(run_dir, accept_config=True, **config)
+    return run.train(model or network(), *loaders(workers=workers), epochs, task=Slow(hook, step_s))
 
 
 def asked(run_dir: Path) -> dict:

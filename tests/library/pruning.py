@@ -15,11 +15,10 @@ import torch
 from msgspec.structs import replace
 from torch import nn
 from torch.nn import functional
-from torch.utils.data import DataLoader
 
 from tests.library.inside import ordered, state_of
 from tests.library.seeds import commands
-from tests.library.test_library import CONFIG, data
+from tests.library.small import CONFIG, loaders
 from tests.recorded import events_of, of
 from tests.waiting import wait_for
 from tolariad import Tolaria
@@ -292,10 +291,9 @@ def train(run_dir: Path, task, *, model=None, epochs=EPOCHS, **options):
     """Train a fresh network; return it."""
     model = network() if model is None else model
     task.run = made(run_dir, **options)
-    loaders = DataLoader(data(), 12, shuffle=True), DataLoader(data(48), 24)
     # An analysis here is of the model as it is, whatever checkpoint it names. So no checkpoint is too old for it.
     with mock.patch.object(ask, "_is_outdated", return_value=False):
-        assert task.run.train(model, *loaders, epochs, task=task).phase == "completed"
+        assert task.run.train(model, *loaders(), epochs, task=task).phase == "completed"
     return model
 
 

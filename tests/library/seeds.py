@@ -6,10 +6,9 @@ from pathlib import Path
 
 import torch
 from torch import nn
-from torch.utils.data import DataLoader
 
 from tests.library.inside import ordered, state_of
-from tests.library.test_library import CONFIG, data
+from tests.library.small import CONFIG, loaders
 from tests.recorded import events_of, of
 from tests.waiting import wait_for
 from tolariad import Tolaria
@@ -167,10 +166,5 @@ def train(run_dir: Path, task, *, model=None, epochs=EPOCHS, workers=0, **option
     """Train a fresh network; return it."""
     model = network() if model is None else model
     task.run = made(run_dir, **options)
-    context = "fork" if workers else None
-    loaders = (
-        DataLoader(data(), 12, shuffle=True, num_workers=workers, multiprocessing_context=context),
-        DataLoader(data(48), 24),
-    )
-    assert task.run.train(model, *loaders, epochs, task=task).phase == "completed"
+    assert task.run.train(model, *loaders(workers=workers), epochs, task=task).phase == "completed"
     return model

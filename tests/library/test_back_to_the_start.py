@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from torch.utils.data import DataLoader
-
-from tests.library.test_library import CONFIG, bits, data, network
+from tests.library.small import Hooks, bits, loaders, made, network
 from tests.recorded import events_of, of
-from tolariad import Tolaria
 from tolariad.core.health.words import EmergencyRaised, InstabilityDetected
 from tolariad.core.rollback.words import RollbackBegun, RolledBack
 from tolariad.core.run.words import RunFrozen
@@ -22,15 +19,12 @@ def train(run_dir, back_at: int = 0):
     """Return bits, events, and the answers to a rollback that is ordered once, after update `back_at`."""
     answers: list[bool] = []
 
-    class Hooks:
-        def on_step_end(self, model, step):
-            if step == back_at and not answers:
-                answers.append(tolaria.rollback(0))
+    def hook(step):
+        if step == back_at and not answers:
+            answers.append(tolaria.rollback(0))
 
-    model = network()
-    tolaria = Tolaria({"tolaria": {**CONFIG["tolaria"], **CHANGED}}, run_dir=run_dir)
-    loaders = DataLoader(data(), batch_size=48, shuffle=True), DataLoader(data(48), batch_size=48)
-    result = tolaria.train(model, *loaders, EPOCHS, task=Hooks())
+    tolaria, model = made(run_dir, **CHANGED), network()
+    result = tolaria.train(model, *loaders(batch=48), EPOCHS, task=Hooks(hook))
     assert (result.phase, result.steps) == ("completed", EPOCHS * STEPS_PER_EPOCH)
     return bits(model), events_of(run_dir), answers
 

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from torch.utils.data import DataLoader
-
 from journal import Reader
-from tests.library.test_library import CONFIG, data, network
+from tests.library.small import loaders, made, network
 from tests.recorded import events_of
-from tolariad import Tolaria
 from tolariad.control.tables import budget_table
 from tolariad.core.health.budget_words import BudgetExceeded, BudgetsMeasured
 from tolariad.core.rollback.words import RollbackBegun
@@ -18,9 +15,7 @@ EPOCHS, STEPS_PER_EPOCH = 9, 8
 
 
 def train(run_dir, **config):
-    tolaria = Tolaria({"tolaria": {**CONFIG["tolaria"], **config}}, run_dir=run_dir)
-    loader = DataLoader(data(), batch_size=12, shuffle=True)
-    assert tolaria.train(network(), loader, None, EPOCHS).phase == "completed"
+    assert made(run_dir, **config).train(network(), *loaders(validated=False), EPOCHS).phase == "completed"
     with Reader(run_dir / "journal") as reader:
         state = state_at(reader).state
     events = events_of(run_dir)

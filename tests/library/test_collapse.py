@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import pytest
 from torch import nn
-from torch.utils.data import DataLoader
 
-from tests.library.test_library import CONFIG, STEPS_PER_EPOCH, bits, data, network
+from tests.library.small import STEPS_PER_EPOCH, bits, loaders, made, network
 from tests.recorded import events_of, of
-from tolariad import Tolaria
 from tolariad.core.health.words import EmergencyRaised, InstabilityDetected
 from tolariad.core.rollback.words import RollbackBegun, RolledBack
 from tolariad.core.steps.words import ValidationFinished
@@ -31,9 +29,7 @@ class Lapse(nn.Module):
 def train(run_dir, at=0, times=2, **config):
     """Return bits and events."""
     model = nn.Sequential(network(), Lapse(at, times))
-    tolaria = Tolaria({"tolaria": {**CONFIG["tolaria"], **config}}, run_dir=run_dir)
-    loader = DataLoader(data(), batch_size=12, shuffle=True)
-    result = tolaria.train(model, loader, DataLoader(data(48), batch_size=24), EPOCHS)
+    result = made(run_dir, **config).train(model, *loaders(), EPOCHS)
     assert (result.phase, result.steps) == ("completed", EPOCHS * STEPS_PER_EPOCH)
     return bits(model), events_of(run_dir)
 

@@ -15,7 +15,7 @@ from torch.nn.functional import cross_entropy
 from torch.utils.data import DataLoader
 
 from tests.library.live_run import LONG, asked, in_a_process, is_reached, live, started, tolaria, train, wait_for
-from tests.library.test_library import CONFIG, EPOCHS, STEPS_PER_EPOCH, bits, data, network
+from tests.library.small import CONFIG, EPOCHS, STEPS_PER_EPOCH, bits, data, network
 from tests.recorded import events_of, of
 from tolariad import Tolaria
 from tolariad.core.checkpoints.words import CheckpointCommitted

@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 import torch
 from torch import nn
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import TensorDataset
 
 from journal import Reader
 from tests.library.inside import ordered, state_of
-from tests.library.test_library import CONFIG, bits, data, network
+from tests.library.small import Hooks, bits, data, loaders, made, network
 from tests.recorded import Stop, dies_at, events_of, of, sound
-from tolariad import Tolaria, TrainingResult
+from tolariad import TrainingResult
 from tolariad.core.base import Event
 from tolariad.core.checkpoints.words import CheckpointRejected, RerunFinished
 from tolariad.core.health import quarantine_words as qn
@@ -40,14 +40,8 @@ def poisoned(value: float) -> TensorDataset:
 
 
 def train(run_dir, dataset, hook=None, *, model=None, **config) -> TrainingResult:
-    class Hooks:
-        def on_step_end(self, model, step):
-            if hook is not None:
-                hook(step)
-
-    tolaria = Tolaria({"tolaria": {**CONFIG["tolaria"], **config}}, run_dir=run_dir)
-    loader = DataLoader(dataset, batch_size=12, shuffle=True)
-    return tolaria.train(network() if model is None else model, loader, None, EPOCHS, task=Hooks())
+    loader, _ = loaders(dataset)
+    return made(run_dir, **config).train(model or network(), loader, None, EPOCHS, task=Hooks(hook))
 
 
 @pytest.fixture(scope="module")
@@ -152,10 +146,7 @@ def train_long(
     run_dir, *, model, epochs=LONG_EPOCHS, dataset=None, hot=None, die_at=None, quarantine=(), **config
 ) -> list[Event]:
     """Run with one order of rate `hot`, or one death at `die_at` after a rollback. Return its events."""
-    tolaria = Tolaria(
-        {"tolaria": {**CONFIG["tolaria"], "checkpoint": {"min_gap_s": 0, "throttle_mb_s": None}, **config}},
-        run_dir=run_dir,
-    )
+    tolaria = made(run_dir, **{"checkpoint": {"min_gap_s": 0, "throttle_mb_s": None}, **config})
 
     def once(name: str) -> bool:
         try:
@@ -164,20 +155,18 @@ def train_long(
             return False
         return True
 
-    class Hooks:
-        def on_step_end(self, model, step):
-            state = state_of(tolaria)
-            if step == 1 and quarantine and once("quarantined"):
-                for batches in quarantine:
-                    assert ordered(tolaria, qn.QuarantineAdd(batches=batches))
-            if hot is not None and step == HOT_AT and once("ordered"):
-                group = state.rates.groups[0].name
-                assert ordered(tolaria, LrSet(group=group, value=hot))
-            if step == die_at and state.rollbacks.done and once("died"):
-                raise InterruptedError
+    def hook(step):
+        state = state_of(tolaria)
+        if step == 1 and quarantine and once("quarantined"):
+            for batches in quarantine:
+                assert ordered(tolaria, qn.QuarantineAdd(batches=batches))
+        if hot is not None and step == HOT_AT and once("ordered"):
+            group = state.rates.groups[0].name
+            assert ordered(tolaria, LrSet(group=group, value=hot))
+        if step == die_at and state.rollbacks.done and once("died"):
+            raise InterruptedError
 
-    loader = DataLoader(dataset or data(), batch_size=12, shuffle=True)
-    assert tolaria.train(model, loader, None, epochs, task=Hooks()).phase == "completed"
+    assert tolaria.train(model, *loaders(dataset, validated=False), epochs, task=Hooks(hook)).phase == "completed"
     return events_of(run_dir)
 
 

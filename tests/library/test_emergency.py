@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from torch.utils.data import DataLoader
-
 from tests.library.inside import ordered
-from tests.library.test_library import CONFIG, EPOCHS, bits, data, network
+from tests.library.small import CONFIG, EPOCHS, Hooks, bits, loaders, network
 from tests.recorded import events_of, of
 from tolariad import Tolaria
 from tolariad.core.health import words as hv
@@ -19,15 +17,15 @@ def test_what_major_leaves_comes_out_the_same_from_where_it_goes_to(tmp_path):
     tolaria = Tolaria(CONFIG, run_dir=tmp_path / "run")
     seen: list[dict[int, object]] = [{}, {}]
 
-    class Hooks:
-        def on_step_end(self, model, step):
-            back = LEFT in seen[0]
-            seen[back].setdefault(step, bits(model))
-            if step == LEFT and not back:
-                order = hv.RaiseEmergency(level=hv.Level.MAJOR, reason="it looks odd")
-                assert ordered(tolaria, order)
+    def hook(step):
+        back = LEFT in seen[0]
+        seen[back].setdefault(step, bits(model))
+        if step == LEFT and not back:
+            order = hv.RaiseEmergency(level=hv.Level.MAJOR, reason="it looks odd")
+            assert ordered(tolaria, order)
 
-    tolaria.train(network(), DataLoader(data(), batch_size=12, shuffle=True), None, EPOCHS, task=Hooks())
+    model = network()
+    tolaria.train(model, *loaders(validated=False), EPOCHS, task=Hooks(hook))
     events = events_of(tmp_path / "run")
     (raised,), (done,) = of(events, hv.EmergencyRaised), of(events, rb.RolledBack)
     first, again = seen

@@ -9,7 +9,7 @@ import pytest
 from torch import nn
 from torch.utils.data import DataLoader
 
-from tests.library.test_library import CONFIG, STEPS_PER_EPOCH, bits, data, network, train
+from tests.library.small import CONFIG, STEPS_PER_EPOCH, bits, data, network, train
 from tests.recorded import events_of
 from tolariad import Tolaria
 from tolariad.core.run.words import RunFailed

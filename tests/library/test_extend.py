@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import functools
+
 import pytest
 from torch.utils.data import DataLoader
 
-from tests.library.test_library import CONFIG, EPOCHS, STEPS_PER_EPOCH, bits, data, network
+from tests.library.small import CONFIG, EPOCHS, STEPS_PER_EPOCH, Hooks, bits, data, loaders, made, network
 from tests.recorded import events_of, of
 from tolariad import Tolaria
 from tolariad.core.checkpoints.words import RerunFinished
@@ -20,16 +22,8 @@ CONSTANT = {"learning_rate": {"base_lr": 0.01, "warmup_epochs": 0, "policy": "co
 
 def train(run_dir, epochs=EPOCHS, hook=None, **config):
     """The bits of the weights, and the events."""
-    tolaria = Tolaria({"tolaria": {**CONFIG["tolaria"], **config}}, run_dir=run_dir)
-
-    class Hooks:
-        def on_step_end(self, model, step):
-            if hook is not None:
-                hook(tolaria, step)
-
-    model = network()
-    loader = DataLoader(data(), batch_size=12, shuffle=True)
-    tolaria.train(model, loader, DataLoader(data(48), batch_size=24), epochs, task=Hooks())
+    tolaria, model = made(run_dir, **config), network()
+    tolaria.train(model, *loaders(), epochs, task=Hooks(hook and functools.partial(hook, tolaria)))
     return bits(model), events_of(run_dir)
 
 

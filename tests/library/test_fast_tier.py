@@ -7,10 +7,9 @@ import time
 import pytest
 
 from tests.library.inside import ordered, state_of
-from tests.library.test_library import CONFIG, bits, network
-from tests.library.test_library import train as train_plainly
+from tests.library.small import bits, made, network
+from tests.library.small import train as train_plainly
 from tests.recorded import events_of, of
-from tolariad import Tolaria
 from tolariad.core.checkpoints.words import CheckpointRejected, TrainingStarted
 from tolariad.core.rollback import words as rb
 from tolariad.core.snapshots import words as sn
@@ -46,7 +45,7 @@ class Back:
 
 
 def gone_back(run_dir, before=lambda: None, checkpoint=""):
-    tolaria = Tolaria({"tolaria": {**CONFIG["tolaria"], **SNAPSHOTS}}, run_dir=run_dir)
+    tolaria = made(run_dir, **SNAPSHOTS)
     hook, model = Back(tolaria, before, checkpoint=checkpoint), network()
     assert train_plainly(run_dir, hook, model=model, tolaria=tolaria).phase == "completed"
     assert hook.ordered, "no snapshot was ever promoted"
@@ -83,7 +82,7 @@ def test_rolled_back_to_memory_and_trained_on_a_run_ends_with_the_bits_of_one_th
 @pytest.mark.parametrize("tier", list(rb.Tier))
 def test_the_parts_of_a_rollback_are_recorded_and_make_up_its_phases(tmp_path, tier):
     """Each part took time, none is counted twice, and subsystems without a part took none."""
-    tolaria = Tolaria({"tolaria": {**CONFIG["tolaria"], **SNAPSHOTS}}, run_dir=tmp_path / "run")
+    tolaria = made(tmp_path / "run", **SNAPSHOTS)
     hook = Back(tolaria, tier=tier)
     train_plainly(tmp_path / "run", hook, model=network(), tolaria=tolaria)
     events = events_of(tmp_path / "run")
@@ -158,7 +157,7 @@ def test_a_copy_that_is_not_finite_is_no_snapshot(tmp_path, monkeypatch):
         return copied
 
     monkeypatch.setattr(Slots, "copy", poisoned)
-    tolaria = Tolaria({"tolaria": {**CONFIG["tolaria"], **SNAPSHOTS}}, run_dir=tmp_path / "run")
+    tolaria = made(tmp_path / "run", **SNAPSHOTS)
     assert train_plainly(tmp_path / "run", tolaria=tolaria).phase == "completed"
     events = events_of(tmp_path / "run")
 

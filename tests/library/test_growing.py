@@ -11,7 +11,7 @@ from torch import nn
 from torch.utils.data import DataLoader
 
 from tests.library.inside import state_of
-from tests.library.test_library import CONFIG, bits, data, network
+from tests.library.small import CONFIG, bits, data, loaders, made, network
 from tests.recorded import events_of, of
 from tests.waiting import within
 from tolariad import Tolaria
@@ -50,9 +50,8 @@ class Growing:
 
 def train(run_dir, also=lambda step: None, tolaria=None):
     """Train three epochs of eight steps, and return the bits."""
-    model, loader = network(), DataLoader(data(), batch_size=12, shuffle=True)
-    tolaria = tolaria or Tolaria({"tolaria": {**CONFIG["tolaria"], **FULL_ONLY}}, run_dir=run_dir)
-    assert tolaria.train(model, loader, None, 3, task=Growing(also)).phase == "completed"
+    tolaria, model = tolaria or made(run_dir, **FULL_ONLY), network()
+    assert tolaria.train(model, *loaders(validated=False), 3, task=Growing(also)).phase == "completed"
     return bits(model)
 
 
@@ -68,7 +67,7 @@ class Silent(Growing):
 def test_growth_that_nobody_recorded_is_said_once(tmp_path, caplog, kind, said_after):
     """A rebuild of the optimizer shows it at once, the next checkpoint at the latest; with what to do instead."""
     loader = DataLoader(data(), batch_size=12, shuffle=True)
-    tolaria = Tolaria({"tolaria": {**CONFIG["tolaria"], **FULL_ONLY}}, run_dir=tmp_path)
+    tolaria = made(tmp_path, **FULL_ONLY)
     assert tolaria.train(network(), loader, None, 3, task=kind()).phase == "completed"
     (said,) = (one.getMessage() for one in caplog.records if "cannot repeat" in one.getMessage())
 
@@ -85,7 +84,7 @@ def test_a_rollback_over_the_growth_costs_no_checkpoint(tmp_path):
     """
     calm = train(tmp_path / "calm")
     run_dir = tmp_path / "run"
-    tolaria = Tolaria({"tolaria": {**CONFIG["tolaria"], **FULL_ONLY}}, run_dir=run_dir)
+    tolaria = made(run_dir, **FULL_ONLY)
 
     def trouble(step):
         if step == BACK:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from tests.library.small import bits, network
 from tests.library.test_detection import poisoned, train
-from tests.library.test_library import bits, network
 from tests.recorded import Stop, dies_at, events_of, of
 from tolariad.core.checkpoints.words import RerunFinished
 from tolariad.core.health.words import InstabilityDetected

@@ -7,12 +7,10 @@ import random
 import numpy as np
 import pytest
 from torch.nn import functional
-from torch.utils.data import DataLoader
 
+from tests.library.small import EPOCHS, bits, loaders, made, network
 from tests.library.test_detection import poisoned
-from tests.library.test_library import CONFIG, EPOCHS, bits, network
 from tests.recorded import events_of, of, sound
-from tolariad import Tolaria
 from tolariad.core.checkpoints.words import RerunFinished
 from tolariad.core.steps.words import SkipReason, StepCompleted, StepSkipped
 
@@ -35,9 +33,8 @@ def train(run_dir, *, die_at=None):
             if step == die_at:
                 raise InterruptedError
 
-    tolaria = Tolaria({"tolaria": {**CONFIG["tolaria"], **EVERY}}, run_dir=run_dir)
-    loader = DataLoader(poisoned(float("nan")), batch_size=12, shuffle=True)
-    tolaria.train(model, loader, None, EPOCHS, task=Drawing())
+    poison = loaders(poisoned(float("nan")), validated=False)
+    made(run_dir, **EVERY).train(model, *poison, EPOCHS, task=Drawing())
     return bits(model), events_of(run_dir)
 
 

@@ -14,8 +14,9 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from journal import Reader, Verdict, verify
+from tests.library.small import CONFIG, EPOCHS, STEPS_PER_EPOCH, bits, data, network, train
 from tests.recorded import Stop, dies_at, events_of
-from tolariad import Tolaria, TrainingResult
+from tolariad import Tolaria
 from tolariad.core.checkpoints.words import CheckpointCommitted, RerunFinished
 from tolariad.core.rollback.words import RolledBack
 from tolariad.core.run.words import RunStopped
@@ -23,44 +24,6 @@ from tolariad.core.steps.words import StepCompleted
 from tolariad.core.vocabulary import decode_event
 from tolariad.daemon.request import StartRefused
 from tolariad.trainer.errors import SetupRefused
-
-EPOCHS, STEPS_PER_EPOCH = 3, 8
-CONFIG = {
-    "tolaria": {
-        "rng_seed": 5,
-        "torch_threads": 1,
-        "learning_rate": {"base_lr": 0.01, "warmup_epochs": 0},
-        "checkpoint_interval_epochs": 1,
-        "checkpoint": {"min_gap_s": 0},
-    }
-}
-
-
-def data(samples: int = 96) -> TensorDataset:
-    generator = torch.Generator().manual_seed(1)
-    inputs = torch.randn(samples, 16, generator=generator)
-    return TensorDataset(inputs, inputs[:, :4].argmax(1))
-
-
-def network() -> nn.Module:
-    torch.manual_seed(3)
-    return nn.Sequential(nn.Linear(16, 24), nn.BatchNorm1d(24), nn.ReLU(), nn.Dropout(0.2), nn.Linear(24, 4))
-
-
-def train(run_dir: Path, hook=None, *, model=None, workers: int = 0, tolaria: Tolaria | None = None) -> TrainingResult:
-    class Hooks:
-        def on_step_end(self, model, step):
-            if hook is not None:
-                hook(step)
-
-    loader = DataLoader(data(), batch_size=12, shuffle=True, num_workers=workers)
-    return (tolaria or Tolaria(CONFIG, run_dir=run_dir)).train(
-        network() if model is None else model, loader, DataLoader(data(48), batch_size=24), EPOCHS, task=Hooks()
-    )
-
-
-def bits(model: nn.Module) -> dict[str, bytes]:
-    return {name: tensor.numpy().tobytes() for name, tensor in model.state_dict().items()}
 
 
 @pytest.fixture(scope="module")

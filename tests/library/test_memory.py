@@ -9,11 +9,10 @@ from types import SimpleNamespace
 from torch.utils.data import DataLoader
 
 from tests.library.inside import state_of
-from tests.library.test_library import CONFIG, EPOCHS, bits, data, network
+from tests.library.small import EPOCHS, bits, data, made, network
 from tests.library.test_library import calm as calm  # noqa: PLC0414 - a fixture
 from tests.recorded import events_of, of
 from tests.waiting import within
-from tolariad import Tolaria
 from tolariad.core.health import budget_words as bv
 from tolariad.core.rollback import words as rb
 from tolariad.core.snapshots import words as sn
@@ -66,7 +65,7 @@ def test_what_a_pressure_takes_changes_no_bit_and_comes_back(tmp_path, monkeypat
     """Two of five slots stay meanwhile; the run ends with the bits of one that never was short."""
     machine = {"SC_PHYS_PAGES": 2, "SC_PAGE_SIZE": 4096}
     monkeypatch.setattr(memory, "os", SimpleNamespace(sysconf=machine.__getitem__))
-    tolaria = Tolaria({"tolaria": {**CONFIG["tolaria"], **SNAPSHOTS}}, run_dir=tmp_path)
+    tolaria = made(tmp_path, **SNAPSHOTS)
     model, task = network(), Shrinking(tolaria, machine)
     loader = DataLoader(data(), batch_size=12, shuffle=True, num_workers=2, persistent_workers=True)
     assert tolaria.train(model, loader, DataLoader(data(48), batch_size=24), EPOCHS, task=task).phase == "completed"

@@ -9,11 +9,9 @@ import math
 import pytest
 import torch
 from torch.nn import functional
-from torch.utils.data import DataLoader
 
-from tests.library.test_library import CONFIG, data, network
+from tests.library.small import loaders, made, network
 from tests.recorded import events_of, of
-from tolariad import Tolaria
 from tolariad.core.steps.words import EpochFinished, MetricsNamed, StepCompleted
 from tolariad.forensics.numbers import epochs_of, steps_of
 from tolariad.trainer.errors import SetupRefused
@@ -37,12 +35,10 @@ class Measures:
 
 def train(run_dir, others, *, on_step_end=None, kind=Measures, **settings):
     task = kind(others)
-    tolaria = Tolaria({"tolaria": {**CONFIG["tolaria"], **settings}}, run_dir=run_dir)
+    tolaria = made(run_dir, **settings)
     if on_step_end is not None:
         task.on_step_end = lambda model, step: on_step_end(tolaria, step)
-    tolaria.train(
-        network(), DataLoader(data(), batch_size=12, shuffle=True), DataLoader(data(48), 24), EPOCHS, task=task
-    )
+    tolaria.train(network(), *loaders(), EPOCHS, task=task)
     return steps_of(run_dir / "journal").by_name, events_of(run_dir), tolaria
 
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, TensorDataset
 
-from tests.library.test_library import CONFIG, EPOCHS, bits, data, network, train
+from tests.library.small import CONFIG, EPOCHS, bits, data, network, train
 from tests.recorded import events_of, of
 from tolariad import Tolaria
 from tolariad.core.run.words import DaemonStarted

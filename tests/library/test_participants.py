@@ -6,12 +6,10 @@ import threading
 
 import pytest
 import torch
-from torch.utils.data import DataLoader
 
+from tests.library.small import EPOCHS, bits, loaders, made, network
 from tests.library.test_fast_tier import SNAPSHOTS, Back
-from tests.library.test_library import CONFIG, EPOCHS, bits, data, network
 from tests.recorded import events_of, of
-from tolariad import Tolaria
 from tolariad.core.rollback import words as rb
 from tolariad.core.snapshots import words as sn
 
@@ -40,7 +38,7 @@ class Plan:
 
 def trained(run_dir, plan, limits=LIMITS, *, goes_back=True):
     """Train with this participant and one rollback; return the model's bits, the plan's, and the events."""
-    tolaria = Tolaria({"tolaria": {**CONFIG["tolaria"], **SNAPSHOTS, **limits}}, run_dir=run_dir)
+    tolaria = made(run_dir, **SNAPSHOTS, **limits)
     back, model = Back(tolaria, checkpoint="c000002"), network()
 
     class Planned:
@@ -55,8 +53,7 @@ def trained(run_dir, plan, limits=LIMITS, *, goes_back=True):
             if goes_back:
                 back(step)
 
-    loader = DataLoader(data(), batch_size=12, shuffle=True)
-    result = tolaria.train(model, loader, DataLoader(data(48), batch_size=24), EPOCHS, task=Planned())
+    result = tolaria.train(model, *loaders(), EPOCHS, task=Planned())
     assert result.phase == "completed"
     assert bool(back.ordered) == goes_back
     return bits(model), plan.scale.item(), events_of(run_dir)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from journal import Reader
-from tests.library.test_library import CONFIG, EPOCHS, STEPS_PER_EPOCH, bits, network, train
+from tests.library.small import CONFIG, EPOCHS, STEPS_PER_EPOCH, bits, network, train
 from tests.recorded import Stop, dies_at, events_of, of
 from tolariad import Tolaria
 from tolariad.core.checkpoints.words import RerunFinished

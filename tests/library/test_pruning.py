@@ -30,7 +30,7 @@ from tests.library.pruning import (
     train,
     wait_for_checkpoint,
 )
-from tests.library.test_library import bits, data
+from tests.library.small import bits, data
 from tests.recorded import Stop, dies_at, events_of, of, pieces, sound
 from tests.waiting import wait_for
 from tolariad.core.health.quarantine_words import QuarantineAdded

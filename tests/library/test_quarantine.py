@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from torch.utils.data import DataLoader
 
 from tests.library.inside import ordered
-from tests.library.test_library import CONFIG, EPOCHS, STEPS_PER_EPOCH, data, network
+from tests.library.small import CONFIG, EPOCHS, STEPS_PER_EPOCH, Hooks, loaders, network
 from tests.recorded import events_of, of
 from tolariad import Tolaria
 from tolariad.core.health import quarantine_words as qn
@@ -18,14 +17,13 @@ def train(run_dir, orders=(), die_at=None):
     tolaria = Tolaria(CONFIG, run_dir=run_dir)
     first = not run_dir.exists()
 
-    class Hooks:
-        def on_step_end(self, model, step):
-            for order in orders if first and step == 1 else ():
-                assert ordered(tolaria, order)
-            if first and step == die_at:
-                raise InterruptedError
+    def hook(step):
+        for order in orders if first and step == 1 else ():
+            assert ordered(tolaria, order)
+        if first and step == die_at:
+            raise InterruptedError
 
-    tolaria.train(network(), DataLoader(data(), batch_size=12, shuffle=True), None, EPOCHS, task=Hooks())
+    tolaria.train(network(), *loaders(validated=False), EPOCHS, task=Hooks(hook))
     return events_of(run_dir)
 
 

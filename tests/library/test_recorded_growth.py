@@ -29,7 +29,7 @@ from tests.library.growing import (
     train,
 )
 from tests.library.inside import state_of
-from tests.library.test_library import bits, data
+from tests.library.small import bits, data
 from tests.recorded import Stop, dies_at, events_of, of, sound
 from tests.waiting import within
 from tolariad.core.architecture import words as ar

@@ -9,8 +9,8 @@ import time
 import pytest
 from torch.utils.data import DataLoader
 
+from tests.library.small import CONFIG, data, network
 from tests.library.test_detection import EPOCHS, poisoned, train
-from tests.library.test_library import CONFIG, data, network
 from tests.recorded import events_of, of
 from tolariad import Tolaria
 from tolariad.core.rates.words import LrViolationDetected

@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader
 from tests.library.inside import ordered, state_of
 from tests.library.live_run import tolaria
 from tests.library.seeds import PLAN, QUICK, Gardener, given_in, made, network, train
-from tests.library.test_library import bits, data
+from tests.library.small import bits, data
 from tests.recorded import Stop, dies_at, events_of, of, pieces, sound
 from tests.waiting import within
 from tolariad.core.rollback import words as rb

@@ -12,7 +12,7 @@ import torch
 
 from tests.library.inside import ordered, state_of
 from tests.library.seeds import IN_STEP, PLAN, QUICK, Gardener, hashed_at_once, network, train
-from tests.library.test_library import bits
+from tests.library.small import bits
 from tests.recorded import events_of, of
 from tolariad.core.rollback import words as rb
 from tolariad.core.seeds import words as sd

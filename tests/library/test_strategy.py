@@ -8,10 +8,9 @@ from typing import ClassVar
 import pytest
 
 import tolariad.strategy
+from tests.library.small import EPOCHS, STEPS_PER_EPOCH, bits, made, network, train
 from tests.library.test_fast_tier import SNAPSHOTS, Back
-from tests.library.test_library import CONFIG, EPOCHS, STEPS_PER_EPOCH, bits, network, train
 from tests.recorded import Stop, dies_at, events_of, of, sound
-from tolariad import Tolaria
 from tolariad.core.checkpoints.words import CheckpointCommitted
 from tolariad.core.control.words import CommandRefused
 from tolariad.core.health.budget_words import BudgetsMeasured
@@ -75,7 +74,7 @@ def scripted(monkeypatch):
 
 def trained(run_dir, hook=None, **more):
     """Train with the strategy; return the model's bits and the events."""
-    tolaria = Tolaria({"tolaria": {**CONFIG["tolaria"], **ASKED, **SLOW, **LIMITS, **more}}, run_dir=run_dir)
+    tolaria = made(run_dir, **ASKED, **SLOW, **LIMITS, **more)
     model = network()
     train(run_dir, hook(tolaria) if hook is not None else None, model=model, tolaria=tolaria)
     return bits(model), events_of(run_dir)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.library.loops.programs import Loop
-from tests.library.test_library import EPOCHS
+from tests.library.small import EPOCHS
 
 
 @pytest.fixture(scope="module")

@@ -10,7 +10,7 @@ import torch
 from torch.nn.functional import cross_entropy, softplus
 from torch.utils.data import DataLoader
 
-from tests.library.test_library import CONFIG, EPOCHS, bits, data, network
+from tests.library.small import CONFIG, EPOCHS, bits, data, network
 from tests.trainer.tasks.updating import NOISE, WIDTH, networks
 from tolariad import Tolaria, failpoints
 

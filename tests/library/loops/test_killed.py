@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.library.loops.programs import Loop, adversaries, die, killed
-from tests.library.test_library import EPOCHS, STEPS_PER_EPOCH, bits
+from tests.library.small import EPOCHS, STEPS_PER_EPOCH, bits
 from tests.recorded import events_of, of, sound
 from tolariad.core.steps.words import StepCompleted, ValidationFinished
 

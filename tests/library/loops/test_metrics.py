@@ -8,7 +8,7 @@ import torch
 from torch.nn.functional import cross_entropy
 
 from tests.library.loops.programs import Loop, configured, loader
-from tests.library.test_library import EPOCHS, STEPS_PER_EPOCH, network
+from tests.library.small import EPOCHS, STEPS_PER_EPOCH, network
 from tests.recorded import events_of, of
 from tolariad import Tolaria
 from tolariad.core.steps.words import EpochFinished

@@ -7,7 +7,7 @@ import torch
 from torch.nn.functional import cross_entropy
 
 from tests.library.loops.programs import Counter, Loop, loader
-from tests.library.test_library import CONFIG, EPOCHS, bits, network
+from tests.library.small import CONFIG, EPOCHS, bits, network
 from tolariad import Tolaria
 from tolariad.library import LoopMisused
 from tolariad.trainer.errors import SetupRefused

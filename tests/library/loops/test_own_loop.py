@@ -15,7 +15,7 @@ from torch.nn.functional import cross_entropy
 from torch.utils.data import DataLoader
 
 from tests.library.loops.programs import Loop, adversaries, configured, loader
-from tests.library.test_library import CONFIG, EPOCHS, STEPS_PER_EPOCH, bits, data, network, train
+from tests.library.small import CONFIG, EPOCHS, STEPS_PER_EPOCH, bits, data, network, train
 from tests.recorded import events_of, of, sound
 from tolariad import Tolaria
 from tolariad.core.checkpoints.words import CheckpointCommitted

@@ -12,7 +12,7 @@ from torch.nn.functional import cross_entropy
 from torch.utils.data import TensorDataset
 
 from tests.library.loops.programs import Loop, adversaries, configured, loader
-from tests.library.test_library import EPOCHS, STEPS_PER_EPOCH, bits, data, network
+from tests.library.small import EPOCHS, STEPS_PER_EPOCH, bits, data, network
 from tests.recorded import events_of, of
 from tolariad import Tolaria
 from tolariad.core.rollback.words import RolledBack
