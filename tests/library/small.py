@@ -45,9 +45,9 @@ def loaders(dataset: Dataset | None = None, batch: int = 12, *, validated: bool 
     return train, DataLoader(data(48), 24) if validated else None
 
 
-def made(run_dir: Path, **options: Any) -> Tolaria:
+def made(run_dir: Path, accept_config: bool = False, **options: Any) -> Tolaria:
     """Return a run of CONFIG with these keys."""
-    return Tolaria({"tolaria": {**CONFIG["tolaria"], **options}}, run_dir=run_dir)
+    return Tolaria({"tolaria": {**CONFIG["tolaria"], **options}}, run_dir=run_dir, accept_config=accept_config)
 
 
 class Hooks:

@@ -38,7 +38,7 @@ class Plan:
 
 def trained(run_dir, plan, limits=LIMITS, *, goes_back=True):
     """Train with this participant and one rollback; return the model's bits, the plan's, and the events."""
-    tolaria = made(run_dir, **SNAPSHOTS, **limits)
+    tolaria = made(run_dir, **{**SNAPSHOTS, **limits})
     back, model = Back(tolaria, checkpoint="c000002"), network()
 
     class Planned:

@@ -74,7 +74,7 @@ def scripted(monkeypatch):
 
 def trained(run_dir, hook=None, **more):
     """Train with the strategy; return the model's bits and the events."""
-    tolaria = made(run_dir, **ASKED, **SLOW, **LIMITS, **more)
+    tolaria = made(run_dir, **{**ASKED, **SLOW, **LIMITS, **more})
     model = network()
     train(run_dir, hook(tolaria) if hook is not None else None, model=model, tolaria=tolaria)
     return bits(model), events_of(run_dir)
