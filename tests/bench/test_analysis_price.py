@@ -27,7 +27,7 @@ from tests.bench.machine import machine
 from tests.bench.timed_task import times_of
 from tests.daemon.harness import DaemonProcess
 from tests.recorded import events_of
-from tests.supervisor.strategists import becomes
+from tests.waiting import becomes_true
 from tolariad.core.checkpoints.words import CheckpointCommitted
 from tolariad.core.pruning.analysis import AnalysisRequest
 from tolariad.core.pruning.phase import PruningPhase
@@ -76,7 +76,7 @@ class Beside:
             output=f"importance/p{cycle:06d}.safetensors",
         )
         self.analyst.obey(AnalyzeCheckpoint(request=request, limit_s=LIMIT_S))
-        await becomes(lambda: len(self.replies) > answered, 300.0)
+        assert await becomes_true(lambda: len(self.replies) > answered, 300.0)
         self.times.append((began, time.monotonic_ns()))
         self.cpu_s.append(children_s() - cpu_s)
 

@@ -12,8 +12,8 @@ import pytest
 import torch
 from torch.utils.data import DataLoader
 
-from tests.examples.test_gan import events_of, last_files, of
 from tests.house.tree import ROOT
+from tests.recorded import events_of, of, pieces
 from tolariad import Tolaria
 from tolariad.config import load
 from tolariad.core.checkpoints.words import RerunFinished
@@ -70,7 +70,7 @@ def test_the_model_learns_and_two_interruptions_change_no_bit_of_it(tmp_path):
     interrupted = trained(tmp_path / "interrupted", stops=(11, 21))
     events = events_of(interrupted)
     assert [one.first_difference for one in of(events, RerunFinished)] == [None, None]
-    assert last_files(interrupted) == last_files(calm)
+    assert pieces(interrupted) == pieces(calm)
     losses = [one.loss for one in of(events_of(calm), StepCompleted)]
     assert sum(losses[-10:]) < 0.85 * sum(losses[:10])
     (validated,) = of(events_of(calm), ValidationFinished)
@@ -94,4 +94,4 @@ def test_a_run_of_the_daemon_that_is_killed_twice_ends_with_the_same_bits(tmp_pa
         )
         assert done.returncode == 0, done.stderr.decode()
     assert [one.signal for one in of(events_of(tmp_path / "killed"), TrainerDied)] == ["SIGKILL"] * 2
-    assert last_files(tmp_path / "killed") == last_files(tmp_path / "calm")
+    assert pieces(tmp_path / "killed") == pieces(tmp_path / "calm")

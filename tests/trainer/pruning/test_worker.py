@@ -12,11 +12,10 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from tests.supervisor.strategists import becomes
 from tests.trainer.conftest import ROOT
 from tests.trainer.pruning.test_analysing import FREE, Trained
 from tests.trainer.tasks.analysed import FILE
-from tests.waiting import within
+from tests.waiting import becomes_true, within
 from tolariad.core.pruning.words import AnalyzeCheckpoint
 from tolariad.core.settings.rules import read_resolved
 from tolariad.supervisor.analyst import Analyst, AnalystSetup
@@ -43,9 +42,9 @@ async def replied(trained, **environment):
     )
     analyst = Analyst(setup, replies.append)
     analyst.obey(AnalyzeCheckpoint(request=request, limit_s=300.0))
-    await becomes(lambda: replies, 120.0)
+    assert await becomes_true(lambda: replies, 120.0)
     await analyst.close()
-    await becomes(lambda: not analyses_of(os.getpid()))
+    assert await becomes_true(lambda: not analyses_of(os.getpid()))
     (reply,) = replies
     return reply
 
@@ -105,7 +104,7 @@ async def test_the_process_runs_only_if_nothing_else_wants_its_core(waiting):
     """SCHED_IDLE and the least nice, before torch is imported; on the cores that it was given; the first victim."""
     core = max(os.sched_getaffinity(0))
     child, _ = waiting("--cores", str(core))
-    await becomes(lambda: os.getpriority(os.PRIO_PROCESS, child.pid) == 19, 60.0)
+    assert await becomes_true(lambda: os.getpriority(os.PRIO_PROCESS, child.pid) == 19, 60.0)
 
     assert os.sched_getscheduler(child.pid) == os.SCHED_IDLE
     assert os.sched_getaffinity(child.pid) == {core}
@@ -116,7 +115,7 @@ async def test_the_process_runs_only_if_nothing_else_wants_its_core(waiting):
 async def test_its_session_has_the_least_share_of_a_core(waiting):
     """Sessions come before processes: without it, an idle process of a session of its own gets half of a core."""
     child, _ = waiting()
-    await becomes(lambda: session_is_the_nicest(child.pid), 60.0)
+    assert await becomes_true(lambda: session_is_the_nicest(child.pid), 60.0)
 
     assert not session_is_the_nicest(os.getpid())
 
@@ -124,7 +123,7 @@ async def test_its_session_has_the_least_share_of_a_core(waiting):
 async def test_the_process_of_a_run_on_all_cores_may_be_an_ordinary_one(waiting):
     """`prune.analysis_priority: normal`; it is the first victim nevertheless."""
     child, _ = waiting("--priority", "normal")
-    await becomes(lambda: badness_of(child.pid) == 1000, 60.0)
+    assert await becomes_true(lambda: badness_of(child.pid) == 1000, 60.0)
 
     assert os.sched_getscheduler(child.pid) == os.sched_getscheduler(0)
 
