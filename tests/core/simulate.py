@@ -28,6 +28,7 @@ from tolariad.core.inputs import (
 )
 from tolariad.core.rollback import words as rb
 from tolariad.core.run import words as rv
+from tolariad.core.run.slice import Phase
 from tolariad.core.state import RunState
 from tolariad.core.steps import script_words as sc
 from tolariad.core.steps.ask import script_from_journal
@@ -203,3 +204,21 @@ def tick_until(world: World, is_so: Callable[[], object], what: str) -> World:
 def until(world: World, step: int) -> World:
     """Train until `step` is durable."""
     return tick_until(world, lambda: world.state.progress.step >= step, f"step {step}")
+
+
+def until_found(world: World, kind: type) -> World:
+    """Let one thing after the other happen until one more event of this type is recorded."""
+    before = len(find(world, kind))
+    return tick_until(world, lambda: len(find(world, kind)) > before, kind.__name__)
+
+
+def take_checkpoint(world: World) -> None:
+    """Order a checkpoint, and wait until it is committed."""
+    world.command(cv.Checkpoint())
+    until_found(world, ck.CheckpointCommitted)
+
+
+def completes(world: World) -> None:
+    """Train to the end."""
+    world.run()
+    assert world.state.run.phase is Phase.COMPLETED

@@ -9,7 +9,7 @@ from collections.abc import Callable
 import pytest
 
 from tests.core.facts import EPOCHS
-from tests.core.simulate import World, daemon_started, environment, find, kinds, run_started, until
+from tests.core.simulate import World, completes, daemon_started, environment, find, kinds, run_started, until
 from tests.core.simulated_trainer import ACCURACY, SKIPPED, STEPS_PER_EPOCH
 from tolariad.core.checkpoints import words as ck
 from tolariad.core.control import words as cv
@@ -178,8 +178,7 @@ def test_five_deaths_in_a_row_fail_the_run_and_a_step_in_between_forgives_them()
     world.restart_daemon()
     assert world.exit == 70
     world.restart_daemon(StartMode.RETRY)
-    world.run()
-    assert world.state.run.phase is Phase.COMPLETED
+    completes(world)
 
 
 @pytest.mark.parametrize(

@@ -10,8 +10,7 @@ import pytest
 
 from tests.core.boundary.test_orders import acted
 from tests.core.boundary.toys import TurningWorld, TurnOrdered, turns
-from tests.core.rates.test_rates_restored import until_found
-from tests.core.simulate import find, tick_until, until
+from tests.core.simulate import find, tick_until, until, until_found
 from tolariad.core import reactions, state
 from tolariad.core.boundary import rules as boundary_rules
 from tolariad.core.boundary import slice as boundary

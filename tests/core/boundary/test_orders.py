@@ -7,8 +7,8 @@ from typing import get_args
 import pytest
 
 from tests.core.boundary.toys import TurnAborted, Turned, TurningWorld, turns
-from tests.core.rates.test_rates_restored import gone_back, until_found
-from tests.core.simulate import find, until
+from tests.core.rates.test_rates_restored import gone_back
+from tests.core.simulate import find, take_checkpoint, until, until_found
 from tolariad.core.base import Refusal
 from tolariad.core.boundary import slice as boundary
 from tolariad.core.boundary import words as bw
@@ -106,13 +106,11 @@ def test_a_re_run_repeats_the_orders_that_its_checkpoint_does_not_hold(checkpoin
     order += [lambda: world.turn("left", 2), lambda: world.lr_set("body", 0.05)]
     for number, give in enumerate(order, 1):
         if (number, checkpoint) in ((1, "before"), (3, "between")):
-            world.command(cv.Checkpoint())
-            until_found(world, ck.CheckpointCommitted)
+            take_checkpoint(world)
         give()
         until_acted(world, number)
     if checkpoint == "after":
-        world.command(cv.Checkpoint())
-        until_found(world, ck.CheckpointCommitted)
+        take_checkpoint(world)
     held = {"before": 0, "between": 2, "after": 4}[checkpoint]
     assert world.state.checkpoints.newest.orders == held
     until(world, 7)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from tests.core.simulate import World, find, tick_until
+from tests.core.simulate import World, completes, find, tick_until
 from tolariad.core.checkpoints import ask as retention
 from tolariad.core.checkpoints import words as ck
 from tolariad.core.inputs import Reconfigured
@@ -90,5 +90,4 @@ def test_it_is_over_with_a_larger_quota_or_fewer_pins_and_may_come_again():
     assert (first, raised[1:], lowered[2:]) == (["StorageExhausted"], ["StorageRelieved"], ["StorageExhausted"])
     assert fewer[3:] == ["StorageRelieved"]
     assert len(find(world, ck.CheckpointDeletionBegun)) == 1
-    world.run()
-    assert world.state.run.phase is Phase.COMPLETED
+    completes(world)

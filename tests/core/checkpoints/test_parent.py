@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from tests.core.simulate import World, daemon_started, find, run_started
+from tests.core.simulate import World, completes, daemon_started, find, run_started
 from tolariad.core.checkpoints import words as ck
 from tolariad.core.inputs import Opened, ReportReceived, StartMode
 from tolariad.core.run import words as rv
-from tolariad.core.run.slice import Phase
 from tolariad.core.state import RunState
 
 PARENT = rv.Parent(run_id="aa", checkpoint="c000003", manifest="bb", folder="/runs/other")
@@ -42,8 +41,7 @@ def test_the_parent_is_ordered_until_the_first_checkpoint_is_committed():
     world.restart_daemon()
     order = ordered(world)
     assert (order.parent, order.checkpoint.step) == (None, 0)
-    world.run()
-    assert world.state.run.phase is Phase.COMPLETED
+    completes(world)
 
 
 def test_a_parent_that_cannot_be_used_ends_the_run_with_the_sentence():

@@ -5,7 +5,7 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from tests.core.rollback.test_rollback import TOTAL, living_steps
-from tests.core.simulate import World, find, tick_until, until
+from tests.core.simulate import World, completes, find, tick_until, until
 from tests.core.simulated_trainer import OF_ANOTHER_SHAPE
 from tolariad.core.base import Refusal
 from tolariad.core.checkpoints import words as ck
@@ -54,8 +54,7 @@ def test_a_rollback_over_a_change_of_the_model_is_refused_with_its_reason_and_th
     tick_until(world, lambda: len(find(world, ck.TrainingStarted)) > 1, "a next start")
     assert find(world, ck.TrainingStarted)[-1].checkpoint == unfit.id
     assert entry.id in {one.id for one in usable(world.state)}
-    world.run()
-    assert world.state.run.phase is Phase.COMPLETED
+    completes(world)
     assert living_steps(world) == list(range(1, TOTAL + 1))
 
 
@@ -127,6 +126,5 @@ def test_a_task_whose_model_fits_no_checkpoint_loses_none():
     assert find(world, rv.RunFailed)[0].kind is rv.FailureKind.CONFIGURATION
     world.unfit, world.environment = set(), former
     world.restart_daemon(StartMode.RETRY)
-    world.run()
-    assert world.state.run.phase is Phase.COMPLETED
+    completes(world)
     assert living_steps(world) == list(range(1, TOTAL + 1))

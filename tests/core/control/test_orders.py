@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.core.facts import EPOCHS
-from tests.core.simulate import World, find, kinds, tick_until, until
+from tests.core.simulate import World, completes, find, kinds, tick_until, until
 from tests.core.simulated_trainer import STEPS_PER_EPOCH
 from tolariad.core.base import Refusal
 from tolariad.core.checkpoints import words as ck
@@ -42,8 +42,7 @@ def test_pause_is_reached_at_the_next_boundary_and_outlives_the_daemon():
     assert world.trainer is None
 
     world.command(cv.Resume())
-    world.run()
-    assert world.state.run.phase is Phase.COMPLETED
+    completes(world)
 
 
 def test_a_pause_that_was_not_reached_is_reached_at_the_next_start():
@@ -70,8 +69,7 @@ def test_a_pause_while_the_trainer_waits_for_its_next_start_is_reached_at_once()
     assert world.state.run.phase is Phase.PAUSED
     assert world.trainer is None
     world.command(cv.Resume())
-    world.run()
-    assert world.state.run.phase is Phase.COMPLETED
+    completes(world)
 
 
 @pytest.mark.parametrize("at", range(TOTAL))
@@ -88,8 +86,7 @@ def test_a_stop_takes_a_checkpoint_at_the_boundary_and_exits_with_0(at):
     if newest is not None:
         assert (stopped.checkpoint, newest.step) == (newest.id, world.state.progress.step)
     world.restart_daemon()
-    world.run()
-    assert world.state.run.phase is Phase.COMPLETED
+    completes(world)
     assert find(world, ck.RerunBegun) == []
 
 
@@ -166,8 +163,7 @@ def test_a_paused_run_that_a_signal_stops_is_still_paused_at_the_next_start():
     world.command(cv.Stop())
     world.run()
     world.restart_daemon()
-    world.run()
-    assert world.state.run.phase is Phase.COMPLETED
+    completes(world)
 
 
 @pytest.mark.parametrize("origin", ["command", "signal"])

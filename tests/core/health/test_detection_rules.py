@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from tests.core.simulate import World, find, kinds, until
+from tests.core.simulate import World, completes, find, kinds, until
 from tolariad.core.base import Cause
 from tolariad.core.checkpoints import words as ck
 from tolariad.core.control import words as cv
@@ -68,8 +68,7 @@ def test_what_is_grave_leads_back_and_every_event_names_its_cause(finding, level
     assert (raised.level, begun.tier) == (level, tier)
     assert (raised.cause, begun.cause, begun.root) == (seq, world.events.index(raised) + 1, seq)
     assert "loss 90 at step 7 (usual 2, limit 4)" in begun.why
-    world.run()
-    assert world.state.run.phase is Phase.COMPLETED
+    completes(world)
     assert find(world, rb.RolledBack)[0].root == seq
 
 

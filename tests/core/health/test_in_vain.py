@@ -8,7 +8,7 @@ from __future__ import annotations
 import pytest
 
 from tests.core.health.test_detection_rules import tell, until_back
-from tests.core.simulate import World, find, tick_until, until
+from tests.core.simulate import World, completes, find, tick_until, until
 from tolariad.core.control import words as cv
 from tolariad.core.detection.rules import Finding, Signal, Verdict
 from tolariad.core.health import words as hv
@@ -52,8 +52,7 @@ def test_what_is_found_again_after_two_rollbacks_goes_on_in_conservative_mode(fi
         f"{finding.value}: loss 4.5 at step 7 (usual 2, limit 4); 2 rollbacks did not help; the run goes on"
     )
     assert entered.cause == world.events.index(found[-1]) + 1
-    world.run()
-    assert world.state.run.phase is Phase.COMPLETED
+    completes(world)
 
 
 def test_detect_halt_freezes_the_run_where_two_rollbacks_did_not_help():
@@ -149,8 +148,7 @@ def test_an_operator_who_lets_a_halted_run_go_on_has_said_that_it_may():
 
     assert len(find(world, rv.RunFrozen)) == 1
     assert find(world, hv.InstabilityDetected)[-1].level is None
-    world.run()
-    assert world.state.run.phase is Phase.COMPLETED
+    completes(world)
 
 
 @pytest.mark.parametrize(("finding", "phase"), [(Finding.SUSTAINED, Phase.RUNNING), (Finding.EXPLOSION, Phase.FROZEN)])

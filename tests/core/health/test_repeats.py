@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.core.health.test_quarantine import Deadly, deadly
-from tests.core.simulate import World, find, tick_until, until
+from tests.core.simulate import World, completes, find, tick_until, until
 from tolariad.core.health import quarantine_words as qn
 from tolariad.core.health.slice import CURED_MAX
 from tolariad.core.inputs import ReportReceived
@@ -101,8 +101,7 @@ def test_the_batch_is_skipped_instead_if_that_is_wanted():
     assert added.batches == qn.Batches(2, at + 1, at + 1)
     assert added.why == f"it raised the same exception twice: {WORDS}"
     assert (world.state.trainer.exception, world.state.trainer.deaths) == (None, 0)
-    world.run()
-    assert world.state.run.phase is Phase.COMPLETED
+    completes(world)
 
 
 def test_an_exception_at_every_batch_still_ends_the_run():

@@ -7,7 +7,7 @@ from __future__ import annotations
 import pytest
 
 from tests.core.rated import RatedWorld
-from tests.core.simulate import find, kinds, until
+from tests.core.simulate import find, take_checkpoint, until, until_found
 from tests.core.test_lifecycle import troubled
 from tolariad.core.checkpoints import words as ck
 from tolariad.core.control import words as cv
@@ -27,15 +27,6 @@ def gone_back(world, **how):
     return world
 
 
-def until_found(world, kind):
-    before = len(find(world, kind))
-    for _ in range(200):
-        if len(find(world, kind)) > before:
-            return
-        world.tick()
-    raise AssertionError(kinds(world)[-10:])
-
-
 def test_a_checkpoint_before_an_epoch_s_recorded_end_misses_no_order_after_it():
     """Taken between a start there and that end: it does not hold the order, and says so; the next start repeats it."""
     world = until(RatedWorld(0, checkpoint_every_epochs=2), 4)
@@ -45,8 +36,7 @@ def test_a_checkpoint_before_an_epoch_s_recorded_end_misses_no_order_after_it():
     assert world.state.progress.step == 4
     world.crash_trainer()
     until_found(world, ck.RerunFinished)
-    world.command(cv.Checkpoint())
-    until_found(world, ck.CheckpointCommitted)
+    take_checkpoint(world)
     taken = world.state.checkpoints.newest
     world.crash_trainer()
     world.run()
@@ -63,8 +53,7 @@ def test_a_checkpoint_before_an_epoch_s_recorded_end_misses_no_order_after_it():
 def test_an_order_that_waits_acts_once_although_the_checkpoint_to_start_from_is_refused():
     """The trainer has it already when it is told to start from an older one."""
     world = until(RatedWorld(0), 6)
-    world.command(cv.Checkpoint())
-    until_found(world, ck.CheckpointCommitted)
+    take_checkpoint(world)
     world.crash_trainer()
     world.broken.add(world.state.checkpoints.newest.id)
     world.lr_set("head", 0.01)
@@ -79,8 +68,7 @@ def test_an_order_that_waits_acts_once_although_the_checkpoint_to_start_from_is_
 def test_a_rollback_whose_target_is_refused_at_the_start_ends_with_the_target_s_rates(epoch_ended):
     """The run starts from an older checkpoint and repeats the steps up to the target, with no orders after it."""
     world = until(RatedWorld(0), 2)
-    world.command(cv.Checkpoint())
-    until_found(world, ck.CheckpointCommitted)
+    take_checkpoint(world)
     older = world.state.checkpoints.newest
     world.lr_set("head", 0.01)
     until_found(world, lv.RateChanged)
@@ -89,8 +77,7 @@ def test_a_rollback_whose_target_is_refused_at_the_start_ends_with_the_target_s_
         world.lr_set("body", 0.05)
         while len(find(world, lv.RateChanged)) < 2:
             world.tick()
-    world.command(cv.Checkpoint())
-    until_found(world, ck.CheckpointCommitted)
+    take_checkpoint(world)
     target = world.state.checkpoints.newest
     world.lr_set("head", 0.04)
     until(world, 7)
@@ -142,8 +129,7 @@ def test_an_order_at_a_checkpoint_s_own_boundary_outlives_a_start_although_the_r
     it.
     """
     world = until(gone_back(until(RatedWorld(0), 6), epoch=1), 6)
-    world.command(cv.Checkpoint())
-    until_found(world, ck.CheckpointCommitted)
+    take_checkpoint(world)
     step = world.state.progress.step
     assert world.state.checkpoints.newest.step == step
     world.command(cv.Pause())
@@ -163,13 +149,11 @@ def test_a_checkpoint_of_the_target_s_step_that_holds_a_later_order_is_abandoned
     world = until(RatedWorld(0), 6)
     world.command(cv.Pause())
     until_found(world, rv.RunPaused)
-    world.command(cv.Checkpoint())
-    until_found(world, ck.CheckpointCommitted)
+    take_checkpoint(world)
     first = world.state.checkpoints.newest
     world.lr_set("head", 0.01)
     until_found(world, lv.RateChanged)
-    world.command(cv.Checkpoint())
-    until_found(world, ck.CheckpointCommitted)
+    take_checkpoint(world)
     second = world.state.checkpoints.newest
     world.command(rb.Rollback(to=first.id))
     until_found(world, rb.RolledBack)

@@ -6,10 +6,9 @@ import pytest
 from msgspec.structs import replace
 
 from tests.core.facts import daemon_started, environment
-from tests.core.simulate import World, find, until
+from tests.core.simulate import World, completes, find, until
 from tolariad.core.inputs import Opened, StartMode
 from tolariad.core.run import words as rv
-from tolariad.core.run.slice import Phase
 from tolariad.core.sentences import sentence
 from tolariad.core.trainer.words import DataPrint, ExecutionContextRecorded
 
@@ -84,8 +83,7 @@ def test_the_former_data_and_retry_go_on():
     world = restarted(trained(), OTHER)
     world.run()
     restarted(world, DATA, mode=StartMode.RETRY)
-    world.run()
-    assert world.state.run.phase is Phase.COMPLETED
+    completes(world)
 
 
 def test_an_old_journal_learns_the_fingerprint():
@@ -105,12 +103,10 @@ def test_before_the_first_step_no_data_are_wrong():
     while not find(world, ExecutionContextRecorded):
         world.tick()
     restarted(world, OTHER)
-    world.run()
-    assert world.state.run.phase is Phase.COMPLETED
+    completes(world)
 
 
 def test_data_without_hashes_are_compared_by_their_length():
     """Data that can only be iterated over."""
     world = restarted(trained(), DataPrint(length=512))
-    world.run()
-    assert world.state.run.phase is Phase.COMPLETED
+    completes(world)

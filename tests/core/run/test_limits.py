@@ -7,7 +7,7 @@ import math
 import pytest
 
 from tests.core.facts import EPOCHS
-from tests.core.simulate import World, find, until
+from tests.core.simulate import World, completes, find, until
 from tests.core.simulated_trainer import STEPS_PER_EPOCH
 from tests.core.test_lifecycle import BEST_EPOCH, KEEP_BEST, assert_every_begun_has_one_end, kept
 from tolariad.core.checkpoints import words as ck
@@ -120,8 +120,7 @@ def test_hours_are_those_of_training_alone():
         world.tick()
     world.mono += HOUR_NS
     world.command(cv.Resume())
-    world.run()
-    assert world.state.run.phase is Phase.COMPLETED
+    completes(world)
     assert hours * HOUR_NS <= world.state.limits.trained_ns < 3 * hours * HOUR_NS
     assert abs(find(world, sv.LimitReached)[0].step - reached.step) <= 3
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from tests.core.rates.test_rates_restored import until_found
 from tests.core.seeds.seeded import SeededWorld, moved_to
-from tests.core.simulate import World, find, tick_until, until
+from tests.core.simulate import World, completes, find, tick_until, until, until_found
 from tolariad.core.architecture.slice import CHANGES_MAX, Change
 from tolariad.core.base import Refusal
 from tolariad.core.control import words as cv
@@ -15,7 +14,6 @@ from tolariad.core.decision import Accepted
 from tolariad.core.health import quarantine_words as qn
 from tolariad.core.health import words as hv
 from tolariad.core.inputs import Scheduled
-from tolariad.core.run.slice import Phase
 from tolariad.core.seeds import words as sd
 from tolariad.core.seeds.ask import PARAMETERS_MAX
 from tolariad.core.seeds.stages import GROWTH, Stage
@@ -206,8 +204,7 @@ def test_a_full_ledger_refuses_a_germination_and_never_a_cull():
 def test_a_run_that_has_ended_or_stops_takes_no_order():
     """As for every other boundary order."""
     world = world_at(epochs=1)
-    world.run()
-    assert world.state.run.phase is Phase.COMPLETED
+    completes(world)
     refused(world.germinate(), "WrongPhase", "the run is completed")
     stopping = world_at()
     stopping.command(cv.Stop())

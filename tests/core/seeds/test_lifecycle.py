@@ -8,9 +8,9 @@ import pytest
 from msgspec.structs import replace
 
 from tests.core.facts import environment
-from tests.core.rates.test_rates_restored import gone_back, until_found
+from tests.core.rates.test_rates_restored import gone_back
 from tests.core.seeds.seeded import SLOTS, SeededWorld, assert_agrees, in_step, moved_to
-from tests.core.simulate import find, tick_until, until
+from tests.core.simulate import find, take_checkpoint, tick_until, until, until_found
 from tolariad.core.boundary import words as bw
 from tolariad.core.checkpoints import words as ck
 from tolariad.core.control import words as cv
@@ -151,8 +151,7 @@ def test_a_re_run_repeats_the_moves_that_its_checkpoint_does_not_hold(checkpoint
     world = world_at(checkpoint_every_epochs=100)
     if checkpoint == "after":
         moved_to(world, Stage.TRAINING)
-    world.command(cv.Checkpoint())
-    until_found(world, ck.CheckpointCommitted)
+    take_checkpoint(world)
     if checkpoint == "before":
         moved_to(world, Stage.TRAINING)
     until(world, world.state.progress.step + 2)
@@ -174,12 +173,10 @@ def test_a_re_run_repeats_the_moves_that_its_checkpoint_does_not_hold(checkpoint
 def test_a_rollback_restores_the_seeds_and_the_ledger_of_its_target():
     """To either side of a germination; the number of a germination is not used again."""
     world = world_at(3, checkpoint_every_epochs=100)
-    world.command(cv.Checkpoint())
-    until_found(world, ck.CheckpointCommitted)
+    take_checkpoint(world)
     before = world.state.checkpoints.newest.id
     moved_to(world, Stage.GERMINATED)
-    world.command(cv.Checkpoint())
-    until_found(world, ck.CheckpointCommitted)
+    take_checkpoint(world)
     after = world.state.checkpoints.newest.id
     moved_to(world, Stage.GERMINATED, "neck")
     until(world, world.state.progress.step + 1)
@@ -206,8 +203,7 @@ def test_of_two_copies_at_one_place_only_the_later_holds_a_move_between_them():
         if order is not None:
             order()
             tick_until(world, lambda: world.stage() is Stage.GERMINATED, "germinated")
-        world.command(cv.Checkpoint())
-        until_found(world, ck.CheckpointCommitted)
+        take_checkpoint(world)
         ids.append(world.state.checkpoints.newest.id)
     first, second = (next(one for one in find(world, rb.StateCopied) if one.id == id_) for id_ in ids)
     assert (first.step, first.epoch, first.batch) == (second.step, second.epoch, second.batch)
@@ -221,8 +217,7 @@ def test_of_two_copies_at_one_place_only_the_later_holds_a_move_between_them():
 def test_a_rollback_to_a_seed_in_quarantine_culls_it_again():
     """The target has the seed; the quarantine survives the rollback."""
     world = moved_to(world_at(), Stage.TRAINING)
-    world.command(cv.Checkpoint())
-    until_found(world, ck.CheckpointCommitted)
+    take_checkpoint(world)
     target = world.state.checkpoints.newest.id
     world.command(qn.QuarantineAdd(seed="trunk"))
     tick_until(world, lambda: world.stage() is Stage.EMBARGOED, "culled")

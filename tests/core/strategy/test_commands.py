@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.core.boundary.test_orders import acted
-from tests.core.rates.test_rates_restored import until_found
-from tests.core.simulate import find, tick_until, until
+from tests.core.simulate import find, tick_until, until, until_found
 from tests.core.strategy.asked import SLOTS, StrategyWorld, command, refusals
 from tolariad.core.control import words as cv
 from tolariad.core.health import words as hv

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.core.boundary.test_orders import acted
-from tests.core.rates.test_rates_restored import until_found
-from tests.core.simulate import find, tick_until, until
+from tests.core.simulate import find, take_checkpoint, tick_until, until, until_found
 from tests.core.strategy.asked import SLOTS, StrategyWorld, command
 from tolariad.core.boundary import words as bw
 from tolariad.core.checkpoints import words as ck
@@ -231,8 +230,7 @@ def test_a_rollback_closes_the_question_and_takes_the_state_back():
     world = StrategyWorld(0)
     world.until_asked(1).answer(state=b"one")
     tick_until(world, lambda: world.state.progress.epoch_started == 2, "epoch 2")
-    world.command(cv.Checkpoint())
-    until_found(world, ck.CheckpointCommitted)
+    take_checkpoint(world)
     target = tick_until(
         world,
         lambda: world.state.checkpoints.catalogue[-1].step >= 4 and not world.state.checkpoints.open,

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.core.rates.test_rates_restored import until_found
-from tests.core.simulate import find, tick_until
+from tests.core.simulate import find, tick_until, until_found
 from tests.core.strategy.asked import StrategyWorld
 from tolariad.core.decide import overdue
 from tolariad.core.inputs import Now, VoteGiven
