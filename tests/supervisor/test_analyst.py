@@ -10,11 +10,11 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
+from tests.core.pruning.test_analysis import REQUEST
 from tests.supervisor.analysts import ACTS
 from tests.waiting import becomes_true
-from tolariad.core.pruning.analysis import AnalysisRequest
-from tolariad.core.pruning.phase import PruningPhase
 from tolariad.core.pruning.verdict import PruningDecision
 from tolariad.core.pruning.words import AnalyzeCheckpoint, CancelAnalysis
 from tolariad.core.settings.pruning import Prune
@@ -70,19 +70,7 @@ class Run:
             assert await becomes_true(lambda: not self.processes())
 
     def effect(self, cycle=4, limit_s=60.0):
-        request = AnalysisRequest(
-            cycle=cycle,
-            checkpoint="c000003",
-            manifest="ab" * 32,
-            epoch=2,
-            phase=PruningPhase.ACTIVE_PRUNING,
-            share=0.05,
-            cap=0.2,
-            pruned=2,
-            masked={"conv": (8, 9)},
-            avoid={"conv": (50,)},
-            output=f"importance/p{cycle:06d}.safetensors",
-        )
+        request = replace(REQUEST, cycle=cycle, output=f"importance/p{cycle:06d}.safetensors")
         return AnalyzeCheckpoint(request=request, limit_s=limit_s)
 
     def processes(self) -> list[int]:

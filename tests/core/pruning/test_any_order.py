@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
+import functools
 import random
 
 from msgspec.structs import replace
 
 from tests.core.pruning.pruned import PLAN, TOTAL, PrunedWorld, assert_agrees
-from tests.core.seeds.seeded import in_step
+from tests.core.seeds.seeded import carried_through, in_step
 from tests.core.simulate import find
 from tests.core.test_lifecycle import KEEP_BEST
-from tolariad.core.boundary import words as bw
 from tolariad.core.control import words as cv
 from tolariad.core.pruning import mask_words as mk
 from tolariad.core.pruning import words as pr
 from tolariad.core.pruning.ask import phase_of
 from tolariad.core.pruning.phase import PruningPhase
 from tolariad.core.rollback import words as rb
-from tolariad.core.state import RunState, apply, capture, read_capture
+from tolariad.core.state import RunState, apply
 from tolariad.core.trainer import words as tv
 
 
@@ -76,25 +76,13 @@ def test_no_order_of_events_breaks_a_promise_of_pruning(seed):
     """Caps, one cycle at a time, rollbacks that restore, rejected masks that stay away; the trainer agrees."""
     compared = rolled_back = applied = compacted = rejected = failed = 0
     for offset in range(45):
-        draw = random.Random(seed + offset)
         plan = replace(PLAN, compact_every=offset % 3)
         world = PrunedWorld(seed + offset, epochs=5, keep_last=3, prune=plan, **KEEP_BEST)
         world.goes_back, world.lies = offset % 2 == 0, offset % 3 == 0
-        watcher, seen = Watcher(), 0
-        for _ in range(600):
-            if world.exit is not None:
-                break
-            disturb(world, draw)
-            for number, event in enumerate(world.events[seen:], seen + 1):
-                watcher.look(event, f"seed {seed + offset}, event {number}: {event}")
-            seen = len(world.events)
-            if in_step(world):
-                compared += 1
-                assert_agrees(world, f"seed {seed + offset}, event {seen}")
+        watcher, where = Watcher(), f"seed {seed + offset}"
+        act = functools.partial(disturb, draw=random.Random(seed + offset))
+        compared += carried_through(world, 600, act, watcher.look, assert_agrees, where)
         assert watcher.state == world.state
-        assert read_capture(capture(world.state)) == world.state
-        causes = [one.cause for one in find(world, bw.BoundaryOrderActed) + find(world, bw.BoundaryOrderAborted)]
-        assert len(causes) == len(set(causes))
         assert not find(world, cv.ReportRefused)
         applied += watcher.applied
         compacted += len(find(world, mk.ModelCompacted))

@@ -7,11 +7,14 @@ import json
 from msgspec.structs import replace
 
 from tests.core.rated import RatedTrainer, RatedWorld
+from tests.core.simulate import find
+from tolariad.core.boundary import words as bw
 from tolariad.core.seeds import words as sd
 from tolariad.core.seeds.ask import waiting_move
 from tolariad.core.seeds.gates import GATES, GateLimits, SeedMeasure, judge
 from tolariad.core.seeds.ledger import GERMINATE
 from tolariad.core.seeds.stages import PLANTED, Stage, is_legal
+from tolariad.core.state import capture, read_capture
 
 SLOTS = (sd.SlotFound("trunk", 2), sd.SlotFound("neck", 5), sd.SlotFound("head", 7))
 BLUEPRINTS = ("bottleneck", "conv", "low_rank")
@@ -183,6 +186,28 @@ def in_step(world):
         and state.progress.rerun is None
         and state.rollbacks.open is None
     )
+
+
+def carried_through(world, ticks, disturb, look, agrees, where):
+    """Disturb a world, and look at every event. Return how often daemon and trainer were compared.
+
+    At the end a capture holds the state, and no boundary order has ended twice.
+    """
+    seen = compared = 0
+    for _ in range(ticks):
+        if world.exit is not None:
+            break
+        disturb(world)
+        for number, event in enumerate(world.events[seen:], seen + 1):
+            look(event, f"{where}, event {number}: {event}")
+        seen = len(world.events)
+        if in_step(world):
+            compared += 1
+            agrees(world, f"{where}, event {seen}")
+    assert read_capture(capture(world.state)) == world.state
+    causes = [one.cause for one in find(world, bw.BoundaryOrderActed) + find(world, bw.BoundaryOrderAborted)]
+    assert len(causes) == len(set(causes))
+    return compared
 
 
 def assert_agrees(world, where=""):
