@@ -66,15 +66,7 @@ def state(run: str | None, at: JournalPosition | None, full: bool, as_json: bool
     callback=read_position,
     help="Search up to here: a sequence number, step:N, epoch:N or a time. Default: now.",
 )
-@click.option(
-    "-o",
-    "--output",
-    "style",
-    type=click.Choice(["short", "verbose"]),
-    default="short",
-    show_default=True,
-    help="The format of an event: verbose has all fields.",
-)
+@output.in_style("verbose")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def why(run: str | None, topic: str | None, slot: str | None, *, as_json: bool, **how: Any) -> int:
     """Show the causes of an event of RUN, and its consequences.

@@ -70,15 +70,7 @@ UNTIL: Final = click.option("--until", callback=read_position, help="End here: a
 @UNTIL
 @click.option("-n", "--lines", type=click.IntRange(min=0), metavar="N", help="Only the last N events.")
 @click.option("-r", "--reverse", is_flag=True, help="Show the newest event first.")
-@click.option(
-    "-o",
-    "--output",
-    "style",
-    type=click.Choice(["short", "json", "cat", "verbose"]),
-    default="short",
-    show_default=True,
-    help="The format of an event: verbose has all fields, cat only the sentence.",
-)
+@output.in_style("json", "cat", "verbose", more=", cat only the sentence")
 @click.option("--json", "as_json", is_flag=True, help="The same as -o json.")
 @click.option("--lineage", is_flag=True, help="Leave out the steps that a rollback has abandoned.")
 def events(

@@ -125,9 +125,7 @@ def _moment(wall_ns: int) -> str:
 
 @journal.command()
 @click.argument("run", required=False)
-@click.option(
-    "-o", "--output", "file", type=click.Path(path_type=Path, dir_okay=False), help="Write to FILE instead of stdout."
-)
+@output.to_file("Write to FILE instead of stdout.")
 @click.option("--raw", is_flag=True, help="Write the exact bytes of each event, in base64.")
 @SINCE
 @UNTIL

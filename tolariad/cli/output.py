@@ -6,7 +6,8 @@ import os
 import re
 import sys
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
-from typing import Any, Final, TextIO
+from pathlib import Path
+from typing import Any, Final, TextIO, TypeVar
 
 import click
 
@@ -15,6 +16,7 @@ from tolariad.cli.wrapping import columns_of, fitted_to
 from tolariad.core.phrases import counted as counted  # noqa: PLC0414 - for commands
 from tolariad.core.phrases import size as size  # noqa: PLC0414 - for commands
 
+_F = TypeVar("_F", bound=Callable[..., Any] | click.Command)
 _COLOURS: Final = {"bold": "1", "dim": "2", "red": "31", "green": "32", "yellow": "33", "cyan": "36"}
 _OWN: Final = frozenset(f"\x1b[{code}m" for code in ("0", *_COLOURS.values()))
 COLUMNS: Final = 80
@@ -22,6 +24,19 @@ COLUMNS: Final = 80
 _LAST_COLUMN_MIN: Final = 20
 _FURTHER: Final = 4
 OWN_MARKS: Final = re.compile("(\x1b\\[[0-9]{1,2}m)")
+
+
+def to_file(help_: str, *, required: bool = False) -> Callable[[_F], _F]:
+    """Return the option `-o FILE`."""
+    kind = click.Path(path_type=Path, dir_okay=False)
+    return click.option("-o", "--output", "file", required=required, type=kind, help=help_)
+
+
+def in_style(*styles: str, more: str = "") -> Callable[[_F], _F]:
+    """Return the option `-o STYLE` for events. `more`: what else its help says."""
+    about = f"The format of an event: verbose has all fields{more}."
+    kind = click.Choice(("short", *styles))
+    return click.option("-o", "--output", "style", type=kind, default="short", show_default=True, help=about)
 
 
 def colours_wanted(stream: TextIO) -> bool:

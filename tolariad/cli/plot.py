@@ -54,13 +54,7 @@ class Panel(NamedTuple):
 
 @click.command()
 @click.argument("arguments", nargs=-1, metavar="[RUN] [NAME]...")
-@click.option(
-    "-o",
-    "--output",
-    "file",
-    type=click.Path(path_type=Path, dir_okay=False),
-    help="Write an image: a file that ends in .png or .svg.",
-)
+@output.to_file("Write an image: a file that ends in .png or .svg.")
 @click.option("--log", "is_log", is_flag=True, help="Logarithmic axes, but for the learning rate.")
 def plot(*, arguments: tuple[str, ...], file: Path | None, is_log: bool) -> None:
     """Draw the numbers of RUN over its steps: loss, the task's metrics, learning rate, or each NAME.

@@ -25,13 +25,7 @@ _OURS: Final = "tolariad"
 @trials.takes_subject
 @click.option("--steps", type=click.IntRange(1, 10_000), default=20, show_default=True, help="Number of steps.")
 @click.option("--warmup", type=click.IntRange(0, 10_000), default=5, show_default=True, help="Steps before them.")
-@click.option(
-    "-o",
-    "--output",
-    "file",
-    type=click.Path(path_type=Path, dir_okay=False),
-    help="The trace to write, compressed if it ends in .gz. Default: NAME.trace.json.gz.",
-)
+@output.to_file("The trace to write, compressed if it ends in .gz. Default: NAME.trace.json.gz.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def profile(*, steps: int, warmup: int, file: Path | None, as_json: bool, **given: Any) -> int:
     """Profile the steps of a training: the time of their parts, the dearest operations, and a trace.

@@ -120,14 +120,7 @@ def _cells(row: Mapping[str, Any]) -> tuple[str, ...]:
     type=Weights,
     help="Export the moving average of the weights instead.",
 )
-@click.option(
-    "-o",
-    "--output",
-    "file",
-    required=True,
-    type=click.Path(path_type=Path, dir_okay=False),
-    help="The safetensors file to write.",
-)
+@output.to_file("The safetensors file to write.", required=True)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def export_weights(run: str | None, id_: str | None, weights: Weights | None, file: Path, as_json: bool) -> int:
     """Write the weights of a checkpoint to a safetensors file.
