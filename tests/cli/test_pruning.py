@@ -1,4 +1,4 @@
-"""`tolaria prune status` and `why RUN prune` on a run without a daemon."""
+"""`tolaria prune status` of a run without a daemon."""
 
 from __future__ import annotations
 
@@ -10,8 +10,6 @@ from tests.core.pruning.pruned import PLAN, PrunedWorld
 from tests.core.simulate import find, tick_until
 from tolariad.core.pruning import mask_words as mk
 
-REMOVAL = '{"sets":[' + 20 * "[1,1],[2,1]," + "[9,1]]}"
-
 
 @pytest.fixture
 def pruned(run_dir):
@@ -22,8 +20,7 @@ def pruned(run_dir):
         tick_until(world, lambda: find(world, mk.ModelCompacted), "a compaction")
         recorder = Recorder(run_dir / "journal")
         for event in world.events:
-            is_long = isinstance(event, mk.ModelCompacted)
-            recorder.record(replace(event, removal=REMOVAL) if is_long else event)
+            recorder.record(event)
         recorder.journal.close()
         return run_dir
 
@@ -39,14 +36,3 @@ def test_a_budget_is_shown_if_something_may_be_masked(tolaria, pruned, last_epoc
     assert f"phase    {phase}" in shown
     assert "% pruned" in share
     assert ("; a cycle may prune 10%, all of them " in share) is is_shown
-
-
-def test_why_leaves_out_what_only_the_trainer_reads(tolaria, pruned):
-    """The plan of a large model would fill the terminal; `-o verbose` shows it."""
-    run = pruned()
-    words = tolaria("why", run, "ModelCompacted").out
-    verbose = tolaria("why", run, "ModelCompacted", "-o", "verbose").out
-
-    assert "The model is compacted from step" in words
-    assert "[2,1]" not in words
-    assert "[2,1]" in verbose

@@ -25,8 +25,6 @@ from tolariad.forensics.why import why as explain
 from tolariad.forensics.words import block, in_words, is_cut, safe
 
 _INDENT: Final = 11
-# Texts that only the trainer reads, of up to 256 kB. `-o verbose` shows them too.
-_FOR_THE_TRAINER: Final = frozenset({"plan", "removal"})
 
 
 @click.command()
@@ -136,8 +134,7 @@ def _put_words(answer: Answer, shown: Callable[[int, dict[str, Any]], str]) -> N
         _put_links(links, label, shown)
     # The lines show the beginning of a long text. Here is the place for all of it, unless the sentence has it.
     told, fields = in_words(answer.event.fields), answer.event.fields.items()
-    texts = {name: text for name, text in fields if isinstance(text, str) and name not in _FOR_THE_TRAINER}
-    long = {name: text for name, text in texts.items() if is_cut(text) and safe(text) not in told}
+    long = {name: text for name, text in fields if isinstance(text, str) and is_cut(text) and safe(text) not in told}
     if long and shown is line:
         output.put(block(long, indent=" " * _INDENT))
     _put_links(answer.consequences, "led to", shown)
