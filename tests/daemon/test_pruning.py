@@ -39,6 +39,7 @@ tolaria:
     analysis_priority: normal
     min_samples: 100
     min_channels: 4
+    last_epoch: 100000
     budgets: [{epoch: 0, share: 0.1}]
     caps: [{epoch: 0, share: 0.2}]
     compact_every: 1

@@ -8,6 +8,8 @@ import pytest
 
 from journal.reader import Reader
 from tests.control.fakes import Recorder
+from tests.core.pruning.pruned import SPEED
+from tests.core.pruning.test_window import masked, reports
 from tolariad.core.base import Actor
 from tolariad.core.inputs import CommandReceived
 from tolariad.core.rollback import words as rb
@@ -151,6 +153,24 @@ def test_what_never_happened_is_said_so(reader, topic):
         why(reader, topic)
 
     assert ("pause" in str(said.value)) is (topic != "hang")
+
+
+def test_masks_that_were_judged_lead_back_to_the_cycle_that_found_them(run_dir):
+    """The judgement follows from a report of the trainer, which no event caused."""
+    world = masked()
+    reports(world, trips=(SPEED,))
+    recorder = Recorder(run_dir / "journal")
+    for event in world.events:
+        recorder.record(event)
+    with Reader(recorder.journal.folder) as opened:
+        answer = why(opened, "prune")
+    recorder.journal.close()
+
+    assert answer.event.fields["type"] == "MaskSetRejected"
+    assert types(answer.causes)[-5:] == [
+        *("PruneCycleBegun", "PruneAnalyzed", "MasksOrdered", "MasksApplied", "PruneWatched")
+    ]
+    assert [link.seq for link in answer.causes] == sorted({link.seq for link in answer.causes})
 
 
 def test_a_number_after_the_end_has_no_answer(reader):

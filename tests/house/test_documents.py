@@ -33,12 +33,27 @@ def architecture_rows() -> dict[str, set[str]]:
     return found
 
 
+def anchors(page: Path) -> set[str]:
+    """Return what a link to a section of this page may name, as forges make it of a heading."""
+    text = re.sub(r"```.*?```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
+    return {
+        re.sub(r"[^\w -]", "", one.lower()).replace(" ", "-") for one in re.findall(r"^#+ (.+)$", text, re.MULTILINE)
+    }
+
+
+def is_lost(page: Path, target: str) -> bool:
+    """Return whether a relative link names no file, or no section of it."""
+    name, _, section = target.partition("#")
+    to = page.parent / name if name else page
+    return not to.exists() or (bool(section) and to.suffix == ".md" and section not in anchors(to))
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
 def test_links_lead_somewhere(page: Path):
-    """Every relative link and every path in backticks exists."""
+    """Every relative link, with the section that it names, and every path in backticks exists."""
     text = page.read_text(encoding="utf-8")
-    links = [target.split("#")[0] for target in re.findall(r"\]\(([^)\s]+)\)", text) if "://" not in target]
-    lost = [target for target in links if target and not (page.parent / target).exists()]
+    links = [target for target in re.findall(r"\]\(([^)\s]+)\)", text) if "://" not in target]
+    lost = [target for target in links if is_lost(page, target)]
     lost += [name for name in named_paths(text) if not (ROOT / name).exists()]
 
     assert not lost, "\n".join(["", *lost])

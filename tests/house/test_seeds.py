@@ -110,13 +110,3 @@ def test_a_name_that_does_not_exist_is_found():
     """The check can fail, so a clean page has a meaning."""
     with pytest.raises(AttributeError):
         found("tolariad.core.health.emergency_rules.Nothing")
-
-
-def test_what_is_later_is_not_here_yet():
-    """A row moves when its capability is added: no class of the last table exists."""
-    later = PAGE.partition("## Later")[2]
-    names = set(re.findall(r"`(\w+)`", later))
-    sources = [path.read_text(encoding="utf-8") for path in (ROOT / "tolariad").rglob("*.py")]
-    here = {name for name in names if any(re.search(rf"^class {name}\b", text, re.MULTILINE) for text in sources)}
-
-    assert here == set()

@@ -60,9 +60,7 @@ NOT_MADE = {
     "TrainerUnkillable": "a process that SIGKILL does not end hangs inside the system's kernel",
     "StrategyAnswerVoided": "an answer is void only if it crosses with its deadline, or with a rollback",
     "StrategyStateDropped": "a rollback must commit after the state was given and before the trainer took it",
-    "MasksAborted": "masks fail at their boundary only if the model changed its shape after the analysis",
     "MasksReleaseAborted": "masks that are watched can be lifted, and a compaction is refused meanwhile",
-    "CompactionAborted": "a compaction fails at its boundary only if the smaller model's outputs differ",
     "TelemetryDropped": "the queue whose losses it counted is gone until there is a bus",
 }
 

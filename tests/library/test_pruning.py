@@ -6,6 +6,7 @@ import functools
 
 import pytest
 import torch
+from msgspec.structs import replace
 from safetensors import safe_open
 from torch.nn import functional
 from torch.utils.data import DataLoader
@@ -17,12 +18,14 @@ from tests.library.pruning import (
     FULL,
     PLAN,
     QUICK,
+    SECOND,
     Compact,
     Lift,
     Live,
     Mask,
     Prunes,
     acted,
+    found_by,
     given_in,
     groups_of,
     made,
@@ -37,6 +40,7 @@ from tolariad.core.health.quarantine_words import QuarantineAdded
 from tolariad.core.pruning import mask_words as mk
 from tolariad.core.pruning.verdict import WindowAction
 from tolariad.core.rollback import words as rb
+from tolariad.trainer.pruning.plan import read_plan
 from tolariad.trainer.pruning.shrink import shrink
 from tolariad.trainer.pruning.verify import find_groups
 
@@ -231,6 +235,29 @@ def test_masks_that_prove_harmful_are_undone_by_a_rollback_that_blames_no_batch(
     assert of(events, QuarantineAdded) == []
     assert bits(model) == bits(alone)
     assert pieces(tmp_path / "run").keys() == pieces(tmp_path / "alone").keys()
+
+
+class Doubtful(Prunes):
+    """Its first analysis names other masks than its plan has. Units of the second one cannot be removed."""
+
+    def analyze(self, mask):
+        found = found_by(mask)
+        plan = replace(read_plan(found.plan), fixed={"0": "it is so"})
+        is_first = mask.chosen == FIRST
+        self.answer(found=replace(found, sha256="0" * 64) if is_first else replace(found, plan=plan.text))
+
+
+def test_orders_that_the_trainer_refuses_end_and_the_run_goes_on(tmp_path):
+    """Masks whose hash is another one's, and the removal of units that can only be masked."""
+    model = train(tmp_path / "run", Doubtful({10: Mask(FIRST), 12: Mask(SECOND), 20: Compact()}), epochs=3, **FULL)
+    events = sound(tmp_path / "run")
+
+    assert [one.cycle for one in of(events, mk.MasksAborted)] == [1]
+    assert "the masks of its units have SHA-256" in of(events, mk.MasksAborted)[0].why
+    assert orders(tmp_path / "run") == [(mk.MasksApplied, 13)]
+    (refused,) = of(events, mk.CompactionAborted)
+    assert "the units of 0 can be masked but not removed: it is so" in refused.why
+    assert model[0].out_features == 24
 
 
 def test_a_loop_of_ones_own_is_masked_and_compacted(tmp_path):

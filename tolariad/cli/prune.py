@@ -51,8 +51,10 @@ def _folded(journal: Path) -> PruneTable:
 
 def _lines(table: Mapping[str, Any]) -> Iterator[str]:
     yield f"phase    {table['phase']} after epoch {table['epoch']}{_why(table)}"
-    limits = f"a cycle may prune {table['budget']:.0%}, all of them {table['cap']:.0%}"
-    yield f"share    {table['share']:.2%} pruned; {limits}"
+    # In the other phases nothing is masked.
+    is_active = table["phase"] == "ACTIVE_PRUNING"
+    limits = f"; a cycle may prune {table['budget']:.0%}, all of them {table['cap']:.0%}" if is_active else ""
+    yield f"share    {table['share']:.2%} pruned{limits}"
     if table["total"] is not None:
         yield f"channels {table['total']}: {table['masked']} masked, {table['removed']} removed"
     rejected = f", {counted(table['rejected'], 'set')} of masks rejected" if table["rejected"] else ""

@@ -24,7 +24,7 @@ def _begun(e: pr.PruneCycleBegun) -> str:
     what = (
         "to see what could be pruned"
         if e.phase is PruningPhase.VALIDATION_ONLY
-        else f"to prune up to {e.share:.3g} of the channels"
+        else f"to prune up to {100.0 * e.share:.3g} % of the channels"
     )
     return f"Cycle {e.cycle} of pruning began with checkpoint {e.checkpoint} of step {e.step}, {what}."
 
@@ -92,7 +92,7 @@ def _compacted(e: mk.ModelCompacted) -> str:
 
 PRUNING: Final[dict[type[Event], str | Callable[[Any], str]]] = {
     pr.PruneDisabled: "Pruning was disabled{by}",
-    pr.PruneEnabled: "Pruning was enabled: the schedule decides{by}",
+    pr.PruneEnabled: "Pruning follows the schedule again: it was enabled{by}",
     pr.PruneCycleBegun: _begun,
     pr.PruneAnalyzed: _analyzed,
     pr.PruneCycleFailed: "Cycle {e.cycle} of pruning failed{why}",

@@ -85,6 +85,8 @@ _NEVER: Final = {
     "strategy": "never asked a strategy",
     "hyperparameters": "changed no value of an optimizer but its rate",
 }
+# The events that judge masks: a report or a validation causes them.
+_JUDGE: Final = ("MaskSetPassed", "MaskSetRejected")
 # The events that end what an event began, without being caused by it.
 _ENDED_BY: Final = {
     "RunPaused": ("RunResumed", "RunStopped", "RunFailed"),
@@ -107,7 +109,8 @@ class Link(msgspec.Struct, frozen=True):
 
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True):
-    """`causes`: the chain from its root to the direct cause of `event`. `consequences`: what it led to, in order.
+    """`causes`: the chain from its root to the direct cause of `event`. Before it, for a judgement of masks: how these
+    masks came to act. `consequences`: what it led to, in order.
 
     `skipped`: for a step, the batches that were passed over before it. `ended`: for a state such as a pause, the event
     that ended it, after that event's causes. `searched_all` False: the search stopped early, so there may be more
@@ -137,7 +140,7 @@ def why(reader: Reader, topic: str, *, position: JournalPosition | None = None, 
     return Answer(
         topic=topic,
         event=event,
-        causes=_causes(reader, event),
+        causes=(*_judged(reader, event), *_causes(reader, event)),
         consequences=(*consequences, *verified),
         searched_all=complete,
         skipped=_skipped_before(reader, event),
@@ -261,6 +264,19 @@ def _causes(reader: Reader, event: Link) -> tuple[Link, ...]:
         at = Link(entry.seq, decode_fields(entry.event))
         chain.append(at)
     return tuple(reversed(chain))
+
+
+def _judged(reader: Reader, event: Link) -> tuple[Link, ...]:
+    """Return the newest masks of the cycle that `event` judges, after their causes; empty if it judges none."""
+    if event.fields.get("type") not in _JUDGE:
+        return ()
+    for entry in backwards(reader, Query(until=JournalPosition(PositionKind.SEQ, event.seq))):
+        if brief(entry.event).type != "MasksApplied":
+            continue
+        applied = Link(entry.seq, decode_fields(entry.event))
+        if applied.fields.get("cycle") == event.fields.get("cycle"):
+            return (*_causes(reader, applied), applied)
+    return ()
 
 
 def _consequences(reader: Reader, of: JournalEntry, until_seq: int | None) -> tuple[tuple[Link, ...], bool]:

@@ -366,3 +366,13 @@ def test_the_safety_window_is_reported_once(trained):
     assert found.trips == ()
     assert found.norm_ratio > 0.0
     assert setup.pruner.window.last == found.step
+
+
+def test_a_wait_of_the_training_is_no_speed_that_the_masks_cost(trained):
+    """As beside another program. By the clock the steps have a fortieth of their speed, or less."""
+    life = ((15, lambda kind, cause: masks(1, FIRST, kind=kind, cause=cause)),)
+    prune = {"enabled": True, "safety": {"window_steps": WINDOW}}
+    daemon, _ = trained("run", life=life, task="Waits", epochs=2, prune=prune)
+    (found,) = of(daemon, PruneWatchReport)
+
+    assert found.speed_ratio > 0.2

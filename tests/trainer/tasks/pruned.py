@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import torch
 from torch import nn
 
@@ -102,6 +104,15 @@ class Fails(Pruned):
         if not model.first.weight.any(1).all():
             raise RuntimeError("no such unit")
         return super().evaluate(model, batch)
+
+
+class Waits(Pruned):
+    """With masks every step waits, as it does when another program has the core."""
+
+    def loss(self, model, batch):
+        if not model.first.weight.any(1).all():
+            time.sleep(0.05)
+        return super().loss(model, batch)
 
 
 class Clips(Clipped, Pruned):

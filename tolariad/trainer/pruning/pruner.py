@@ -82,6 +82,8 @@ class Pruner:
         self._watch: WindowWatch | None = None
         self._due: PruneWatchReport | None = None
         self._times = StepTimes(prune.safety.window_steps)
+        # On the CPU a step computes in this thread. That another program has the core is no doing of the masks.
+        self._clock = time.thread_time if ledger.device.type == "cpu" else time.perf_counter
         self.active = False
         self.watches = prune.enabled
         ledger.make_by({COMPACT: self._compact}, self._follow)
@@ -163,7 +165,7 @@ class Pruner:
 
     def saw(self, step: int, norm: float, *, rerunning: bool) -> None:
         """Take in a step that was made. The time of a step in a re-run does not count."""
-        seconds = self._times.since_last(time.perf_counter())
+        seconds = self._times.since_last(self._clock())
         if rerunning:
             seconds = None
         if self._watch is not None and not self._watch.is_over:

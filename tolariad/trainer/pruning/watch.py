@@ -111,7 +111,7 @@ class WindowWatch:
 
 
 class StepTimes:
-    """The times of the newest steps, from one to the next."""
+    """The times of the newest steps, from one to the next. On the CPU they are those of the thread on a core."""
 
     def __init__(self, count: int) -> None:
         self._count = count
