@@ -20,7 +20,6 @@ from tolariad.core.pruning import words as pr
 from tolariad.core.pruning.phase import PruningPhase
 from tolariad.core.pruning.verdict import PruningDecision, WindowAction
 from tolariad.core.rollback import words as rb
-from tolariad.core.steps import words as sv
 
 
 def masked(**plan):
@@ -91,38 +90,6 @@ def test_the_loss_stands_for_an_accuracy_that_is_not_measured(monkeypatch, rise,
     else:
         assert judged.action is WindowAction.ROLLBACK
         assert judged.why == "the loss rose by 0.04 of what it was (limit 0.03)"
-
-
-@pytest.mark.parametrize(
-    ("drops", "judged"),
-    [((0.04, 0.04), 2), ((0.07,), 1), ((0.04, 0.0, 0.04, 0.04), 4), ((0.0, 0.04, 0.0), 0), ((0.04, 0.0), 0)],
-)
-def test_a_small_drop_must_be_confirmed_by_the_next_validation(drops, judged):
-    """Epochs differ. One of more than twice the margin of 0.03 counts at once."""
-    world = PrunedWorld(1, epochs=9, prune=replace(PLAN, window_steps=100, accuracy_drop=0.02, spread_factor=3.0))
-    tick_until(world, lambda: world.state.pruning.window is not None, "masks")
-    before, first = world.state.pruning.window.accuracy_before, world.state.progress.epoch_finished + 1
-    world.accuracy.update(dict.fromkeys(range(first, 20), before))
-    world.accuracy.update({first + at: before - drop for at, drop in enumerate(drops)})
-    last = first + len(drops) - 1
-    tick_until(world, lambda: find(world, mk.MaskSetRejected) or world.state.progress.epoch_finished >= last, "an end")
-    rejected = [at for at, one in enumerate(world.events) if isinstance(one, mk.MaskSetRejected)]
-    validated = [at for at, one in enumerate(world.events) if isinstance(one, sv.ValidationFinished)]
-
-    assert [sum(at < end for at in validated) - first + 1 for end in rejected] == ([judged] if judged else [])
-
-
-def test_masks_do_not_pass_while_the_newest_validation_is_low():
-    """The trainer has reported by then. The next validation decides."""
-    world = masked(accuracy_drop=0.02, spread_factor=3.0)
-    before, first = world.state.pruning.window.accuracy_before, world.state.progress.epoch_finished + 1
-    world.accuracy.update(dict.fromkeys(range(first, 20), before) | {first: before - 0.04})
-    tick_until(world, lambda: world.state.progress.epoch_finished >= first, "a low validation")
-    reports(world, norm_ratio=1.0)
-    assert not find(world, mk.MaskSetPassed)
-    tick_until(world, lambda: find(world, mk.MaskSetPassed), "passed")
-
-    assert not find(world, mk.MaskSetRejected)
 
 
 def test_an_accuracy_that_is_no_number_goes_back():

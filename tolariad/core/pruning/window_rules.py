@@ -5,7 +5,7 @@ Masks pass if the trainer reported no exceeded limit and a validation was good e
 
 | limit | what follows |
 |---|---|
-| accuracy (a small drop: twice in a row), gradient norm | a rollback to the checkpoint before the masks |
+| accuracy, gradient norm | a rollback to the checkpoint before the masks |
 | speed, memory | the masks are lifted at the next boundary, or a rollback (`prune.safety.*_action`) |
 | a finding of the detector that calls for a rollback | that rollback, to the checkpoint before the masks |
 
@@ -15,7 +15,7 @@ if a rollback of another cause leads to a state without the masks.
 
 from __future__ import annotations
 
-from typing import Final, Protocol
+from typing import Protocol
 
 from tolariad.core.base import Refusal
 from tolariad.core.decision import Decision
@@ -24,7 +24,6 @@ from tolariad.core.health import ask as health
 from tolariad.core.health import words as hv
 from tolariad.core.pruning import ask
 from tolariad.core.pruning import mask_words as mk
-from tolariad.core.pruning.parts_slice import Window
 from tolariad.core.pruning.phase import PruningPhase
 from tolariad.core.pruning.plan import PrunePlan
 from tolariad.core.pruning.schedule import cap_at
@@ -33,9 +32,6 @@ from tolariad.core.rollback import words as rb
 from tolariad.core.rollback.ask import begun, may_begin
 from tolariad.core.snapshots.ask import restorable
 from tolariad.core.steps import words as sv
-
-# A drop of more than so many margins needs no second validation.
-_AT_ONCE: Final = 2.0
 
 
 class Reads(ask.Reads, health.Reads, Protocol):
@@ -56,23 +52,20 @@ def judge_watched(state: Reads, event: mk.PruneWatched, _: At[Reads]) -> Decisio
 
 
 def judge_accuracy(state: Reads, event: sv.ValidationFinished, at: At[Reads]) -> Decision | None:
-    """Reject masks after which the accuracy is lower than repeated validations explain.
-
-    Epochs differ by more than the validations of one model: a small drop counts if two validations in a row show it.
-    """
+    """Reject masks after which the accuracy is lower than repeated validations explain."""
     window = at.was.pruning.window
     if window is None or window.accuracy_before is None:
         return None
     accuracy = accuracy_of(event.metrics, window.loss_before)
     if accuracy is None:
         return None
+    # Masks that act are judged although pruning was disabled since. Then the configured margin is not known here.
+    plan = state.run.policy.prune or PrunePlan()
     if event.step < window.since_step + window.grace_steps:
         return None
-    limit, drop = _margin(state, window), window.accuracy_before - accuracy
+    limit, drop = accuracy_margin(plan, window.spread), window.accuracy_before - accuracy
     # Negated: an accuracy that is not a number exceeds every limit.
     if not drop <= limit:  # safety: accuracy-that-is-no-number-rejects
-        if drop <= _AT_ONCE * limit and not _is_low(state, window):
-            return None
         trip = Trip(threshold="accuracy_drop_threshold", limit=limit, measured=drop, action=WindowAction.ROLLBACK)
         return _rejected(state, (trip,))
     return _passed(state)
@@ -82,21 +75,10 @@ def _passed(state: Reads) -> Decision | None:
     window = state.pruning.window
     if window is None or not window.is_watched:
         return None
-    if window.accuracy_before is not None and (window.accuracy is None or _is_low(state, window)):
+    if window.accuracy is None and window.accuracy_before is not None:
         return None
     passed = mk.MaskSetPassed(cycle=window.cycle, accuracy_before=window.accuracy_before, accuracy=window.accuracy)
     return Decision((passed,))
-
-
-def _is_low(state: Reads, window: Window) -> bool:
-    """Return whether the newest validation of the window was below its limit."""
-    before, accuracy = window.accuracy_before, window.accuracy
-    return before is not None and accuracy is not None and before - accuracy > _margin(state, window)
-
-
-def _margin(state: Reads, window: Window) -> float:
-    # Masks that act are judged although pruning was disabled since. Then the configured margin is not known here.
-    return accuracy_margin(state.run.policy.prune or PrunePlan(), window.spread)
 
 
 def _rejected(state: Reads, trips: tuple[Trip, ...]) -> Decision | None:
