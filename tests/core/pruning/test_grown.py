@@ -119,8 +119,8 @@ def test_masks_that_a_germination_overtook_have_not_failed():
 def test_a_checkpoint_from_before_a_germination_is_not_analysed():
     """It was captured, the seed germinated, and only then it was committed. The next checkpoint is analysed."""
     world = GrownWorld(1, epochs=5, prune=PLAN)
-    ended = lambda: world.state.progress.epoch_finished and any(isinstance(one, WRITTEN) for one in world.trainer.todo)
-    tick_until(world, ended, "the checkpoint of an epoch")
+    tick_until(world, lambda: world.state.progress.epoch_finished, "the end of an epoch")
+    tick_until(world, lambda: any(isinstance(one, WRITTEN) for one in world.trainer.todo), "its checkpoint")
     late = world.trainer.todo.pop()
     germinated(world)
     world.trainer.todo.append(late)
@@ -135,7 +135,9 @@ def test_no_order_of_seeds_and_masks_breaks_a_promise_of_either(seed):
     compared = changed = applied = grown = compacted = 0
     for offset in range(20):
         draw = random.Random(seed + offset)
-        world = GrownWorld(seed + offset, epochs=5, keep_last=3, prune=replace(PLAN, compact_every=offset % 3), **KEEP_BEST)
+        world = GrownWorld(
+            seed + offset, epochs=5, keep_last=3, prune=replace(PLAN, compact_every=offset % 3), **KEEP_BEST
+        )
         world.goes_back, watcher, seen = offset % 3 == 0, Watcher(), 0
         for _ in range(600):
             if world.exit is not None:
@@ -153,7 +155,9 @@ def test_no_order_of_seeds_and_masks_breaks_a_promise_of_either(seed):
                 where = f"seed {seed + offset}, event {seen}"
                 assert_agrees(world, where)
                 known = {slot: (one.stage, one.germination) for slot, one in world.state.seeds.seeds.items()}
-                assert known == {slot: (stage, number) for slot, (stage, _, number) in world.trainer.stages.items()}, where
+                assert known == {slot: (stage, number) for slot, (stage, _, number) in world.trainer.stages.items()}, (
+                    where
+                )
         assert watcher.state == world.state
         assert read_capture(capture(world.state)) == world.state
         causes = [one.cause for one in find(world, bw.BoundaryOrderActed) + find(world, bw.BoundaryOrderAborted)]
