@@ -25,11 +25,21 @@ from tolariad.core.pruning import mask_words as mk
 from tolariad.core.pruning import words as pr
 from tolariad.core.rollback.words import RolledBack
 from tolariad.core.run.words import RunStopped
+from tolariad.core.seeds import words as sd
+from tolariad.core.steps.ask import script_from_journal
 from tolariad.core.steps.script_words import ScriptOrder
 from tolariad.core.trainer.words import TrainerStarted
 
 # Masks of two of five channels, and no rise of the gradient norm is allowed.
 TOUCHY = RUINOUS.replace("gradient_norm: 5,", "gradient_norm: 1,")
+# With seeds that the default policy grows: a germination takes a few epochs, each of six steps.
+GROWN = (
+    CONFIG.replace("task: digits", f"task: {Path(__file__).parent / 'grown_task.py'}:Grown")
+    .replace("  task_options: {model: cnn}\n", "")
+    .replace("  prune:\n", "  seeds: {blend_steps: 10, embargo_epochs: 1, gates: {min_steps: 5}}\n  prune:\n")
+    .replace("caps: [{epoch: 0, share: 0.2}]", "caps: [{epoch: 0, share: 0.5}]")
+    .replace("budgets: [{epoch: 0, share: 0.1}]", "budgets: [{epoch: 0, share: 0.05}]")
+)
 
 
 class Stage(NamedTuple):
@@ -64,6 +74,12 @@ CYCLE = {
     "compacted, trainer": Stage(mk.ModelCompacted, "trainer", 0.3),
     "checkpoint of the small model": Stage(mk.ModelCompacted, "checkpoint_file:2", 0.001),
     "restore of the small model": Stage(mk.ModelCompacted, "restore:1", 0.001),
+}
+WITH_SEEDS = {
+    "seed planted": Stage(pr.PruneCycleBegun, "seed_planted:1", 0.001),
+    "seed moved, not reported": Stage(pr.PruneCycleBegun, "seed_moved:1", 0.001),
+    "seed moved, daemon": Stage(sd.SeedMoved, "daemon", 0.02),
+    **{name: CYCLE[name] for name in ("analysis runs, trainer", "masked, not reported", "checkpoint with masks")},
 }
 ROLLBACK = {
     "window tripped, daemon": Stage(mk.MaskSetRejected, "daemon", 0.02),
@@ -144,7 +160,10 @@ def assert_as_one_that_was_not(run: Killed) -> list:
     (stopped,) = of(found, RunStopped)
     assert stopped.why == ""
     orders = standing(found, mk.MasksApplied, mk.MasksReleased, mk.ModelCompacted)
-    script = tuple(ScriptOrder(one.applied_before_step, 0, at, one.order) for at, one in enumerate(orders, 1))
+    if of(found, sd.SeedMoved):
+        script = script_from_journal(found, None).orders
+    else:
+        script = tuple(ScriptOrder(one.applied_before_step, 0, at, one.order) for at, one in enumerate(orders, 1))
     calm = FakeDaemon(run.folder / "calm", 100_000, checkpoint_every_epoch=False, script_orders=script)
     calm.run_dir.mkdir()
     calm.last_step_of_all = stopped.step
@@ -173,6 +192,20 @@ def test_a_cycle_and_a_compaction_may_be_killed_anywhere(start, tmp_path, name, 
     run.stop()
     orders = assert_as_one_that_was_not(run)
     assert of(orders, mk.ModelCompacted)
+
+
+@pytest.mark.torture
+@pytest.mark.parametrize("name", WITH_SEEDS)
+def test_seeds_and_masks_in_one_run_may_be_killed_anywhere(start, tmp_path, name, seed):
+    """Seeds grow by the default policy, also while a checkpoint is analysed. The victim may be the analysis."""
+    print(f"seed {seed}: {name}")
+    run = Killed(start, tmp_path, GROWN)
+    run.kill_at(WITH_SEEDS[name], random.Random(f"{seed} {name}"))
+    run.begin()
+    until(run.run_dir, run.daemon, mk.MasksApplied, "masks")
+    until(run.run_dir, run.daemon, sd.SeedMoved, "a grown seed", 4)
+    run.stop()
+    assert assert_as_one_that_was_not(run)
 
 
 @pytest.mark.torture

@@ -139,12 +139,13 @@ class PrunedTrainer(RatedTrainer):
 
 
 class PrunedWorld(RatedWorld):
-    """A world that prunes by PLAN. `lies`: analyses fail, find too much, or refuse."""
+    """A world that prunes by PLAN. `lies`: analyses fail, find too much, or refuse. `removed`: importance files."""
 
     def __init__(self, seed, **policy):
         self.saved_masks, self.trips = {}, []
         self.asked: list[AnalysisRequest] = []
         self.cancelled: list[int] = []
+        self.removed: list[str] = []
         self.lies = False
         given = {"prune": PLAN, "deaths_max": 1000, "checkpoint_every_epochs": 1, "checkpoint_gap_s": 0.0}
         super().__init__(seed, **{**given, **policy})
@@ -164,8 +165,8 @@ class PrunedWorld(RatedWorld):
                 # Sometimes the answer is on its way already.
                 if self.random.random() < 0.5:
                     self.due = type(self.due)(one for one in self.due if not isinstance(one, AnalysisReply))
-            case pr.RemoveImportance():
-                pass
+            case pr.RemoveImportance(files=files):
+                self.removed += files
             case _:
                 super()._do(effect)
 

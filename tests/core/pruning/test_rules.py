@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from tests.core.pruning.pruned import PLAN, SPEED, PrunedWorld
+from tests.core.pruning.pruned import PLAN, SPEED, TOTAL, PrunedWorld
 from tests.core.simulate import find, tick_until
+from tolariad.core.checkpoints import words as ck
 from tolariad.core.decision import Refusal
 from tolariad.core.inputs import AnalysisReply, ReportReceived
 from tolariad.core.pruning import mask_words as mk
 from tolariad.core.pruning import words as pr
 from tolariad.core.pruning.verdict import PruningDecision
+
+START, END = ck.CheckpointReason.START, ck.CheckpointReason.END
 
 
 class SilentWorld(PrunedWorld):
@@ -77,3 +80,37 @@ def test_masks_that_were_rejected_are_not_ordered_again():
     assert isinstance(refused, Refusal)
     assert "the masks of cycle 1 were rejected" in refused.why
     assert len(find(world, mk.MasksOrdered)) == 1
+
+
+def test_an_importance_file_that_no_event_names_is_removed():
+    """Of an answer that comes too late, of one that is refused, and of an analysis that ended with its daemon."""
+    world = analysing()
+    late = world.asked[-1]
+    world.command(pr.PruneDisable())
+    world.give(world.answer_to(late))
+    assert world.removed == [late.output]
+    world.command(pr.PruneEnable())
+    tick_until(world, lambda: len(world.asked) > 1, "the next cycle")
+    answer = world.answer_to(world.asked[-1])
+    world.give(replace(answer, found=replace(answer.found, channels=TOTAL)))
+    assert world.removed == [late.output, world.asked[-1].output]
+    tick_until(world, lambda: len(world.asked) > 2, "a cycle after a failed one")
+    world.restart_daemon()
+    assert world.removed == [one.output for one in world.asked]
+    tick_until(world, lambda: len(world.asked) > 3, "a cycle of the next daemon")
+    world.give(world.answer_to(world.asked[-1]))
+
+    assert [one.importance for one in find(world, pr.PruneAnalyzed)] == [world.asked[-1].output]
+    assert world.asked[-1].output not in world.removed
+
+
+def test_an_open_breaker_takes_no_checkpoints_for_cycles():
+    """Without it each epoch ends with one, although the configuration asks for one in a hundred."""
+    plan = replace(PLAN, failures=1)
+    world = SilentWorld(1, epochs=5, prune=plan, checkpoint_every_epochs=100)
+    tick_until(world, lambda: world.asked, "a cycle")
+    world.give(AnalysisReply(cycle=world.asked[-1].cycle, why="it died"))
+    assert find(world, pr.PruneBreakerOpened)
+    world.run()
+
+    assert [one.reason for one in find(world, ck.CheckpointBegun)] == [START, ck.CheckpointReason.EPOCH, END]

@@ -8,8 +8,11 @@ from tests.core.checkpoints.test_exhausted import reconfigured
 from tests.core.pruning.pruned import NORM, PLAN, PrunedWorld
 from tests.core.pruning.test_window import masked, reports
 from tests.core.simulate import find, tick_until
+from tolariad.core.checkpoints import words as ck
+from tolariad.core.control import words as cv
 from tolariad.core.pruning import mask_words as mk
 from tolariad.core.pruning import words as pr
+from tolariad.core.pruning.phase import PruningPhase
 from tolariad.core.rollback import words as rb
 from tolariad.core.trainer import words as tv
 
@@ -76,3 +79,15 @@ def test_a_norm_is_judged_although_pruning_was_disabled_by_an_order():
     tick_until(world, lambda: find(world, rb.RolledBack), "rolled back")
 
     assert [one.checkpoint for one in find(world, rb.RolledBack)] == [window.pinned]
+
+
+def test_a_checkpoint_tells_of_masks_although_the_configuration_prunes_no_more():
+    """They are in force: its manifest has their share, and the newest importance."""
+    world = masked()
+    reconfigured(world, prune=None)
+    world.command(cv.Checkpoint())
+    *_, order = [one for one in world.trainer.orders if isinstance(one, ck.TakeCheckpoint)]
+
+    assert order.pruned == world.state.pruning.share > 0.0
+    assert order.importance == world.state.pruning.files[-1].file
+    assert order.pruning_phase is PruningPhase.DISABLED

@@ -66,6 +66,32 @@ def is_held_at(applied_before_step: int, epoch_ended: int, step: int, epoch: int
     return made_after < step or (made_after == step and epoch_ended < epoch)
 
 
+class SavedPlace(Protocol):
+    """Where a saved state was taken: after which step, before a batch of which epoch, after how many boundary orders.
+
+    `orders`: None if that was not recorded.
+    """
+
+    @property
+    def step(self) -> int:
+        """Return the last step that the state contains."""
+
+    @property
+    def epoch(self) -> int:
+        """Return the epoch of the next batch."""
+
+    @property
+    def orders(self) -> int | None:
+        """Return how many boundary orders the state contains."""
+
+
+def is_in(change: Change, saved: SavedPlace) -> bool:
+    """Return whether a saved state contains the change."""
+    if change.order:
+        return change.order <= (saved.orders or 0)
+    return is_held_at(change.applied_before_step, change.epoch_ended, saved.step, saved.epoch)
+
+
 def _changed(s: Architecture, e: ar.ArchitectureChanged, _: Cause) -> Architecture:
     change = Change(e.name, e.arguments, e.applied_before_step, e.epoch_ended)
     return replace(s, changes=(*s.changes[: max(0, e.number - 1)], change)[:CHANGES_MAX])
@@ -90,13 +116,7 @@ def _compacted(s: Architecture, e: mk.ModelCompacted, _: Cause) -> Architecture:
 
 
 def _rolled_back(s: Architecture, e: rollback.RolledBack, _: Cause) -> Architecture:
-    return replace(s, changes=tuple(one for one in s.changes if _is_held(one, e))) if s.changes else s
-
-
-def _is_held(one: Change, target: rollback.RolledBack) -> bool:
-    if one.order:
-        return one.order <= (target.orders or 0)
-    return is_held_at(one.applied_before_step, one.epoch_ended, target.step, target.epoch)
+    return replace(s, changes=tuple(one for one in s.changes if is_in(one, e))) if s.changes else s
 
 
 APPLY: Final[ApplyTable] = {

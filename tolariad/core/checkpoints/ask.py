@@ -17,11 +17,13 @@ from tolariad.core.checkpoints import words as ck
 from tolariad.core.checkpoints.catalogue_slice import CatalogueEntry
 from tolariad.core.checkpoints.slice import Checkpoints, HasCheckpoints
 from tolariad.core.health.slice import HasHealth
-from tolariad.core.pruning.phase import PruningPhase, is_cycle_due, phase_at
+from tolariad.core.pruning.ask import phase_of
+from tolariad.core.pruning.phase import PruningPhase, is_cycle_due
 from tolariad.core.pruning.slice import HasPruning
 from tolariad.core.rollback.slice import HasRollbacks
 from tolariad.core.run.slice import HasRun
 from tolariad.core.run.words import Policy
+from tolariad.core.steps.slice import HasProgress
 
 _DAY_NS: Final = 86_400_000_000_000
 # Lower than the catalogue's own limit, so that the catalogue never forgets a checkpoint whose files exist.
@@ -31,7 +33,7 @@ AT_ONCE: Final = 16
 _GAP_SHARE: Final = 1 / 7
 
 
-class DueBy(HasRun, HasCheckpoints, HasHealth, HasPruning, Protocol):
+class DueBy(HasRun, HasProgress, HasCheckpoints, HasHealth, HasPruning, Protocol):
     """The slices that decide it: the policy, the time of the last checkpoint, the disk, conservative mode, pruning."""
 
 
@@ -65,7 +67,7 @@ def _prunes_after(state: DueBy, epoch: int) -> bool:
     plan = state.run.policy.prune
     if plan is None:
         return False
-    phase = phase_at(plan, epoch, override=state.pruning.override)
+    phase = phase_of(state, epoch)
     return phase is PruningPhase.ACTIVE_PRUNING and is_cycle_due(plan, epoch, phase)
 
 

@@ -82,7 +82,8 @@ def _begin(state: Reads, reason: ck.CheckpointReason, cause: Cause | None = None
         health=health_status(state),
         promoted=next((one.id for one in reversed(catalogue) if one.promoted and one.is_target), ""),
     )
-    if state.run.policy.prune is not None:
+    # Masks and compactions outlive `prune.enabled: false` at a later start.
+    if state.run.policy.prune is not None or state.pruning.cycles:
         files = state.pruning.files
         newest = files[-1].file if files else ""
         order = replace(order, pruning_phase=phase_of(state), pruned=state.pruning.share, importance=newest)

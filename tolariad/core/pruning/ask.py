@@ -9,7 +9,7 @@ from __future__ import annotations
 from math import isfinite
 from typing import Final, Protocol
 
-from tolariad.core.architecture.slice import CHANGES_MAX, HasArchitecture
+from tolariad.core.architecture.slice import CHANGES_MAX, HasArchitecture, is_in
 from tolariad.core.base import Refusal
 from tolariad.core.boundary.slice import WAITING_MAX, HasBoundary
 from tolariad.core.checkpoints.catalogue_slice import CatalogueEntry
@@ -120,12 +120,14 @@ def analysis(state: Reads) -> pr.PruneCycleBegun | Refusal:
 
 
 def _is_outdated(state: Reads, entry: CatalogueEntry) -> bool:
-    """Return whether a checkpoint was captured before the newest order of pruning acted, and committed after it.
+    """Return whether a checkpoint was captured before the newest masks acted, or before the model changed its shape.
 
-    Its model has other masks or another shape, so nothing that an analysis finds there would fit.
+    It was committed after that. Nothing that an analysis finds there would fit.
     """
-    past = state.pruning.past
-    return bool(past) and entry.orders is not None and entry.orders < past[-1].number
+    past, changes = state.pruning.past, state.architecture.changes
+    if entry.orders is None:
+        return False
+    return bool(past and entry.orders < past[-1].number) or bool(changes and not is_in(changes[-1], entry))
 
 
 def _begun(state: Reads, plan: PrunePlan, entry: CatalogueEntry, reason: pr.CycleReason) -> pr.PruneCycleBegun:
@@ -156,9 +158,14 @@ def analysis_of(state: Reads, opened: OpenCycle, entry: CatalogueEntry) -> pr.An
         removed=pruning.removed,
         avoid=avoided(pruning),
         former=pruning.files[-1].file if pruning.files else "",
-        output=f"importance/p{opened.cycle:06d}.safetensors",
+        output=importance_file(opened.cycle),
     )
     return pr.AnalyzeCheckpoint(request=request, limit_s=(plan or PrunePlan()).timeout_s)
+
+
+def importance_file(cycle: int) -> str:
+    """Return the name of the file with the importance of a cycle, relative to the run's folder."""
+    return f"importance/p{cycle:06d}.safetensors"
 
 
 def fault_of_analysis(found: pr.PruneAnalyzed, opened: OpenCycle, pruning: Pruning) -> str:

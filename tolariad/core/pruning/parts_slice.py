@@ -12,7 +12,10 @@ from tolariad.core.pruning.verdict import PruningDecision
 
 
 class OpenCycle(Copying, frozen=True):
-    """A cycle whose analysis has not ended. `former_epoch`: the slice's `last_epoch` before it."""
+    """A cycle whose analysis has not ended. `former_epoch`: the slice's `last_epoch` before it.
+
+    `void`: why its result cannot be masked, as a clause; "" if it can.
+    """
 
     cycle: int
     cause: Cause
@@ -23,6 +26,7 @@ class OpenCycle(Copying, frozen=True):
     cap: float
     reason: pr.CycleReason
     former_epoch: int = 0
+    void: str = ""
 
 
 class Found(Copying, frozen=True):

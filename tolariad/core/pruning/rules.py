@@ -86,16 +86,20 @@ def analyze(state: Reads, event: pr.PruneCycleBegun, _: At[Reads]) -> Decision |
 
 
 def replied(state: Reads, given: AnalysisReply, _: At[Reads]) -> Decision | None:
-    """Record the result of the open cycle, or why there is none. Any other answer comes too late."""
+    """Record the result of the open cycle, or why there is none. Any other answer comes too late.
+
+    The file of a result that is not recorded is removed: no event would ever name it.
+    """
     opened = state.pruning.open
+    unnamed = () if given.found is None else (pr.RemoveImportance(files=(ask.importance_file(given.cycle),)),)
     if opened is None or opened.cycle != given.cycle:  # safety: late-analysis-ignored
-        return None
+        return Decision((), unnamed)
     why = given.why or "the analysis gave no result"
     if given.found is not None:
         if not (fault := ask.fault_of_analysis(given.found, opened, state.pruning)):
             return Decision((pr.PruneAnalyzed.of(given.found, cycle=opened.cycle).caused_by(opened.cause),))
         why = f"its result cannot be used: {fault}"
-    return Decision((pr.PruneCycleFailed(cycle=opened.cycle, why=why).caused_by(opened.cause),))
+    return Decision((pr.PruneCycleFailed(cycle=opened.cycle, why=why).caused_by(opened.cause),), unnamed)
 
 
 def mask_found(state: Reads, event: pr.PruneAnalyzed, _: At[Reads]) -> Decision | None:
@@ -139,8 +143,10 @@ def cancel(
     if opened is None:
         return None
     end = pr.PruneCycleCancelled(cycle=opened.cycle, why=_CANCELLED_BY[type(event)]).caused_by(opened.cause)
-    effects = () if isinstance(event, Opened) else (pr.CancelAnalysis(cycle=opened.cycle),)
-    return Decision((end,), effects)
+    if isinstance(event, Opened):
+        # The analysis ended with its daemon. It may have written its file before that.
+        return Decision((end,), (pr.RemoveImportance(files=(ask.importance_file(opened.cycle),)),))
+    return Decision((end,), (pr.CancelAnalysis(cycle=opened.cycle),))
 
 
 def open_breaker(

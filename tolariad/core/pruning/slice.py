@@ -14,6 +14,7 @@ from typing import Final, Protocol
 import msgspec
 from msgspec.structs import replace
 
+from tolariad.core.architecture import words as ar
 from tolariad.core.base import ApplyTable, Cause, Event, storable
 from tolariad.core.pruning import mask_words as mk
 from tolariad.core.pruning import words as pr
@@ -32,6 +33,8 @@ from tolariad.core.pruning.units import Units, joined, renumbered, without
 from tolariad.core.pruning.verdict import PruningDecision, accuracy_of
 from tolariad.core.rates.slice import GivenBy, giver_of, with_giver, without_giver
 from tolariad.core.rollback import words as rb
+from tolariad.core.seeds import words as sd
+from tolariad.core.seeds.ledger import changes_shape
 from tolariad.core.steps import words as sv
 
 REJECTED_MAX: Final = 64
@@ -122,6 +125,8 @@ def _analyzed(s: Pruning, e: pr.PruneAnalyzed, at: Cause) -> Pruning:
     if opened is None:
         return s
     found = Found.of(opened, e, cause=at)
+    if opened.void:
+        found = replace(found, units={}, plan="")
     files = s.files
     if e.importance:
         files = (*files, ImportanceFile(e.cycle, e.importance, e.importance_size, e.wall))[-FILES_MAX:]
@@ -176,6 +181,17 @@ def _void(s: Pruning, why: str) -> Pruning:
     return s if s.found is None or s.found.void else replace(s, found=replace(s.found, units={}, plan="", void=why))
 
 
+def _reshaped(s: Pruning, _: Event, __: Cause) -> Pruning:
+    """What was found, or is being found, is of a model that has another shape now."""
+    why = "the model has changed its shape since"
+    s = _void(s, why)
+    return s if s.open is None else replace(s, open=replace(s.open, void=why))
+
+
+def _moved(s: Pruning, e: sd.SeedMoved, at: Cause) -> Pruning:
+    return _reshaped(s, e, at) if changes_shape(e.stage) else s
+
+
 def _changed(s: Pruning, number: int) -> Pruning:
     """Remember what is in force after this order."""
     return replace(s, past=(*s.past, Past(storable(number), s.sets, s.removed, s.removed_channels)))
@@ -193,7 +209,7 @@ def _applied(s: Pruning, e: mk.MasksApplied, _: Cause) -> Pruning:
 def _not_applied(s: Pruning, e: mk.MasksAborted, _: Cause) -> Pruning:
     s = _ended(s, e.cause)
     if s.found is not None and s.found.cycle == e.cycle and s.found.void:
-        # The run left the analysed branch: the masks have not failed.
+        # The run left the analysed branch, or the model has another shape: the masks have not failed.
         return s
     return _failed(_void(s, e.why), e.why)
 
@@ -310,4 +326,6 @@ APPLY: Final[ApplyTable] = {
     mk.ModelCompacted: _compacted,
     mk.CompactionAborted: _not_compacted,
     rb.RolledBack: _rolled_back,
+    ar.ArchitectureChanged: _reshaped,
+    sd.SeedMoved: _moved,
 }
