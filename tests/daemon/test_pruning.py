@@ -45,7 +45,6 @@ tolaria:
     budgets: [{epoch: 0, share: 0.1}]
     caps: [{epoch: 0, share: 0.2}]
     compact_every: 1
-    last_epoch: 100000
     safety:
       {grace_steps: 2, window_steps: 10, accuracy_drop: 1, gradient_norm: 1000000, speed: 0, memory: 1, failures: 99}
     validation: {accuracy_retention: 0.0, gradient_ratio: 1000000}
