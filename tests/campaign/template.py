@@ -31,13 +31,17 @@ from types import SimpleNamespace
 from typing import NoReturn
 
 ROOT = Path(__file__).parents[2]
-# The modules of a daemon and of a trainer. What only some runs need is imported by the fork.
+# The modules of a daemon, of a trainer and of a user's program. What only some runs need is imported by the fork.
 OURS = (
     "tolariad.cli.tolaria",
     "tolariad.cli.tolariad",
+    "tolariad.cli.progress",
     "tolariad.daemon",
-    "tolariad.trainer.orders",
-    "tolariad.trainer.process.lifecycle",
+    "tolariad.library",
+    # Theirs are imported when they train (tolariad.trainer.process.lifecycle), because that takes long.
+    "tolariad.trainer.build",
+    "tolariad.trainer.loop",
+    "tolariad.trainer.process.lifelines",
 )
 # The programs that a shell may become; others, such as a strategy's, are started as usual.
 TRAINERS = ("tolariad.trainer", "tests.daemon.fake_trainer")
@@ -53,6 +57,11 @@ PRELOADED = (
         "argparse",
         "socket",
         "concurrent.futures",
+        "encodings.ascii",
+        "multiprocessing.popen_fork",
+        "multiprocessing.queues",
+        "multiprocessing.synchronize",
+        "numpy.random",
     ),
     *OURS,
 )
@@ -67,6 +76,8 @@ def serve(path: str) -> None:
     listener.listen(64)
     for name in PRELOADED:
         importlib.import_module(name)
+        if name == "torch":
+            _start_light()
     gc.collect()
     gc.freeze()
     print("ready", flush=True)
@@ -83,6 +94,13 @@ def serve(path: str) -> None:
             else:
                 selector.unregister(key.fileobj)
                 _tell_end(key.fd, *key.data)
+
+
+def _start_light() -> None:
+    """As every trainer does before it imports an optimizer."""
+    from tolariad.trainer.process import light_start
+
+    light_start.install()
 
 
 def _fork_daemon(listener: socket.socket) -> tuple[socket.socket, int, int]:
@@ -121,6 +139,7 @@ def _become(
         os.environ.clear()
         os.environ.update(environment)
         _arm_failpoints()
+        _draw_anew()
         os.chdir(folder)
         sys.path[0] = folder
         sys.stdout.reconfigure(write_through="PYTHONUNBUFFERED" in environment)
@@ -139,6 +158,13 @@ def _arm_failpoints() -> None:
     from tolariad import failpoints
 
     failpoints._armed = failpoints._parse(os.environ.get(failpoints.VARIABLE, ""))
+
+
+def _draw_anew() -> None:
+    """Seed NumPy's generator from the system, as its import would have. Python's own does so at a fork."""
+    import numpy as np
+
+    np.random.seed()
 
 
 def _arrange(descriptors: Mapping[int, int]) -> None:
@@ -171,9 +197,6 @@ def _main(order: dict) -> None:
     if not program.endswith(".py"):
         _daemon(order)
         return
-    from tolariad.trainer.process import light_start
-
-    light_start.install()
     sys.argv = [program, *order["arguments"]]
     runpy.run_path(program, run_name="__main__")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import json
 import re
 from collections.abc import Iterator
 
@@ -39,3 +40,33 @@ def test_only_the_failpoints_read_their_surroundings_when_they_are_imported():
     ]
 
     assert [place.partition(":")[0] for place in found] == _ANEW, found
+
+
+TRAINS = """
+import json, sys
+held = set(sys.modules)
+import numpy
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+from tolariad import Tolaria
+rows = DataLoader(TensorDataset(torch.randn(8, 4), torch.arange(8) % 2), 4)
+config = {"tolaria": {"rng_seed": 1, "torch_threads": 1, "journal": {"segment_bytes": 65536}}}
+drawn = numpy.random.random()
+Tolaria(config, run_dir="run").train(torch.nn.Linear(4, 2), rows, rows, 1)
+print(json.dumps([drawn, sorted(name for name in set(sys.modules) - held if name.startswith("tolariad"))]))
+"""
+
+
+def test_a_fork_imports_nothing_of_a_trainer_again_and_draws_its_own_numbers(template, tmp_path):
+    """The import of a trainer's modules takes longer than most of the runs that tests start."""
+    program = tmp_path / "trains.py"
+    program.write_text(TRAINS)
+    found = []
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+        ended = template.run([], folder=tmp_path / name, program=str(program))
+        assert ended.returncode == 0, ended.stderr
+        found.append(json.loads(ended.stdout.splitlines()[-1]))
+
+    assert [imported for _, imported in found] == [[], []]
+    assert found[0][0] != found[1][0]

@@ -17,7 +17,7 @@ from tests.campaign.forks import shared_template
 from tests.recorded import events_of, of
 
 ROOT = Path(__file__).resolve().parents[2]
-# How many trainers of one daemon are forks; further ones are started as usual.
+# How many trainers and analyses of one daemon are forks, unless a test says it; further ones are started as usual.
 SHELLS = 2
 FAKE = (sys.executable, "-m", "tests.daemon.fake_trainer")
 # Small segments: making one of 100 MB would be most of a test's time.
@@ -37,6 +37,7 @@ class DaemonProcess:
     ) -> None:
         self.run_dir = run_dir
         module = str(asked.pop("module", "tests.daemon.start_daemon"))
+        self.shells = asked.pop("shells", SHELLS)
         request = {"run_dir": str(run_dir), "sets": SETS, "trainer_command": [*FAKE, "--run", str(run_dir)]}
         if not {"config", "task"} & asked.keys() and not (run_dir / "config.resolved.json").exists():
             request |= {"task": "digits", "epochs": 3}
@@ -128,7 +129,7 @@ class ForkedDaemon(DaemonProcess):
     ) -> subprocess.Popen[str] | ForkedProcess:
         if wrapper or environ.get("PYTHONPATH") != os.environ.get("PYTHONPATH"):
             return super().begin(module, argument, environ, wrapper)
-        return ForkedProcess(module, argument, environ)
+        return ForkedProcess(module, argument, environ, self.shells)
 
 
 class ForkedProcess:
@@ -137,11 +138,11 @@ class ForkedProcess:
     Its errors go into a pipe that nobody reads before `communicate`, as with `subprocess.PIPE`.
     """
 
-    def __init__(self, module: str, argument: str, environ: dict[str, str]) -> None:
+    def __init__(self, module: str, argument: str, environ: dict[str, str], shells: int) -> None:
         self._errors, theirs = os.pipe()
         try:
             self._forked = shared_template().start(
-                [argument], environment=environ, folder=ROOT, log=1, errors=theirs, shells=SHELLS, program=module
+                [argument], environment=environ, folder=ROOT, log=1, errors=theirs, shells=shells, program=module
             )
         finally:
             os.close(theirs)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tests.daemon.harness import of_type
-from tests.daemon.test_pruning import CONFIG, until
+from tests.daemon.test_pruning import CONFIG, FORKS, until
 from tests.recorded import sound
 from tolariad.core.checkpoints.words import CheckpointCommitted
 from tolariad.core.health.quarantine_words import QuarantineAdded
@@ -30,7 +30,7 @@ def test_a_forced_bad_mask_is_undone_within_thirty_seconds(start, run_dir, tmp_p
     """From the moment that the masks act: rejected, back at the checkpoint before them, and training without masks."""
     config = tmp_path / "config.yaml"
     config.write_text(RUINOUS)
-    daemon = start(as_user=True, config=str(config), trainer_command=None, sets=None)
+    daemon = start(shells=FORKS, config=str(config), trainer_command=None, sets=None)
     daemon.until(lambda status: status["step"] > 0, "a step")
     daemon.call("PruneDisable")
     daemon.until(lambda status: status["step"] > 150, "a network that has learnt")

@@ -18,6 +18,8 @@ from tolariad.core.run.words import RunStopped
 from tolariad.forensics.why import TOPICS
 from tolariad.storage.verify import read_manifest
 
+# So many processes of a daemon, its trainer and its analyses, are forks.
+FORKS = 8
 # Small intervals, and limits that nothing exceeds: what follows a limit is tested in tests/core/pruning.
 CONFIG = """
 tolaria:
@@ -43,7 +45,6 @@ tolaria:
     budgets: [{epoch: 0, share: 0.1}]
     caps: [{epoch: 0, share: 0.2}]
     compact_every: 1
-    last_epoch: 100000
     safety:
       {grace_steps: 2, window_steps: 10, accuracy_drop: 1, gradient_norm: 1000000, speed: 0, memory: 1, failures: 99}
     validation: {accuracy_retention: 0.0, gradient_ratio: 1000000}
@@ -73,13 +74,13 @@ def test_a_pruned_run_is_killed_and_goes_on_to_the_same_bits(start, run_dir, tmp
     first.until(lambda status: status["step"] > 0, "a step")
     (masks, *_) = until(run_dir, first, mk.MasksApplied, "masks")
     first.kill()
-    second = start(as_user=True, **asked)
+    second = start(shells=FORKS, **asked)
     (compacted, *_) = until(run_dir, second, mk.ModelCompacted, "a compaction")
     # The small model is analysed too; the former importance is too old after that.
     until(run_dir, second, pr.ImportanceRemoved, "the removal of the first importance")
     shown = second.call("PruneStatus")["pruning"]
     second.kill()
-    third = start(as_user=True, **asked)
+    third = start(shells=FORKS, **asked)
     until(run_dir, third, RerunFinished, "a re-run", len(of_type(run_dir, RerunFinished)) + 1)
     third.call("Stop")
     assert third.wait() == 0
@@ -125,7 +126,8 @@ def test_three_failed_analyses_stop_pruning_until_an_operator_enables_it(start, 
     """No analysis is done in a second. The run trains on; the commands say why nothing is pruned, and end that."""
     config = tmp_path / "config.yaml"
     config.write_text(FAILING)
-    daemon = start(as_user=True, config=str(config), trainer_command=None, sets=None)
+    # Only the trainer is a fork: an analysis that has to import torch needs more than a second.
+    daemon = start(shells=1, config=str(config), trainer_command=None, sets=None)
     daemon.until(lambda status: status["step"] > 0, "a step")
     until(run_dir, daemon, pr.PruneBreakerOpened, "an open breaker")
     shown = json.loads(tolaria("prune", "status", str(run_dir), "--json"))

@@ -373,6 +373,6 @@ def test_a_wait_of_the_training_is_no_speed_that_the_masks_cost(trained):
     life = ((15, lambda kind, cause: masks(1, FIRST, kind=kind, cause=cause)),)
     prune = {"enabled": True, "safety": {"window_steps": WINDOW}}
     daemon, _ = trained("run", life=life, task="Waits", epochs=2, prune=prune)
-    (found,) = of(daemon, PruneWatchReport)
+    (found,) = daemon.of(PruneWatchReport)
 
     assert found.speed_ratio > 0.2
