@@ -9,7 +9,8 @@ import torch
 from torch import nn
 
 from tests.trainer.pruning import models
-from tests.trainer.pruning.models import example, same_without
+from tests.trainer.pruning.models import example
+from tests.trainer.pruning.without import same_without
 from tolariad.core.pruning.budget import UnitKind
 from tolariad.trainer.pruning.removal import remove
 from tolariad.trainer.pruning.units import PruningRefused, removed

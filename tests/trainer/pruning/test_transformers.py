@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from tests.trainer.pruning.models import same_without
+from tests.trainer.pruning.without import same_without
 from tolariad.core.pruning.budget import UnitKind
 from tolariad.trainer.pruning.verify import find_groups
 

@@ -57,9 +57,9 @@ class _Names:
 def trace(
     copy: nn.Module,
     inputs: tuple[Any, ...],
-    protected: Collection[str],
-    heads: Sequence[UnitGroup],
-    used: Collection[str],
+    protected: Collection[str] = (),
+    heads: Sequence[UnitGroup] = (),
+    used: Collection[str] = (),
 ) -> Found:
     """Return the groups of `copy`, which is traced with `inputs` and may be changed by it, and what is refused.
 
