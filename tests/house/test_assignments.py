@@ -15,6 +15,7 @@ FOREIGN = {
     *("benchmark", "deterministic", "fail_on_recompile_limit_hit"),  # torch's settings
     *("prefetch_factor", "_prefetch_factor", "_iterator", "dataset"),  # a DataLoader, a data set around another
     *("argtypes", "__spec__"),
+    *("use_cache",),  # the configuration of a transformers model's copy
     *("trainer",),  # a module of Lightning
     *("backward",),  # torch.autograd's function, while steps are profiled
 }

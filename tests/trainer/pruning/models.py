@@ -253,17 +253,83 @@ class SplitAttention(nn.Module):
         return self.out_proj(mixed.transpose(1, 2).reshape(n, t, -1))
 
 
-class Encoder(nn.Module):
-    """torch's own transformer layer."""
+class Miscounted(SplitAttention):
+    """The attribute says four heads, and the code computes two."""
+
+    def __init__(self):
+        super().__init__()
+        self.n_heads = self.num_heads
+        self.num_heads = 4
+
+    def forward(self, x):
+        self.num_heads = self.n_heads
+        try:
+            return super().forward(x)
+        finally:
+            self.num_heads = 4
+
+
+class Heads(nn.Module):
+    """Queries, keys and values of four heads of two channels; the layer that reads them is in another module."""
+
+    def __init__(self):
+        super().__init__()
+        self.num_attention_heads = 4
+        self.query, self.key, self.value = (nn.Linear(8, 8) for _ in range(3))
+
+    def forward(self, x):
+        n, t, _ = x.shape
+        query, key, value = (layer(x).view(n, t, -1, 2).transpose(1, 2) for layer in (self.query, self.key, self.value))
+        return functional.scaled_dot_product_attention(query, key, value).transpose(1, 2).reshape(n, t, -1)
+
+
+class Beside(nn.Module):
+    """Of two layers beside the attention the second one reads its heads. A second attention is not used."""
 
     kind = ROWS
 
     def __init__(self):
         super().__init__()
-        self.layer, self.out = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True, dropout=0.0), nn.Linear(8, 3)
+        self.attention, self.before, self.out = Heads(), nn.Linear(8, 8), nn.Linear(8, 3)
+        self.norm, self.unused = nn.LayerNorm(8), SplitAttention()
+
+    def forward(self, x):
+        return self.out(self.attention(self.norm(self.before(x))))
+
+
+class Unknown(nn.Module):
+    """A layer with a weight of its own kind, and two layers whose channels are a single unit."""
+
+    kind = ROWS
+
+    def __init__(self):
+        super().__init__()
+        self.pair, self.a, self.b = nn.Bilinear(8, 8, 6), nn.Linear(6, 1), nn.Linear(1, 4)
+        self.norm, self.c = nn.GroupNorm(1, 4), nn.Linear(4, 3)
+
+    def forward(self, x):
+        return self.c(self.norm(self.b(self.a(self.pair(x, x))).mean(1)))
+
+
+class Encoder(nn.Module):
+    """torch's own transformer layer."""
+
+    kind = ROWS
+
+    def __init__(self, *, bias=True):
+        super().__init__()
+        self.layer = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True, dropout=0.0, bias=bias)
+        self.out = nn.Linear(8, 3)
 
     def forward(self, x):
         return self.out(self.layer(x).mean(1))
+
+
+class Unbiased(Encoder):
+    """The same without biases."""
+
+    def __init__(self):
+        super().__init__(bias=False)
 
 
 class Saturating(nn.Module):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import random
 
 import pytest
 import torch
@@ -11,15 +10,17 @@ from torch import nn
 
 from tests.trainer.pruning import models
 from tests.trainer.pruning.models import example
+from tests.trainer.pruning.without import same_without
 from tolariad.core.pruning.budget import UnitKind
 from tolariad.trainer.pruning.removal import remove
 from tolariad.trainer.pruning.units import PruningRefused, removed
-from tolariad.trainer.pruning.verify import find_groups, same_outputs, zero
+from tolariad.trainer.pruning.verify import find_groups, same_outputs
 from tolariad.trainer.tasks.chars import CharacterModel
 
 pytest.importorskip("torch_pruning", reason="torch-pruning (extra `pruning`) is not installed")
 
 CHANNEL, HEAD = UnitKind.CHANNEL, UnitKind.HEAD
+HEAD_ORDER = "its rows are not ordered by queries, keys and values, then by heads"
 OUTPUTS = "its channels are outputs of the model"
 # For each model its groups (kind, units, channels in each), and what is refused with a part of the reason.
 CASES = {
@@ -36,7 +37,11 @@ CASES = {
     models.Tied: ({"f": (CHANNEL, 16, 1), "g": (CHANNEL, 8, 1)}, {"h": OUTPUTS}),
     models.TiedElsewhere: (
         {"f": (CHANNEL, 16, 1)},
-        {"g": "h.weight is tied to e.weight, which does not depend on these channels", "h": OUTPUTS},
+        {
+            "g": "h.weight is tied to e.weight, which does not depend on these channels",
+            "h": OUTPUTS,
+            "e": "no linear or convolutional layer has its channels",
+        },
     ),
     models.TiedLayers: ({}, {"a": "is tied", "b": "is tied", "c": "is tied", "d": OUTPUTS}),
     models.Twice: ({"a": (CHANNEL, 6, 1)}, {"c": OUTPUTS}),
@@ -47,12 +52,34 @@ CASES = {
     models.Attention: ({"qkv": (HEAD, 4, 2)}, {"proj": OUTPUTS}),
     models.Interleaved: (
         {},
-        {"qkv": "its rows are not ordered by queries, keys and values, then by heads", "proj": OUTPUTS},
+        {"qkv": HEAD_ORDER, "proj": OUTPUTS},
     ),
     models.SplitAttention: ({"q_proj": (HEAD, 2, 4)}, {"out_proj": OUTPUTS}),
     models.Encoder: (
         {"layer.self_attn": (HEAD, 2, 4), "layer.linear1": (CHANNEL, 16, 1)},
         {"layer.linear2": "normalises over its channels together", "out": OUTPUTS},
+    ),
+    models.Unbiased: (
+        {"layer.self_attn": (HEAD, 2, 4), "layer.linear1": (CHANNEL, 16, 1)},
+        {"layer.linear2": "normalises over its channels together", "out": OUTPUTS},
+    ),
+    models.Miscounted: ({}, {"q_proj": HEAD_ORDER, "out_proj": OUTPUTS}),
+    models.Beside: (
+        {"attention.query": (HEAD, 4, 2)},
+        {
+            "before": "norm normalises over its channels together",
+            "out": OUTPUTS,
+            **{f"unused.{name}_proj": "the model's outputs do not depend on it" for name in ("q", "k", "v", "out")},
+        },
+    ),
+    models.Unknown: (
+        {},
+        {
+            "pair": "is a Bilinear, whose channels are not known",
+            "a": "its channels are a single unit",
+            "b": "its channels are a single unit",
+            "c": OUTPUTS,
+        },
     ),
 }
 
@@ -83,24 +110,8 @@ def test_masked_and_removed_give_the_same_outputs_and_gradients(kind, mode, seed
     inputs = example(kind.kind, seed, 6)
     inputs = inputs.double() if inputs.is_floating_point() else inputs
     groups = [group for group in find_groups(model, (inputs,)).groups if not group.fixed]
-    draw = random.Random(seed)
-    chosen = {group.name: draw.sample(range(group.width), draw.randint(1, group.width - 1)) for group in groups}
-    masked, small = copy.deepcopy(model), copy.deepcopy(model)
-    gone = removed(groups, chosen)
-    zero(dict(masked.named_parameters()), gone.parameters)
-    remove(small, gone)
 
-    outputs = [one(inputs) for one in (masked, small)]
-    assert torch.allclose(*outputs, rtol=0, atol=1e-12)
-    for one in outputs:
-        one.square().sum().backward()
-    for (name, whole), part in zip(masked.named_parameters(), small.parameters(), strict=True):
-        gradient = whole.grad
-        for dim, indices in gone.parameters.get(name, {}).items():
-            keep = [index for index in range(whole.shape[dim]) if index not in indices]
-            gradient = gradient.index_select(dim, torch.tensor(keep))
-        assert gradient.shape == part.shape
-        assert torch.allclose(gradient, part.grad, rtol=1e-10, atol=1e-10), name
+    same_without(model, inputs, groups, seed)
 
 
 def test_the_modules_of_a_smaller_model_say_its_sizes():

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from tolariad.trainer.pruning.importance import Loss, Scores, on_a_copy, relative
+from tolariad.trainer.pruning.modules import linear_sides
 from tolariad.trainer.pruning.units import PruningRefused, Role, TensorSlice, UnitGroup
 
 
@@ -65,7 +66,7 @@ def activities(
 
         def hook(module: nn.Module, given: tuple[Any, ...]) -> None:
             values = given[0].detach()
-            last = values if isinstance(module, nn.Linear) else values.movedim(1, -1)
+            last = values if linear_sides(module) else values.movedim(1, -1)
             by_unit = last[..., indices.to(last.device)].transpose(-1, -2).reshape(-1, len(one.units)).double().cpu()
             active = (by_unit.abs() > threshold).sum(0).double()
             now = Activity(len(by_unit), active, by_unit.sum(0), by_unit.T @ by_unit)

@@ -8,15 +8,15 @@ Torch-Pruning itself checks none of this. `verify` then shows by numbers that a 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from torch import nn
 from torch.nn.modules.conv import _ConvNd
 
 from tolariad.core.pruning.budget import UnitKind
-from tolariad.trainer.pruning.modules import Places, places
-from tolariad.trainer.pruning.units import Found, PruningRefused, Refusal, TensorSlice, UnitGroup
+from tolariad.trainer.pruning.modules import Places, linear_sides, places, unknown_to_torch_pruning
+from tolariad.trainer.pruning.units import Found, PruningRefused, Refusal, Role, TensorSlice, UnitGroup
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -30,6 +30,13 @@ class _Side(NamedTuple):
     target: Any
     outputs: bool
     dim: int = 0
+
+
+class _Index(NamedTuple):
+    """An index of a tensor, and the channel of the root from which it was reached. Torch-Pruning gives the names."""
+
+    idx: int
+    root_idx: int
 
 
 # For each side that a group has: the unit of each of its indices.
@@ -47,26 +54,47 @@ class _Names:
             self.users[self.parameters[id(parameter)]].add(name)
 
 
-def trace(copy: nn.Module, inputs: tuple[Any, ...], protected: Collection[str] = ()) -> Found:
+def trace(
+    copy: nn.Module,
+    inputs: tuple[Any, ...],
+    protected: Collection[str] = (),
+    heads: Sequence[UnitGroup] = (),
+    used: Collection[str] = (),
+) -> Found:
     """Return the groups of `copy`, which is traced with `inputs` and may be changed by it, and what is refused.
 
     All parameters of `copy` must need a gradient. `protected`: names of modules or parameters that no group may touch.
-    Raises PruningRefused if the model cannot be traced, ImportError without torch-pruning (extra `pruning`).
+    `heads`: what computes them is not pruned by channels as well. `used`: parameters that the outputs depend on. Raises
+    PruningRefused if the model cannot be traced, ImportError without torch-pruning (extra `pruning`).
     """
     import torch_pruning as tp
 
     try:
         graph = tp.DependencyGraph().build_dependency(
-            copy, inputs, forward_fn=lambda model, given: model(*given), output_transform=_marked, verbose=False
+            copy,
+            inputs,
+            forward_fn=lambda model, given: model(*given),
+            output_transform=_marked,
+            customized_pruners=unknown_to_torch_pruning(copy),
+            verbose=False,
         )
     except Exception as error:
         raise PruningRefused(f"the model cannot be traced: {type(error).__name__}: {error}") from error
     names = _Names(copy)
+    slices = [one for group in heads for one in group.slices]
+    of_heads = {one.path.rpartition(".")[0] for one in slices if one.role is Role.PRODUCES}
+    most = max(size for one in copy.parameters() for size in one.shape)
     groups, refused, covered = [], [], set()
     for module, name in names.modules.items():
-        if module in covered or module not in graph.module2node or not isinstance(module, (nn.Linear, _ConvNd)):
+        if module in covered or name in of_heads or module not in graph.module2node:
             continue
-        sides, width, is_output = _sides(graph, module)
+        if not linear_sides(module) and not isinstance(module, _ConvNd):
+            continue
+        found = _sides(graph, module, most)
+        if isinstance(found, str):
+            refused.append(Refusal(name, found))
+            continue
+        sides, width, is_output = found
         covered |= {side.target for side in sides if side.outputs}
         made: UnitGroup | str = "its channels are outputs of the model" if is_output else ""
         made = made or _group(name, sides, width, names)
@@ -75,7 +103,22 @@ def trace(copy: nn.Module, inputs: tuple[Any, ...], protected: Collection[str] =
             refused.append(Refusal(name, made))
         else:
             groups.append(made)
+    said = {*(names.modules[one] for one in covered if isinstance(one, nn.Module)), *(one.name for one in refused)}
+    refused += _not_said(names, said, {one.path for group in [*heads, *groups] for one in group.slices}, used)
     return Found(tuple(groups), tuple(refused))
+
+
+def _not_said(names: _Names, said: set[str], held: set[str], used: Collection[str]) -> Iterator[Refusal]:
+    """Yield the other modules with weights: neither they nor a module around them is `said`, and no group holds one."""
+    for module, name in names.modules.items():
+        weights = {names.parameters[id(one)] for one in module.parameters(recurse=False) if one.dim() > 1}
+        around = {".".join(name.split(".")[:depth]) for depth in range(1, name.count(".") + 2)}
+        if not weights or around & said or weights & held:
+            continue
+        why = places(module, outputs=True)
+        if not weights & set(used):
+            why = "the model's outputs do not depend on it"
+        yield Refusal(name, why if isinstance(why, str) else "no linear or convolutional layer has its channels")
 
 
 def _marked(outputs: Any) -> list[Tensor]:
@@ -85,50 +128,52 @@ def _marked(outputs: Any) -> list[Tensor]:
     return [one * 1.0 for one in pytree.tree_leaves(outputs) if getattr(one, "grad_fn", None) is not None]
 
 
-def _sides(graph: Any, root: nn.Module) -> tuple[_Sides, int, bool]:
-    """Return what depends on each of the root's output channels, their number, and whether they are outputs."""
-    prune = graph.get_pruner_of_module(root).prune_out_channels
-    width = graph.get_out_channels(root)
-    items = list(graph.get_pruning_group(root, prune, list(range(width))))
-    is_output = any(type(item.dep.target.module).__name__ == "_OutputOp" for item in items)
-    # In the whole group each index keeps its first origin only. So a channel that depends on another one of the root
-    # itself is lost there, as in the halves of a gate.
-    if all(_is_regular(item.root_idxs, width) for item in items):
-        sides = {_side(graph, item): dict(zip(item.idxs, item.root_idxs, strict=True)) for item in items}
-    else:
-        sides, width = _closed(graph, root, prune, width)
-    return {side: units for side, units in sides.items() if side.target is not None}, width, is_output
+def _sides(graph: Any, root: nn.Module, most: int) -> tuple[_Sides, int, bool] | str:
+    """Return what depends on the root's output channels, by unit; the number of units; whether they are outputs.
 
-
-def _is_regular(origins: list[int], width: int) -> bool:
-    counts = [0] * width
-    for origin in origins:
-        counts[origin] += 1
-    return len(set(counts)) == 1
-
-
-def _side(graph: Any, item: Any) -> _Side:
-    target, node = item.dep.target.module, item.dep.target
-    if type(target).__module__ == _OF_TORCH_PRUNING:
-        return _Side(None, outputs=False)
-    if isinstance(target, nn.Module):
-        return _Side(target, outputs=graph.is_out_channel_pruning_fn(item.dep.handler))
-    return _Side(target, outputs=False, dim=node.pruning_dim)
-
-
-def _closed(graph: Any, root: nn.Module, prune: Any, width: int) -> tuple[_Sides, int]:
-    """Return the sides, with channels that depend on each other as one unit, by asking for one channel at a time."""
-    reached = [
-        {_side(graph, item): set(item.idxs) for item in graph.get_pruning_group(root, prune, [channel])}
-        for channel in range(width)
-    ]
-    own = _Side(root, outputs=True)
-    unit_of = _joined(width, (one[own] | {channel} for channel, one in enumerate(reached)))
+    Channels that reach the same index are one unit, as in the two halves of a gate. Torch-Pruning's own search keeps
+    only the first of them. It does not end with rotary embeddings, where each round shifts the indices. Return a clause
+    if an index is not below `most`.
+    """
+    prune, width = graph.get_pruner_of_module(root).prune_out_channels, graph.get_out_channels(root)
+    origins: dict[tuple[Any, Any], dict[int, int]] = defaultdict(dict)
+    met: list[set[int]] = []
+    pending = [(graph.module2node[root], prune, [_Index(channel, channel) for channel in range(width)])]
+    while pending:
+        node, how, indices = pending.pop()
+        known = origins[node, how]
+        fresh = []
+        for one in indices:
+            if one.idx not in known:
+                fresh.append(one)
+            elif known[one.idx] != one.root_idx:
+                met.append({known[one.idx], one.root_idx})
+            known.setdefault(one.idx, one.root_idx)
+        if any(not 0 <= one.idx < most for one in fresh):
+            return "the traced graph names more channels than any layer has: it mixes them"
+        if fresh:
+            pending += [
+                (to.target, to.handler, _mapped(to, fresh)) for to in node.dependencies if to.is_triggered_by(how)
+            ]
+    unit_of = _joined(width, iter(met))
     sides: _Sides = defaultdict(dict)
-    for channel, one in enumerate(reached):
-        for side, indices in one.items():
-            sides[side].update(dict.fromkeys(indices, unit_of[channel]))
-    return sides, max(unit_of) + 1
+    for (node, how), known in origins.items():
+        if known and type(node.module).__module__ != _OF_TORCH_PRUNING:
+            sides[_side(graph, node, how)].update({index: unit_of[channel] for index, channel in known.items()})
+    is_output = any(known and type(node.module).__name__ == "_OutputOp" for (node, _), known in origins.items())
+    return sides, max(unit_of) + 1, is_output
+
+
+def _mapped(dependency: Any, indices: list[_Index]) -> list[_Index]:
+    for mapping in dependency.index_mapping:
+        indices = indices if mapping is None else list(mapping(indices))
+    return indices
+
+
+def _side(graph: Any, node: Any, how: Any) -> _Side:
+    if isinstance(node.module, nn.Module):
+        return _Side(node.module, outputs=graph.is_out_channel_pruning_fn(how))
+    return _Side(node.module, outputs=False, dim=node.pruning_dim)
 
 
 def _joined(count: int, sets: Iterator[set[int]]) -> list[int]:
@@ -230,7 +275,9 @@ def _tied(slices: Mapping[tuple[str, int], Mapping[str, TensorSlice]], names: _N
 
 
 def _checked(group: UnitGroup, model: nn.Module, protected: Collection[str]) -> str:
-    """Return a clause if an index is outside its tensor, or a tensor is protected; "" if the group is sound."""
+    """Return a clause if no unit can go, an index is outside its tensor, or a tensor is protected; "" otherwise."""
+    if group.width < 2:
+        return "its channels are a single unit, and a layer keeps one"
     parameters = dict(model.named_parameters())
     for one in group.slices:
         size = parameters[one.path].shape[one.dim]

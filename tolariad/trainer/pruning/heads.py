@@ -10,24 +10,22 @@ the number of heads.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from torch import nn
 
 from tolariad.core.pruning.budget import UnitKind
+from tolariad.trainer.pruning.modules import linear_sides
 from tolariad.trainer.pruning.units import Role, TensorSlice, UnitGroup
 
-_COUNTS: Final = ("num_heads", "n_heads", "n_head", "heads")
-_WIDTHS: Final = ("attn_dim", "inner_dim", "all_head_size")
-_FUSED: Final = (("qkv", "proj"), ("in_proj", "out_proj"))
-_SPLIT: Final = (
-    ("q_proj", "k_proj", "v_proj", "out_proj"),
-    ("q_proj", "k_proj", "v_proj", "o_proj"),
-    ("query", "key", "value", "out"),
-    ("q", "k", "v", "out"),
-    ("q", "k", "v", "o"),
-)
+_COUNTS: Final = ("num_heads", "n_heads", "n_head", "heads", "num_attention_heads")
+_KEY_COUNTS: Final = ("num_key_value_heads", "num_kv_heads", "n_kv_heads")
+_SIZES: Final = ("head_dim", "attention_head_size")
+_WIDTHS: Final = ("attn_dim", "inner_dim", "all_head_size", "split_size")
+_FUSED: Final = ("qkv", "in_proj", "c_attn", "query_key_value", "Wqkv")
+# Each guess costs a trial.
+_GUESSES_MAX: Final = 4
 
 
 class Heads(NamedTuple):
@@ -37,34 +35,40 @@ class Heads(NamedTuple):
     values: tuple[TensorSlice, ...]
 
 
-class _Rows(NamedTuple):
-    """The rows of queries, keys or values: from `start` on, one head after the other."""
+class _Part(NamedTuple):
+    """A side of a layer: its tensors with the dimension of this side. The first head begins at `start`."""
 
-    weight: Any
-    bias: Any
-    start: int
+    tensors: Sequence[tuple[Any, int]]
+    size: int
+    start: int = 0
 
 
 class _Layout(NamedTuple):
-    """An attention layer. `name`: of the part that holds its rows, relative to the layer; "" for the layer itself."""
+    """An attention layer. `name`: of the part that holds its rows, relative to the layer; "" for the layer itself.
+
+    `heads`: of queries. Several of them may share a head of keys and values: then `units` are fewer.
+    """
 
     name: str
     heads: int
-    rows: Sequence[_Rows]
-    columns: Any
+    units: int
+    rows: Sequence[_Part]
+    columns: _Part
     fixed: str = ""
 
 
 def find_heads(model: nn.Module, protected: Collection[str] = ()) -> list[Heads]:
-    """Return the attention layers whose parts are known, without those that touch a protected name."""
+    """Return the attention layers whose parts are known, without those that touch a protected name.
+
+    If several layers may read the heads, there is a guess for each, with the same name.
+    """
     users = Counter(id(one) for _, one in model.named_parameters(remove_duplicate=False))
     names = {id(one): name for name, one in model.named_parameters() if users[id(one)] == 1}
     found = []
     for path, module in model.named_modules():
-        layout = _layout(module)
-        made = None if layout is None else _heads(path, module, layout, names)
-        if made is not None and not _touches(made.group, protected):
-            found.append(made)
+        around = model.get_submodule(path.rpartition(".")[0])
+        guesses = (_heads(path, module, layout, names) for layout in _layouts(module, around))
+        found += [one for one in guesses if one is not None and not _touches(one.group, protected)]
     return found
 
 
@@ -72,55 +76,94 @@ def _touches(group: UnitGroup, protected: Collection[str]) -> bool:
     return any(one.path == name or one.path.startswith(f"{name}.") for one in group.slices for name in protected)
 
 
-def _layout(module: nn.Module) -> _Layout | None:
-    """Return the parts of an attention layer; None if the module is none that is known."""
+def _layouts(module: nn.Module, around: nn.Module) -> Iterator[_Layout]:
+    """Yield the parts of an attention layer: once for each layer that may read its heads. `around` contains it."""
     if isinstance(module, nn.MultiheadAttention):
         # Without a common weight, queries, keys and values have widths of their own.
-        if "in_proj_bias" not in module._parameters or module._parameters["in_proj_weight"] is None:  # noqa: SLF001
-            return None
-        rows = [_Rows(module.in_proj_weight, module.in_proj_bias, part * module.embed_dim) for part in range(3)]
-        why = "torch's MultiheadAttention computes the size of a head from its width"
-        return _Layout("", module.num_heads, rows, module.out_proj.weight, why)
-    heads = next((getattr(module, one) for one in _COUNTS if isinstance(getattr(module, one, None), int)), 0)
-    parts = {name: one for name, one in module.named_children() if isinstance(one, nn.Linear)}
-    for rows_of, reads in _FUSED:
-        if heads and rows_of in parts and reads in parts:
-            one = parts[rows_of]
-            rows = [_Rows(one.weight, one.bias, part * one.out_features // 3) for part in range(3)]
-            return _Layout(rows_of, heads, rows, parts[reads].weight)
-    for *three, reads in _SPLIT:
-        if heads and reads in parts and all(one in parts for one in three):
-            rows = [_Rows(parts[one].weight, parts[one].bias, 0) for one in three]
-            return _Layout(three[0], heads, rows, parts[reads].weight)
-    return None
+        if "in_proj_bias" in module._parameters and module._parameters["in_proj_weight"] is not None:  # noqa: SLF001
+            width = module.embed_dim
+            tensors = _held(module.in_proj_weight, 0, module.in_proj_bias)
+            rows = [_Part(tensors, width, part * width) for part in range(3)]
+            why = "torch's MultiheadAttention computes the size of a head from its width"
+            read = _Part([(module.out_proj.weight, 1)], width)
+            yield _Layout("", module.num_heads, module.num_heads, rows, read, why)
+        return
+    parts = {name: one for name, one in module.named_children() if linear_sides(one)}
+    names, rows = _rows(parts)
+    size = _count(module, _SIZES)
+    if not names or not (heads := _count(module, _COUNTS) or (rows[0].size // size if size else 0)):
+        return
+    width = rows[0].size
+    of_rows = [parts[name] for name in names]
+    for scope in (module, around):
+        # BERT's output layer is in a module beside its attention.
+        readers = [one for one in scope.modules() if one not in of_rows and linear_sides(one)]
+        columns = [one for one in map(_columns, readers) if one.size == width]
+        for one in columns[:_GUESSES_MAX]:
+            yield _Layout(names[0], heads, heads * rows[-1].size // width, rows, one)
+        if columns:
+            return
+
+
+def _count(module: nn.Module, names: Sequence[str]) -> int:
+    return next((count for name in names if type(count := getattr(module, name, None)) is int and count > 0), 0)
+
+
+def _rows(parts: Mapping[str, nn.Module]) -> tuple[list[str], list[_Part]]:
+    """Return the names of the layers that compute queries, keys and values, and their rows; empty if there are none."""
+    each = [[name for name in parts if name.removeprefix("to_").startswith(letter)] for letter in "qkv"]
+    fused = [name for name in parts if name in _FUSED]
+    if len(fused) == 1:
+        tensors, size = _outputs(parts[fused[0]])
+        return fused, [_Part(tensors, size // 3, part * (size // 3)) for part in range(3)]
+    if all(len(names) == 1 for names in each):
+        three = [names[0] for names in each]
+        return three, [_Part(*_outputs(parts[name])) for name in three]
+    return [], []
+
+
+def _outputs(layer: Any) -> tuple[list[tuple[Any, int]], int]:
+    dim, _ = linear_sides(layer) or (0, 1)
+    return _held(layer.weight, dim, layer.bias), layer.weight.shape[dim]
+
+
+def _held(weight: Any, dim: int, bias: Any) -> list[tuple[Any, int]]:
+    return [(weight, dim)] if bias is None else [(weight, dim), (bias, 0)]
+
+
+def _columns(layer: Any) -> _Part:
+    _, dim = linear_sides(layer) or (0, 1)
+    return _Part([(layer.weight, dim)], layer.weight.shape[dim])
 
 
 def _heads(path: str, module: nn.Module, layout: _Layout, names: dict[int, str]) -> Heads | None:
     """Return the heads of the layer; None if its sizes do not fit together or a parameter is tied or computed."""
-    width = layout.columns.shape[1]
-    held = [one for rows in layout.rows for one in (rows.weight, rows.bias) if one is not None]
-    fits = all(rows.start + width <= rows.weight.shape[0] for rows in layout.rows)
-    if not fits or width % layout.heads or any(id(one) not in names for one in (*held, layout.columns)):
+    sides, units, width = [*layout.rows, layout.columns], layout.units, layout.columns.size
+    if units < 2 or any(side.size % units for side in sides):
         return None
-    rows = [
-        TensorSlice(names[id(one)], 0, _units(part.start, width // layout.heads, layout.heads), Role.PRODUCES)
-        for part in layout.rows
-        for one in (part.weight, part.bias)
-        if one is not None
-    ]
-    of_values = sum(one is not None for one in layout.rows[-1][:2])
-    columns = TensorSlice(names[id(layout.columns)], 1, _units(0, width // layout.heads, layout.heads), Role.READS)
-    counts = {**dict.fromkeys(_COUNTS, layout.heads), **dict.fromkeys(_WIDTHS, width)}
+    if any(id(tensor) not in names for side in sides for tensor, _ in side.tensors):
+        return None
+
+    def slices(side: _Part, role: Role) -> list[TensorSlice]:
+        indices = _units(side.start, side.size // units, units)
+        return [TensorSlice(names[id(tensor)], dim, indices, role) for tensor, dim in side.tensors]
+
+    *others, values = (slices(side, Role.PRODUCES) for side in layout.rows)
+    counts = {
+        **dict.fromkeys(_COUNTS, layout.heads),
+        **dict.fromkeys(_KEY_COUNTS, units),
+        **dict.fromkeys(_WIDTHS, width),
+    }
     group = UnitGroup(
         name=".".join(one for one in (path, layout.name) if one),
         kind=UnitKind.HEAD,
-        channels=width // layout.heads,
-        slices=(*rows, columns),
+        channels=width // units,
+        slices=(*(one for side in others for one in side), *values, *slices(layout.columns, Role.READS)),
         module=path,
         attributes=tuple(name for name, count in counts.items() if getattr(module, name, None) == count),
         fixed=layout.fixed,
     )
-    return Heads(group, tuple(rows[-of_values:]))
+    return Heads(group, tuple(values))
 
 
 def _units(start: int, size: int, heads: int) -> tuple[tuple[int, ...], ...]:

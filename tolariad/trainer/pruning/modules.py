@@ -31,6 +31,40 @@ class Places(NamedTuple):
     role: Role = Role.SCALES
 
 
+def linear_sides(module: nn.Module) -> tuple[int, int] | None:
+    """Return the dimensions of a linear layer's weight that hold its outputs and its inputs; None for other modules."""
+    if isinstance(module, nn.Linear):
+        return 0, 1
+    # Conv1D of transformers, whose weight is transposed, by its parts: transformers need not be installed.
+    return (1, 0) if {"weight", "bias"} == module._parameters.keys() and hasattr(module, "nf") else None  # noqa: SLF001
+
+
+class _Transposed:
+    """What Torch-Pruning asks of a linear layer with a transposed weight. It only compares the two that prune."""
+
+    def prune_out_channels(self, layer: Any, _: Any) -> Any:
+        return layer
+
+    def prune_in_channels(self, layer: Any, _: Any) -> Any:
+        return layer
+
+    def get_out_channels(self, layer: Any) -> int:
+        return int(layer.weight.shape[1])
+
+    def get_in_channels(self, layer: Any) -> int:
+        return int(layer.weight.shape[0])
+
+    def get_out_channel_groups(self, _: Any) -> int:
+        return 1
+
+    get_in_channel_groups = get_out_channel_groups
+
+
+def unknown_to_torch_pruning(model: nn.Module) -> dict[type[nn.Module], _Transposed]:
+    """Return what Torch-Pruning must be told of linear layers that are not torch's own."""
+    return {type(one): _Transposed() for one in model.modules() if linear_sides(one) == (1, 0)}
+
+
 def is_depthwise(module: nn.Module) -> bool:
     """Return whether each output channel of this convolution is computed from the same channel of its input."""
     return (
@@ -44,9 +78,10 @@ def places(module: nn.Module, *, outputs: bool) -> Places | str:
     """Return where the module's output channels (else its input channels) lie, or a clause: why it is refused."""
     why = next((why for kinds, why in _REFUSED if isinstance(module, kinds)), "")
     found: Places | str = why or f"is a {type(module).__name__}, whose channels are not known"
-    if isinstance(module, nn.Linear):
-        found = _of(module, [("weight", 0), ("bias", 0)], Role.PRODUCES)
-        found = found if outputs else _of(module, [("weight", 1)], Role.READS)
+    if (linear := linear_sides(module)) is not None:
+        rows, columns = linear
+        found = _of(module, [("weight", rows), ("bias", 0)], Role.PRODUCES)
+        found = found if outputs else _of(module, [("weight", columns)], Role.READS)
     elif isinstance(module, _ConvNd):
         found = _of_convolution(module, outputs=outputs)
     elif isinstance(module, (_BatchNorm, _InstanceNorm)):
@@ -89,6 +124,8 @@ def refit(module: nn.Module) -> None:
     counts: dict[str, int] = {}
     if isinstance(module, nn.Linear):
         counts = {"out_features": shape[0], "in_features": shape[1]}
+    elif linear_sides(module):
+        counts = {"nf": shape[1], "nx": shape[0]}
     elif is_depthwise(module):
         counts = {"groups": shape[0], "in_channels": shape[0], "out_channels": shape[0]}
     elif isinstance(module, _ConvNd):

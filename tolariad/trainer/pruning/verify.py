@@ -45,20 +45,17 @@ def find_groups(model: nn.Module, inputs: tuple[Any, ...], *, protected: Collect
     with torch.random.fork_rng(devices=[]), torch.enable_grad():
         torch.manual_seed(_SEED)
         trial, given = _trial(model), pytree.tree_map(_widened, inputs)
-        found = trace(copy.deepcopy(trial), given, protected)
+        used = _used(trial, given)
+        # Of a layer that is not used every guess would hold.
+        guesses = [one for one in find_heads(model, protected) if one.group.slices[-1].path in used]
+        of_heads, not_heads = _proved_heads(trial, given, guesses)
+        found = trace(copy.deepcopy(trial), given, protected, of_heads, used)
         proved, refused = _proved(trial, given, found.groups)
-        of_heads, not_heads = _proved_heads(trial, given, find_heads(model, protected))
     order = {name: at for at, (name, _) in enumerate(model.named_modules())}
-    taken = {one.path for group in of_heads for one in group.slices if one.role is Role.PRODUCES}
     return Found(
         tuple(sorted([*proved, *of_heads], key=lambda group: order[group.name])),
-        tuple(one for one in (*found.refused, *refused, *not_heads) if not _is_taken(one.name, taken)),
+        (*found.refused, *refused, *not_heads),
     )
-
-
-def _is_taken(name: str, taken: set[str]) -> bool:
-    """A module whose channels were refused one by one may be pruned by heads."""
-    return any(path.startswith(f"{name}.") for path in taken)
 
 
 def same_outputs(one: nn.Module, other: nn.Module, inputs: tuple[Any, ...], tolerance: float) -> str:
@@ -103,6 +100,11 @@ def _trial(model: nn.Module) -> nn.Module:
         trial = copy.deepcopy(model).to("cpu").double().eval()
     except Exception as error:
         raise PruningRefused(f"the model cannot be copied: {type(error).__name__}: {error}") from error
+    for module in trial.modules():
+        config: Any = getattr(module, "config", None)
+        if getattr(config, "use_cache", False):
+            # The keys and values of a language model, kept for the next token: Torch-Pruning fails at them.
+            config.use_cache = False
     with torch.no_grad():
         for parameter in trial.parameters():
             parameter.requires_grad_(parameter.is_floating_point())
@@ -114,6 +116,18 @@ def _trial(model: nn.Module) -> nn.Module:
     return trial
 
 
+def _used(trial: nn.Module, inputs: tuple[Any, ...]) -> set[str]:
+    """Return the names of the parameters that the outputs depend on. Raises PruningRefused if the model fails."""
+    trial = copy.deepcopy(trial)
+    try:
+        for one in _tensors(trial, inputs):
+            if one.requires_grad:
+                one.backward(torch.randn_like(one), retain_graph=True)
+    except Exception as error:
+        raise PruningRefused(f"the model cannot be traced: {type(error).__name__}: {error}") from error
+    return {name for name, one in trial.named_parameters() if one.grad is not None and one.grad.any()}
+
+
 def _widened(value: Any) -> Any:
     if not isinstance(value, Tensor):
         return value
@@ -123,12 +137,16 @@ def _widened(value: Any) -> Any:
 
 @torch.no_grad()
 def _outputs(model: nn.Module, inputs: tuple[Any, ...]) -> list[Tensor]:
+    return [one.detach() for one in _tensors(model, inputs)]
+
+
+def _tensors(model: nn.Module, inputs: tuple[Any, ...]) -> list[Tensor]:
     """Return the tensors of the outputs. Draws of random numbers are the same in every call."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(_SEED)
         # A copy of the inputs: a model may change them.
         outputs = model(*pytree.tree_map(lambda one: one.clone() if isinstance(one, Tensor) else one, inputs))
-    return [one.detach() for one in pytree.tree_leaves(outputs) if isinstance(one, Tensor)]
+    return [one for one in pytree.tree_leaves(outputs) if isinstance(one, Tensor)]
 
 
 def _proved(
@@ -161,19 +179,35 @@ def _one(group: UnitGroup) -> int:
 def _proved_heads(
     trial: nn.Module, inputs: tuple[Any, ...], found: Sequence[Heads]
 ) -> tuple[list[UnitGroup], list[Refusal]]:
-    """Show that rows and columns are those of the same head; then whether heads can be removed as well."""
-    groups, refused = [], []
-    for group, values in found:
-        unit = (_one(group),)
-        columns = [one for one in group.slices if one.role is Role.READS]
-        without = []
-        for slices in (columns, values, group.slices):
-            masked = copy.deepcopy(trial)
-            zero(dict(masked.named_parameters()), coordinates((one, unit) for one in slices))
-            without.append(masked)
-        # A head whose output is not read, one whose values are 0, and one that is gone must all be the same.
-        if any(same_outputs(without[0], other, inputs, _TOLERANCE) for other in without[1:]):
-            refused.append(Refusal(group.name, "its rows are not ordered by queries, keys and values, then by heads"))
-        else:
-            groups.append(replace(group, fixed=group.fixed or _disagreement(trial, inputs, [group])))
-    return groups, refused
+    """Show that rows and columns are those of the same head; then whether heads can be removed as well.
+
+    Of several guesses with one name the first that holds is taken. One trial for all layers, if all first guesses hold.
+    """
+    held = {one.group.name: one.group for one in reversed(found)}
+    refused: dict[str, Refusal] = {}
+    if not _same_heads(trial, inputs, [one for one in found if one.group is held[one.group.name]]):
+        held = {}
+        for one in found:
+            if one.group.name not in held and _same_heads(trial, inputs, [one]):
+                held[one.group.name] = one.group
+        why = "its rows are not ordered by queries, keys and values, then by heads"
+        refused = {one.group.name: Refusal(one.group.name, why) for one in found if one.group.name not in held}
+    groups = list(held.values())
+    if _disagreement(trial, inputs, [one for one in groups if not one.fixed]):
+        groups = [replace(one, fixed=one.fixed or _disagreement(trial, inputs, [one])) for one in groups]
+    return groups, list(refused.values())
+
+
+def _same_heads(trial: nn.Module, inputs: tuple[Any, ...], found: Sequence[Heads]) -> bool:
+    """Return whether a head whose output is not read, one whose values are 0, and one that is gone are all the same."""
+    without = []
+    for slices in (
+        [(one, group) for group, _ in found for one in group.slices if one.role is Role.READS],
+        [(one, group) for group, values in found for one in values],
+        [(one, group) for group, _ in found for one in group.slices],
+    ):
+        masked = copy.deepcopy(trial)
+        gone = coordinates((one, (_one(group),)) for one, group in slices)
+        zero(dict(masked.named_parameters()), gone)
+        without.append(masked)
+    return not any(same_outputs(without[0], other, inputs, _TOLERANCE) for other in without[1:])
