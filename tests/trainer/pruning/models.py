@@ -169,6 +169,20 @@ class Twice(nn.Module):
         return self.c(self.b(self.b(self.a(x).relu()).relu()))
 
 
+class Positioned(nn.Module):
+    """A parameter of the model itself, whose channels are those of its inputs."""
+
+    kind = ROWS
+
+    def __init__(self):
+        super().__init__()
+        self.position = nn.Parameter(torch.ones(5, 8))
+        self.a, self.c = nn.Linear(8, 6), nn.Linear(6, 3)
+
+    def forward(self, x):
+        return self.c(self.a(x + self.position).relu())
+
+
 class Flipped(nn.Module):
     """An operation that exchanges channels. To the graph it looks like one that does not."""
 

@@ -45,6 +45,10 @@ CASES = {
     ),
     models.TiedLayers: ({}, {"a": "is tied", "b": "is tied", "c": "is tied", "d": OUTPUTS}),
     models.Twice: ({"a": (CHANNEL, 6, 1)}, {"c": OUTPUTS}),
+    models.Positioned: (
+        {"a": (CHANNEL, 6, 1)},
+        {"the model": "is a Positioned, whose channels are not known", "c": OUTPUTS},
+    ),
     models.Flipped: ({}, {"a": "masked and removed they give different outputs", "c": OUTPUTS}),
     models.Saturating: ({"a": (CHANNEL, 6, 1)}, {"c": OUTPUTS}),
     models.Softened: ({}, {"a": "masked and removed they give different outputs", "c": OUTPUTS}),

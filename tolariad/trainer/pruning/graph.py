@@ -118,7 +118,10 @@ def _not_said(names: _Names, said: set[str], held: set[str], used: Collection[st
         why = places(module, outputs=True)
         if not weights & set(used):
             why = "the model's outputs do not depend on it"
-        yield Refusal(name, why if isinstance(why, str) else "no linear or convolutional layer has its channels")
+        # The model itself, if it has parameters of its own, has no name.
+        yield Refusal(
+            name or "the model", why if isinstance(why, str) else "no linear or convolutional layer has its channels"
+        )
 
 
 def _marked(outputs: Any) -> list[Tensor]:
