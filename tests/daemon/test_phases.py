@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import signal
 import time
+from pathlib import Path
 
 import pytest
 
@@ -269,5 +270,12 @@ def activate(run_dir) -> ForkedDaemon:
     place.unlink(missing_ok=True)
     wrapper = (ACTIVATE, "-l", str(place), "--fdname=control", "-E", "FAKE_STEP_S=0.002", "-E", "PATH")
     daemon = ForkedDaemon(run_dir, wrapper=wrapper, idle_exit_s=1.0)
-    wait_for(place.exists)
+    wait_for(lambda: is_listening(place))
     return daemon
+
+
+def is_listening(place: Path) -> bool:
+    """Whether connections to this socket are taken: its file exists a moment before. Nothing connects to it."""
+    # Columns of proc(5): the fourth has the flag __SO_ACCEPTCON, the last is the path.
+    found = (line.split() for line in Path("/proc/net/unix").read_text().splitlines())
+    return any(one[-1] == str(place) and int(one[3], 16) & 0x10000 for one in found)
