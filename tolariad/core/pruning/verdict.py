@@ -168,6 +168,15 @@ class Trip(Struct, frozen=True, kw_only=True):
     action: WindowAction
 
 
+def accuracy_trip(limits: AccuracyLimits, spread: float, before: float, accuracy: float) -> Trip | None:
+    """Return the limit that this accuracy exceeds in the safety window, if it does. `before`: that before the masks."""
+    limit, drop = accuracy_margin(limits, spread), before - accuracy
+    # Negated: an accuracy that is not a number exceeds every limit.
+    if not drop <= limit:  # safety: accuracy-that-is-no-number-rejects
+        return Trip(threshold="accuracy_drop_threshold", limit=limit, measured=drop, action=WindowAction.ROLLBACK)
+    return None
+
+
 def trips(measured: WindowMeasure, safety: PruneSafety) -> tuple[Trip, ...]:
     """Return the limits that were exceeded in the safety window."""
     found = []
@@ -178,8 +187,8 @@ def trips(measured: WindowMeasure, safety: PruneSafety) -> tuple[Trip, ...]:
             found.append(Trip(threshold=threshold, limit=limit, measured=value, action=action))
 
     if measured.accuracy is not None and measured.accuracy_before is not None:
-        drop = measured.accuracy_before - measured.accuracy
-        compare("accuracy_drop_threshold", drop, accuracy_margin(safety, measured.spread), WindowAction.ROLLBACK)
+        worse = accuracy_trip(safety, measured.spread, measured.accuracy_before, measured.accuracy)
+        found += [worse] if worse is not None else []
     if measured.gradient_norm is not None and measured.gradient_norm_before is not None:
         ratio = _ratio(measured.gradient_norm, measured.gradient_norm_before)
         compare("gradient_norm_threshold", ratio, safety.gradient_norm, WindowAction.ROLLBACK)

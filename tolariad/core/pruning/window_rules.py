@@ -27,7 +27,7 @@ from tolariad.core.pruning import mask_words as mk
 from tolariad.core.pruning.phase import PruningPhase
 from tolariad.core.pruning.plan import PrunePlan
 from tolariad.core.pruning.schedule import cap_at
-from tolariad.core.pruning.verdict import Trip, WindowAction, accuracy_margin, accuracy_of
+from tolariad.core.pruning.verdict import Trip, WindowAction, accuracy_of, accuracy_trip
 from tolariad.core.rollback import words as rb
 from tolariad.core.rollback.ask import begun, may_begin
 from tolariad.core.snapshots.ask import restorable
@@ -63,12 +63,8 @@ def judge_accuracy(state: Reads, event: sv.ValidationFinished, at: At[Reads]) ->
     plan = state.run.policy.prune or PrunePlan()
     if event.step < window.since_step + window.grace_steps:
         return None
-    limit, drop = accuracy_margin(plan, window.spread), window.accuracy_before - accuracy
-    # Negated: an accuracy that is not a number exceeds every limit.
-    if not drop <= limit:  # safety: accuracy-that-is-no-number-rejects
-        trip = Trip(threshold="accuracy_drop_threshold", limit=limit, measured=drop, action=WindowAction.ROLLBACK)
-        return _rejected(state, (trip,))
-    return _passed(state)
+    trip = accuracy_trip(plan, window.spread, window.accuracy_before, accuracy)
+    return _passed(state) if trip is None else _rejected(state, (trip,))
 
 
 def _passed(state: Reads) -> Decision | None:
