@@ -22,7 +22,7 @@ from tolariad.core.health.words import ConservativeModeEntered
 from tolariad.core.rates.words import LrViolationDetected
 from tolariad.core.rollback.words import RolledBack
 from tolariad.core.run.words import DaemonStarted, Limits, RunFrozen
-from tolariad.core.said import LATEST_MAX
+from tolariad.core.text.said_slice import LATEST_MAX
 from tolariad.telemetry.logs import DaemonLog
 
 

@@ -13,7 +13,7 @@ from tolariad.core.reactions import TABLE
 
 _HEAD = """# What follows from what
 
-Generated from `tolariad/core/reactions.py` by `make docs`. Do not edit.
+Generated from `tolariad/core/reactions.py`, which gathers every row, by `make docs`. Do not edit.
 
 An input or a report runs the rules of its row, which record *facts*. Every recorded event is then offered to the rules
 of its own row, depth first: what a rule records is offered before the next rule of the same event is asked. So a rule

@@ -23,9 +23,9 @@ import tolariad
 from journal import FrameKind, Journal, Reader
 from tests.core.simulate import World
 from tests.journals.packed import unpacked
-from tolariad.core.plain import plain
 from tolariad.core.replay import replay_records
 from tolariad.core.state import RunState, apply, capture, hash_mark, state_hash
+from tolariad.core.text.plain import plain
 from tolariad.core.vocabulary import encode_event
 
 SEED = 20261121

@@ -14,8 +14,8 @@ from tests.library.test_detection import EPOCHS, poisoned, train
 from tests.recorded import events_of, of
 from tolariad import Tolaria
 from tolariad.core.rates.words import LrViolationDetected
-from tolariad.core.sentences import sentence
 from tolariad.core.steps.words import StepSkipped
+from tolariad.core.text.sentences import sentence
 from tolariad.library import saying
 
 

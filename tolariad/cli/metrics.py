@@ -18,8 +18,8 @@ import click
 
 from tolariad.cli import output, runs
 from tolariad.cli.errors import CommandError
-from tolariad.core.nearest import did_you_mean, nearest
-from tolariad.core.plain import STATE_SUFFIX, finite, number_state, rfc3339, safe
+from tolariad.core.text.nearest import did_you_mean, nearest
+from tolariad.core.text.plain import STATE_SUFFIX, finite, number_state, rfc3339, safe
 from tolariad.forensics import numbers
 
 # A longer table shows so many rows of the whole run, and then so many of its end.

@@ -206,7 +206,7 @@ def _rollback_question(target: runs.Target, parameters: Parameters) -> str:
     """Return the question of a rollback: where it goes, and what it gives up. Raises CommandError if it is refused."""
     from tolariad.core.base import Refusal
     from tolariad.core.rollback import rules, words
-    from tolariad.core.sentences import sentence
+    from tolariad.core.text.sentences import sentence
 
     with target.connect():
         journal = target.journal

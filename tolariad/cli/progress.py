@@ -26,7 +26,7 @@ from tolariad.cli.wrapping import width
 from tolariad.control.status import RunStatus
 from tolariad.core.rates.words import LrViolationDetected
 from tolariad.core.run.words import FailureKind
-from tolariad.core.said import CORRECTIONS_SAID_MAX, FURTHER_CORRECTIONS
+from tolariad.core.text.said_slice import CORRECTIONS_SAID_MAX, FURTHER_CORRECTIONS
 from tolariad.forensics.words import safe
 
 if TYPE_CHECKING:

@@ -21,7 +21,7 @@ from tolariad.cli import runs
 from tolariad.cli.errors import CommandError
 from tolariad.cli.stored import wanted
 from tolariad.config import load
-from tolariad.core.exits import EXIT_CONFIG, EXIT_DAMAGED, EXIT_USAGE
+from tolariad.core.run.exits import EXIT_CONFIG, EXIT_DAMAGED, EXIT_USAGE
 from tolariad.core.settings.reading import ConfigError
 from tolariad.core.settings.rules import require_task, resolved_json
 from tolariad.forensics.words import safe_lines

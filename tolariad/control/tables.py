@@ -15,10 +15,10 @@ from tolariad.core.checkpoints import ask as retention
 from tolariad.core.health.budgets import BUDGETS, Kind, Unit
 from tolariad.core.health.histogram import Bin, Meter, quantile, with_one
 from tolariad.core.learning_rate.group import rate_of
-from tolariad.core.plain import finite, rfc3339
 from tolariad.core.rates.words import SetRate
 from tolariad.core.seeds import ask as seeds
 from tolariad.core.seeds.stages import PLANTED, Stage
+from tolariad.core.text.plain import finite, rfc3339
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

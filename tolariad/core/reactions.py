@@ -24,13 +24,13 @@ from tolariad.core.health import budget_rules, detection_rules, emergency_rules,
 from tolariad.core.health import budget_words as bv
 from tolariad.core.health import quarantine_words as qv
 from tolariad.core.health import words as hv
-from tolariad.core.health_reactions import EMERGENCY, HEALTH
+from tolariad.core.health.reactions import EMERGENCY, HEALTH
 from tolariad.core.orders import ORDERS
 from tolariad.core.pruning import mask_words as mk
 from tolariad.core.pruning import rules as prune_rules
 from tolariad.core.pruning import window_rules
 from tolariad.core.pruning import words as pr
-from tolariad.core.pruning_reactions import PRUNE_APPLIED, PRUNING
+from tolariad.core.pruning.reactions import PRUNE_APPLIED, PRUNING
 from tolariad.core.rates import rules as rate_rules
 from tolariad.core.rates import words as lv
 from tolariad.core.rollback import rules as rollback_rules
@@ -47,7 +47,7 @@ from tolariad.core.steps import rules as step_rules
 from tolariad.core.steps import words as sv
 from tolariad.core.strategy import rules as strategy_rules
 from tolariad.core.strategy import words as gv
-from tolariad.core.strategy_reactions import STRATEGY, STRATEGY_APPLIED
+from tolariad.core.strategy.reactions import STRATEGY, STRATEGY_APPLIED
 from tolariad.core.trainer import rules as trainer_rules
 from tolariad.core.trainer import words as tv
 

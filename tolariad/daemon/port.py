@@ -25,8 +25,8 @@ from tolariad.control.tables import BudgetTable, RateTable, SeedTable, budget_ta
 from tolariad.core.base import Actor, Event
 from tolariad.core.decision import Answer
 from tolariad.core.inputs import CommandReceived, Now
-from tolariad.core.plain import rfc3339
 from tolariad.core.run.slice import Phase
+from tolariad.core.text.plain import rfc3339
 from tolariad.core.vocabulary import AnyCommand
 from tolariad.kernel import Kernel, Published
 from tolariad.telemetry.histograms import BudgetHistograms

@@ -14,7 +14,6 @@ from tolariad.channel import ChannelError, DaemonEnd
 from tolariad.core.base import Refusal, TrainerEffect
 from tolariad.core.checkpoints.words import TrainFrom
 from tolariad.core.decide import overdue
-from tolariad.core.exits import EXIT_IO
 from tolariad.core.inputs import (
     Input,
     Now,
@@ -25,6 +24,7 @@ from tolariad.core.inputs import (
     TrainerGone,
     TrainerSpawned,
 )
+from tolariad.core.run.exits import EXIT_IO
 from tolariad.core.run.scheduling import Pace
 from tolariad.core.run.words import ExitDaemon
 from tolariad.core.state import RunState, capture

@@ -21,9 +21,9 @@ from tolariad.core.base import Actor
 from tolariad.core.checkpoints.words import CheckpointAborted, CheckpointCommitted
 from tolariad.core.control import words as cv
 from tolariad.core.decision import Accepted, Answer
-from tolariad.core.exits import EXIT_CONFIG
 from tolariad.core.inputs import CommandReceived, Input, Opened, SignalReceived, StartMode, TrainerGone, TrainerSpawned
 from tolariad.core.rollback.words import Rollback
+from tolariad.core.run.exits import EXIT_CONFIG
 from tolariad.core.run.slice import Phase
 from tolariad.core.run.words import ExitDaemon
 from tolariad.core.settings.model import Settings

@@ -15,8 +15,8 @@ from typing import Final
 from tolariad.core.base import Event
 from tolariad.core.checkpoints.words import RerunBegun
 from tolariad.core.rates.words import LrViolationDetected
-from tolariad.core.said import CORRECTIONS_SAID_MAX, FURTHER_CORRECTIONS, is_said
-from tolariad.core.sentences import sentence
+from tolariad.core.text.said_slice import CORRECTIONS_SAID_MAX, FURTHER_CORRECTIONS, is_said
+from tolariad.core.text.sentences import sentence
 from tolariad.core.trainer.words import TrainerDied
 
 QUEUE_MAX: Final = 1000

@@ -15,7 +15,7 @@ import msgspec
 from blake3 import blake3
 
 from tolariad.core.checkpoints.words import HealthStatus, Piece
-from tolariad.core.plain import rfc3339
+from tolariad.core.text.plain import rfc3339
 
 FORMAT: Final = "tolaria_3.1_c020"
 FILE_NAME: Final = "manifest.json"

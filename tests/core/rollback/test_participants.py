@@ -12,8 +12,8 @@ from tolariad.core.control import words as cv
 from tolariad.core.health import words as em
 from tolariad.core.rollback import words as rb
 from tolariad.core.run.slice import Phase
-from tolariad.core.sentences import sentence
 from tolariad.core.snapshots import words as sn
+from tolariad.core.text.sentences import sentence
 
 
 def refusing(world, may_take):
