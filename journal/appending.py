@@ -89,7 +89,7 @@ class Appender:
         self._failures_in_row = 0
         self._buffer = FrameBuffer()
         self.direct = DirectWrites(files)
-        # None until `begin` or `_reopened` has a segment; the only descriptor to which frames are written.
+        # None until `begin` or `go_on_in` gives a segment; the only descriptor to which frames are written.
         self.current: Current | None = None
         self.spares = SpareMaker(files, folder, growth.planned(1), base.alignment)
         self.packer = Packer(files, folder)
