@@ -333,7 +333,7 @@ TABLE: Final[tuple[Row[RunState], ...]] = (
     ),
     on(cv.CheckpointRequested, checkpoint_rules.ordered, makes=(ck.CheckpointBegun,)),
     on(cv.EndOrdered, limit_rules.send_end),
-    on(rv.DiskLow, run_rules.pause_for_disk, makes=(rv.RunPaused,)),
+    on(rv.DiskLow, prune_rules.cancel, run_rules.pause_for_disk, makes=(pr.PruneCycleCancelled, rv.RunPaused)),
     on(rv.DiskRecovered, run_rules.go_on_after_disk, makes=(rv.RunResumed,)),
     on(rv.RunResumed, run_rules.resumed, rate_rules.back_off, makes=(rb.RatesBackedOff, lv.RateOrdered)),
     on(rv.RunFailed, prune_rules.cancel, run_rules.failed, makes=(pr.PruneCycleCancelled,)),

@@ -32,6 +32,7 @@ WITHOUT_EFFECT: Final = (
     "integration.oona_backpressure_limit",
     "metrics",
     "notify",
+    "prune.validation.fragmentation",
     "telemetry",
 )
 
