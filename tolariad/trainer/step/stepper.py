@@ -99,6 +99,8 @@ class Stepper:
         """Drop a step that is not reported yet, because a rollback commits."""
         self._unsettled = None
         self._metrics.drop()
+        # The rollback overwrites the parameters. The audit must not take this for a change by other code.
+        self._audit.begin_anew()
 
     def fence(self) -> None:
         """Wait until the last step is reported and durable."""
