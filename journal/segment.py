@@ -367,20 +367,20 @@ class Walk:
         self.flaw = Flaw.NOTHING
 
     def __iter__(self) -> Iterator[Frame]:
-        look, alignment, advance = self.look, self.view.alignment, self.tail.advance
+        check, alignment, advance = self.check, self.view.alignment, self.tail.advance
         while True:
-            found = look()
+            found = check()
             if not isinstance(found, Frame):
                 # The window may be older than the last write of a live writer. Read again before stopping.
                 self.view.refresh()  # safety: reader-refreshes
-                found = look()
+                found = check()
                 if not isinstance(found, Frame):
                     self.flaw = found
                     return
             advance(found.header, found.chain, alignment)
             yield found
 
-    def look(self) -> Frame | Flaw:
+    def check(self) -> Frame | Flaw:
         """Return the next frame, verified against all frames before it, or its flaw. The walk does not move."""
         tail, view = self.tail, self.view
         # After the limit even an intact frame is void: its write was reported as failed.

@@ -197,7 +197,7 @@ def _parse(text: str, where: str) -> tuple[Any, dict[str, str]]:
         if root is None:
             return None, {}
         places: dict[str, str] = {}
-        _Places(where, places).note(root, "")
+        _KeyLines(where, places).note(root, "")
         return loader.construct_document(root), places
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
@@ -214,7 +214,7 @@ def _parse(text: str, where: str) -> tuple[Any, dict[str, str]]:
         loader.dispose()
 
 
-class _Places:
+class _KeyLines:
     """Finds the line of every key. Refuses duplicate keys, of which PyYAML would keep the last, and too many values.
 
     A value counts once for each alias that refers to it. So the walk ends before PyYAML would build billions of values.

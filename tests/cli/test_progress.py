@@ -21,7 +21,7 @@ from tolariad.cli.status_words import status_row
 from tolariad.core.health.words import ConservativeModeEntered
 from tolariad.core.rates.words import LrViolationDetected
 from tolariad.core.rollback.words import RolledBack
-from tolariad.core.run.words import DaemonStarted, Limits, RunFrozen
+from tolariad.core.run.words import DaemonStarted, RunFrozen, ServiceLimits
 from tolariad.core.text.said_slice import LATEST_MAX
 from tolariad.telemetry.logs import DaemonLog
 
@@ -229,7 +229,8 @@ def test_progress_says_at_once_and_once_what_the_run_did_on_its_own(recorder, re
     stream, clock = io.StringIO(), Clock()
     progress = Progress(stream, rewrite=rewrite, clock=clock)
     recorder.record(
-        RunFrozen(why="of yesterday"), DaemonStarted(pid=1, boot_id="b", host="h", version="0.1", limits=Limits())
+        RunFrozen(why="of yesterday"),
+        DaemonStarted(pid=1, boot_id="b", host="h", version="0.1", limits=ServiceLimits()),
     )
     progress(recorder.status())
     recorder.record(RolledBack(from_step=412, why=WHY, **BACK))

@@ -164,8 +164,8 @@ class RunPort:
     def budgets(self) -> BudgetTable:
         """The budgets as of the last durable event."""
         self.last_use_ns = time.monotonic_ns()
-        meters = self._histograms.meters
-        return budget_table(self._kernel.durable, meters, mono_ns=self.last_use_ns, since=self._since)
+        histograms = self._histograms.by_budget
+        return budget_table(self._kernel.durable, histograms, mono_ns=self.last_use_ns, since=self._since)
 
     def view(self) -> RunStatus:
         """As `status`, for the daemon itself: it does not count as use by a client. Any thread may call this."""

@@ -232,7 +232,7 @@ class Live:
         if turn.failure:
             self._effects.put(RunFailed(turn.failure))
             self._cut()
-        self._saying.look(turn.events)
+        self._saying.queue(turn.events)
         for _, event in turn.events if self._ends else ():
             if isinstance(event, CheckpointCommitted | CheckpointAborted):
                 for ends in self._ends:

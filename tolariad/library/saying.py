@@ -33,7 +33,7 @@ class Saying:
         self._thread = threading.Thread(target=self._run, name="tolaria-said", daemon=True)
         self._thread.start()
 
-    def look(self, events: Iterable[tuple[int, Event]]) -> None:
+    def queue(self, events: Iterable[tuple[int, Event]]) -> None:
         """Queue the events that are to be logged. Never blocks. Runs in the kernel's thread."""
         for _, event in events:
             if not _is_said(event):

@@ -167,14 +167,14 @@ def test_the_wait_for_a_processor_in_a_part_is_no_overrun_and_a_late_answer_is_l
     (answered,) = find(world, st.StrategyAnswered)
     histograms = BudgetHistograms(before)
     histograms.add(answered)
-    meter = histograms.meters["strategy_answer"]
+    histogram = histograms.by_budget["strategy_answer"]
 
     assert [event.budget for event in find(world, BudgetExceeded)] == ["strategy_deadline"]
     assert set(world.state.overruns.breakers) == {"strategy_deadline"}
-    assert meter.worst == pytest.approx(1.2)
-    assert quantile(meter.clock, 0.5) == pytest.approx(2500, rel=0.07)
-    assert quantile(meter.waits, 0.5) == pytest.approx(2499, rel=0.07)
-    assert histograms.meters["strategy_deadline"].clock == ()
+    assert histogram.worst == pytest.approx(1.2)
+    assert quantile(histogram.clock, 0.5) == pytest.approx(2500, rel=0.07)
+    assert quantile(histogram.waits, 0.5) == pytest.approx(2499, rel=0.07)
+    assert histograms.by_budget["strategy_deadline"].clock == ()
 
 
 @pytest.mark.parametrize("who", ["trainer", "daemon"])

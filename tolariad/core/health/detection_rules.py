@@ -77,7 +77,7 @@ def raise_emergency(state: Reads, event: hv.InstabilityDetected, at: At[Reads]) 
         follows=hv.Follows.ROLLBACK,
         checkpoint=target.id,
         # If the run cannot go on from here, it halts unless some target can be used.
-        otherwise=rb.Otherwise.HALT if is_lost(near, event) or policy.detect_halt else rb.Otherwise.OLDER,
+        otherwise=rb.RefusalPolicy.HALT if is_lost(near, event) or policy.detect_halt else rb.RefusalPolicy.OLDER,
         suspects=suspects,
     )
     return Decision((raised,))
@@ -99,7 +99,7 @@ def answer(state: Reads, event: hv.InstabilityDetected, at: At[Reads]) -> Decisi
 def after_refusal(state: Reads, report: rb.RollbackRefusedReport | StrategyVoted, at: At[Reads]) -> Decision | None:
     """No target was usable and the run does not halt: let a waiting trainer go on, in conservative mode."""
     opened, asked = at.was.rollbacks.open, state.instability.asked
-    if opened is None or state.rollbacks.open is not None or asked is None or opened.otherwise is rb.Otherwise.HALT:
+    if opened is None or state.rollbacks.open is not None or asked is None or opened.otherwise is rb.RefusalPolicy.HALT:
         return None
     return Decision(entered(state, f"{given_up(opened, report)}; the run goes on"), (hv.GoOn(step=asked.step),))
 

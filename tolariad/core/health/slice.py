@@ -21,7 +21,7 @@ from tolariad.core.base import ApplyTable, Cause, Event, storable
 from tolariad.core.health import budget_words as budgets
 from tolariad.core.health import quarantine_words as qn
 from tolariad.core.health import words as hv
-from tolariad.core.health.budget_slice import Overruns
+from tolariad.core.health.budget_slice import BudgetState
 from tolariad.core.health.detection_slice import Instability
 from tolariad.core.rates import words as lr
 from tolariad.core.run import words as run
@@ -271,5 +271,5 @@ class HasHealth(Protocol):
         """Return the findings."""
 
     @property
-    def overruns(self) -> Overruns:
+    def overruns(self) -> BudgetState:
         """Return the limits of the budgets, and what overruns led to."""

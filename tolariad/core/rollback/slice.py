@@ -39,7 +39,7 @@ class OpenRollback(Copying, frozen=True):
     prepare_s: float = 0.0
     heard_mono: int = 0
     rate_factor: float = 1.0
-    otherwise: rb.Otherwise = rb.Otherwise.STAY
+    otherwise: rb.RefusalPolicy = rb.RefusalPolicy.STAY
     from_step: int = 0
     why: str = ""
     target_mono: int = 0
@@ -54,7 +54,7 @@ class WaitingRollback(msgspec.Struct, frozen=True):
     why: str
     cause: Cause
     step: int = 0
-    otherwise: rb.Otherwise = rb.Otherwise.STAY
+    otherwise: rb.RefusalPolicy = rb.RefusalPolicy.STAY
 
 
 class Rollbacks(msgspec.Struct, frozen=True):

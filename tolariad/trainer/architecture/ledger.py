@@ -70,7 +70,7 @@ class Change(NamedTuple):
     arguments: dict[str, Any]
 
 
-class _Place(NamedTuple):
+class _HookPosition(NamedTuple):
     """Between which steps a hook runs."""
 
     before_step: int
@@ -105,7 +105,7 @@ class Ledger:
         self._makers: dict[str, Maker] = {}
         self._checks: list[Callable[[], None]] = []
         self._undo = _grown[model] = list[Undo]()
-        self._place: _Place | None = None
+        self._place: _HookPosition | None = None
         self._observers: list[Callable[[], None]] = []
         self._on_change: Callable[[ScriptChange], None] = _quiet
         self._on_rebuild: Tell = _quiet
@@ -157,7 +157,7 @@ class Ledger:
 
     def allow(self, before_step: int, epoch_ended: int) -> None:
         """A hook runs: it may ask for changes."""
-        self._place = _Place(before_step, epoch_ended)
+        self._place = _HookPosition(before_step, epoch_ended)
 
     def forbid(self) -> None:
         """The hook has ended."""

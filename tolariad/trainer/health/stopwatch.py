@@ -28,10 +28,10 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, ParamSpec, TypeVar
 
 import torch
 
-from tolariad.core.health.budget_slice import BOUNDARY, Overruns, in_unit, limits_of
-from tolariad.core.health.budget_words import Tally, tallies
+from tolariad.core.health.budget_slice import BOUNDARY, BudgetState, in_unit, limits_of
+from tolariad.core.health.budget_words import BudgetHistogram, tallies
 from tolariad.core.health.budgets import BUDGETS
-from tolariad.core.health.histogram import Meter, with_one
+from tolariad.core.health.histogram import Histogram, with_one
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -99,7 +99,7 @@ class Stopwatch:
         end of each epoch. `waited` returns how long the threads of an epoch boundary have waited for a processor, in
         seconds since a fixed time; `ran` how long the calling thread has run.
         """
-        self._limits = Overruns(limits=limits_of(settings))
+        self._limits = BudgetState(limits=limits_of(settings))
         self._device = device
         self._clock = clock
         self._waited = waited
@@ -107,7 +107,7 @@ class Stopwatch:
         self._held = held
         self._ours = ours
         self._shares = shares
-        self._meters: dict[str, Meter] = {}
+        self._histograms: dict[str, Histogram] = {}
         self._made = 0
         self._bytes: int | None = None
         # Until the first measurement every step: a short run should have one.
@@ -283,10 +283,10 @@ class Stopwatch:
 
     # -- what was measured ---------------------------------------------------------------------------------------------
 
-    def taken(self) -> tuple[Tally, ...]:
+    def taken(self) -> tuple[BudgetHistogram, ...]:
         """Return all measurements since the last call."""
-        meters, self._meters = self._meters, {}
-        return tallies(meters)
+        histograms, self._histograms = self._histograms, {}
+        return tallies(histograms)
 
     def _add_apart(self, name: str, seconds: float, waited: float) -> None:
         """Add a duration without the wait in it."""
@@ -294,4 +294,6 @@ class Stopwatch:
         self._add_value(name, in_unit(budget, seconds - waited), in_unit(budget, waited))
 
     def _add_value(self, name: str, value: float, waited: float | None = None) -> None:
-        self._meters[name] = with_one(self._meters.get(name, Meter()), value, self._limits.limit_of(name), waited)
+        self._histograms[name] = with_one(
+            self._histograms.get(name, Histogram()), value, self._limits.limit_of(name), waited
+        )

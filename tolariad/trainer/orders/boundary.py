@@ -14,7 +14,7 @@ from tolariad.core.checkpoints import words as checkpoints
 from tolariad.core.control import words as control
 from tolariad.core.steps import words as steps
 from tolariad.failpoints import reached
-from tolariad.trainer.orders.inbox import IDLE_S, Place
+from tolariad.trainer.orders.inbox import IDLE_S, ObeyPoint
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -87,7 +87,7 @@ class Boundary:
         self._is_held = True
         try:
             with self._standing():
-                while not self._inbox.obey_up_to(_is_release, Place.HELD):
+                while not self._inbox.obey_up_to(_is_release, ObeyPoint.HELD):
                     self._inbox.stand(Activity.HELD)
         finally:
             self._is_held = False
@@ -106,7 +106,7 @@ class Boundary:
         def goes_on(order: TrainerEffect) -> bool:
             return isinstance(order, steps.Continue) and order.epoch == epoch
 
-        while not self._inbox.obey_up_to(goes_on, Place.EPOCH_END):
+        while not self._inbox.obey_up_to(goes_on, ObeyPoint.EPOCH_END):
             self._inbox.stand(Activity.END)
 
     def serve_until_exit(self, situation: Callable[[], object] = lambda: None) -> None:

@@ -55,7 +55,7 @@ class Until(Enum):
     EPOCHS_ENDED = "they were, and every epoch has ended here that has ended in the journal"
 
 
-class Place(Enum):
+class ObeyPoint(Enum):
     """The point of training at which the trainer obeys orders."""
 
     BOUNDARY = "between two steps"
@@ -217,9 +217,9 @@ class OrderInbox:
     def obey_at_boundary(self) -> None:
         """Receive orders, and obey every pending one that may be obeyed now."""
         self.take_in()
-        self.obey_up_to(lambda _: False, Place.BOUNDARY)
+        self.obey_up_to(lambda _: False, ObeyPoint.BOUNDARY)
 
-    def obey_up_to(self, is_answer: Callable[[TrainerEffect], bool], place: Place) -> bool:
+    def obey_up_to(self, is_answer: Callable[[TrainerEffect], bool], place: ObeyPoint) -> bool:
         """Obey orders that may be obeyed in this place, up to the one that is the answer. Return whether it came."""
         with self._kept() as kept:
             while self._waiting:
@@ -242,16 +242,16 @@ class OrderInbox:
         finally:
             self._waiting.extendleft(reversed(kept))
 
-    def _must_wait(self, order: TrainerEffect, place: Place) -> bool:
+    def _must_wait(self, order: TrainerEffect, place: ObeyPoint) -> bool:
         rule, progress = rule_of(order), self._progress
-        if place is Place.HELD and rule.when is not When.AT_BOUNDARY:
+        if place is ObeyPoint.HELD and rule.when is not When.AT_BOUNDARY:
             # An answer waits for the step or the epoch's end that asks for it.
             return True
         match rule.until:
             case Until.NOTHING:
                 return False
             case Until.RERUN_ENDED:
-                return progress.rerunning and place is not Place.EPOCH_END
+                return progress.rerunning and place is not ObeyPoint.EPOCH_END
             case Until.EPOCHS_ENDED:
                 return progress.rerunning or progress.is_behind
 

@@ -166,7 +166,7 @@ class Garden:
         # Within an epoch the last input is that of a training step, and not of a validation.
         if self._is_looking and batch:
             for plot in self.plots.values():
-                plot.look()
+                plot.take_input()
             self._look_for_inputs()
 
     def state(self) -> dict[str, Any]:

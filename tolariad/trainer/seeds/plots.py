@@ -76,7 +76,7 @@ class Plot:
         else:
             self.dropped += 1
 
-    def look(self) -> None:
+    def take_input(self) -> None:
         """Take the slot's input of the step that was just made as that of the run, if there is none yet."""
         seen = self.slot.last_input
         if not self.input_dtype and seen is not None:

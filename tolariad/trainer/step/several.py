@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from tolariad.core.steps.words import SkipReason
 from tolariad.failpoints import reached
 from tolariad.trainer.data.feed import to_device
-from tolariad.trainer.health.watch import OF_THE_DETECTOR, CheckResult
+from tolariad.trainer.health.monitor import OF_THE_DETECTOR, CheckResult
 from tolariad.trainer.step.stepper import Stepper
 from tolariad.trainer.step.undo import UpdateBackup
 from tolariad.trainer.step.updates import Updates
