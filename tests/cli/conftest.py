@@ -90,11 +90,11 @@ def answer(monkeypatch):
 def forked_trials(monkeypatch, template):
     """Let the processes of trials be forks. One that is started as a user's is in test_profiling.py."""
 
-    def run(command, *, input, env, **_same):
+    def run(command, *, env, **given):
         _, flag, module, *arguments = command
         assert flag == "-m"
         with tempfile.TemporaryFile() as request, tempfile.TemporaryFile() as answer:
-            request.write(input)
+            request.write(given["input"])
             request.seek(0)
             process = template.start(
                 arguments,

@@ -48,7 +48,9 @@ def live_run(tmp_path_factory, template):
         "  journal: {segment_bytes: 1000000}, task_options: {slow: 0.02}}\n"
     )
     with (folder / "log").open("w") as log:
-        process = template.start(["run", "mine.yaml"], environment=os.environ, folder=folder, log=log.fileno(), shells=1)
+        process = template.start(
+            ["run", "mine.yaml"], environment=os.environ, folder=folder, log=log.fileno(), shells=1
+        )
     run = folder / "runs" / "mine"
     wait_for(lambda: process.poll() is not None or ((run / "journal").is_dir() and _has_best(run)))
     yield folder

@@ -1,8 +1,9 @@
 """`python -m tests.trainer.light_start_cases SEED COUNT light|torch [USE]`: train drawn cases, print a digest of each.
 
-After them the compiler is used, if there is a fourth argument. A case is an optimizer with drawn options, a dtype, hooks of every kind, and a closure
-or none. Parameters are used through views, and hooks write gradients in place. `light` trains them with the stand-in
-for the compiler, `torch` with the compiler itself. A case that torch refuses has the refusal as its digest.
+After them the compiler is used, if there is a fourth argument. A case is an optimizer with drawn options, a dtype,
+hooks of every kind, and a closure or none. Parameters are used through views, and hooks write gradients in place.
+`light` trains them with the stand-in for the compiler, `torch` with the compiler itself. A case that torch refuses has
+the refusal as its digest.
 """
 
 from __future__ import annotations

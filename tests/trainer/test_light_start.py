@@ -18,7 +18,8 @@ USED = """\
 one configuration [True, True, True] True torch._dynamo.config
 around tensor([1., 1.]) of 2 graphs
 broken tensor([4., 4.]) of 2 graphs
-stepping ['tensor([0., 0.]) of 3 graphs', 'tensor([2.6660, 2.6660]) of 0 graphs', 'tensor([5.0048, 5.0048]) of 0 graphs']
+stepping ['tensor([0., 0.]) of 3 graphs', \
+'tensor([2.6660, 2.6660]) of 0 graphs', 'tensor([5.0048, 5.0048]) of 0 graphs']
 weights [0.6650709509849548, 0.6650709509849548]
 limit 3 names True True
 """
