@@ -67,8 +67,9 @@ gc.disable()
 
 
 def pytest_collection_finish() -> None:
-    """Switch the garbage collector on, for what tests make."""
+    """Switch the garbage collector on, for what tests make: seldom, because they make little and end soon."""
     gc.freeze()
+    gc.set_threshold(10_000, 20, 50)
     gc.enable()
 
 

@@ -25,6 +25,7 @@ import subprocess
 import sys
 import threading
 import traceback
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import SimpleNamespace
@@ -78,6 +79,7 @@ def serve(path: str) -> None:
         importlib.import_module(name)
         if name == "torch":
             _start_light()
+    _forget_finalizers()
     gc.collect()
     gc.freeze()
     print("ready", flush=True)
@@ -101,6 +103,12 @@ def _start_light() -> None:
     from tolariad.trainer.process import light_start
 
     light_start.install()
+
+
+def _forget_finalizers() -> None:
+    """Let no fork take torch's operators back when it ends: that is most of the time of a short one."""
+    for one in weakref.finalize._registry:
+        one.atexit = False
 
 
 def _fork_daemon(listener: socket.socket) -> tuple[socket.socket, int, int]:

@@ -13,19 +13,15 @@ import pytest
 from tests.campaign.campaign import PARENT, Disturbance, Outcome
 from tests.campaign.forks import Template
 from tests.campaign.plans import ALL_POINTS, Plan, as_user_every, deal
-from tests.campaign.variants import EPOCHS, VARIANTS, variants_for
+from tests.campaign.variants import EPOCHS, MANY_RUNS, VARIANTS, Variant, variants_for
 from tolariad.trainer.checkpoints.capture import MODEL_FILE
 
 PARALLEL = 4
+# Runs of a campaign in the ordinary suite: enough for each variant, and for two kills at each point.
+SHORT = 16
 
 
-@pytest.mark.parametrize(
-    "runs",
-    [
-        25,
-        pytest.param(500, marks=pytest.mark.torture),
-    ],
-)
+@pytest.mark.parametrize("runs", [SHORT, pytest.param(500, marks=pytest.mark.torture)])
 def test_killed_runs_end_with_the_bits_of_the_run_that_was_never_killed(tmp_path, template, seed, runs):
     """Parameters, optimizer, random state, metrics and digest are equal. No acknowledged event is lost.
 
@@ -33,7 +29,8 @@ def test_killed_runs_end_with_the_bits_of_the_run_that_was_never_killed(tmp_path
     """
     runs = int(os.environ.get("TOLARIA_CAMPAIGN_RUNS", runs))
     plans, variants = deal(seed, runs), variants_for(runs)
-    calm_plans = [Plan(number, variant, as_user=number == 0) for number, variant in enumerate(variants)]
+    is_long = runs >= MANY_RUNS
+    calm_plans = [Plan(number, variant, as_user=is_long and number == 0) for number, variant in enumerate(variants)]
     (tmp_path / PARENT).mkdir()
     parent = Disturbance(tmp_path / PARENT, Plan(0, VARIANTS["plain"]), template).carry_out()
     calm = carry_out_all(tmp_path / "calm", calm_plans, template)
@@ -76,19 +73,36 @@ def test_killed_runs_end_with_the_bits_of_the_run_that_was_never_killed(tmp_path
 def test_every_deal_has_each_point_twice_and_room_for_each_kill(seed):
     """For every seed: 2 to 4 kills in a run, every point and variant used, and no kill that cannot happen any more."""
     for number in range(200):
-        plans = deal(seed + number, 25)
+        plans = deal(seed + number, SHORT)
         dealt = Counter(kill.point for plan in plans for kill in plan.kills)
 
         assert all(2 <= len(plan.kills) <= plan.variant.kills for plan in plans)
         assert all(dealt[point] >= 2 for point in ALL_POINTS), dealt
-        assert {plan.variant.name for plan in plans} == {variant.name for variant in variants_for(25)}
-        assert deal(seed + number, 25) == plans
+        assert {plan.variant.name for plan in plans} == {variant.name for variant in variants_for(SHORT)}
+        assert deal(seed + number, SHORT) == plans
 
 
 def test_a_long_campaign_has_the_variants_that_take_long(seed):
     """They include compiled runs and every way to start from another run."""
     assert {plan.variant.name for plan in deal(seed, 300)} == set(VARIANTS)
     assert sum(variant.is_long for variant in VARIANTS.values()) == 2
+
+
+def test_a_short_campaign_lacks_nothing_but_what_takes_long():
+    """A variant that it leaves out differs from a plain run in settings, memory or orders of a variant that it has."""
+    short = variants_for(SHORT)
+    left_out = [one for one in VARIANTS.values() if one.in_another]
+
+    assert len(left_out) > 5
+    assert len(short) + len(left_out) + 2 == len(VARIANTS)
+    for one in left_out:
+        alike = [other for other in short if (other.in_memory, other.orders) == (one.in_memory, one.orders)]
+        assert any(keys(other) >= keys(one) for other in alike), one
+
+
+def keys(variant: Variant) -> set[str]:
+    """Return the keys of the configuration that the variant sets."""
+    return {line.partition(":")[0].strip() for line in variant.config.splitlines()}
 
 
 def test_variants_differ(tmp_path):

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import tempfile
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -10,6 +14,8 @@ from tests.control.fakes import Recorder, Served
 from tolariad.cli import trials
 from tolariad.cli.tolaria import main
 from tolariad.cli.tolariad import main as main_of_tolariad
+
+TIMEOUT_S = 60.0
 
 
 class Said:
@@ -78,6 +84,33 @@ def answer(monkeypatch):
         return asked
 
     return give
+
+
+@pytest.fixture
+def forked_trials(monkeypatch, template):
+    """Let the processes of trials be forks. One that is started as a user's is in test_profiling.py."""
+
+    def run(command, *, env, **given):
+        _, flag, module, *arguments = command
+        assert flag == "-m"
+        with tempfile.TemporaryFile() as request, tempfile.TemporaryFile() as answer:
+            request.write(given["input"])
+            request.seek(0)
+            process = template.start(
+                arguments,
+                environment=env,
+                folder=Path.cwd(),
+                log=answer.fileno(),
+                errors=2,
+                shells=0,
+                program=module,
+                passed={0: request.fileno()},
+            )
+            code = process.wait(TIMEOUT_S)
+            answer.seek(0)
+            return subprocess.CompletedProcess(command, code, answer.read())
+
+    monkeypatch.setattr(trials, "subprocess", SimpleNamespace(run=run, PIPE=subprocess.PIPE))
 
 
 @pytest.fixture

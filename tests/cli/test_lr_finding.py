@@ -79,7 +79,7 @@ def test_a_sweep_with_wrong_arguments_is_a_usage_error(tolariad, swept, argument
     assert says in err
 
 
-def test_a_sweep_in_a_process_of_its_own(tolariad, monkeypatch):
+def test_a_sweep_in_a_process_of_its_own(tolariad, forked_trials):
     """The built-in task: the loss falls somewhere between the ends, and the rate there is suggested."""
     code, out, err = tolariad("lr-find", "--task", "digits", "--json")
     found = json.loads(out)

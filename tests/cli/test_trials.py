@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import signal
 import subprocess
@@ -38,7 +39,7 @@ def answered(answer):
 
 
 @pytest.fixture(scope="module")
-def live_run(tmp_path_factory):
+def live_run(tmp_path_factory, template):
     """A run with test data that trains until the tests are done; its loss of the best epoch is kept."""
     folder = tmp_path_factory.mktemp("live")
     (folder / "mine.yaml").write_text(
@@ -46,8 +47,10 @@ def live_run(tmp_path_factory):
         "  checkpoint_interval_epochs: 1, checkpoint: {min_gap_s: 0, keep_last: 1},\n"
         "  journal: {segment_bytes: 1000000}, task_options: {slow: 0.02}}\n"
     )
-    command = [sys.executable, "-c", "from tolariad.cli.tolariad import main; main()", "run", "mine.yaml"]
-    process = subprocess.Popen(command, cwd=folder, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    with (folder / "log").open("w") as log:
+        process = template.start(
+            ["run", "mine.yaml"], environment=os.environ, folder=folder, log=log.fileno(), shells=1
+        )
     run = folder / "runs" / "mine"
     wait_for(lambda: process.poll() is not None or ((run / "journal").is_dir() and _has_best(run)))
     yield folder
@@ -64,7 +67,7 @@ def _has_best(run):
         return False  # the journal is only beginning
 
 
-def test_a_live_run_is_tested_and_goes_on(tolariad, live_run, monkeypatch):
+def test_a_live_run_is_tested_and_goes_on(tolariad, live_run, monkeypatch, forked_trials):
     """CONFIG stands for its run. Its best checkpoint is found; the run ends clean (the fixture looks)."""
     monkeypatch.chdir(live_run)
     before = folded(Path("runs/mine/journal"))

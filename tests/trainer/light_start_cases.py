@@ -1,8 +1,9 @@
-"""`python -m tests.trainer.light_start_cases SEED COUNT light|torch`: train drawn cases and print a digest of each.
+"""`python -m tests.trainer.light_start_cases SEED COUNT light|torch [USE]`: train drawn cases, print a digest of each.
 
-After them the compiler is used. A case is an optimizer with drawn options, a dtype, hooks of every kind, and a closure
-or none. Parameters are used through views, and hooks write gradients in place. `light` trains them with the stand-in
-for the compiler, `torch` with the compiler itself. A case that torch refuses has the refusal as its digest.
+After them the compiler is used, if there is a fourth argument. A case is an optimizer with drawn options, a dtype,
+hooks of every kind, and a closure or none. Parameters are used through views, and hooks write gradients in place.
+`light` trains them with the stand-in for the compiler, `torch` with the compiler itself. A case that torch refuses has
+the refusal as its digest.
 """
 
 from __future__ import annotations
@@ -157,7 +158,7 @@ def quiet() -> Iterator[None]:
         yield
 
 
-def main(seed: int, count: int, how: str) -> None:
+def main(seed: int, count: int, how: str, *use: str) -> None:
     if how == "light":
         light_start.install()
     else:
@@ -166,8 +167,9 @@ def main(seed: int, count: int, how: str) -> None:
     with quiet():
         print("\n".join(trained(number, seed) for number in range(count)))
     assert (COMPILER in sys.modules) == (how == "torch"), "training alone loads no compiler"
-    use_compiler()
+    if use:
+        use_compiler()
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]), int(sys.argv[2]), sys.argv[3])
+    main(int(sys.argv[1]), int(sys.argv[2]), *sys.argv[3:])

@@ -13,38 +13,60 @@ from tolariad.trainer.process import light_start
 
 ROOT = Path(__file__).resolve().parents[2]
 CASES = 24
+# What the compiler prints of its use, in a process that never had the stand-in.
+USED = """\
+one configuration [True, True, True] True torch._dynamo.config
+around tensor([1., 1.]) of 2 graphs
+broken tensor([4., 4.]) of 2 graphs
+stepping ['tensor([0., 0.]) of 3 graphs', \
+'tensor([2.6660, 2.6660]) of 0 graphs', 'tensor([5.0048, 5.0048]) of 0 graphs']
+weights [0.6650709509849548, 0.6650709509849548]
+limit 3 names True True
+"""
 
 
-def begun(seed: int, how: str, count: int) -> subprocess.Popen[str]:
+def begun(seed: int, count: int, *how: str) -> subprocess.Popen[str]:
     """A process that trains the cases of that seed."""
-    command = [sys.executable, "-m", "tests.trainer.light_start_cases", str(seed), str(count), how]
+    command = [sys.executable, "-m", "tests.trainer.light_start_cases", str(seed), str(count), *how]
     return subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
-def compared(seed: int, count: int) -> None:
+def compared(light: str, torchs: str, count: int) -> None:
     """Every line of both ways."""
-    processes = [begun(seed, how, count) for how in ("light", "torch")]
-    (light, errors), (torchs, _) = (process.communicate(timeout=600) for process in processes)
-    assert processes[0].returncode == 0, errors
     ours, theirs = light.splitlines(), torchs.splitlines()
     assert [(one, other) for one, other in zip(ours, theirs, strict=True) if one != other] == []
     trained = [line for line in ours if line.endswith("trained")]
     print(f"{count} cases, {len(trained)} trained to their end, the others are refused by torch")
-    assert len(ours) > count
+    assert len(ours) >= count
     assert len(trained) > count * 0.7
 
 
-def test_no_bit_differs_without_the_compilers_import(seed):
+def test_no_bit_differs_without_the_compilers_import(seed, template):
     """Optimizers, dtypes, hooks of every kind, closures, views, in-place hooks, drawn; then the compiler itself is
     used.
     """
-    compared(seed, CASES)
+    process = begun(seed, CASES, "torch")
+    program = ROOT / "tests" / "trainer" / "light_start_cases.py"
+    light = template.run([seed, CASES, "light", "use"], folder=ROOT, program=str(program))
+    torchs, errors = process.communicate(timeout=600)
+    assert process.returncode == 0, errors
+    assert light.returncode == 0, light.stderr
+    trained, found, used = light.stdout.partition("found ")
+    compared(trained, torchs, CASES)
+    place, _, used = used.partition("\n")
+    assert found
+    assert place.endswith("/torch/_dynamo/__init__.py")
+    assert used == USED
 
 
 @pytest.mark.torture
 def test_no_bit_differs_in_thousands_of_cases(seed):
-    """The same, for longer."""
-    compared(seed + 1, 5000)
+    """The same, for longer, and the compiler is used with and without the stand-in."""
+    processes = [begun(seed + 1, 5000, how, "use") for how in ("light", "torch")]
+    (light, errors), (torchs, others) = (process.communicate(timeout=600) for process in processes)
+    assert [process.returncode for process in processes] == [0, 0], errors + others
+    compared(light, torchs, 5000)
+    assert light.endswith(USED)
 
 
 def test_the_stand_in_is_for_versions_that_were_tried(monkeypatch):

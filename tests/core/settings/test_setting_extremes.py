@@ -23,7 +23,7 @@ from tolariad.core.vocabulary import decode_event, encode_event
 from tolariad.daemon.settings import resolve
 
 # So many values are tried of a key in the ordinary suite; `make torture` tries all.
-MOST = 500
+MOST = 200
 VALUES = (*NUMBERS, *TEXTS, None)
 INFO = inspect.type_info(Settings)
 assert isinstance(INFO, inspect.StructType)

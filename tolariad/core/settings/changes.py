@@ -7,6 +7,7 @@ Every key that is neither free nor in NEVER needs --accept-config.
 from __future__ import annotations
 
 import enum
+import functools
 import re
 from collections.abc import Mapping
 from typing import Final
@@ -82,8 +83,12 @@ def is_reloadable(key: str) -> bool:
     return is_under(key, RELOADABLE)
 
 
+@functools.lru_cache(maxsize=4096)
 def change_of(key: str) -> Change:
-    """Return what a start needs to change this dotted key. "*": nobody knows which keys differ."""
+    """Return what a start needs to change this dotted key. "*": nobody knows which keys differ.
+
+    Cached: the hash of a configuration asks it for every key.
+    """
     if is_under(key, tuple(NEVER)) and not _RATE.fullmatch(key):
         return Change.NEVER
     return Change.FREE if is_reloadable(key) or is_under(key, FREE) else Change.ACCEPT

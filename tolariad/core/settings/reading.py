@@ -15,7 +15,7 @@ import re
 import typing
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import UnionType
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, NamedTuple, TypeVar
 
 import msgspec
 from msgspec import Struct
@@ -145,17 +145,38 @@ def _is_optional(plain: Any) -> bool:
     return is_union and type(None) in typing.get_args(plain)
 
 
+class _Shape(NamedTuple):
+    """What reading a field needs to know of its type. `origin`: `tuple` or `dict` of a list or mapping."""
+
+    kind: Any
+    section: type[Struct] | None
+    item: type[Struct] | None
+    is_optional: bool
+    origin: Any
+
+
+@functools.cache
+def _shapes_of(kind: type[Struct]) -> Mapping[str, _Shape]:
+    """Return the shapes of a section's fields by name. Cached: taking the annotations apart takes most of a reading."""
+    return {name: _shape_of(field.type) for name, field in fields_of(kind).items()}
+
+
+def _shape_of(kind: Any) -> _Shape:
+    plain = _bare(kind)
+    return _Shape(kind, section_of(kind), items_of(kind), _is_optional(plain), typing.get_origin(plain))
+
+
 def _read_struct(kind: type[S], raw: Any, path: str, problems: list[Problem]) -> S | None:
     if not isinstance(raw, Mapping):
         problems.append(Problem(path=path, what=f"expected a mapping of keys, got {_name_of(raw)}"))
         return None
     before = len(problems)
-    fields = fields_of(kind)
+    fields, shapes = fields_of(kind), _shapes_of(kind)
     values: dict[str, Any] = {}
     for key, value in raw.items():
         here = f"{path}.{key}" if path else str(key)
-        if key in fields:
-            values[key] = _read_value(fields[key].type, value, here, problems)
+        if key in shapes:
+            values[key] = _read_value(shapes[key], value, here, problems)
         else:
             problems.append(_unknown(str(key), here, list(fields)))
     problems.extend(
@@ -166,23 +187,24 @@ def _read_struct(kind: type[S], raw: Any, path: str, problems: list[Problem]) ->
     return kind(**values) if len(problems) == before else None
 
 
-def _read_value(kind: Any, raw: Any, path: str, problems: list[Problem]) -> Any:
-    section = section_of(kind)
-    if section is not None:
-        if raw is None and _is_optional(_bare(kind)):
+def _read_value(shape: _Shape, raw: Any, path: str, problems: list[Problem]) -> Any:
+    if shape.section is not None:
+        if raw is None and shape.is_optional:
             return None
         # An empty section is what is left if all its lines are commented out. It means the defaults.
-        return _read_struct(section, {} if raw is None else raw, path, problems)
-    item = items_of(kind)
+        return _read_struct(shape.section, {} if raw is None else raw, path, problems)
+    item = shape.item
+    if item is None:
+        return _read_leaf(shape.kind, raw, path, problems)
     names = map(str, raw) if isinstance(raw, Mapping) else ()
-    if item is not None and (what := _refused_text(names, NAME_CHARACTERS_MAX, "a name")) is not None:
+    if (what := _refused_text(names, NAME_CHARACTERS_MAX, "a name")) is not None:
         problems.append(Problem(path=path, what=what))
         return None
-    if item is not None and isinstance(raw, list | tuple) and typing.get_origin(_bare(kind)) is tuple:
+    if isinstance(raw, list | tuple) and shape.origin is tuple:
         return tuple(_read_struct(item, one, f"{path}[{n}]", problems) for n, one in enumerate(raw))
-    if item is not None and isinstance(raw, Mapping) and typing.get_origin(_bare(kind)) is dict:
+    if isinstance(raw, Mapping) and shape.origin is dict:
         return {str(name): _read_struct(item, one, f"{path}.{name}", problems) for name, one in raw.items()}
-    return _read_leaf(kind, raw, path, problems)
+    return _read_leaf(shape.kind, raw, path, problems)
 
 
 def _read_leaf(kind: Any, raw: Any, path: str, problems: list[Problem]) -> Any:
