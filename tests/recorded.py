@@ -8,6 +8,8 @@ from pathlib import Path
 from journal import JournalEntry, Reader
 from tolariad.core.base import Event
 from tolariad.core.checkpoints.words import CheckpointRejected, CheckpointUnfit, RerunFinished
+from tolariad.core.detection.rules import Finding
+from tolariad.core.health.words import InstabilityDetected
 from tolariad.core.rates.words import LrViolationDetected
 from tolariad.core.rollback.words import RollbackAborted, RolledBack
 from tolariad.core.vocabulary import decode_event
@@ -27,6 +29,11 @@ def events_of(run_dir: Path) -> list[Event]:
 def of(events: Iterable[object], *kinds: type) -> list:
     """Return those of these types."""
     return [event for event in events if isinstance(event, kinds)]
+
+
+def findings(events: Iterable[object]) -> list[InstabilityDetected]:
+    """Return what was found in the numbers of training. On a busy machine a step may stall besides."""
+    return [one for one in of(events, InstabilityDetected) if one.finding is not Finding.STALL]
 
 
 def files_of(checkpoint: Path) -> dict[str, bytes]:

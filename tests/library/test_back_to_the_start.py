@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from tests.library.small import Hooks, bits, loaders, made, network
-from tests.recorded import events_of, of
-from tolariad.core.health.words import EmergencyRaised, InstabilityDetected
+from tests.recorded import events_of, findings, of
+from tolariad.core.health.words import EmergencyRaised
 from tolariad.core.rates.words import AuditDiffered
 from tolariad.core.rollback.words import RollbackBegun, RolledBack
 from tolariad.core.run.words import RunFrozen
@@ -44,7 +44,7 @@ def test_a_rollback_to_the_start_after_many_epochs_goes_on_to_the_end_with_the_s
     assert back.from_step in (BACK_AT - 1, BACK_AT)
     # The bait: held against the average of the branch that was left, the first epochs would be a collapse.
     assert max(after[:2]) < 0.5 * min(before[-5:])
-    assert of(events, InstabilityDetected) == of(events, EmergencyRaised) == of(events, RunFrozen) == []
+    assert findings(events) == of(events, EmergencyRaised) == of(events, RunFrozen) == []
     assert after == [one.metrics["accuracy"] for one in of(plain, ValidationFinished)]
     assert found == calm
 

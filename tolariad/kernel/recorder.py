@@ -35,8 +35,8 @@ from tolariad.kernel.marks import StateMarks
 from tolariad.kernel.scheduling import Scheduling
 from tolariad.kernel.script import ScriptLoader, ScriptRequest, read_script
 from tolariad.kernel.trainer_link import TrainerLink
-from tolariad.kernel.turn import AnswerTo, Published, Turn, log
-from tolariad.kernel.wakeup import DOZE_MS, SLEEP_MAX_MS, Wakeup
+from tolariad.kernel.turn import AnswerTo, Published, Turn, log, refuse_late
+from tolariad.kernel.wakeup import DOZE_MS, FLOW_NS, HELD_LOOK_MS, LOOKS, SLEEP_MAX_MS, Wakeup
 
 REPORTS_A_TURN: Final = 1024
 INPUTS_A_TURN: Final = 64
@@ -45,11 +45,6 @@ INPUTS_A_TURN: Final = 64
 # waits at its gate (a test compares the three).
 HOLD_NS: Final = 20_000_000
 HELD_EVENTS_MAX: Final = 1024
-_HELD_LOOK_MS: Final = 5
-# How often the ring is polled before the length of the pause is computed again.
-_LOOKS: Final = 16
-# Steps flow if the last one is younger than this.
-_FLOW_NS: Final = 1_000_000_000
 
 
 class Kernel:
@@ -85,6 +80,7 @@ class Kernel:
         self._held: Turn | None = None
         self._marks = StateMarks(state.seq)
         self._running = True
+        self.is_over = False
         self._failure: str | None = None
         self._write_started_ns = 0
         self._thread = threading.Thread(target=self._run, name="tolaria-kernel", daemon=True)
@@ -128,12 +124,18 @@ class Kernel:
         if self._thread.is_alive():
             self._thread.join()
         self._script_loader.close()
+        self.is_over = True
         self._wakeup.close()
+        refuse_late(self._inputs, self._durable)
 
     def submit(self, given: Input, answer: AnswerTo | None = None) -> None:
-        """Queue an input; never blocks. The kernel's thread calls `answer` once the answer's events are durable."""
+        """Queue an input; never blocks. The kernel's thread calls `answer` once the answer's events are durable.
+
+        After `stop` this thread calls it, with a refusal.
+        """
         self._inputs.append((given, answer))
-        self._wakeup.wake()
+        if not self._wakeup.wake():
+            refuse_late(self._inputs, self._durable)
 
     def call(self, function: Callable[[], None]) -> None:
         """Call `function` in the kernel's thread, once what was submitted before is decided. Never blocks."""
@@ -177,14 +179,14 @@ class Kernel:
         if end is None or reports is None:
             return self._wakeup.sleep()
         now_ns = time.monotonic_ns()
-        steps_flow = now_ns - self._durable.progress.last_mono < _FLOW_NS and not end.unsent_count
+        steps_flow = now_ns - self._durable.progress.last_mono < FLOW_NS and not end.unsent_count
         if steps_flow and may_wait(self._durable):
             # Its steps may be held back, so the trainer need not wake this thread.
             return self._wakeup.sleep(DOZE_MS)
         if self._polls and steps_flow and (pauses_s := self._pace.pauses_s(now_ns)) is not None:
-            reports.poll_ring(self._inputs, *pauses_s, _LOOKS)
+            reports.poll_ring(self._inputs, *pauses_s, LOOKS)
             return reports.later_record_present
-        most_ms = SLEEP_MAX_MS if self._held is None else _HELD_LOOK_MS
+        most_ms = SLEEP_MAX_MS if self._held is None else HELD_LOOK_MS
         return self._wakeup.sleep_on_ring(end, reports, steps_flow=steps_flow, most_ms=most_ms)
 
     def _turn(self, *, check_socket: bool) -> None:
@@ -395,5 +397,4 @@ class Kernel:
             if answer is not None:
                 answer(Refusal(error="Frozen", why=why, phase="frozen"))
             if isinstance(given, SignalReceived):
-                exit_ = ExitDaemon(code=EXIT_IO, why=why)
-                self._publish_to(Published(self._durable, (), (exit_,), why))
+                self._publish_to(Published(self._durable, (), (ExitDaemon(code=EXIT_IO, why=why),), why))

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import logging
 import time
+from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Final
 
 import msgspec
@@ -44,6 +46,16 @@ class Published(msgspec.Struct, frozen=True):
     effects: tuple[DaemonEffect, ...]
     failure: str | None
     write_ns: int = 0
+
+
+def refuse_late(inputs: deque[tuple[Input, AnswerTo | None] | Callable[[], None]], state: RunState) -> None:
+    """Refuse orders that came too late for the last turn: whoever gave one would wait for ever."""
+    why = "the run has ended in this process, so nothing is recorded any more"
+    while inputs:
+        with suppress(IndexError):  # another thread takes them, too
+            item = inputs.popleft()
+            if not callable(item) and item[1] is not None:
+                item[1](Refusal("WrongPhase", why, state.run.phase.value))
 
 
 class Unrecordable(Exception):

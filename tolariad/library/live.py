@@ -299,9 +299,14 @@ class Live:
     def _copy(self, order: int, ends: _Ends, target: Path) -> bool:
         """Wait for the end of the checkpoint that event `order` ordered, and copy it. False: it was aborted."""
         end: CheckpointCommitted | CheckpointAborted | None = None
-        while self._kernel.failure is None and (end is None or end.root != order):
-            with suppress(queue.Empty):
+        while end is None or end.root != order:
+            # Read this before the queue: no end follows.
+            is_over = self._kernel.failure is not None or self._kernel.is_over
+            try:
                 end = ends.get(timeout=0.2)
+            except queue.Empty:
+                if is_over:
+                    break
         self._forget(ends)
         if not isinstance(end, CheckpointCommitted) or end.root != order:
             return False

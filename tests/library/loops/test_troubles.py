@@ -154,7 +154,8 @@ def test_a_folder_that_is_gone_ends_the_loop_with_one_sentence(tmp_path, calm, c
             shutil.rmtree(run_dir, ignore_errors=True)
         if loop.step >= 10:
             applied.append(loop.applied[-1])
-            time.sleep(0.3)
+            # Much longer than a second in all, if nobody stops it.
+            time.sleep(1.0)
 
     loop = Loop(run_dir, after)
     with (
