@@ -77,11 +77,15 @@ def takes_subject(function: F) -> F:
         click.option(
             "--checkpoint", metavar="ID", help="The run's checkpoint: an id, `best` or `last`. Default: last."
         ),
-        click.option("--set", "sets", multiple=True, metavar="KEY=VALUE", help="Override a key of the configuration."),
+        click.option(
+            "--set", "sets", multiple=True, metavar="KEY=VALUE", help="Override a key of the configuration. Repeatable."
+        ),
         click.option(
             "--dir", "folder", type=a_path, help="The folder of a run, whose configuration and weights to use."
         ),
-        click.option("--task", help="A built-in task, package.module:Name, ./file.py:Name, lightning:file.py:Module."),
+        click.option(
+            "--task", help="A built-in task, package.module:Name, ./file.py:Name, lightning:./file.py:Module."
+        ),
         click.argument("config", required=False, type=a_path),
     ):
         function = add(function)

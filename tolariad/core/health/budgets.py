@@ -71,8 +71,8 @@ _UNMEASURED: Final[Mapping[str, str]] = {
 _COMPARES: Final[Mapping[str, str]] = {
     "epoch_boundary": "the time from an epoch's last report to the next one's begin, without validation, hook, "
     "checkpoint, and the wait for a processor",
-    "training_degradation": "the share of timed steps that is not the task's own work (data, forward and backward "
-    "pass, update, hooks); steps beside a checkpoint do not count",
+    "training_degradation": "the share of timed steps that is not the task's own work: data, forward and backward "
+    "pass, update, hooks. Steps beside a checkpoint do not count",
     "memory_overhead": "the memory of the trainer's process beyond that after its first 53 steps, which is without "
     "tolariad's own buffers",
 }

@@ -37,8 +37,8 @@ _KEPT: Final = (
     "persistent_workers",
 )
 _ONLY_BETWEEN_EPOCHS: Final = (
-    "this data can be checkpointed only between epochs: after an interruption the epoch is repeated from its start, "
-    "which is exact only if the data comes in the same order again"
+    "this data can be checkpointed only between epochs. After an interruption the epoch is repeated from its start. "
+    "That is exact only if the data comes in the same order again"
 )
 
 
