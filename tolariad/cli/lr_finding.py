@@ -33,8 +33,8 @@ _HEADROOM: Final = 0.5
 def lr_find(*, start: float, end: float, steps: int, no_stop: bool, as_csv: bool, as_json: bool, **given: Any) -> int:
     """Suggest a learning rate by a short test.
 
-    The test trains a copy of the model while the rate rises by the same factor in each step, and draws the loss (Leslie
-    Smith's range test). With CONFIG the model is new. With --dir it has the weights of the run's checkpoint, and
+    The test trains a copy of the model while the rate rises by the same factor in each step (Leslie Smith's range
+    test). It draws the loss. With CONFIG the model is new. With --dir it has the weights of the run's checkpoint, and
     optimizers without a past. The run may be live, and nothing of it is changed.
     """
     if end <= start:

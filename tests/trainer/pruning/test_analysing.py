@@ -99,7 +99,7 @@ def test_the_default_ranks_the_channels_of_the_digits_network(digits):
 
 
 def test_an_analysis_is_a_pure_function_of_its_checkpoint(lossy):
-    """Whatever the generators were, twice the same; the checkpoint's files are as before."""
+    """Two analyses are the same for any state of the generators; the checkpoint's files are as before."""
     files = lossy.daemon.files(lossy.request.checkpoint)
     first = lossy.analyse()
     torch.manual_seed(99)

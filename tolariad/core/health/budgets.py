@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 
 Unit: TypeAlias = Literal["us", "ms", "s", "percent", "GB", "messages"]
 # An overrun of a soft budget is recorded and may degrade features. An overrun of a safety budget ends the operation and
-# takes the next stronger measure: the full tier after the fast one, HALT after the full one. Neither discards weights.
+# takes the next stronger measure. That is the full tier after the fast one, and HALT after the full one. Neither
+# discards weights.
 Kind: TypeAlias = Literal["soft", "safety"]
 
 

@@ -50,7 +50,7 @@ class SeededDataset(Dataset[Any]):
         self._rng_seed = rng_seed
 
     def __getitem__(self, key: tuple[int, Any]) -> Any:
-        # Load items one by one even if the inner dataset has __getitems__: with one seed for a whole batch, an item
+        # Load items one by one even if the inner dataset has __getitems__. With one seed for a whole batch, an item
         # would depend on its neighbours.
         epoch, index = key
         seed_host(derived_seed(self._rng_seed, "item", epoch, index))
