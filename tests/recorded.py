@@ -1,4 +1,4 @@
-"""What a run left behind: its events, the files of its checkpoints, and what must hold of each run."""
+"""The record of a run: its events, the files of its checkpoints, and the rules that hold for each run."""
 
 from __future__ import annotations
 
@@ -76,8 +76,8 @@ def dies_at(at: int):
 def sound(run_dir: Path) -> list[Event]:
     """Return the run's events.
 
-    Fails if a checkpoint did not fit, a rollback was given up, a rate differed from the ordered one, or steps that ran
-    again came out otherwise.
+    Fails if a checkpoint did not fit, a rollback was given up, or a rate differed from the ordered one. It also fails
+    if steps that ran again came out otherwise.
     """
     events = events_of(run_dir)
     assert of(events, CheckpointUnfit, CheckpointRejected, RollbackAborted, LrViolationDetected) == []

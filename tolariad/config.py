@@ -34,9 +34,9 @@ def load(source: str | Path | Mapping[str, Any] | None = None, sets: Iterable[st
     `source` is the path of a YAML file, or a mapping with the key `tolaria` (None: only `sets`). `sets` are texts
     `key=value`: a dotted key and a value in YAML. Raises ConfigError with every problem found.
 
-    The file of a task, strategy, blueprint or policy is relative to the folder of the YAML file that names it; in
-    `sets`, to the working folder. The result holds its absolute path, so that the run finds the same file wherever it
-    is started again.
+    The file of a task, strategy, blueprint or policy is relative to the folder of the YAML file that names it. In
+    `sets` it is relative to the working folder. The result holds its absolute path, so that the run finds the same file
+    wherever it is started again.
     """
     explicit, places = _read_source(source)
     if isinstance(source, str | Path):

@@ -317,7 +317,7 @@ def test_the_tasks_own_metrics_are_in_the_line_of_the_validation(tolaria, live_r
 
 
 def test_the_tasks_metrics_of_the_last_step_have_a_line(tolaria, live_run):
-    """What `loss` returned beside the loss; without any there is no line."""
+    """The line shows the metrics that `loss` returned; without any there is no line."""
     assert "  metrics " not in tolaria("status", "--dir", live_run.path.parent).out
     recorder = live_run.recorder
     step = StepReport(step=13, epoch=2, batch=3, loss=0.5, grad_norm=1.0, lr=0.003, rates=1, metrics=(0.25, 7.0))

@@ -1,4 +1,6 @@
-"""What a strategist does beside questions: votes, the strategy's output, and the default policy in its own process."""
+"""The other work of a strategist beside questions: votes, the strategy's output, and the default policy in its own
+process.
+"""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ _TEMPLATE: Final = Path(__file__).resolve().parents[1] / "trainer" / "tasks" / "
 
 @click.command()
 @click.argument("config", required=False, type=click.Path(path_type=Path))
-@click.option("--task", help="A built-in task, package.module:Name, ./file.py:Name, lightning:file.py:Module.")
+@click.option("--task", help="A built-in task, package.module:Name, ./file.py:Name, lightning:./file.py:Module.")
 @click.option(
     "--set", "sets", multiple=True, metavar="KEY=VALUE", help="Override a key of the configuration. Repeatable."
 )

@@ -1,4 +1,4 @@
-"""What clients see of pruning: phase, the newest cycle, masks in force, the safety window.
+"""The status of pruning for clients: phase, the newest cycle, masks in force, the safety window.
 
 A pure function of the folded state.
 """

@@ -1,4 +1,4 @@
-"""What a run says of itself, as parts of its status: its newest actions, and its troubles by kind."""
+"""The newest actions of a run and its troubles by kind, as parts of its status."""
 
 from __future__ import annotations
 

@@ -98,7 +98,7 @@ class ScriptLoader:
             failure = error
 
         def in_kernel() -> None:
-            # Check in the kernel's thread, not before the hand-over: the request may be cancelled between the two, and
+            # Check in the kernel's thread, not before the hand-over. The request may be cancelled between the two, and
             # a partial script must never reach a trainer.
             if cancelled.is_set():
                 return

@@ -148,7 +148,7 @@ class Turn:
                 if not is_logged:
                     log.critical("The journal's disk is full (%s). The run waits until there is space.", error)
                 is_logged = True
-                # Sleeping in the kernel's thread is right here: no order may be acknowledged and no step may count
+                # Sleeping in the kernel's thread is right here. No order may be acknowledged and no step may count
                 # before this frame is durable, so the thread has nothing else to do.
                 time.sleep(_PAUSE_S)
             else:

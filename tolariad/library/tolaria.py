@@ -208,8 +208,8 @@ class Tolaria:
     def get_metrics(self) -> dict[str, float]:
         """Return the figures of the last durable step, and those of the last validation with the prefix `val_`.
 
-        The step's metrics are among them, unless they have the name of another figure; for a loop of your own, the last
-        values that it gave to `step` and `log`.
+        The step's metrics are among them, unless they have the name of another figure. For a loop of your own, these
+        are the last values that it gave to `step` and `log`.
         """
         state = self._live.state if self._live is not None else self._state
         progress = state.progress

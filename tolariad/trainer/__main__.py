@@ -2,7 +2,7 @@
 
 With --trial it tries something on a copy of the model; with --analyse it analyses a checkpoint for pruning.
 
-The order of the first steps matters: before torch is imported, which takes seconds, the process must be set to die with
+The order of the first steps matters. Importing torch takes seconds, so before that the process must be set to die with
 its daemon, and must hold the run's lock. Exit codes: 0 told to exit, 1 an exception (reported), 75 the lock is held, 78
 refused.
 """

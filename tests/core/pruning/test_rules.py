@@ -1,4 +1,4 @@
-"""What an analysis may cause: nothing if it comes too late, if its verdict is no, or if its masks were rejected."""
+"""The consequences of an analysis: nothing if it is too late, if its verdict is no, or if its masks were rejected."""
 
 from __future__ import annotations
 

@@ -56,7 +56,7 @@ def test_masks_are_judged_with_reasons(changes, decision, reason):
     "field", ["accuracy_before", "accuracy", "gradient_norm_before", "gradient_norm", "spread", "layer_share", "memory"]
 )
 def test_a_number_that_is_not_finite_never_passes(field):
-    """Whichever was measured."""
+    """This holds for any of the measurements."""
     verdict = judge(msgspec.structs.replace(HEALTHY, **{field: math.nan}), PRUNE)
 
     assert verdict.decision is PruningDecision.NO_GO

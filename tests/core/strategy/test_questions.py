@@ -206,7 +206,7 @@ def test_a_question_that_a_death_left_open_is_asked_again_before_the_next_update
 
 @pytest.mark.parametrize("who", ["trainer", "daemon"])
 def test_a_death_after_the_answer_loses_no_order_and_asks_nobody_again(who):
-    """What had not acted is sent to the next trainer; what had acted is in the script of its re-run."""
+    """Orders that had not acted are sent to the next trainer; the others are in the script of its re-run."""
     world = StrategyWorld(0, checkpoint_every_epochs=100).until_asked(1)
     world.answer(command(DECAY, "c1"), state=b"one")
     if who == "trainer":

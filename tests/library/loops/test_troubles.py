@@ -1,4 +1,4 @@
-"""What `train` notices, a loop of one's own notices too: other data, exceptions that repeat, a folder that is gone."""
+"""A loop of one's own notices the same as `train`: other data, exceptions that repeat, a folder that is gone."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ STEPS = EPOCHS * STEPS_PER_EPOCH
 
 
 class Bad(Exception):
-    """What a user's loop raises."""
+    """The error of a user's loop."""
 
 
 def leave(at):

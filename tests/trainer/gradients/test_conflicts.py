@@ -18,7 +18,7 @@ PAIR = torch.tensor([[1.0, 0.0], [-1.0, 1.0]], dtype=torch.float64)
 
 
 def compared(rows, *, has_host=True, orders=None, ranks=None, factors=None) -> Compared:
-    """What the rules see of these gradients. `orders`: those that are drawn, one after the other."""
+    """Return the view that the rules have of these gradients. `orders`: those that are drawn, one after the other."""
     seeds = len(rows) - has_host
     orders = iter(orders or [list(range(seeds))] * seeds)
     return Compared(

@@ -115,7 +115,7 @@ def test_memory_that_was_full_before_the_masks_is_not_held_against_them(lossy, m
 
 
 def test_an_analysis_is_a_pure_function_of_its_checkpoint(lossy):
-    """Whatever the generators were, twice the same; the checkpoint's files are as before."""
+    """Two analyses are the same for any state of the generators; the checkpoint's files are as before."""
     files = lossy.daemon.files(lossy.request.checkpoint)
     first = lossy.analyse()
     torch.manual_seed(99)

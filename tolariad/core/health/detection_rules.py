@@ -11,7 +11,7 @@
 
 If the run went back twice from the same place and the finding comes again, a third rollback would not help. The run
 then halts if the value is not finite or explodes, or if `detect.halt` is set. Otherwise it goes on in conservative mode
-and records that (`InstabilityDetected.goes_on`): a curriculum, a target network or a new term of the loss looks the
+and records that (`InstabilityDetected.goes_on`). A curriculum, a target network or a new term of the loss looks the
 same. After an operator has resumed a halted run, only values that are not finite halt it there again.
 
 Invariants: a trainer that waits always gets an answer: a rollback, its end, or GoOn. If nothing may be done (policy,

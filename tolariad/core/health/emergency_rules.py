@@ -107,7 +107,7 @@ def overdue(state: Reads, given: RollbackOverdue, _: At[Reads]) -> Decision | No
 def _halt(state: Reads, why: str) -> Decision:
     """Freeze the run: the gate closes with this event and the trainer is ended. Only an operator can resume it.
 
-    The two are one block, not a reaction to RunFrozen: a trainer that cannot be killed freezes the run, too, and must
+    The two are one block, not a reaction to RunFrozen. A trainer that cannot be killed freezes the run, too, and must
     not be killed again.
     """
     if state.run.phase is Phase.FROZEN:

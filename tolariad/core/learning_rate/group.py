@@ -220,8 +220,8 @@ def _too_high_later(group: Group, changed: Group, step: int, max_factor: float) 
     if high <= most * _ROUNDING:
         return None
     return (
-        f"the curve of {changed.policy_name} is low at step {step}: scaled to its value there it rises to {high:g} at "
-        f"step {top}, above {max_factor:g} times the base rate (learning_rate.max_order_factor; 0 lifts it)"
+        f"the curve of {changed.policy_name} is low at step {step}. Scaled to its value there, it rises to {high:g} at "
+        f"step {top}. That is above {max_factor:g} times the base rate (learning_rate.max_order_factor; 0: no limit)"
     )
 
 

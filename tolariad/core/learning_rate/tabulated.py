@@ -36,8 +36,8 @@ _BYTES: Final = 8
 class Tabulated(Struct, frozen=True, omit_defaults=True):
     """A function of step and horizon: where it is (`file.py:function`), its file's SHA-256, and its `steps` values.
 
-    `packed`: see `packed`. The rate of the n-th update is base_lr times the n-th value; with `absolute` it is the value
-    itself, since the rates of a scheduler of torch are rarely a product of base_lr to the last bit.
+    `packed`: see `packed`. The rate of the n-th update is base_lr times the n-th value. With `absolute` it is the value
+    itself: the rates of a scheduler of torch are rarely a product of base_lr to the last bit.
     """
 
     source: Annotated[str, unit("")]

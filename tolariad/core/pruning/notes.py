@@ -1,4 +1,4 @@
-"""What a configuration asks of pruning that its run cannot do, as sentences before the run.
+"""Sentences before a run about requests for pruning that it cannot fulfil.
 
 Promises: pure functions of settings. A run that does not enable pruning has no note.
 """

@@ -185,7 +185,7 @@ def _emptied(found: Found, why: str) -> Found:
 
 
 def _reshaped(s: Pruning, _: Event, __: Cause) -> Pruning:
-    """What was found, or is being found, is of a model that has another shape now."""
+    """Void the findings and the open analysis: they are of a model that has another shape now."""
     why = "the model has changed its shape since"
     s = _void(s, why)
     return s if s.open is None else replace(s, open=replace(s.open, void=why))

@@ -6,8 +6,8 @@ the next start completes it by beginning at the target. If the fast tier fails, 
 from the newest checkpoint that is no newer. Each rollback opens a branch. Steps of other branches stay in the journal,
 but are never a target and never run again.
 
-Invariants: at most one rollback is open; it ends exactly once; branch numbers only rise; a checkpoint after the fork,
-on the branch that was left, stays abandoned.
+Invariants: at most one rollback is open, and it ends exactly once. Branch numbers only rise. A checkpoint after the
+fork, on the branch that was left, stays abandoned.
 """
 
 from __future__ import annotations

@@ -71,8 +71,8 @@ def _checkpoint(state: Usable, command: rb.Rollback) -> CatalogueEntry | str:
             return f"checkpoint {known.id} {what}; `tolaria checkpoints` lists the others"
         if _is_unfit(state, known):
             return (
-                f"checkpoint {known.id} is of another shape than the model that trains now; a trainer that is started "
-                "for it can use it: `tolaria emergency critical`, then this order again"
+                f"checkpoint {known.id} is of another shape than the model that trains now. A new trainer can use it: "
+                "give the order `tolaria emergency critical`, then this order again"
             )
         return known
     targets = tuple(one for one in usable(state) if _is_within(one, command))

@@ -1,8 +1,8 @@
 """The ledger of a run's model: which changes it has gone through since the task built it.
 
 A hook asks for a change by `rates.grow(name, **arguments)`. The task's `grow` makes it, the optimizers and the moving
-average follow, and the ledger keeps its name and arguments. They are part of every checkpoint. Changes whose name has a
-maker of its own are asked for by boundary orders: a seed is put into its slot, or taken out of it.
+average follow, and the ledger keeps its name and arguments. They are part of every checkpoint. Boundary orders ask for
+changes whose name has a maker of its own: a seed is put into its slot, or taken out of it.
 
 Promises: a change is made whole or not at all. `move_to` gives the model the shape of a checkpoint, without a draw from
 any random generator. A change is repeated by the same code, with the same arguments, in the same order.

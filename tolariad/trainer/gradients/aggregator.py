@@ -37,7 +37,7 @@ Scale: TypeAlias = Callable[[torch.Tensor], torch.Tensor]
 
 @dataclass(frozen=True)
 class Aggregation:
-    """What became of the losses of one backward pass.
+    """The outcome of one backward pass for each loss.
 
     `conflicts`: pairs of gradients in conflict, None if this pass did not check. `shared`: the number of parameters
     that were compared. `dropped`: seeds that took no part because something of theirs was not finite.

@@ -174,7 +174,7 @@ def _decoded(state: bytes | None) -> DetectorState | None:
         return _decoder.decode(state)
     except msgspec.ValidationError:
         _log.warning(
-            "the checkpoint contains the detector of an older version, which cannot be used: the detector starts "
+            "the checkpoint contains the detector of an older version, which cannot be used. The detector starts "
             "again, and judges single losses from the 64th step on"
         )
         return None

@@ -5,11 +5,11 @@ without tolariad would do: data, forward and backward pass with loss and gradien
 The rest is reports, waits at the gate, orders at boundaries, snapshots among them. Both are timed within the same
 steps, so the load of the machine changes both alike. Every step is timed until the first measurement, later about one
 in eight (on a GPU one in 64, because timing waits for the device). Steps while a checkpoint is copied or written do not
-count: checkpoints have budgets of their own, and how often one is taken is the configuration's choice. One measurement
-has at least 50 timed steps, from as many epochs as that needs.
+count. Checkpoints have budgets of their own, and the configuration chooses how often one is taken. One measurement has
+at least 50 timed steps, from as many epochs as that needs.
 
-The time of an epoch boundary is without the wait for a processor, as the system's scheduler counts it: on a loaded
-machine that wait is most of it, and no fault of the run. It is that of this thread and of the two threads of the
+The time of an epoch boundary is without the wait for a processor, as the system's scheduler counts it. On a loaded
+machine that wait is most of the time, and no fault of the run. It is that of this thread and of the two threads of the
 daemon that a boundary waits for. Adaptation and rates are one thread's work: the processor time of this thread counts.
 Both are reported by the clock too.
 
@@ -97,7 +97,7 @@ class Stopwatch:
 
         `shares` returns the memory of the run's parts in percent, by the names of their budgets. It is called at the
         end of each epoch. `waited` returns how long the threads of an epoch boundary have waited for a processor, in
-        seconds since a fixed time; `ran` how long the calling thread has run.
+        seconds since a fixed time. `ran` returns how long the calling thread has run.
         """
         self._limits = BudgetState(limits=limits_of(settings))
         self._device = device

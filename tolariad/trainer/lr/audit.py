@@ -1,9 +1,9 @@
 """The audit of updates: at intervals one parameter is followed through its update, and the update is computed again.
 
-It finds changes that no hook sees: an update without the guard (its hooks were cleared through private attributes),
-an update that bypasses the optimizer (`step.__wrapped__`), weights written through `p.data`. A second optimizer of the
-same class computes the parameter again, from its value, its gradient, the optimizer's state and the recorded rate. The
-results are compared bit for bit. The parameter must also stay unchanged until the next update.
+It finds changes that no hook sees. Examples are an update without the guard (its hooks were cleared through private
+attributes), an update that bypasses the optimizer (`step.__wrapped__`), weights written through `p.data`. A second
+optimizer of the same class computes the parameter again, from its value, its gradient, the optimizer's state and the
+recorded rate. The results are compared bit for bit. The parameter must also stay unchanged until the next update.
 
 Promises: the audit changes nothing and draws no random number. It copies one parameter of at most a million elements.
 """

@@ -1,9 +1,10 @@
 """Hold one optimizer to its rates: they are compared and written immediately before each of its steps.
 
-Promises: a step finds the registered groups, as the same objects, with the rates of `row`, even if other code changed
-them through public interfaces of torch. Changes by a closure are corrected before the update that follows it. The
-guard is the last of the optimizer's step pre-hooks: a global pre-hook, which torch runs before those, moves it there.
-It cannot see hooks cleared through private attributes, `step.__wrapped__`, or writes to `p.data`. The audit finds them.
+Promises: a step finds the registered groups, as the same objects, with the rates of `row`. This holds even if other
+code changed them through public interfaces of torch. Changes by a closure are corrected before the update that follows
+it. The guard is the last of the optimizer's step pre-hooks: a global pre-hook, which torch runs before those, moves it
+there. It cannot see hooks cleared through private attributes, `step.__wrapped__`, or writes to `p.data`. The audit
+finds them.
 """
 
 from __future__ import annotations

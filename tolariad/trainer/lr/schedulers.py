@@ -1,7 +1,7 @@
 """Find torch's LR schedulers that step an optimizer of the run, which sets its rates itself.
 
-Nothing is looked for before a rate is found changed, or a scheduler has wrapped the optimizer's `step`: a search costs
-a tenth of a second.
+The search begins when a rate is found changed, or a scheduler has wrapped the optimizer's `step`. It costs a tenth of a
+second.
 """
 
 from __future__ import annotations

@@ -67,9 +67,9 @@ class CautiousAdamW(Optimizer):
             differently from the smaller tensor that it replaces.
         max_scale: upper bound of :math:`s`; None: :math:`1/\xi`.
         foreach: True: all tensors of a group together; False: one after the other, in chunks of 2**18 elements that
-            stay in cache. None chooses by size: on the CPU tensors below 16 384 elements are updated together, because
-            calls dominate, and larger ones in chunks, because memory traffic does; on other devices all together. Times
-            are in docs/optimizers.md.
+            stay in cache. None chooses by size. On the CPU tensors below 16 384 elements are updated together, because
+            calls dominate, and larger ones in chunks, because memory traffic does. On other devices all are updated
+            together. Times are in docs/optimizers.md.
         track_kept_fraction: keep the share of coordinates that moved, see `last_kept_fraction`.
         maximize, capturable, differentiable, compiled: only False is accepted.
 

@@ -40,7 +40,9 @@ def linear_sides(module: nn.Module) -> tuple[int, int] | None:
 
 
 class _Transposed:
-    """What Torch-Pruning asks of a linear layer with a transposed weight. It only compares the two that prune."""
+    """The methods that Torch-Pruning calls for a linear layer with a transposed weight. It only compares the two that
+    prune.
+    """
 
     def prune_out_channels(self, layer: Any, _: Any) -> Any:
         return layer

@@ -51,7 +51,7 @@ _decoder: Final = msgspec.json.Decoder(_Written)
 
 
 class Plan(Struct, frozen=True, kw_only=True, dict=True):
-    """What goes with `units`, which are indices by name of their group, in the model as it was.
+    """The parts of the model that go with `units`, which are indices by name of their group, in the model as it was.
 
     `structure`: `structure_of` that model. `shapes`: of each parameter that is masked. `fixed`: by group, why its units
     can be masked but not removed. `inputs`: the model's inputs, as `described` returns them.

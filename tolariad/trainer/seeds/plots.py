@@ -1,4 +1,4 @@
-"""What a run knows of one slot: its seed, the seed's owner, and the counts that gates judge.
+"""One slot of a run: its seed, the seed's owner, and the counts that gates judge.
 
 Promises: `state` and `load` are exact, so a run that resumes judges a seed as the run that was never interrupted.
 """

@@ -9,7 +9,7 @@
 6. Update, hook, moving average, report.
 
 A step that the journal already holds is compared instead: it passes no gate and makes no report. After an overflow of
-the gradients, a spike or a loss that is not finite there is no update, step or rate: only the position advances, and
+the gradients, a spike or a loss that is not finite there is no update, step or rate. Only the position advances, and
 that is reported. After a spike or a loss that is not finite, the effects of the forward pass are undone too.
 
 Promises: position, step and state change together, between two boundaries.
