@@ -1,7 +1,8 @@
 """The values of a user's rate function at every step, packed into text that an event can hold.
 
 Promises: unpacking gives the same floats, bit for bit, without the function. Text that was not made by `packed` is
-never an error: it unpacks to no values. A table that is equal to another has the same text.
+never an error: it unpacks to no values. Equal values give equal text on one machine; another version of zlib may pack
+them into another text, which unpacks to the same values.
 """
 
 from __future__ import annotations
