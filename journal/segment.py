@@ -280,6 +280,7 @@ class SegmentView:
 
     def own_header_at(self, offset: int) -> EntryHeader | Flaw:
         """Return the entry header at an offset if it is intact and names any place in this segment."""
+        # Without the window: this looks at single places, and would move the window of a walk that is under way.
         head = self.read(offset, HEADER_BYTES)
         header = parse_entry(head) if len(head) == HEADER_BYTES else Flaw.NOTHING
         if isinstance(header, Flaw):
@@ -377,6 +378,7 @@ class Walk:
                 if not isinstance(found, Frame):
                     self.flaw = found
                     return
+            # Before the frame is given out: a caller that stops here finds the tail after the frame that it has.
             advance(found.header, found.chain, alignment)
             yield found
 

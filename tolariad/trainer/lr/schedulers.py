@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from torch.optim import Optimizer
 
 _GONE: Final = "made in a call, and gone after it"
-# The schedulers of an optimizer, as of the last search.
+# The schedulers of an optimizer, as of the last search. Weak in both: a search must keep neither of them alive.
 _found: Final[WeakKeyDictionary[Optimizer, list[ReferenceType[LRScheduler]]]] = WeakKeyDictionary()
 
 
@@ -58,6 +58,7 @@ def _schedulers(optimizer: Optimizer) -> list[LRScheduler]:
     if held is None or (held and not alive):
         # type(): the __class__ of a proxy may run code.
         _found[optimizer] = [
+            # An optimizer does not know its schedulers: only the collector's list of all objects has them.
             ref(one)
             for one in gc.get_objects()
             if issubclass(type(one), LRScheduler) and one.__dict__.get("optimizer") is optimizer
