@@ -9,7 +9,6 @@ import re
 import subprocess
 import sys
 import threading
-import time
 import tty
 
 import msgspec
@@ -182,8 +181,13 @@ def test_the_bar_notes_and_the_log_do_not_garble_each_other(recorder, monkeypatc
     monkeypatch.setenv("COLUMNS", "80")
     reader, terminal = os.openpty()
     tty.setraw(terminal)
-    pieces: list[bytes] = []
-    reading = threading.Thread(target=lambda: pieces.extend(iter(lambda: os.read(reader, 4096), b"\x04")), daemon=True)
+    pieces = [b""]
+
+    def read_all():
+        while not pieces[-1].endswith(b"\x04"):
+            pieces.append(os.read(reader, 4096))
+
+    reading = threading.Thread(target=read_all, daemon=True)
     reading.start()
     log = DaemonLog("info", "auto", terminal)
     with os.fdopen(os.dup(terminal), "w", encoding="utf-8") as stream:
@@ -195,10 +199,9 @@ def test_the_bar_notes_and_the_log_do_not_garble_each_other(recorder, monkeypatc
                 recorder.record(RunFrozen(why=f"reason {number}"))
             progress(recorder.status())
     log.close()
-    time.sleep(0.05)
     os.write(terminal, b"\x04")
-    reading.join(20)
-    lines = screen(b"".join(pieces).decode())
+    reading.join(60)
+    lines = screen(b"".join(pieces).decode().removesuffix("\x04"))
 
     assert [one for one in lines if one.startswith("the task")] == [f"the task printed line {n}" for n in range(60)]
     assert sum(one.startswith("note: The run halted: reason") for one in lines) == 6

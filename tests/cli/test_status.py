@@ -184,7 +184,7 @@ def test_watch_shows_a_line_for_each_change_until_the_run_ends(live_run):
         second = watching.stdout.readline()
         live_run.close()
         rest = watching.stdout.read()
-        code = watching.wait(20)
+        code = watching.wait(60)
 
     assert "step 12/30" in first
     assert "step 13/30" in second

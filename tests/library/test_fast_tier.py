@@ -28,10 +28,14 @@ def in_step(monkeypatch):
 
 
 class Back:
-    """A hook that orders one rollback of the fast tier, when a snapshot after step 9 and `checkpoint` is promoted."""
+    """A hook that orders one rollback of the fast tier, when a snapshot after step 9 and `checkpoint` is promoted.
 
-    def __init__(self, tolaria, before=lambda: None, tier=rb.Tier.FAST, checkpoint=""):
-        self.tolaria, self.before, self.tier, self.checkpoint, self.ordered = tolaria, before, tier, checkpoint, 0
+    `to`: its target, else the newest one.
+    """
+
+    def __init__(self, tolaria, before=lambda: None, tier=rb.Tier.FAST, checkpoint="", to=""):
+        self.tolaria, self.before, self.tier, self.checkpoint, self.to = tolaria, before, tier, checkpoint, to
+        self.ordered = 0
 
     def __call__(self, step):
         state = state_of(self.tolaria)
@@ -41,7 +45,7 @@ class Back:
             return
         self.ordered = step
         self.before()
-        assert ordered(self.tolaria, rb.Rollback(tier=self.tier))
+        assert ordered(self.tolaria, rb.Rollback(tier=self.tier, to=self.to))
 
     def _is_behind(self, state):
         newest = state.snapshots.promoted[-1].step

@@ -163,7 +163,9 @@ def test_a_rollback_takes_hyper_parameters_and_the_strategy_back(calm, tmp_path,
     """Every byte is compared after it. What is asked again gets the answer of the run that never went back."""
     hashed_at_once(monkeypatch.setattr)
     written_at_once(monkeypatch.setattr)
-    found, events = trained(tmp_path / "run", lambda tolaria: Back(tolaria, tier=tier), **SNAPSHOTS)
+    # After a rollback to an epoch's end nobody is asked for the orders of that end again.
+    to = "c000001" if tier is rb.Tier.FULL else ""
+    found, events = trained(tmp_path / "run", lambda tolaria: Back(tolaria, tier=tier, to=to), **SNAPSHOTS)
 
     (done,) = of(events, rb.RolledBack)
     assert [event.vote for event in of(events, st.StrategyVoted)] == [st.Vote.AGREED]
