@@ -211,7 +211,8 @@ class Tolaria:
         The step's metrics are among them, unless they have the name of another figure. For a loop of your own, these
         are the last values that it gave to `step` and `log`.
         """
-        state = self._live.state if self._live is not None else self._state
+        live = self._live
+        state = live.state if live is not None else self._state
         progress = state.progress
         found: dict[str, float | None] = {
             **progress.step_metrics,
