@@ -47,8 +47,7 @@ INTERFACE = "io.esper.tolaria"
 # Whose children some runs are, and its checkpoint with which they begin: after the third epoch, not its last.
 PARENT, PARENTS_CHECKPOINT = "parent", "c000004"
 _COMMAND = Path(sys.executable).with_name("tolariad")
-# Between two looks: whether the process that the other one is to follow is dead, and whether anything has ended.
-_AT_ONCE_S, _LOOK_S = 0.002, 0.01
+_AT_ONCE_S, _LOOK_S = 0.002, 0.01  # between two looks; the first if another process is to die at once
 _END_S = 0.2
 
 

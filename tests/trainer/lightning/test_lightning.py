@@ -25,7 +25,7 @@ STUB = Path(__file__).with_name("stub.py")
 WITH_LIGHTNING = pytest.mark.skipif(importlib.util.find_spec("lightning") is None, reason="lightning is not installed")
 pytestmark = pytest.mark.filterwarnings("ignore")
 # Steps of each case, in the ordinary suite and in the long one.
-SHORT, LONG = 60, 200
+SHORT, LONG = 80, 200
 
 # The epochs are those of a long run.
 CASES = {
