@@ -1,11 +1,11 @@
-# Everything a fresh machine needs: make run, make test. Both make .venv by themselves; PYTHON chooses the interpreter.
+# On a new machine: make run, make test. Both make .venv by themselves; PYTHON chooses the interpreter.
 
 PYTHON ?= python3
 RUN ?= runs/digits
 VENV := .venv
 BIN := $(VENV)/bin
-# Always with the constraints, and torch by its exact version beside them: an installer left to itself may pick another
-# build. Nothing is byte-compiled ahead: the interpreter does that for what is really imported.
+# Always with the constraints, and torch by its exact version beside them: without them an installer may pick another
+# build. Nothing is byte-compiled in advance: the interpreter compiles the modules that are really imported.
 INSTALL := $(BIN)/python -m pip install --quiet --no-compile --disable-pip-version-check -c constraints.txt
 
 # Every process of a run imports torch: without its compiled bytecode on disk that is seconds each time.
@@ -15,17 +15,18 @@ unexport PYTHONDONTWRITEBYTECODE
 .DEFAULT_GOAL := help
 
 help:
-	@echo "make run      install what a run needs, train the digits task (a finished run says so, a cut one goes on)"
+	@echo "make run      install what a run needs, train the digits task (an interrupted run continues)"
 	@echo "make test     install the rest, then ruff, mypy and pytest"
 	@echo "make torture  the long tests: hundreds of kills, damaged files"
-	@echo "make study    accuracy of runs in trouble, with seeds and with pruning, five seeds, five-fold: tables, half an hour"
+	@echo "make study    accuracy of runs in trouble, with seeds and with pruning: tables, half an hour"
 	@echo "make bench    prices of the hot paths, printed"
 	@echo "make docs     write the generated pages under docs/ again"
 	@echo "make proto    generate the code of the messages below proto/ again"
 	@echo "make clean    remove caches and $(VENV); runs/ is yours and stays"
 
 $(BIN)/python:
-	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed; try make PYTHON=python3.12")'
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) \
+	  and "Python 3.11 or newer is needed; try make PYTHON=python3.12")'
 	$(PYTHON) -m venv $(VENV)
 
 # hatchling first, so that the project itself is installed without fetching a build environment of its own.
@@ -64,7 +65,7 @@ tests: $(VENV)/.installed-dev | tests/__pycache__
 tests/__pycache__: | $(VENV)/.installed-dev
 	-@$(BIN)/python -m pytest --collect-only -qq >/dev/null 2>&1
 
-# What takes minutes by design must not be told as hanging: to tell may end the interpreter (see pyproject.toml).
+# These tests take minutes by design, so they print no stacks for a hang. Printing may end the interpreter (pyproject.toml).
 LONG := -o faulthandler_timeout=0
 
 torture: $(VENV)/.installed-dev

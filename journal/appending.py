@@ -89,7 +89,7 @@ class Appender:
         self._failures_in_row = 0
         self._buffer = FrameBuffer()
         self.direct = DirectWrites(files)
-        # None until `begin` or `_reopened` has a segment; the only descriptor to which frames are written.
+        # None until `begin` or `go_on_in` gives a segment; the only descriptor to which frames are written.
         self.current: Current | None = None
         self.spares = SpareMaker(files, folder, growth.planned(1), base.alignment)
         self.packer = Packer(files, folder)
@@ -169,8 +169,8 @@ class Appender:
         try:
             self._reached("commit")
             # safety: tail-moves-after-write
-            # Kill point: a process that dies here leaves zeros at the tail, or a part of this frame, which the next
-            # start cuts off. Its events were never acknowledged.
+            # Kill point: a process that dies here leaves zeros at the tail, or a part of this frame. The next start
+            # cuts that off. Its events were never acknowledged.
             write_frames(self._files, current.descriptor, room[:length], current.tail.offset, direct=current.direct)
             # The descriptor has O_DSYNC: the frame is durable when the write returns. A crash from here on leaves the
             # frame whole, and the next start counts its events although the caller never got an answer.
@@ -280,9 +280,8 @@ class Appender:
             self._files.fsync_folder(self._folder)  # safety: name-durable-before-events
         except OSError as error:
             self._files.close(descriptor)
-            # Never retried under the same number: the name may be on disk after all, and a second file with that number
-            # could contradict the first one. Only a new start can find out.
-            # safety: name-in-doubt-freezes
+            # Never retry under the same number. The name may be on disk after all, and a second file with that number
+            # could contradict the first one. Only a new start can find out. safety: name-in-doubt-freezes
             raise self.freeze("the next segment cannot be given its name", error) from error
         # A crash here leaves the new segment complete and empty. The next start continues in it.
         self._reached("rotation")

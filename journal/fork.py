@@ -3,8 +3,8 @@
 A forked child inherits the descriptors, and with them the lock and the segment. It would hold the lock after its parent
 has died, and could write into its parent's journal. So every open journal is closed in every child.
 
-Whatever else a child must let go of, such as a socket, is registered here too: one hook for the whole process, because
-Python cannot unregister one.
+Other things that a child must let go of, such as a socket, are registered here too. There is one hook for the whole
+process, because Python cannot unregister one.
 """
 
 from __future__ import annotations

@@ -101,7 +101,7 @@ def _good_end(view: SegmentView) -> tuple[Tail | None, int]:
     """
     walk, good = Walk(view), None
     # Not the walk's own loop: the tail before the closing frames is needed, and an undecodable body ends the loop.
-    while not isinstance(frame := walk.look(), Flaw):
+    while not isinstance(frame := walk.check(), Flaw):
         if frame.header.kind == FrameKind.EVENTS:
             try:
                 entries_of(view, frame, 0)

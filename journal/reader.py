@@ -304,7 +304,7 @@ class Reader:
 
     def _skip_to(self, target: Target) -> None:
         walk = self._walk
-        while not isinstance(found := walk.look(), Flaw):
+        while not isinstance(found := walk.check(), Flaw):
             if found.header.kind == FrameKind.EVENTS and not target.lies_after(found.header):
                 break
             walk.tail.advance(found.header, found.chain, walk.view.alignment)

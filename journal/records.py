@@ -151,7 +151,7 @@ def _in_one(view: SegmentView, offset: int, chain: bytes) -> Iterator[Capture]:
 def end_after(view: SegmentView, seq: int, successor: SegmentView | None) -> Tail:
     """Return the tail after the last frame of `view` that belongs to the state at event `seq`."""
     walk = Walk(view, start_near(view, Target("first_seq", seq + 1), successor))
-    while not isinstance(found := walk.look(), Flaw) and found.header.last_seq <= seq:
+    while not isinstance(found := walk.check(), Flaw) and found.header.last_seq <= seq:
         walk.tail.advance(found.header, found.chain, view.alignment)
     return walk.tail
 

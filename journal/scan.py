@@ -140,7 +140,7 @@ def settle(
         return stop
     # The order matters: read the rest first and X last. If X is still empty then, nothing before X's write was missed.
     walk.view.refresh()
-    if not isinstance(walk.look(), Flaw):  # safety: live-write-read-twice
+    if not isinstance(walk.check(), Flaw):  # safety: live-write-read-twice
         return None
     # A segment that appeared meanwhile changes the facts: judge again with it.
     return stop if (following is None) == (successor() is None) else None

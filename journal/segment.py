@@ -280,6 +280,7 @@ class SegmentView:
 
     def own_header_at(self, offset: int) -> EntryHeader | Flaw:
         """Return the entry header at an offset if it is intact and names any place in this segment."""
+        # Without the window: this looks at single places, and would move the window of a walk that is under way.
         head = self.read(offset, HEADER_BYTES)
         header = parse_entry(head) if len(head) == HEADER_BYTES else Flaw.NOTHING
         if isinstance(header, Flaw):
@@ -367,20 +368,21 @@ class Walk:
         self.flaw = Flaw.NOTHING
 
     def __iter__(self) -> Iterator[Frame]:
-        look, alignment, advance = self.look, self.view.alignment, self.tail.advance
+        check, alignment, advance = self.check, self.view.alignment, self.tail.advance
         while True:
-            found = look()
+            found = check()
             if not isinstance(found, Frame):
                 # The window may be older than the last write of a live writer. Read again before stopping.
                 self.view.refresh()  # safety: reader-refreshes
-                found = look()
+                found = check()
                 if not isinstance(found, Frame):
                     self.flaw = found
                     return
+            # Before the frame is given out: a caller that stops here finds the tail after the frame that it has.
             advance(found.header, found.chain, alignment)
             yield found
 
-    def look(self) -> Frame | Flaw:
+    def check(self) -> Frame | Flaw:
         """Return the next frame, verified against all frames before it, or its flaw. The walk does not move."""
         tail, view = self.tail, self.view
         # After the limit even an intact frame is void: its write was reported as failed.

@@ -103,12 +103,12 @@ class Journal:
     ) -> Self:
         """Lock the journal in `folder` and scan it. Creates only the folder and the lock file.
 
-        `reached` is called with the names of points at which a test may stop. "commit" comes just before a frame is
-        written, "committed" just after it. At "rotation_head" the next segment has its content but not its name; at
-        "rotation" it has its name but is not used yet. `alignment` is for new segments: by default 4096, or the
-        device's logical block if that is larger. The first segment has
-        `first_bytes`, each later one four times as many, up to `segment_bytes`. `tabulation` is the table that closed
-        segments get. If `allow_filesystem` is false, a network or stacked file system is refused.
+        `reached` is called with the names of points at which a test may stop: "commit" just before a frame is written,
+        "committed" just after it. At "rotation_head" the next segment has its content but not its name; at "rotation"
+        it has its name but is not used yet. `alignment` is for new segments: by default 4096, or the device's logical
+        block if that is larger. The first segment has `first_bytes`, each later one four times as many, up to
+        `segment_bytes`. `tabulation` is the table that closed segments get. If `allow_filesystem` is false, a network
+        or stacked file system is refused.
 
         Raises JournalLocked, JournalDamaged, JournalTooNew, BatchRefused (a size out of bounds), FileSystemRefused,
         OSError.

@@ -1,5 +1,5 @@
-"""Fixtures every test may use: a seed that can be given back, a fresh run folder, a folder that is quick to sync, and
-a process with torch imported.
+"""Fixtures for every test: a seed that can be given back, a fresh run folder, a folder that is quick to sync, a process
+with torch.
 """
 
 from __future__ import annotations
@@ -62,8 +62,8 @@ def pytest_configure(config: pytest.Config) -> None:
         os.environ["TOLARIA_BASETEMP"] = str(config.option.basetemp)
 
 
-# The collector is off while four thousand tests are imported. Their objects are then frozen: a collection that
-# walked them would take a third of a second each time, and none of them is ever freed.
+# The collector is off while four thousand tests are imported. Their objects are then frozen. A collection that walked
+# them would take a third of a second each time, and none of them is ever freed.
 gc.disable()
 
 

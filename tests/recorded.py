@@ -1,4 +1,4 @@
-"""What a run left behind: its events, the files of its checkpoints, and what must hold of each run."""
+"""The record of a run: its events, the files of its checkpoints, and the rules that hold for each run."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from pathlib import Path
 from journal import JournalEntry, Reader
 from tolariad.core.base import Event
 from tolariad.core.checkpoints.words import CheckpointRejected, CheckpointUnfit, RerunFinished
+from tolariad.core.detection.rules import Finding
+from tolariad.core.health.words import InstabilityDetected
 from tolariad.core.rates.words import LrViolationDetected
 from tolariad.core.rollback.words import RollbackAborted, RolledBack
 from tolariad.core.vocabulary import decode_event
@@ -27,6 +29,11 @@ def events_of(run_dir: Path) -> list[Event]:
 def of(events: Iterable[object], *kinds: type) -> list:
     """Return those of these types."""
     return [event for event in events if isinstance(event, kinds)]
+
+
+def findings(events: Iterable[object]) -> list[InstabilityDetected]:
+    """Return what was found in the numbers of training. On a busy machine a step may stall besides."""
+    return [one for one in of(events, InstabilityDetected) if one.finding is not Finding.STALL]
 
 
 def files_of(checkpoint: Path) -> dict[str, bytes]:
@@ -69,8 +76,8 @@ def dies_at(at: int):
 def sound(run_dir: Path) -> list[Event]:
     """Return the run's events.
 
-    Fails if a checkpoint did not fit, a rollback was given up, a rate differed from the ordered one, or steps that ran
-    again came out otherwise.
+    Fails if a checkpoint did not fit, a rollback was given up, or a rate differed from the ordered one. It also fails
+    if steps that ran again came out otherwise.
     """
     events = events_of(run_dir)
     assert of(events, CheckpointUnfit, CheckpointRejected, RollbackAborted, LrViolationDetected) == []

@@ -30,7 +30,7 @@ def wait_for(condition: Callable[[], _Found], what: object = "", seconds: float 
     return found
 
 
-async def becomes_true(condition: Callable[[], object], seconds: float = 20.0) -> bool:
+async def becomes_true(condition: Callable[[], object], seconds: float = PATIENCE_S) -> bool:
     """Return whether `condition` holds within the time; the loop runs meanwhile."""
     deadline = time.monotonic() + seconds
     while not condition():

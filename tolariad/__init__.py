@@ -1,8 +1,8 @@
 """tolariad: flight recorder and autopilot for PyTorch training.
 
-Importing the package is cheap: the public names are imported on first use, so a command that only reads a journal loads
-neither torch nor asyncio. The import also checks that ``journal`` is the package installed with this one: another
-distribution could use that name too.
+Importing the package is cheap, because the public names are imported on first use. So a command that only reads a
+journal loads neither torch nor asyncio. The import also checks that ``journal`` is the package installed with this one:
+another distribution could use that name too.
 """
 
 from __future__ import annotations

@@ -34,9 +34,9 @@ def load(source: str | Path | Mapping[str, Any] | None = None, sets: Iterable[st
     `source` is the path of a YAML file, or a mapping with the key `tolaria` (None: only `sets`). `sets` are texts
     `key=value`: a dotted key and a value in YAML. Raises ConfigError with every problem found.
 
-    The file of a task, strategy, blueprint or policy is relative to the folder of the YAML file that names it; in
-    `sets`, to the working folder. The result holds its absolute path, so that the run finds the same file wherever it
-    is started again.
+    The file of a task, strategy, blueprint or policy is relative to the folder of the YAML file that names it. In
+    `sets` it is relative to the working folder. The result holds its absolute path, so that the run finds the same file
+    wherever it is started again.
     """
     explicit, places = _read_source(source)
     if isinstance(source, str | Path):
@@ -197,7 +197,7 @@ def _parse(text: str, where: str) -> tuple[Any, dict[str, str]]:
         if root is None:
             return None, {}
         places: dict[str, str] = {}
-        _Places(where, places).note(root, "")
+        _KeyLines(where, places).note(root, "")
         return loader.construct_document(root), places
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
@@ -214,7 +214,7 @@ def _parse(text: str, where: str) -> tuple[Any, dict[str, str]]:
         loader.dispose()
 
 
-class _Places:
+class _KeyLines:
     """Finds the line of every key. Refuses duplicate keys, of which PyYAML would keep the last, and too many values.
 
     A value counts once for each alias that refers to it. So the walk ends before PyYAML would build billions of values.

@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from tolariad.core.nearest import KEYS_ALIKE, did_you_mean, nearest
+from tolariad.core.text.nearest import KEYS_ALIKE, did_you_mean, nearest
 
 if TYPE_CHECKING:
     from types import ModuleType

@@ -1,7 +1,7 @@
 """Files as the daemon's event loop uses them: through aiofiles, under the rules of `run_files`.
 
-Promises: the loop waits for no disk. Each call runs in a daemon thread of its own: a disk that hangs keeps neither the
-loop nor the end of the process waiting. asyncio's own executor would, because loop and interpreter join its threads.
+Promises: the loop waits for no disk. Each call runs in a daemon thread of its own, so a disk that hangs delays neither
+the loop nor the end of the process. asyncio's own executor would, because loop and interpreter join its threads.
 """
 
 from __future__ import annotations

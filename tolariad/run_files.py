@@ -1,7 +1,7 @@
 """Open and create the files of a run. All packages use this module, so that one set of rules holds for all files.
 
-Promises: no symbolic link below the run's folder is followed, at any depth; only regular files are opened, and opening
-never waits (a FIFO would); a file that is written belongs to root or to this user; new files have mode 0640 and new
+Promises: no symbolic link below the run's folder is followed, at any depth. Only regular files are opened, and opening
+never waits (a FIFO would). A file that is written belongs to root or to this user. New files have mode 0640 and new
 folders 0750, whatever the umask. The journal has the same rules for its own files in `journal/files.py`.
 """
 

@@ -1,8 +1,10 @@
 #!/bin/bash
 # One training run as a Slurm job. It may be preempted, reach its time limit or lose its node; the next job resumes it.
+#
 #   sbatch --export=ALL,CONFIG=$PWD/my.yaml,RUN=$SCRATCH/my examples/slurm/job.sh
+#
 # RUN must be on a file system that honours O_DSYNC. tolariad refuses network file systems unless the configuration has
-# `journal.allow_filesystem: true`; its promises then hold only as far as that file system's do.
+# `journal.allow_filesystem: true`. Then its promises hold only as far as that file system's do.
 #SBATCH --job-name=tolariad
 #SBATCH --nodes=1
 #SBATCH --ntasks=1

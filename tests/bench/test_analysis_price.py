@@ -1,10 +1,10 @@
-"""What an analysis costs a run that trains on: step times during and outside, and its time on a core.
+"""The price of an analysis for a run that trains on: step times during and outside, and its time on a core.
 
-A real daemon trains the digits CNN. Three times: steps without an analysis, then one of the newest checkpoint that
-yields to the training, then one that takes its share of a core. The times are between the ends of two steps of an
-epoch, as the trainer has them. If the training leaves no core, the first kind waits until half of its limit and begins
-again as the second: only the time before that counts as idle. Printed; asserted is only that the run went on and that
-every analysis answered.
+A real daemon trains the digits CNN. Three cases are measured. They are steps without an analysis, an analysis of the
+newest checkpoint that yields to the training, and one with its share of a core. The times are between the ends of two
+steps of an epoch, as the trainer has them. If the training leaves no core, the first kind waits until half of its limit
+and begins again as the second. Only the time before that counts as idle. Printed; asserted is only that the run went on
+and that every analysis answered.
 
     python -m pytest -m bench -s tests/bench/test_analysis_price.py
 """

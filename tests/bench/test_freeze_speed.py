@@ -32,8 +32,8 @@ from tolariad.channel import Page
 from tolariad.core.health.budgets import BUDGETS
 
 STEPS_MS = (2, 50)
-# A trainer without torch, whose steps compute nothing, and a real one, which keeps a core busy and takes seconds to
-# start: of its rounds there are a third.
+# A trainer without torch, whose steps compute nothing, and a real one. The real one keeps a core busy and takes seconds
+# to start, so it has a third of the rounds.
 KINDS = {"bare": 1, "torch": 3}
 ROUNDS = 30
 SMALL = ["journal.segment_bytes=16000000", "detect.act=false", "rollback.fast_path_enabled=false"]

@@ -1,7 +1,7 @@
 """The price of several losses: the aggregator against the backward passes that torch alone would make.
 
-Each pair is measured in turn, many times, and the ratio is that of the medians. The limits are those of the issue that
-asked for the aggregator: no seeds 1 %, four isolated seeds 5 %, three seeds that share parameters 7.5 % over K steps.
+Each pair is measured in turn, many times, and the ratio is that of the medians. The limits: no seeds 1 %, four isolated
+seeds 5 %, three seeds that share parameters 7.5 % over K steps.
 """
 
 from __future__ import annotations

@@ -3,8 +3,8 @@
 Runs of the three kinds take turns in random order in one process. A step is the time from one hook to the next: wall
 time, because a thread that holds the interpreter delays the trainer. The low percentiles are those that other programs
 disturb least. The last column is the processor time of the whole process for a step, with the threads of recorder and
-socket, of the round in which it was least. SOCKET_STEPS (3000) and SOCKET_ROUNDS (5) say how much is measured. Nothing
-is judged here.
+socket. It is that of the round in which it was least. SOCKET_STEPS (3000) and SOCKET_ROUNDS (5) say how much is
+measured. Nothing is judged here.
 """
 
 from __future__ import annotations

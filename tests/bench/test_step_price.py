@@ -42,8 +42,8 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True):
     threads: int = 1
     burners: int = 0
     loops: tuple[str, ...] = ("bare",)
-    # Two identical loops differ by up to 10 % within one process, because of where its memory happens to
-    # lie: what is to be told to 40 us is measured in several, against several.
+    # Two identical loops differ by up to 10 % within one process, because of where their memory lies. A comparison to
+    # 40 us needs several processes of each.
     processes: int = 1
 
 
@@ -161,8 +161,8 @@ def options(scenario: Scenario) -> dict[str, object]:
         "journal.sync": scenario.sync,
         "torch_threads": scenario.threads,
         "batch_size": scenario.batch_size,
-        # So low that nothing is learnt by heart: then gradients vanish, moments become denormal numbers, and a step
-        # takes up to half as long again, in each loop at a time of its own.
+        # So low that nothing is learnt by heart. Otherwise gradients vanish and moments become denormal numbers. A step
+        # then takes up to half as long again, in each loop at a time of its own.
         "learning_rate.base_lr": 1e-5,
         "learning_rate.warmup_epochs": 0,
         # None within the run: what a checkpoint costs is another table.

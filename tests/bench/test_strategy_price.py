@@ -1,7 +1,7 @@
 """The time of an answer: the default policy with 100 seeds, and a strategy in a process of its own.
 
 The budget of the sources is 12 ms for an answer. The times of the policy are of this thread's own work, so that other
-load of the machine counts less; those of the process are on the wall, with its two changes of process.
+load of the machine counts less. Those of the process are by the clock, with its two changes of process.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What VALIDATION_ONLY costs a run: time on a core of the trainer and of the daemon, with pruning and without.
+"""The price of VALIDATION_ONLY for a run: time on a core of the trainer and of the daemon, with pruning and without.
 
 Two real daemons train the digits CNN with steps of some 20 ms, in turn: one without pruning, one whose checkpoints are
 all analysed. The times are those of the threads, so other programs on the cores count little. The analysis itself is a

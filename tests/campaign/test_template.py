@@ -1,4 +1,4 @@
-"""What the template holds of this project is the same as in a process that imports it itself."""
+"""The template's copy of this project is the same as in a process that imports it itself."""
 
 from __future__ import annotations
 

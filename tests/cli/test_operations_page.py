@@ -74,7 +74,8 @@ def test_the_bounds_on_the_page_are_those_of_the_server():
     """The page's numbers are those of the code."""
     limits = ServerLimits()
     said = (
-        f"at most {limits.message_bytes >> 20} MiB; a connection with {2 * limits.message_bytes >> 20} MiB",
+        f"a message has at most {limits.message_bytes >> 20} MiB",
+        f"A connection with {2 * limits.message_bytes >> 20} MiB",
         f"{limits.connections} connections, {limits.connections_a_user} of one user",
         f"{limits.changes_per_s:g} orders",
         f"{limits.changes_burst} at once",

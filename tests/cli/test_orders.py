@@ -22,7 +22,7 @@ def in_background(served, when, then):
     """Play the trainer: call `then` as soon as `when` holds for the state."""
 
     def play():
-        for _ in range(1000):
+        for _ in range(6000):
             if served.do(lambda: when(served.recorder.state)):
                 served.do(then)
                 return

@@ -9,7 +9,6 @@ import re
 import subprocess
 import sys
 import threading
-import time
 import tty
 
 import msgspec
@@ -21,8 +20,8 @@ from tolariad.cli.status_words import status_row
 from tolariad.core.health.words import ConservativeModeEntered
 from tolariad.core.rates.words import LrViolationDetected
 from tolariad.core.rollback.words import RolledBack
-from tolariad.core.run.words import DaemonStarted, Limits, RunFrozen
-from tolariad.core.said import LATEST_MAX
+from tolariad.core.run.words import DaemonStarted, RunFrozen, ServiceLimits
+from tolariad.core.text.said_slice import LATEST_MAX
 from tolariad.telemetry.logs import DaemonLog
 
 
@@ -182,8 +181,13 @@ def test_the_bar_notes_and_the_log_do_not_garble_each_other(recorder, monkeypatc
     monkeypatch.setenv("COLUMNS", "80")
     reader, terminal = os.openpty()
     tty.setraw(terminal)
-    pieces: list[bytes] = []
-    reading = threading.Thread(target=lambda: pieces.extend(iter(lambda: os.read(reader, 4096), b"\x04")), daemon=True)
+    pieces = [b""]
+
+    def read_all():
+        while not pieces[-1].endswith(b"\x04"):
+            pieces.append(os.read(reader, 4096))
+
+    reading = threading.Thread(target=read_all, daemon=True)
     reading.start()
     log = DaemonLog("info", "auto", terminal)
     with os.fdopen(os.dup(terminal), "w", encoding="utf-8") as stream:
@@ -195,10 +199,9 @@ def test_the_bar_notes_and_the_log_do_not_garble_each_other(recorder, monkeypatc
                 recorder.record(RunFrozen(why=f"reason {number}"))
             progress(recorder.status())
     log.close()
-    time.sleep(0.05)
     os.write(terminal, b"\x04")
-    reading.join(20)
-    lines = screen(b"".join(pieces).decode())
+    reading.join(60)
+    lines = screen(b"".join(pieces).decode().removesuffix("\x04"))
 
     assert [one for one in lines if one.startswith("the task")] == [f"the task printed line {n}" for n in range(60)]
     assert sum(one.startswith("note: The run halted: reason") for one in lines) == 6
@@ -229,7 +232,8 @@ def test_progress_says_at_once_and_once_what_the_run_did_on_its_own(recorder, re
     stream, clock = io.StringIO(), Clock()
     progress = Progress(stream, rewrite=rewrite, clock=clock)
     recorder.record(
-        RunFrozen(why="of yesterday"), DaemonStarted(pid=1, boot_id="b", host="h", version="0.1", limits=Limits())
+        RunFrozen(why="of yesterday"),
+        DaemonStarted(pid=1, boot_id="b", host="h", version="0.1", limits=ServiceLimits()),
     )
     progress(recorder.status())
     recorder.record(RolledBack(from_step=412, why=WHY, **BACK))

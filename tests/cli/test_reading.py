@@ -100,7 +100,7 @@ def test_follow_shows_what_comes(live_run):
         live_run.do(live_run.recorder.step)
         second = json.loads(following.stdout.readline())
         following.send_signal(signal.SIGINT)
-        code = following.wait(20)
+        code = following.wait(60)
 
     assert (first["step"], second["step"]) == (12, 13)
     assert code == 130

@@ -13,9 +13,9 @@ import pytest
 from tests.control.fakes import Recorder
 from tolariad.control.status import RunStatus
 from tolariad.core.checkpoints.words import CheckpointAborted
-from tolariad.core.health.budget_words import BudgetsMeasured, MemoryPressed, Tally
+from tolariad.core.health.budget_words import BudgetHistogram, BudgetsMeasured, MemoryPressed
 from tolariad.core.health.budgets import BUDGETS
-from tolariad.core.health.histogram import Bin, bucket_of
+from tolariad.core.health.histogram import Bucket, bucket_of
 from tolariad.core.health.words import ConservativeModeEntered, EmergencyRaised, Level
 from tolariad.core.inputs import TrainerGone, TrainerSpawned
 from tolariad.core.rollback.words import RolledBack
@@ -184,7 +184,7 @@ def test_watch_shows_a_line_for_each_change_until_the_run_ends(live_run):
         second = watching.stdout.readline()
         live_run.close()
         rest = watching.stdout.read()
-        code = watching.wait(20)
+        code = watching.wait(60)
 
     assert "step 12/30" in first
     assert "step 13/30" in second
@@ -274,14 +274,14 @@ def test_budgets_are_shown_with_what_was_measured_of_them(tolaria, live_run):
 
     Without a daemon the rows cover the whole journal.
     """
-    tally = Tally(
+    tally = BudgetHistogram(
         budget="epoch_boundary",
         count=2,
         breaches=1,
         worst=25.0,
-        counts=(Bin(bucket_of(4.0), 1), Bin(bucket_of(25.0), 1)),
-        waits=(Bin(0, 1), Bin(bucket_of(97.0), 1)),
-        clock=(Bin(bucket_of(4.0), 1), Bin(bucket_of(122.0), 1)),
+        counts=(Bucket(bucket_of(4.0), 1), Bucket(bucket_of(25.0), 1)),
+        waits=(Bucket(0, 1), Bucket(bucket_of(97.0), 1)),
+        clock=(Bucket(bucket_of(4.0), 1), Bucket(bucket_of(122.0), 1)),
     )
     live_run.do(lambda: live_run.recorder.record(BudgetsMeasured(epoch=1, tallies=(tally,))))
     where = live_run.path.parent
@@ -317,7 +317,7 @@ def test_the_tasks_own_metrics_are_in_the_line_of_the_validation(tolaria, live_r
 
 
 def test_the_tasks_metrics_of_the_last_step_have_a_line(tolaria, live_run):
-    """What `loss` returned beside the loss; without any there is no line."""
+    """The line shows the metrics that `loss` returned; without any there is no line."""
     assert "  metrics " not in tolaria("status", "--dir", live_run.path.parent).out
     recorder = live_run.recorder
     step = StepReport(step=13, epoch=2, batch=3, loss=0.5, grad_norm=1.0, lr=0.003, rates=1, metrics=(0.25, 7.0))

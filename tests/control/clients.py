@@ -18,7 +18,7 @@ def foreign(served):
         yield connection
 
 
-def raw(served, timeout_s=5.0):
+def raw(served, timeout_s=60.0):
     sock = socket.socket(socket.AF_UNIX)
     sock.settimeout(timeout_s)
     sock.connect(str(served.path))

@@ -117,7 +117,7 @@ class Recorder:
         return seed_table(self.state)
 
     def budgets(self) -> BudgetTable:
-        return budget_table(self.state, self.histograms.meters, mono_ns=self.mono, since="just now")
+        return budget_table(self.state, self.histograms.by_budget, mono_ns=self.mono, since="just now")
 
     def submit(self, command: AnyCommand, actor: Actor, answer) -> None:
         self.take(CommandReceived(command=command, actor=actor), answer)
@@ -145,7 +145,7 @@ class Recorder:
             policy=rv.Policy(epochs=epochs, checkpoint_every_epochs=1, checkpoint_gap_s=0.0),
             version="0.1.0",
         )
-        daemon = rv.DaemonStarted(pid=4711, boot_id="ab", host="node", version="0.1.0", limits=rv.Limits())
+        daemon = rv.DaemonStarted(pid=4711, boot_id="ab", host="node", version="0.1.0", limits=rv.ServiceLimits())
         self.take(Opened(mode=StartMode.EXPLICIT, facts=(started, daemon)))
 
     def spawn_trainer(self) -> None:

@@ -191,7 +191,7 @@ def test_a_watcher_that_does_not_read_is_coalesced_to_the_newest_state(recorder,
         served.do(lambda: [served.recorder.step() for _ in range(9)])
         time.sleep(0.05)
         grown = buffered()
-        seen, data, deadline = 0, b"", time.monotonic() + 10
+        seen, data, deadline = 0, b"", time.monotonic() + 60
         while seen < 10 and time.monotonic() < deadline:
             data += sock.recv(1 << 20)
             *whole, data = data.split(b"\0")
@@ -214,7 +214,9 @@ def test_a_client_that_reads_nothing_for_too_long_is_dropped(recorder, run_dir):
 def test_the_calls_of_a_client_that_was_dropped_are_not_carried_out(recorder, run_dir):
     """An order that waited after thousands of unread replies is dropped with its connection."""
     with Served(recorder, run_dir, limits=ServerLimits(write_bytes=1024, stall_s=0.1)) as served, raw(served) as sock:
-        sock.sendall(call("Status") * 3000 + call("Note", text="too late"))
+        # It may be dropped while it still sends.
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+            sock.sendall(call("Status") * 3000 + call("Note", text="too late"))
         deadline = time.monotonic() + 20
         while not served.server.connections and time.monotonic() < deadline:
             time.sleep(0.01)

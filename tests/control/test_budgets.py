@@ -9,19 +9,19 @@ from tolariad.core.checkpoints.words import (
     CheckpointDeletionBegun,
     CheckpointReason,
 )
-from tolariad.core.health.budget_words import BudgetsMeasured, Tally
+from tolariad.core.health.budget_words import BudgetHistogram, BudgetsMeasured
 from tolariad.core.health.budgets import BUDGETS
-from tolariad.core.health.histogram import Bin
+from tolariad.core.health.histogram import Bucket
 from tolariad.core.state import RunState, fold
 from tolariad.telemetry.histograms import BudgetHistograms
 
 
 def test_every_budget_that_is_measured_is_a_row():
     """Limit, unit and source always; quantiles only of what was measured; what nothing measures yet is left out."""
-    tally = Tally(budget="lr_step", count=3, breaches=1, worst=6.0, counts=(Bin(386, 2), Bin(392, 1)))
+    tally = BudgetHistogram(budget="lr_step", count=3, breaches=1, worst=6.0, counts=(Bucket(386, 2), Bucket(392, 1)))
     histograms = BudgetHistograms()
     histograms.add(BudgetsMeasured(epoch=1, tallies=(tally,)))
-    table = budget_table(RunState(), histograms.meters)
+    table = budget_table(RunState(), histograms.by_budget)
     rows = {row.name: row for row in table.budgets}
 
     assert list(rows) == [name for name, budget in BUDGETS.items() if not budget.unmeasured]

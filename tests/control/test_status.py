@@ -19,9 +19,9 @@ from tolariad.core.health.budget_words import MemoryPressed, MemoryRelieved
 from tolariad.core.health.quarantine_words import QuarantineAdded
 from tolariad.core.health.words import ConservativeModeEntered, ConservativeModeLeft
 from tolariad.core.inputs import CommandReceived
-from tolariad.core.plain import rfc3339
 from tolariad.core.run.words import DiskLow, DiskRecovered, FailureKind, RunCompleted, RunFailed, RunResumed
 from tolariad.core.state import RunState
+from tolariad.core.text.plain import rfc3339
 from tolariad.core.trainer.words import DeathReason, ExceptionRaised, TrainerDied
 
 

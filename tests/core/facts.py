@@ -42,4 +42,4 @@ def run_started(**policy: object) -> rv.RunStarted:
 
 
 def daemon_started() -> rv.DaemonStarted:
-    return rv.DaemonStarted(pid=1, boot_id="b0", host="h", version="0.1", limits=rv.Limits())
+    return rv.DaemonStarted(pid=1, boot_id="b0", host="h", version="0.1", limits=rv.ServiceLimits())

@@ -135,7 +135,7 @@ def test_training_does_not_notice_its_clients(start, run_dir):
 
 def test_escapes_in_a_note_reach_no_terminal(start, run_dir):
     """The journal keeps the text; output and log contain no control characters."""
-    daemon = start(environ={"FAKE_TRAINER": "crawl@4"}, task="digits", epochs=1)
+    daemon = start(environ={"FAKE_TRAINER": "crawl@4"}, task="digits", epochs=1000)
     daemon.until(lambda status: status["phase"] == "running")
     daemon.call("Note", text=ESCAPES, reason=ESCAPES)
     daemon.send(signal.SIGTERM)

@@ -11,7 +11,8 @@ from tolariad.daemon.children import kept_from_children
 def held_by_a_child(folder: Path) -> list[str]:
     """Fork, and return the names of the files below `folder` that the child has open."""
     reading, writing = os.pipe()
-    if os.fork() == 0:
+    child = os.fork()
+    if child == 0:
         links = []
         for entry in tuple(Path("/proc/self/fd").iterdir()):
             try:
@@ -21,7 +22,8 @@ def held_by_a_child(folder: Path) -> list[str]:
         os.write(writing, "\n".join(sorted(one.name for one in links if one.is_relative_to(folder))).encode())
         os._exit(0)
     os.close(writing)
-    os.wait()
+    # Not `wait`: it may take the end of another test's process.
+    os.waitpid(child, 0)
     with os.fdopen(reading, "rb") as pipe:
         return pipe.read().decode().split()
 

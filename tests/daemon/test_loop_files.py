@@ -29,14 +29,14 @@ def test_the_loop_opens_no_file(start, run_dir, tmp_path):
         sets=SETS,
         module="tests.daemon.start_audited",
         environ={"FAKE_TRAINER": "hang@4", "FAKE_STEP_S": "0.02"},
-        hang_s=1.0,
+        hang_s=4.0,
         unknown_s=10.0,
         linger=True,
     )
     daemon.until(lambda status: status["step"] >= 3)
     file.write_text("tolaria: {task: digits, epochs: 3, logging: {level: debug}}\n")
     daemon.send(signal.SIGHUP)
-    daemon.until(lambda status: status["phase"] == "completed")
+    daemon.until(lambda status: status["phase"] == "completed" and of_type(run_dir, ConfigChanged))
     daemon.send(signal.SIGTERM)
     assert daemon.wait() == 0, daemon.stderr
     found = json.loads((run_dir / "opened").read_text())

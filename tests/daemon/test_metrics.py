@@ -33,7 +33,7 @@ def started(run_dir: Path, environ: dict[str, str] | None = None) -> ForkedDaemo
 
 
 def printed(run_dir: Path, capsys) -> list[dict[str, str]]:
-    """What `tolaria metrics --csv` prints, without the times."""
+    """Return the output of `tolaria metrics --csv`, without the times."""
     with pytest.raises(SystemExit) as ended:
         main(["metrics", str(run_dir), "--csv"])
     assert ended.value.code == 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -37,7 +38,14 @@ def move_parent(folder: Path) -> None:
 
 def replace(folder: Path) -> None:
     folder.rename(folder.parent / "elsewhere")
-    shutil.copytree(folder.parent / "elsewhere", folder, ignore=shutil.ignore_patterns("control.sock"))
+    without = shutil.ignore_patterns("control.sock")
+    shutil.copytree(folder.parent / "elsewhere", folder, ignore=without, copy_function=copy_if_there)
+
+
+def copy_if_there(source: str, target: str) -> None:
+    """The run may rename or remove a file meanwhile."""
+    with suppress(FileNotFoundError):
+        shutil.copy2(source, target)
 
 
 def delete_journal(folder: Path) -> None:

@@ -89,23 +89,23 @@ async def test_only_what_matters_wakes_the_loop():
 
 def test_a_display_that_blocks_is_left_behind():
     """Ending the display does not wait for a terminal that never takes the text."""
-    release = threading.Event()
-    showing = Showing(lambda _: release.wait(30), a_status)
-    time.sleep(0.3)
+    blocks, release = threading.Event(), threading.Event()
+    showing = Showing(lambda _: (blocks.set(), release.wait(60)), a_status)
+    assert blocks.wait(60)
     started = time.monotonic()
     showing.end(0.1)
-    assert time.monotonic() - started < 5
+    assert time.monotonic() - started < 30
     release.set()
 
 
 def test_a_display_shows_the_end(caplog):
     """The last state is shown when the display is ended; a defect of the display is logged once and costs nothing."""
     shown: list[RunStatus] = []
-    Showing(shown.append, a_status).end()
+    Showing(shown.append, a_status).end(60.0)
     assert shown[-1].step == 12
 
     def broken(_: RunStatus) -> None:
         raise ValueError("no such colour")
 
-    Showing(broken, a_status).end()
+    Showing(broken, a_status).end(60.0)
     assert "the run goes on without it" in caplog.text

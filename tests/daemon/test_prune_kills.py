@@ -1,7 +1,7 @@
 """A real daemon, trainer and analysis, killed at every stage of a cycle, of a compaction and of a rollback from masks.
 
-Each run is compared with a trainer that nothing killed, and whose masks and compactions act at the same steps: the same
-weights, moments, averages and random states, bit for bit.
+Each run is compared with an unkilled trainer whose masks and compactions act at the same steps. Weights, moments,
+averages and random states are the same, bit for bit.
 """
 
 from __future__ import annotations

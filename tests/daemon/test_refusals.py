@@ -8,8 +8,8 @@ import pytest
 
 from journal import Files
 from tolariad import config
-from tolariad.core.exits import EXIT_CONFIG, EXIT_DAMAGED, EXIT_IO
 from tolariad.core.inputs import StartMode
+from tolariad.core.run.exits import EXIT_CONFIG, EXIT_DAMAGED, EXIT_IO
 from tolariad.daemon.opening import ALLOW_FILESYSTEM, open_run, require_linux
 from tolariad.daemon.request import RunRequest, StartRefused
 from tolariad.supervisor.notify import Notifier

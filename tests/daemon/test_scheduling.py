@@ -28,7 +28,7 @@ def incarnation(status):
 
 def test_every_trainer_is_ordinary_and_what_was_given_is_journaled(start, run_dir):
     """A trainer and its successor run on their cores, without the recorder's class."""
-    daemon = start(environ={"FAKE_TRAINER": "kill@4", "FAKE_STEP_S": "0.05"})
+    daemon = start(environ={"FAKE_TRAINER": "kill@4", "FAKE_STEP_S": "0.05"}, task="digits", epochs=1000)
     died = daemon.until(lambda status: incarnation(status) == 2 and status["step"] > 6)
     assert classes(died["trainer"]["pid"]) == {os.SCHED_OTHER}
     assert daemon.until(lambda status: status["step"] > 8)
@@ -49,7 +49,7 @@ def test_every_trainer_is_ordinary_and_what_was_given_is_journaled(start, run_di
 @pytest.mark.skipif(not _FIFO_WORKS, reason="this user may not ask for SCHED_FIFO")
 def test_a_trainer_of_a_daemon_in_a_real_time_class_leaves_it(start, run_dir):
     """A unit with CPUSchedulingPolicy=fifo would otherwise give all of torch's threads real-time priority."""
-    daemon = start(wrapper=("chrt", "-f", "1"), environ={"FAKE_STEP_S": "0.05"})
+    daemon = start(wrapper=("chrt", "-f", "1"), environ={"FAKE_STEP_S": "0.05"}, task="digits", epochs=1000)
     status = daemon.until(lambda status: status["step"] > 2)
 
     assert classes(status["trainer"]["pid"]) == {os.SCHED_OTHER}

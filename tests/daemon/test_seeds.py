@@ -8,6 +8,7 @@ import signal
 import pytest
 
 from tests.daemon.harness import SETS, CallFailed, of_type
+from tests.waiting import wait_for
 from tolariad.core.seeds.stages import Stage
 from tolariad.core.seeds.words import SeedMoved, SeedMoveOrdered, SeedSlotsRegistered
 
@@ -48,13 +49,17 @@ def test_a_move_that_is_accepted_outlives_kill_9_and_acts_once(start, run_dir):
 def test_a_culled_slot_comes_back_by_itself_while_training_goes_on(start, run_dir):
     """Cull and embargo at once, the rest after an epoch; the status then shows no seed."""
     daemon = start(
-        environ={**SLOTS, "FAKE_STEP_S": "0.01", "FAKE_EPOCH": "20"}, epochs=6, sets=[*ALONE, "seeds.embargo_epochs=1"]
+        environ={**SLOTS, "FAKE_STEP_S": "0.01", "FAKE_EPOCH": "20"},
+        epochs=100_000,
+        sets=[*ALONE, "seeds.embargo_epochs=1"],
     )
     daemon.until(lambda status: status["step"] >= 2)
     daemon.call("SeedsGerminate", slot="neck", blueprint="conv")
     status = daemon.until(lambda status: status["seeds"])
     assert status["seeds"] == [{"slot": "neck", "stage": "GERMINATED", "alpha": 0.0}]
     daemon.call("SeedsCull", slot="neck")
+    wait_for(lambda: len(of_type(run_dir, SeedMoved)) > len(CULLED))
+    daemon.call("Stop")
     assert daemon.wait() == 0, daemon.stderr
     assert [one.stage for one in of_type(run_dir, SeedMoved)] == [Stage.GERMINATED, *CULLED]
 

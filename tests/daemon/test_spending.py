@@ -49,4 +49,4 @@ def test_a_slow_journal_is_an_event_and_makes_no_run_careful():
     assert exceeded == {"journal_append"}
     assert told.state.overruns.breakers == {}
     assert not [one for one in told.events if isinstance(one, ConservativeModeEntered)]
-    assert told.meters["journal_append"].count == 9
+    assert told.by_budget["journal_append"].count == 9

@@ -7,8 +7,8 @@ from types import SimpleNamespace
 
 from tests.daemon.harness import of_type
 from tests.recorded import events_of
-from tolariad.core.health.budget_words import Tally
-from tolariad.core.health.histogram import Bin
+from tolariad.core.health.budget_words import BudgetHistogram
+from tolariad.core.health.histogram import Bucket
 from tolariad.core.inputs import BudgetsReported
 from tolariad.core.run.words import RunCompleted
 from tolariad.daemon import live
@@ -19,7 +19,7 @@ async def test_what_the_daemon_spends_is_told_once_a_minute(monkeypatch):
     """Not only at its end; a minute without measurements is no event."""
     assert live._SPENDING_TOLD_S == 60.0
     monkeypatch.setattr(live, "_SPENDING_TOLD_S", 0.001)
-    tally = Tally(budget="journal_append", count=1, breaches=0, worst=2.0, counts=(Bin(386, 1),))
+    tally = BudgetHistogram(budget="journal_append", count=1, breaches=0, worst=2.0, counts=(Bucket(386, 1),))
     spent, told, seen = [(), (tally,), ()], [], asyncio.Event()
     daemon = SimpleNamespace(
         _kernel=SimpleNamespace(submit=told.append),

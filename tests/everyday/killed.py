@@ -44,7 +44,7 @@ class Kill(NamedTuple):
 
 
 class End(NamedTuple):
-    """What two runs of the same program must have in common, bit for bit."""
+    """The values that two runs of the same program must have in common, bit for bit."""
 
     files: dict[str, bytes]
     steps: list[bytes]

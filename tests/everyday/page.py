@@ -40,7 +40,7 @@ plain PyTorch, and knows nothing of tolariad. `make docs` generates this page fr
 * **by loop** is the script with [a loop by iteration](library.md#a-loop-of-your-own) (`tests/everyday/loop/`);
 * **by daemon** is a [task](task.md) with its configuration (`tests/everyday/daemon/`);
 * the others are ports to Lightning {lightning}, the Trainer of transformers {transformers} and Accelerate {accelerate}
-  (`tests/everyday/peers/`), with the lines that save after each epoch and resume.
+  (`tests/everyday/peers/`). They have the lines that save after each epoch and resume.
 
 A cell is the number of lines that are new and of those that went, as `difflib` finds them. Blank lines and indentation
 do not count; a configuration file does. All files have the same formatter. A line that moved into a method without any
@@ -48,23 +48,23 @@ other change may count twice.
 """
 _AFTER = """\
 
-All ten are killed by SIGKILL twice in every run of the tests, by loop and by daemon, after steps that are drawn from a
-seed, some while a checkpoint is being written (`tests/everyday/test_everyday.py`). Weights, optimizer, random
-generators, what the script keeps, and the loss of every step are compared bit for bit with a run that was not killed.
-By loop the weights are also those of the plain script, bit for bit, given the same order of batches and the same seed
-at the loop's beginning.
+All ten are killed twice in every run of the tests, by loop and by daemon (`tests/everyday/test_everyday.py`). The
+signal is SIGKILL, the steps are drawn from a seed, and some kills come while a checkpoint is being written. Weights,
+optimizer, random generators, the script's own values, and the loss of every step are compared bit for bit with a run
+without kills. By loop the weights are also those of the plain script, bit for bit. The order of batches and the seed at
+the loop's beginning must then be the same.
 
 * A rate that is computed by a schedule of torch's may differ in the last bit from that of the same policy here. The
   four schedules of these scripts do not.
 * `onecycle` cycles the rate only; the plain script has `cycle_momentum=False` for that reason.
 * The script with the stream ends after `stop.steps` steps: its data have no length.
 
-## What comes through a kill
+## Results after a kill
 
-The ports to other trainers save after each epoch. They were killed in the third epoch, once in a step, and once while
-the epoch's checkpoint was being written, after the first file that `torch.save` writes. Then they were started again
-in the same way (`tests/everyday/peers/survive.py`). What is said of tolariad is what the tests above demand, at any
-step and at any file of a checkpoint.
+The ports to other trainers save after each epoch. They were killed in the third epoch: once in a step, and once while
+the epoch's checkpoint was being written. The second kill came after the first file of `torch.save`. Then they were
+started again in the same way (`tests/everyday/peers/survive.py`). For tolariad the tests above demand what the table
+says, at any step and at any file of a checkpoint.
 
 * *exact*: the weights at the end are those of a run that was not killed;
 * *differs*: it ends, with other weights;

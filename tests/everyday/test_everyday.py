@@ -14,7 +14,6 @@ from tests.everyday.killed import (
 )
 from tests.everyday.scripts import DAEMON, HERE, KINDS, LOOP, PLAIN, files_of
 
-EPOCHS = 4
 _EACH_EPOCH = '"checkpoint_interval_epochs": 1'
 
 
@@ -39,7 +38,8 @@ def test_a_task_of_the_daemon_killed_twice_ends_with_the_same_bits(tmp_path, tem
         Program(folder, template, "tolariad", *arguments).carry_out(plan)
         found[name] = result_of(folder, folder / "run", len(plan))
     assert len(found["calm"].end.steps) == STEPS.get(kind, STEPS_MOST)
-    assert found["calm"].checkpoints >= EPOCHS
+    # At its start, at its end, and at epochs: not at one at which the checkpoint before is still being written.
+    assert found["calm"].checkpoints > 2
     assert {"model", "optimizer", "state"} <= {name[: name.find("-")] for name in found["calm"].end.files}
     assert found["killed"].end == found["calm"].end
 
@@ -63,6 +63,7 @@ def test_a_loop_killed_twice_ends_with_the_same_bits_as_the_plain_script(tmp_pat
     plain = tmp_path / "plain"
     Program(plain, template, str(HERE / "in_order.py"), str(PLAIN / f"{kind}.py")).carry_out()
     assert len(found["calm"].end.steps) == STEPS.get(kind, STEPS_MOST)
-    assert found["calm"].checkpoints >= EPOCHS
+    # At its start, at its end, and at epochs: not at one at which the checkpoint before is still being written.
+    assert found["calm"].checkpoints > 2
     assert found["killed"].end == found["calm"].end
     assert found["calm"].end.weights == saved_in(plain) != {}

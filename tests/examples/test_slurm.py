@@ -13,7 +13,7 @@ import pytest
 
 from tests.house.tree import ROOT
 from tests.waiting import wait_for
-from tolariad.core import exits
+from tolariad.core.run import exits
 from tolariad.core.settings.model import STOP_BUDGET_S
 
 JOB = ROOT / "examples" / "slurm" / "job.sh"

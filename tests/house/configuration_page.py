@@ -12,6 +12,7 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import NODEFAULT, Meta, Struct
 
+from tests.house.wrapping import wrapped
 from tolariad.core.settings.changes import NEVER, change_of, is_reloadable
 from tolariad.core.settings.model import Settings
 from tolariad.core.settings.optimization import Optimizer, PartOptimizer
@@ -59,8 +60,8 @@ The last column of the tables says what happens if a run is started again with a
 * *never*: no start changes it. `tolariad run CONFIG --dir OTHER --from RUN` begins another run with the weights of this
   one.
 
-Each change is recorded as `ConfigChanged`. A refused start changes nothing, exits with 78, and names each key, its old
-and its new value, and the command that does what was meant.
+Each change is recorded as `ConfigChanged`. A refused start changes nothing and exits with 78. It names each key, its
+old and its new value, and the command that does what was meant.
 
 These keys never change:
 
@@ -74,7 +75,7 @@ def configuration_page() -> str:
     """Return the whole page as Markdown."""
     never = "\n".join(f"* `{key}`: {why};" for key, why in NEVER.items())
     parts = [_HEAD.format(never=f"{never[:-1]}."), "## The top level\n", _table(Settings, ""), *_sections(Settings, "")]
-    return "\n".join([*parts, _optimizer_table(), _task_table()])
+    return wrapped("\n".join([*parts, _optimizer_table(), _task_table()]))
 
 
 def _sections(kind: type[Struct], prefix: str) -> list[str]:

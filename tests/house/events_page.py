@@ -10,6 +10,7 @@ from typing import Any, Final
 import msgspec
 from msgspec import inspect
 
+from tests.house.wrapping import wrapped
 from tolariad.core.base import Event
 from tolariad.core.reactions import TABLE
 from tolariad.core.state import FOLDS
@@ -23,9 +24,14 @@ Every event that a journal can hold. This page is generated (`make docs`). An ev
 stamp, then the fields below. A field that has its default is left out. Names and fields are only ever added; a reader
 of another version skips those that it does not know.
 
-The stamp: `wall` (nanoseconds since 1970, as read), `mono` (nanoseconds, CLOCK_MONOTONIC of the daemon's boot), `cause`
-(sequence number of the event that led to this one; absent if it came from outside), `root` (the first of that chain),
-`actor` (who ordered it: uid, pid, program, reason), `skippable` (never changes the state).
+The stamp:
+
+* `wall`: nanoseconds since 1970, as read;
+* `mono`: nanoseconds, CLOCK_MONOTONIC of the daemon's boot;
+* `cause`: sequence number of the event that led to this one; absent if it came from outside;
+* `root`: the first of that chain;
+* `actor`: the one who ordered it, by uid, pid, program and reason;
+* `skippable`: it never changes the state.
 
 "Folded into" names the slices of the state that the event changes. They are the fields of `RunState` in
 `tolariad/core/state.py`; each has its apply table in the `slice.py` of its concern. An event may also change the phase
@@ -133,7 +139,7 @@ def events_page() -> str:
     parts.append("## Values inside events\n")
     for name, kind in sorted(values.items()):
         parts += [f"### {name}\n", f"{_prose(kind)}\n", _table(kind)]
-    return "\n".join(parts)
+    return wrapped("\n".join(parts))
 
 
 def _relations(event: type[Event]) -> list[str]:

@@ -12,6 +12,7 @@ from google.protobuf.descriptor_pb2 import (
 )
 
 from tests.house.protos import described
+from tests.house.wrapping import wrapped
 from tolariad.leyline import MEANINGS, CommandType
 from tolariad.leyline.pruning import MESSAGE_BYTES_MAX as PRUNING_BYTES_MAX
 from tolariad.leyline.serializer import BYTES_MAX, SEEDS_MAX, VERSION
@@ -50,9 +51,10 @@ page.
 ## What a command does
 
 `check_command` returns the row of a command or refuses it: another payload, a blank name, a number that is not finite,
-a deadline without `issued_at`. The run refuses what it cannot obey: an unknown seed, group or epoch, a move that is not
-legal, a rate too far from the present one, a deadline that has passed. Each refusal is an event (`CommandRefused`), and
-the other commands of the answer act. A command acts once: an id that was answered before is left out.
+a deadline without `issued_at`. The run refuses a command that it cannot obey. Examples are an unknown seed, group or
+epoch, an illegal move, a rate too far from the present one, a deadline that has passed. Each refusal is an
+event (`CommandRefused`), and the other commands of the answer act. A command acts once: an id that was answered before
+is left out.
 
 | `command_type` | payload | the run |
 |---|---|---|
@@ -69,7 +71,7 @@ def leyline_page() -> str:
         parts.append(f"\n## `{file.name.rpartition('/')[2]}`\n\n{_comment(file, _PACKAGE)}\n")
         parts += [_message(file, n, one) for n, one in enumerate(file.message_type)]
         parts += [_enum(file, n, one) for n, one in enumerate(file.enum_type)]
-    return "".join(parts)
+    return wrapped("".join(parts))
 
 
 def _command_rows() -> Iterator[str]:

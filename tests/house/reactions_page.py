@@ -6,6 +6,7 @@ import inspect
 from collections.abc import Callable
 from typing import Any
 
+from tests.house.wrapping import wrapped
 from tolariad.core.base import Event, Message
 from tolariad.core.engine import Row
 from tolariad.core.orders import ORDERS
@@ -13,12 +14,12 @@ from tolariad.core.reactions import TABLE
 
 _HEAD = """# What follows from what
 
-Generated from `tolariad/core/reactions.py` by `make docs`. Do not edit.
+Generated from `tolariad/core/reactions.py`, which gathers every row, by `make docs`. Do not edit.
 
 An input or a report runs the rules of its row, which record *facts*. Every recorded event is then offered to the rules
-of its own row, depth first: what a rule records is offered before the next rule of the same event is asked. So a rule
-sees every consequence of the rules above it. The cause of an event, as `tolaria why` shows it, is the event that it
-reacted to.
+of its own row, depth first. The events that a rule records are offered before the next rule of the same event is asked.
+So a rule sees every consequence of the rules above it. The cause of an event, as `tolaria why` shows it, is the event
+that it reacted to.
 
 *May record* lists every event that a row can lead to directly; follow it from row to row. No event leads back to
 itself: a test holds that, and another that no rule records anything else. The events are described in
@@ -38,7 +39,7 @@ def reactions_page() -> str:
         _section("Reports of the trainer", reports),
         _section("Events", events),
     ]
-    return "\n".join(parts)
+    return wrapped("\n".join(parts))
 
 
 def _section(title: str, rows: list[Row]) -> str:

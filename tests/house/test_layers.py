@@ -1,8 +1,9 @@
 """The layers of core: values < words < slice < ask < engine < rules < table. A module imports only layers below its
 own.
 
-A module's name says its layer: `words.py` or `NAME_words.py`, and so on. Any other module of a package is a value: it
-knows no message. The files beside the packages are listed here. docs/architecture.md explains the layers.
+A module's name says its layer: `words.py` or `NAME_words.py`, and so on. `sentences.py` puts words into text, and
+`reactions.py` holds rows of the table. Any other module of a package is a value: it knows no message. The files beside
+the packages are listed here. docs/architecture.md explains the layers.
 """
 
 from __future__ import annotations
@@ -24,31 +25,20 @@ CALCULATIONS = {"detection", "learning_rate", "settings"}
 FILES = {
     "base": "values",
     "bounds": "values",
-    "exits": "values",
-    "nearest": "values",
-    "plain": "values",
-    "phrases": "values",
     "interfaces": "values",
     "stability": "values",
     "vocabulary": "words",
     "inputs": "words",
-    "sentences": "words",
-    "reaction_sentences": "words",
-    "strategy_sentences": "words",
-    "pruning_sentences": "words",
-    "said": "slice",
     "decision": "engine",
     "engine": "engine",
     "state": "table",
     "orders": "table",
     "reactions": "table",
-    "strategy_reactions": "table",
-    "pruning_reactions": "table",
-    "health_reactions": "table",
     "decide": "table",
     "replay": "table",
 }
-_NAMED = re.compile(r"(?:^|_)(words|slice|ask|rules)$")
+_NAMED = re.compile(r"(?:^|_)(words|sentences|slice|ask|rules|reactions)$")
+_ALSO_NAMED = {"sentences": "words", "reactions": "table"}
 
 
 def layer_of(module: str) -> str:
@@ -59,7 +49,7 @@ def layer_of(module: str) -> str:
     if parts[0] in CALCULATIONS:
         return "values"
     named = _NAMED.search(parts[-1])
-    return named.group(1) if named else "values"
+    return _ALSO_NAMED.get(named.group(1), named.group(1)) if named else "values"
 
 
 def _of_package(name: str) -> str:
@@ -152,6 +142,14 @@ def made_up(tmp_path, monkeypatch):
         (
             {"run.sums": "from tolariad.core.run.words import A", "run.words": "A = 1"},
             ["tolariad.core.run.sums (values) imports tolariad.core.run.words (words)"],
+        ),
+        (
+            {"run.sentences": "from tolariad.core.run.slice import Run", "run.slice": "Run = 1"},
+            ["tolariad.core.run.sentences (words) imports tolariad.core.run.slice (slice)"],
+        ),
+        (
+            {"run.rules": "from tolariad.core.run import reactions", "run.reactions": ""},
+            ["tolariad.core.run.rules (rules) imports tolariad.core.run.reactions (table)"],
         ),
     ],
 )

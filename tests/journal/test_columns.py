@@ -110,7 +110,7 @@ def test_metrics_are_columns_of_their_own_in_the_segments_that_have_some(quick_p
 
 
 def test_a_row_has_no_more_metrics_than_a_run_may_have(quick_path):
-    """Whatever the event holds; a row that is too long for another reason costs the table."""
+    """This holds for any event; a row that is too long for another reason costs the table."""
     event = encode_event(step(1, metrics=(0.0,) * 65))
     assert len(step_row(event)) == len(STEP_COLUMNS) + 64
     gathering = Gathering(Tabulation(STEP_COLUMNS, step_row))

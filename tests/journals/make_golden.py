@@ -1,9 +1,9 @@
 """Writes the golden journal of the present version: run once a release, then never again for that version.
 
-`python -m tests.journals.make_golden` makes `tests/journals/<version>/`: a disturbed run's events over several
-segments, with captures, seals and state hashes, and `expected.json` with what they fold to: every field of the state.
-If RunState gains a field, `make docs` writes `expected.json` again. The journal's own bytes never change, and every
-recorded value must come out as before. Captures and hashes inside are of the FOLD_VERSION that wrote them and say
+`python -m tests.journals.make_golden` makes `tests/journals/<version>/`. It has a disturbed run's events over several
+segments, with captures, seals and state hashes. `expected.json` has the value to which they fold: every field of the
+state. If RunState gains a field, `make docs` writes `expected.json` again. The journal's own bytes never change, and
+every recorded value must come out as before. Captures and hashes inside are of the FOLD_VERSION that wrote them and say
 nothing under another. This record holds a later fold to the results of an earlier one. `--changed FIELD…` writes the
 named fields again. Use it if RunState loses a field, or if FOLD_VERSION rises because an old event means something
 else, and say why.
@@ -23,9 +23,9 @@ import tolariad
 from journal import FrameKind, Journal, Reader
 from tests.core.simulate import World
 from tests.journals.packed import unpacked
-from tolariad.core.plain import plain
 from tolariad.core.replay import replay_records
 from tolariad.core.state import RunState, apply, capture, hash_mark, state_hash
+from tolariad.core.text.plain import plain
 from tolariad.core.vocabulary import encode_event
 
 SEED = 20261121

@@ -8,9 +8,9 @@ what it folds to. It takes eight minutes and root, for a small file system. `--f
 of pytest that kept their folders (`drive` says how).
 
 Run it again if a type of event is added: give `drive_real.py` a few lines that make a run record it. If no run can make
-it, say why in `NOT_MADE`. A journal holds the paths of the files in its stack traces: run this in a folder
-whose path may be published, such as a bind mount of the checkout at /mnt (`PYTHONPATH=/mnt /mnt/.venv/bin/python -m
-tests.journals.make_real`).
+it, say why in `NOT_MADE`. A journal holds the paths of the files in its stack traces. So run this in a folder whose
+path may be published, such as a bind mount of the checkout at /mnt
+(`PYTHONPATH=/mnt /mnt/.venv/bin/python -m tests.journals.make_real`).
 """
 
 from __future__ import annotations

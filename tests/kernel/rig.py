@@ -18,7 +18,7 @@ from tolariad.core.steps import words as sv
 from tolariad.core.trainer import words as tv
 from tolariad.kernel import Kernel, Published
 
-SOON_S = 20.0
+SOON_S = 60.0
 
 
 def now() -> Now:

@@ -5,17 +5,19 @@ from __future__ import annotations
 import os
 import threading
 import time
+from pathlib import Path
 
 import msgspec
 
 from journal import Journal, Reader
 from tests.core.simulate import environment
 from tests.kernel.rig import SOON_S, Rig, events_on_disk, step_report
+from tests.waiting import wait_for
 from tolariad.channel import TrainerEnd, channel_pair
 from tolariad.channel.page import Page
 from tolariad.core.checkpoints import words as ck
 from tolariad.core.control import words as cv
-from tolariad.core.decision import Accepted
+from tolariad.core.decision import Accepted, Answer
 from tolariad.core.inputs import Now, TrainerSpawned
 from tolariad.core.replay import newest_usable, replay_records
 from tolariad.core.rollback import words as rb
@@ -243,3 +245,39 @@ def test_a_rollback_that_hangs_halts_the_run_by_the_kernels_own_clock(rig):
 
     assert "was not done 30 s" in rig.events(rv.RunFrozen)[0].why
     assert trainer.page.frozen
+
+
+def test_an_order_that_comes_after_the_end_is_refused_and_written_into_no_other_file(rig, tmp_path):
+    """Whoever gives one, in a thread of a program, does not wait for ever. The end may have freed the descriptor."""
+    descriptors = {int(one.name) for one in Path("/proc/self/fd").iterdir()}
+    rig.kernel.stop()
+    files = [os.open(tmp_path / f"other-{number}", os.O_CREAT | os.O_RDWR) for number in range(3)]
+    answer = rig.command(cv.Note(text="too late"))
+    rig.kernel.call(files.clear)
+
+    assert (answer.error, "has ended" in answer.why) == ("WrongPhase", True)
+    assert descriptors & set(files), "no descriptor was used again, so nothing is shown"
+    assert [os.fstat(one).st_size for one in files] == [0, 0, 0]
+    for one in files:
+        os.close(one)
+
+
+def test_every_order_is_answered_however_close_to_the_end(rig):
+    """Threads give orders while the kernel stops: each one is recorded or refused."""
+    answers: list[list[Answer]] = [[] for _ in range(4)]
+
+    def orders(mine: list[Answer]) -> None:
+        while not mine or isinstance(mine[-1], Accepted):
+            mine.append(rig.command(cv.Note(text="and on")))
+
+    threads = [threading.Thread(target=orders, args=(mine,)) for mine in answers]
+    for one in threads:
+        one.start()
+    wait_for(lambda: all(answers))
+    rig.kernel.stop()
+    for one in threads:
+        one.join(SOON_S)
+
+    noted = sum(isinstance(one, cv.NoteAdded) for one in events_on_disk(rig.journal.folder))
+    assert [mine[-1].error for mine in answers] == ["WrongPhase"] * 4
+    assert noted == sum(len(mine) - 1 for mine in answers)

@@ -7,6 +7,7 @@ import time
 import pytest
 
 from tests.kernel.rig import SOON_S, Rig
+from tests.waiting import within
 from tolariad.channel.ring import SLOT_BYTES, SLOTS
 from tolariad.core.steps import words as sv
 from tolariad.core.trainer import words as tv
@@ -51,8 +52,11 @@ def rig_with(tmp_path):
         rig.close()
 
 
-def wakes_while_stepping(rig):
-    """Return how often a trainer of a hundred steps of a millisecond had to wake the recorder."""
+def wakes_while_stepping(rig, pause_s):
+    """Return how often a trainer of a hundred steps had to wake the recorder.
+
+    Between two steps it waits for `pause_s`, or until the recorder sleeps.
+    """
     trainer = rig.until_training()
     wakes = []
     nudge = trainer._packets.nudge
@@ -60,18 +64,20 @@ def wakes_while_stepping(rig):
     for number in range(1, STEPS + 1):
         last = rig.step(number)
         rig.wait(lambda last=last: trainer.page.durable >= last)
-        time.sleep(0.001)
+        within(pause_s, lambda: trainer.page.asleep)
     return len(wakes)
 
 
-def test_a_recorder_with_a_core_polls_and_no_step_pays_for_waking_it(rig_with):
-    """A handful of wake-ups is allowed for pauses of the machine."""
-    assert wakes_while_stepping(rig_with(Given(polls=True))) < STEPS // 4
+def test_a_recorder_with_a_core_polls_and_no_step_pays_for_waking_it(rig_with, monkeypatch):
+    """A handful of wake-ups is allowed for pauses of the machine. However slow it is, its steps are quick ones here."""
+    monkeypatch.setattr("tolariad.core.run.scheduling._POLLED_NS", 60_000_000_000)
+    monkeypatch.setattr("tolariad.kernel.recorder.FLOW_NS", 60_000_000_000)
+    assert wakes_while_stepping(rig_with(Given(polls=True)), 0.001) < STEPS // 4
 
 
 def test_a_recorder_without_one_sleeps_and_is_woken(rig_with):
     """It must not spin on the trainer's cores."""
-    assert wakes_while_stepping(rig_with(Given(polls=False))) > STEPS // 4
+    assert wakes_while_stepping(rig_with(Given(polls=False)), 1.0) > STEPS // 4
 
 
 @pytest.mark.parametrize("polls", [True, False])

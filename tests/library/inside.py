@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from tolariad.core.decision import Accepted
 from tolariad.core.state import RunState
 from tolariad.core.vocabulary import AnyCommand
 from tolariad.library.tolaria import Tolaria
+from tolariad.trainer.checkpoints.save import Saver
 
 
 def state_of(tolaria: Tolaria) -> RunState:
@@ -18,3 +21,20 @@ def ordered(tolaria: Tolaria, command: AnyCommand) -> bool:
     """Order something, as `Tolaria.rollback` does. Return whether it was accepted."""
     assert tolaria._live is not None
     return isinstance(tolaria._live._order(command), Accepted)
+
+
+def written_at_once(put: Callable[..., None] = setattr) -> None:
+    """Let training wait until a checkpoint is written: it is recorded after the next step, whatever the load.
+
+    A checkpoint is reported at a boundary, so a hook cannot wait for it. `put` is how the method is replaced, such as
+    `monkeypatch.setattr`.
+    """
+    capture = Saver.capture
+
+    def captured(self, *given):
+        report = capture(self, *given)
+        if self._job is not None:
+            self._job.thread.join()
+        return report
+
+    put(Saver, "capture", captured)

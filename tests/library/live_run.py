@@ -49,9 +49,9 @@ class Slow(Hooks):
         super().on_step_end(model, step)
 
 
-def train(run_dir: Path, hook=None, *, epochs: int = LONG, model=None, step_s=0.002, workers=0, **config):
-    """Call `Tolaria.train` in this thread."""
-    run = made(run_dir, accept_config=True, **config)
+def train(run_dir: Path, hook=None, *, run=None, epochs: int = LONG, model=None, step_s=0.002, workers=0, **config):
+    """Call `Tolaria.train` in this thread, of `run` or of a new run."""
+    run = run or made(run_dir, accept_config=True, **config)
     return run.train(model or network(), *loaders(workers=workers), epochs, task=Slow(hook, step_s))
 
 
@@ -62,7 +62,7 @@ def asked(run_dir: Path) -> dict:
 
 
 def is_reached(run_dir: Path) -> bool:
-    """Whether the run has a socket: from then on commands reach it, unless a killed run has left it."""
+    """Whether the run has the file of a socket. A killed run leaves it, and a run serves it a moment later."""
     return (run_dir / "control.sock").exists()
 
 
@@ -79,18 +79,19 @@ def is_served(run_dir: Path) -> bool:
 def live(run_dir: Path, hook=None, **options):
     """A run that trains in a thread of this process. Yield a list that gets the result; stop the run at the end."""
     results: list = []
+    run = made(run_dir, accept_config=True)
 
     def work():
-        results.append(train(run_dir, hook, **options))
+        results.append(train(run_dir, hook, run=run, **options))
 
     thread = threading.Thread(target=work, daemon=True)
     thread.start()
-    wait_for(lambda: is_served(run_dir))
     try:
+        wait_for(lambda: is_served(run_dir))
         yield results
     finally:
-        if is_reached(run_dir):
-            started("stop", run_dir).communicate(timeout=PATIENCE_S)
+        # Whatever failed: a run that goes on would disturb every later test of this process.
+        wait_for(lambda: not thread.is_alive() or run.stop() or not thread.is_alive())
         thread.join(PATIENCE_S)
     assert results, "the run failed"
 
@@ -105,7 +106,7 @@ def in_a_process(run_dir: Path, hook=None, **options):
         finally:
             os._exit(0)
     try:
-        wait_for(lambda: is_reached(run_dir))
+        wait_for(lambda: is_served(run_dir))
         yield pid
     finally:
         os.kill(pid, signal.SIGKILL)

@@ -68,8 +68,11 @@ class Compact(NamedTuple):
     """Remove all masked units."""
 
 
-FIRST, SECOND, THIRD = (("0", (2, 5, 11)), ("4", (0, 7))), (("0", (0,)), ("4", (3,))), (("0", (1, 20)), ("4", (3,)))
-AFTER = (("0", (1,)), ("4", (4, 8)))
+HEADS = "8.qkv"
+FIRST = ("0", (2, 5, 11)), ("4", (0, 7)), (HEADS, (1,))
+SECOND = ("0", (0,)), ("4", (3,)), (HEADS, (0,))
+THIRD = ("0", (1, 20)), ("4", (3,)), (HEADS, (2,))
+AFTER = ("0", (1,)), ("4", (4, 8)), (HEADS, (0,))
 # After which step which order is given: masks, masks that are lifted, masks, a compaction, masks of the small model.
 # The checkpoints of epochs lie at steps 8, 16, 24 and 32.
 PLAN = {
@@ -82,16 +85,36 @@ PLAN = {
 }
 
 
+class Attention(nn.Module):
+    """Heads of two channels, over three places of four numbers."""
+
+    def __init__(self):
+        super().__init__()
+        self.num_heads = 4
+        self.qkv, self.proj = nn.Linear(4, 24), nn.Linear(8, 4)
+
+    def forward(self, x):
+        parts = self.qkv(x).unflatten(-1, (3, self.num_heads, 2)).permute(2, 0, 3, 1, 4)
+        return self.proj(functional.scaled_dot_product_attention(*parts).transpose(1, 2).flatten(2))
+
+
 def network():
-    """Return a network with two groups of channels."""
+    """Return a network with two groups of channels, and one of heads."""
     torch.manual_seed(3)
     hidden = (nn.Linear(16, 24), nn.BatchNorm1d(24), nn.ReLU(), nn.Dropout(0.2), nn.Linear(24, 12), nn.ReLU())
-    return nn.Sequential(*hidden, nn.Linear(12, 4))
+    return nn.Sequential(
+        *hidden, nn.Linear(12, 12), nn.Unflatten(1, (3, 4)), Attention(), nn.Flatten(), nn.Linear(12, 4)
+    )
 
 
 def groups_of(model):
     """Return the groups of the network as `find_groups` does, without the second that importing it takes."""
     wide, narrow = (tuple((unit,) for unit in range(model[at].out_features)) for at in (0, 4))
+    heads = range(model[8].num_heads)
+    queries, keys, values = (
+        tuple((2 * (part * len(heads) + head), 2 * (part * len(heads) + head) + 1) for head in heads)
+        for part in range(3)
+    )
     return (
         UnitGroup(
             name="0",
@@ -117,6 +140,21 @@ def groups_of(model):
                 TensorSlice("6.weight", 1, narrow, Role.READS),
             ),
         ),
+        UnitGroup(
+            name=HEADS,
+            kind=UnitKind.HEAD,
+            channels=2,
+            slices=(
+                *(
+                    TensorSlice(f"{HEADS}.{name}", 0, rows, Role.PRODUCES)
+                    for rows in (queries, keys, values)
+                    for name in ("weight", "bias")
+                ),
+                TensorSlice("8.proj.weight", 1, queries, Role.READS),
+            ),
+            module="8",
+            attributes=("num_heads",),
+        ),
     )
 
 
@@ -135,8 +173,8 @@ def found_by(mask):
         units=plan.units,
         plan=plan.text,
         sha256=plan.masks.sha256,
-        channels=sum(len(ones) for ones in plan.units.values()),
-        total=36,
+        channels=sum(len(plan.units[one.name]) * one.channels for one in groups_of(model)),
+        total=44,
     )
 
 

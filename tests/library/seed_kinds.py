@@ -10,7 +10,8 @@ from tolariad.core.rollback.words import Rollback, Tier
 _DISK: dict[str, Any] = {"rollback": {"fast_path_enabled": False}, "ema": {"decay": 0.9}}
 _MEMORY: dict[str, Any] = {"ema": {"decay": 0.9}, **IN_STEP}
 # As PLAN, with a step between two orders for one slot. A death may lose the record of the last step, but not the order
-# that was given after it: that acts a step earlier then, and two moves of one slot at one boundary cannot be ordered.
+# that was given after it. That order then acts a step earlier, and two moves of one slot at one boundary cannot be
+# ordered.
 SPACED = dict(zip((2, 4, 5, 7, 8, 11, 14, 16, 18), (PLAN[step] for step in sorted(PLAN)), strict=True))
 
 

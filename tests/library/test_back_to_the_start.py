@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from tests.library.small import Hooks, bits, loaders, made, network
-from tests.recorded import events_of, of
-from tolariad.core.health.words import EmergencyRaised, InstabilityDetected
+from tests.recorded import events_of, findings, of
+from tolariad.core.health.words import EmergencyRaised
+from tolariad.core.rates.words import AuditDiffered
 from tolariad.core.rollback.words import RollbackBegun, RolledBack
 from tolariad.core.run.words import RunFrozen
 from tolariad.core.steps.words import ValidationFinished
@@ -43,6 +44,22 @@ def test_a_rollback_to_the_start_after_many_epochs_goes_on_to_the_end_with_the_s
     assert back.from_step in (BACK_AT - 1, BACK_AT)
     # The bait: held against the average of the branch that was left, the first epochs would be a collapse.
     assert max(after[:2]) < 0.5 * min(before[-5:])
-    assert of(events, InstabilityDetected) == of(events, EmergencyRaised) == of(events, RunFrozen) == []
+    assert findings(events) == of(events, EmergencyRaised) == of(events, RunFrozen) == []
     assert after == [one.metrics["accuracy"] for one in of(plain, ValidationFinished)]
     assert found == calm
+
+
+def test_a_rollback_after_an_audited_update_accuses_nobody(tmp_path):
+    """It overwrites the parameter that the audit holds until the next update: that is no change by other code."""
+    answers: list[bool] = []
+
+    def hook(step):
+        if step == 3 and not answers:
+            answers.append(tolaria.rollback(0))
+
+    tolaria = made(tmp_path / "run", **CHANGED, audit={"every_steps": 1})
+    tolaria.train(network(), *loaders(batch=48), 3, task=Hooks(hook))
+    events = events_of(tmp_path / "run")
+
+    assert (answers, len(of(events, RolledBack))) == ([True], 1)
+    assert of(events, AuditDiffered) == []

@@ -6,8 +6,8 @@ import pytest
 from torch import nn
 
 from tests.library.small import STEPS_PER_EPOCH, bits, loaders, made, network
-from tests.recorded import events_of, of
-from tolariad.core.health.words import EmergencyRaised, InstabilityDetected
+from tests.recorded import events_of, findings, of
+from tolariad.core.health.words import EmergencyRaised
 from tolariad.core.rollback.words import RollbackBegun, RolledBack
 from tolariad.core.steps.words import ValidationFinished
 
@@ -38,7 +38,7 @@ def test_a_run_whose_accuracy_collapses_twice_goes_back_and_ends_with_the_bits_o
     """The rollback goes to before the first of both validations; the second one is the cause, in one chain."""
     calm, plain = train(tmp_path / "calm")
     found, events = train(tmp_path / "run", FELL)
-    said, seen = [one for one in of(events, InstabilityDetected) if one.finding.value == "collapse"]
+    said, seen = findings(events)
     (raised,), (begun,), (back,) = (of(events, kind) for kind in (EmergencyRaised, RollbackBegun, RolledBack))
     fell = [one for one in of(events, ValidationFinished) if one.metrics["accuracy"] < seen.limit]
 
@@ -49,7 +49,7 @@ def test_a_run_whose_accuracy_collapses_twice_goes_back_and_ends_with_the_bits_o
     assert back.step <= (FELL - 1) * STEPS_PER_EPOCH
     assert raised.root == begun.root == back.root == fell[1].root
     assert found == calm
-    assert of(plain, InstabilityDetected) == []
+    assert findings(plain) == []
 
 
 def test_a_collapse_that_the_next_validation_does_not_show_is_only_recorded(tmp_path):
@@ -57,7 +57,7 @@ def test_a_collapse_that_the_next_validation_does_not_show_is_only_recorded(tmp_
     calm, _ = train(tmp_path / "calm")
     found, events = train(tmp_path / "run", FELL, times=1)
 
-    assert [(one.finding.value, one.level) for one in of(events, InstabilityDetected)] == [("collapse", None)]
+    assert [(one.finding.value, one.level) for one in findings(events)] == [("collapse", None)]
     assert of(events, RollbackBegun) == []
     assert found == calm
 
@@ -66,5 +66,5 @@ def test_where_the_run_is_not_to_go_back_a_collapse_is_recorded(tmp_path):
     """`detect.rollback: false`."""
     _, events = train(tmp_path / "run", FELL, detect={"rollback": False})
 
-    assert [(one.finding.value, one.level) for one in of(events, InstabilityDetected)] == [("collapse", None)] * 2
+    assert [(one.finding.value, one.level) for one in findings(events)] == [("collapse", None)] * 2
     assert of(events, RollbackBegun) == []

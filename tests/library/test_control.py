@@ -14,7 +14,19 @@ import pytest
 from torch.nn.functional import cross_entropy
 from torch.utils.data import DataLoader
 
-from tests.library.live_run import LONG, asked, in_a_process, is_reached, live, started, tolaria, train, wait_for
+from tests.library.live_run import (
+    LONG,
+    PATIENCE_S,
+    asked,
+    in_a_process,
+    is_reached,
+    is_served,
+    live,
+    started,
+    tolaria,
+    train,
+    wait_for,
+)
 from tests.library.small import CONFIG, EPOCHS, STEPS_PER_EPOCH, bits, data, network
 from tests.recorded import events_of, of
 from tolariad import Tolaria
@@ -70,7 +82,7 @@ def test_watch_and_events_follow_a_library_run_to_its_end(run_dir):
         watching = started("watch", run_dir, "--json", "--interval", "0.1")
         following = started("events", run_dir, "-f", "-n", "0", "-t", "NoteAdded")
         assert json.loads(watching.stdout.readline())["served_by"] == "library"
-        limit = time.monotonic() + 30
+        limit = time.monotonic() + PATIENCE_S
         reader = threading.Thread(target=lambda: heard.append(following.stdout.readline()), daemon=True)
         heard: list[str] = []
         reader.start()
@@ -126,7 +138,14 @@ def test_orders_act_on_a_library_run_as_on_a_daemon(run_dir):
 
 def test_a_stop_ends_train_with_a_checkpoint_and_the_next_call_goes_on(run_dir, tmp_path):
     """`train` returns as after ^C. The run then ends with the bits of one that was never stopped."""
-    with live(run_dir, epochs=EPOCHS, step_s=0.2) as results:
+
+    def hook(step):
+        if step == 4:
+            wait_for(lambda: of(events_of(run_dir), StopRequested))
+            # A stop is recorded a moment before it is sent, and sent before a later order is answered.
+            tolaria("note", "--dir", run_dir, "heard")
+
+    with live(run_dir, hook, epochs=EPOCHS) as results:
         wait_for(lambda: asked(run_dir)["step"] > 2)
         assert "stop: done by RunStopped" in tolaria("stop", run_dir)
     (stopped,) = results
@@ -158,7 +177,7 @@ def test_a_loop_of_ones_own_is_paused_sent_back_and_stopped(run_dir):
 
     thread = threading.Thread(target=work, daemon=True)
     thread.start()
-    wait_for(lambda: is_reached(run_dir) and asked(run_dir)["step"] > 10)
+    wait_for(lambda: is_served(run_dir) and asked(run_dir)["step"] > 10)
     tolaria("pause", run_dir)
     count = len(given)
     time.sleep(0.3)
@@ -195,7 +214,7 @@ def test_a_critical_emergency_ends_train_with_its_reason(run_dir):
 
     thread = threading.Thread(target=work, daemon=True)
     thread.start()
-    wait_for(lambda: is_reached(run_dir) and asked(run_dir)["step"])
+    wait_for(lambda: is_served(run_dir) and asked(run_dir)["step"])
     tolaria("emergency", "critical", run_dir, "--yes")
     thread.join(60)
     assert "frozen" in str(raised[0])
@@ -318,7 +337,8 @@ def test_a_path_that_is_too_long_for_a_socket_has_a_link(tmp_path):
     """Commands find the run by its folder."""
     run_dir = tmp_path / ("long" * 30)
     with live(run_dir):
-        assert (run_dir / "control.sock").is_symlink()
+        # It is made when the socket is served already.
+        wait_for((run_dir / "control.sock").is_symlink)
         assert status(run_dir)["live"]
     assert not (run_dir / "control.sock").is_symlink()
 

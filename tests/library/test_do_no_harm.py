@@ -10,9 +10,9 @@ from torch import nn
 from torch.nn import functional
 from torch.utils.data import DataLoader, TensorDataset
 
-from tests.recorded import events_of, of
+from tests.recorded import events_of, findings, of
 from tolariad import Tolaria
-from tolariad.core.health.words import ConservativeModeEntered, InstabilityDetected
+from tolariad.core.health.words import ConservativeModeEntered
 from tolariad.core.rollback.words import RollbackBegun
 from tolariad.core.run.words import RunFrozen
 from tolariad.core.steps.words import StepCompleted, StepSkipped
@@ -152,7 +152,7 @@ class OfAUnit(Signed):
 def test_a_loss_of_either_sign_is_gone_back_for_only_if_its_task_declares_a_unit(tmp_path, task, goes_back):
     """Without a loss unit, a rise from -3 to 5 is only recorded."""
     _, events = train(tmp_path / "run", plain(700), task=task())
-    found = of(events, InstabilityDetected)
+    found = findings(events)
 
     assert any(one.finding.value == ("sustained" if goes_back else "rise") for one in found), found
     assert bool(of(events, RollbackBegun)) is goes_back

@@ -10,10 +10,10 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader
 
-from tests.library.inside import state_of
+from tests.library.inside import state_of, written_at_once
 from tests.library.small import CONFIG, bits, data, loaders, made, network
 from tests.recorded import events_of, of
-from tests.waiting import within
+from tests.waiting import wait_for
 from tolariad import Tolaria
 from tolariad.core.architecture import words as ar
 from tolariad.core.checkpoints import words as ck
@@ -24,6 +24,12 @@ from tolariad.trainer.optim import OptimizerRebuildCoordinator
 
 GROWS, BACK, DIES = 3, 5, 20
 FULL_ONLY = {"rollback": {"fast_path_enabled": False}}
+
+
+@pytest.fixture(autouse=True)
+def in_step(monkeypatch):
+    """Checkpoints are there at the same steps on a slow machine as on a quick one."""
+    written_at_once(monkeypatch.setattr)
 
 
 class Growing:
@@ -118,7 +124,7 @@ def test_a_model_that_outgrows_its_slots_has_no_fast_tier_and_says_so_once(tmp_p
 
     def wait_for_the_ring(step):
         if step == GROWS - 1:
-            assert within(10.0, lambda: state_of(tolaria).snapshots.ring)
+            wait_for(lambda: state_of(tolaria).snapshots.ring)
             opened.set()
 
     hooks = Growing(wait_for_the_ring, [nn.Linear(4, 20_000), nn.Linear(20_000, 4)])

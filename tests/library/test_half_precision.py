@@ -6,9 +6,8 @@ import pytest
 
 from tests.library.small import bits, network
 from tests.library.test_detection import poisoned, train
-from tests.recorded import Stop, dies_at, events_of, of
+from tests.recorded import Stop, dies_at, events_of, findings, of
 from tolariad.core.checkpoints.words import RerunFinished
-from tolariad.core.health.words import InstabilityDetected
 from tolariad.core.steps.words import SkipReason, StepSkipped
 
 HALF = {"precision": "fp16"}
@@ -28,7 +27,7 @@ def test_nothing_of_a_batch_that_is_not_finite_stays_in_half_precision_either(tm
     model, events, skips = sick(tmp_path / "run", value=value)
 
     assert [(one.epoch, one.reason) for one in skips] == [(n, SkipReason.NON_FINITE) for n in (1, 2, 3)]
-    assert {one.finding.value for one in of(events, InstabilityDetected)} == {"non_finite"}
+    assert {one.finding.value for one in findings(events)} == {"non_finite"}
     assert all(tensor.isfinite().all() for tensor in model.state_dict().values())
 
 

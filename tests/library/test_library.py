@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import os
+import queue
 import signal
 import threading
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -14,15 +16,19 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from journal import Reader, Verdict, verify
+from tests.library.inside import written_at_once
 from tests.library.small import CONFIG, EPOCHS, STEPS_PER_EPOCH, bits, data, network, train
-from tests.recorded import Stop, dies_at, events_of
+from tests.recorded import Stop, dies_at, events_of, of
+from tests.waiting import wait_for
 from tolariad import Tolaria
 from tolariad.core.checkpoints.words import CheckpointCommitted, RerunFinished
+from tolariad.core.control.words import CheckpointRequested
 from tolariad.core.rollback.words import RolledBack
 from tolariad.core.run.words import RunStopped
 from tolariad.core.steps.words import StepCompleted
 from tolariad.core.vocabulary import decode_event
 from tolariad.daemon.request import StartRefused
+from tolariad.library.live import Live
 from tolariad.trainer.errors import SetupRefused
 
 
@@ -183,13 +189,19 @@ def test_another_thread_may_train_and_ask(tmp_path, calm):
             amid.set()
             go_on.wait(60)
 
+    def is_ordered():
+        return of(events_of(tmp_path / "run"), CheckpointRequested)
+
     worker = threading.Thread(target=lambda: results.append(train(tmp_path, hook, model=model, tolaria=tolaria)))
     worker.start()
     amid.wait(60)
     with pytest.raises(RuntimeError, match="another Tolaria"):
         train(tmp_path / "other", model=other)
-    threading.Timer(0.2, go_on.set).start()
+    # The run goes on when it has the order.
+    going = threading.Thread(target=lambda: (wait_for(is_ordered), go_on.set()))
+    going.start()
     taken = tolaria.checkpoint(tmp_path / "taken")
+    going.join()
     worker.join()
 
     assert taken
@@ -239,8 +251,9 @@ def test_a_rollback_goes_back_on_a_new_branch_and_ends_with_the_bits_of_the_run_
     assert not tolaria.rollback(1)
 
 
-def test_a_run_that_dies_after_a_rollback_resumes_on_its_new_branch(tmp_path, calm):
+def test_a_run_that_dies_after_a_rollback_resumes_on_its_new_branch(tmp_path, calm, monkeypatch):
     """Only steps of the new branch are re-run, never abandoned ones, and they give the same results."""
+    written_at_once(monkeypatch.setattr)
     tolaria, ordered = Tolaria(CONFIG, run_dir=tmp_path / "run"), []
 
     def hook(step):
@@ -257,6 +270,7 @@ def test_a_run_that_dies_after_a_rollback_resumes_on_its_new_branch(tmp_path, ca
     (rerun,) = [e for e in events if isinstance(e, RerunFinished)]
 
     (back,) = [e for e in events if isinstance(e, RolledBack)]
+    assert back.step == STEPS_PER_EPOCH
     assert (rerun.first, rerun.last, rerun.first_difference) == (back.step + 1, 13, None)
     assert result.phase == "completed"
     assert bits(model) == calm
@@ -270,6 +284,15 @@ def test_a_completed_run_says_so_and_gives_its_parameters(tmp_path, calm):
 
     assert (result.phase, result.steps) == ("completed", EPOCHS * STEPS_PER_EPOCH)
     assert bits(model) == calm
+
+
+def test_a_copy_of_a_checkpoint_whose_end_never_comes_is_given_up(tmp_path):
+    """The kernel has ended without it. Neither `checkpoint` nor the end of `train` waits for ever."""
+    ends = queue.SimpleQueue()
+    kernel = SimpleNamespace(failure=None, is_over=True)
+    run = SimpleNamespace(_kernel=kernel, _forget=lambda _: None, _opened=None)
+
+    assert not Live._copy(run, 7, ends, tmp_path / "copy")
 
 
 def test_what_was_borrowed_is_given_back(tmp_path):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from tests.library.inside import written_at_once
 from tests.library.test_detection import poisoned, train
 from tests.recorded import events_of
 from tolariad.core.checkpoints import words as ck
@@ -10,8 +11,9 @@ from tolariad.core.state import RunState, fold
 from tolariad.storage.manifest import FILE_NAME, decode_manifest
 
 
-def test_a_manifest_says_what_the_journal_proves_of_the_run(tmp_path):
+def test_a_manifest_says_what_the_journal_proves_of_the_run(tmp_path, monkeypatch):
     """Health, and the newest promoted checkpoint: as the events before the order fold. Two steps make one promoted."""
+    written_at_once(monkeypatch.setattr)
     train(tmp_path, poisoned(float("nan")), snapshots={"watch_steps": 2})
     state, known = RunState(), {}
     for event in events_of(tmp_path):

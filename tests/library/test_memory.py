@@ -12,13 +12,14 @@ from tests.library.inside import state_of
 from tests.library.small import EPOCHS, bits, data, made, network
 from tests.library.test_library import calm as calm  # noqa: PLC0414 - a fixture
 from tests.recorded import events_of, of
-from tests.waiting import within
+from tests.waiting import wait_for
 from tolariad.core.health import budget_words as bv
 from tolariad.core.rollback import words as rb
 from tolariad.core.snapshots import words as sn
 from tolariad.trainer.health import memory
 
-SNAPSHOTS = {"snapshots": {"every": 1, "watch_steps": 1}}
+# What a short memory leads to is a consequence of a budget.
+SNAPSHOTS = {"snapshots": {"every": 1, "watch_steps": 1}, "budgets": {"act": True}}
 # The slots with memory after these steps: within the first epoch, while memory is short, and after that.
 SLOTS = {8: 5, 16: 2, 23: 5}
 
@@ -47,10 +48,10 @@ class Shrinking:
     def on_step_end(self, model, step):
         snapshots = state_of(self.tolaria).snapshots
         if step == 2:
-            assert within(10.0, lambda: state_of(self.tolaria).snapshots.ring)
+            wait_for(lambda: state_of(self.tolaria).snapshots.ring)
         if step in SLOTS:
             # A thread of low priority maps the slots. What is given back is given back at once, and stays so.
-            assert within(30.0, lambda: self.count(snapshots.ring) == SLOTS[step]), (step, arenas(), snapshots.ring)
+            wait_for(lambda: self.count(snapshots.ring) == SLOTS[step], (step, arenas(), snapshots.ring))
 
     def count(self, ring):
         """Return how many slots have memory, rounded: the kernel may count a page more or less than is there."""

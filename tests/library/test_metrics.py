@@ -68,7 +68,7 @@ def test_what_loss_returns_by_name_is_recorded_with_its_step(run_dir):
 
 
 class Output(collections.OrderedDict):
-    """What a model of transformers returns: a dict with its loss, logits, and None for what was not asked for."""
+    """The output of a model of transformers: a dict with its loss, logits, and None for what was not asked for."""
 
 
 def test_the_output_of_a_model_is_returned_as_it_is(run_dir):
@@ -152,7 +152,7 @@ def test_a_metric_may_be_called_like_another_number(run_dir):
 
 
 def test_a_skipped_step_has_no_metrics_and_the_next_one_has_its_own(run_dir):
-    """What was collected for the batch without an update is dropped with it."""
+    """Metrics of a batch without an update are dropped with it."""
 
     def others(out, call):
         if call == 12:

@@ -7,11 +7,21 @@ import threading
 import pytest
 import torch
 
+from tests.library.inside import written_at_once
+from tests.library.seeds import hashed_at_once
 from tests.library.small import EPOCHS, bits, loaders, made, network
 from tests.library.test_fast_tier import SNAPSHOTS, Back
 from tests.recorded import events_of, of
 from tolariad.core.rollback import words as rb
 from tolariad.core.snapshots import words as sn
+
+
+@pytest.fixture(autouse=True)
+def in_step(monkeypatch):
+    """Snapshots and checkpoints are there at the same steps on a slow machine as on a quick one."""
+    hashed_at_once(monkeypatch.setattr)
+    written_at_once(monkeypatch.setattr)
+
 
 LIMITS = {"rollback": {"fast_path_timeout_ms": 60_000, "full_path_timeout_s": 60.0}}
 

@@ -1,7 +1,8 @@
 """A run with masks, killed around its orders: it ends as one that nothing killed, with its orders at the same steps.
 
-A kill is SIGKILL at a named point: before an order is judged, when the model is cut and its optimizers are not, when an
-order acted and is not answered, and while its answer, a checkpoint, a restore or a rollback is under way.
+A kill is SIGKILL at a named point. Points are: before an order is judged, when the model is cut and its optimizers are
+not, when an order acted and is not answered. Others are while its answer, a checkpoint, a restore or a rollback is
+under way.
 """
 
 from __future__ import annotations
@@ -67,8 +68,8 @@ def killed(tmp_path, template, kills, *arguments):
 def test_a_run_killed_around_orders_ends_as_one_that_was_not(tmp_path, template):
     """Later starts repeat the orders that the journal holds, and obey those that wait.
 
-    Kills: before the first masks are judged; when the release acted and is not answered; amid the compaction; in the
-    restore that repeats it; in a checkpoint of the compacted model.
+    Kills: before the first masks are judged; when the release acted and is not answered; during the compaction. Later
+    ones come in the restore that repeats it, and in a checkpoint of the compacted model.
     """
     points = [("prune_order", 1), ("prune_acted", 3), ("prune_cut", 1), ("restore", 1), ("publish", 1)]
     killed(tmp_path, template, [Kill(point, passes, 0) for point, passes in points])

@@ -71,9 +71,10 @@ def orders(run_dir):
     return [(type(one), one.applied_before_step) for one in acted(run_dir)]
 
 
-def numbers_of(wide, narrow):
-    """Return the number of parameters of the network with layers of these widths."""
-    return (16 + 3) * wide + (wide + 1) * narrow + (narrow + 1) * 4
+def numbers_of(wide, narrow, heads):
+    """Return the number of parameters of the network with layers of these widths, and so many heads."""
+    attention = 6 * heads * (4 + 1) + (2 * heads + 1) * 4
+    return (16 + 3) * wide + (wide + 1) * narrow + (narrow + 1) * 12 + attention + (12 + 1) * 4
 
 
 @pytest.fixture(scope="module")
@@ -99,7 +100,7 @@ def test_units_are_masked_lifted_and_removed_and_the_small_model_is_exported(tmp
     assert [one.cycle for one in of(events, mk.MaskSetPassed)] == [1, 3, 4]
     assert [one.cycle for one in of(events, mk.MaskSetRejected)] == [2]
     (compacted,) = of(events, mk.ModelCompacted)
-    assert (compacted.parameters_before, compacted.parameters) == (numbers_of(24, 12), numbers_of(19, 9))
+    assert (compacted.parameters_before, compacted.parameters) == (numbers_of(24, 12, 4), numbers_of(19, 9, 2))
     assert compacted.difference <= 1e-5
     file = tmp_path / "model.safetensors"
     assert "remove the same from the model first" in tolaria("export-weights", tmp_path / "run", "-o", file)

@@ -7,7 +7,6 @@ import functools
 import math
 import pickle
 import re
-import time
 
 import pytest
 import torch
@@ -28,10 +27,11 @@ from tests.library.growing import (
     network,
     train,
 )
-from tests.library.inside import state_of
+from tests.library.inside import state_of, written_at_once
+from tests.library.seeds import IN_STEP, hashed_at_once
 from tests.library.small import bits, data
 from tests.recorded import Stop, dies_at, events_of, of, sound
-from tests.waiting import within
+from tests.waiting import wait_for
 from tolariad.core.architecture import words as ar
 from tolariad.core.checkpoints import words as ck
 from tolariad.core.rates.words import OptimizerRebuildCommitted
@@ -49,7 +49,7 @@ VARIANTS = {
     "split": (Splits, momentum, AVERAGED),
     "rebuilds": (Rebuilds, None, FULL),
     "accumulate": (Grows, momentum, {**AVERAGED, "accumulate": 2}),
-    "in memory": (Grows, None, {"ema": {"decay": 0.9}, "snapshots": {"every": 1, "watch_steps": 1}}),
+    "in memory": (Grows, None, {"ema": {"decay": 0.9}, **IN_STEP}),
 }
 
 
@@ -126,10 +126,11 @@ def test_a_rebuild_in_the_tasks_grow_is_part_of_the_recorded_change(tmp_path, ca
 @pytest.mark.parametrize(
     ("epoch", "dies", "again"), [(0, None, ALL), (1, None, ALL[2:]), (0, 20, ALL), (1, ADDS, ALL[2:])]
 )
-def test_a_rollback_to_either_side_of_the_growth_needs_no_new_trainer(tmp_path, calm, epoch, dies, again):
+def test_a_rollback_to_either_side_of_the_growth_needs_no_new_trainer(tmp_path, calm, monkeypatch, epoch, dies, again):
     """The model shrinks in place, grows again at the same steps, and ends the same, also if the trainer dies after
     that.
     """
+    written_at_once(monkeypatch.setattr)
     run_dir, model = tmp_path / "run", network()
     tolaria, gone_back = made(run_dir, **AVERAGED), []
 
@@ -138,8 +139,6 @@ def test_a_rollback_to_either_side_of_the_growth_needs_no_new_trainer(tmp_path, 
         if step >= ADDS + 2 and is_there and not gone_back:
             gone_back.append(step)
             assert tolaria.rollback(epoch)
-        elif step >= ADDS + 2 and not gone_back:
-            time.sleep(0.2)  # the checkpoint is still being written
         elif gone_back and step == dies:
             raise Stop
 
@@ -157,14 +156,15 @@ def test_a_rollback_to_either_side_of_the_growth_needs_no_new_trainer(tmp_path, 
     assert changes(run_dir) == ALL + again
 
 
-def test_a_rollback_in_memory_goes_over_the_growth(tmp_path, calm):
+def test_a_rollback_in_memory_goes_over_the_growth(tmp_path, calm, monkeypatch):
     """To a snapshot of the small model, and on through the growth again."""
+    hashed_at_once(monkeypatch.setattr)
     run_dir, model = tmp_path / "run", network()
     tolaria, gone_back = made(run_dir, **VARIANTS["in memory"][2]), []
 
     def back(step):
         if step == ADDS and not gone_back:
-            assert within(20.0, lambda: any(one.step >= 2 for one in state_of(tolaria).snapshots.kept))
+            wait_for(lambda: any(one.step >= 2 for one in state_of(tolaria).snapshots.kept))
             gone_back.append(step)
             assert tolaria.rollback(0)
 
@@ -242,15 +242,16 @@ class Broken(Grows):
         (Broken, "the task's grow raised LookupError: no such layer. Let grow do what it did then"),
     ],
 )
-def test_a_start_whose_task_cannot_repeat_a_change_is_refused_and_costs_nothing(tmp_path, calm, kind, says):
+def test_a_start_whose_task_cannot_repeat_a_change_is_refused_and_costs_nothing(
+    tmp_path, calm, monkeypatch, kind, says
+):
     """The run fails with what to do; with the task put right it goes on from the same checkpoint."""
+    written_at_once(monkeypatch.setattr)
     tolaria = made(tmp_path, **FULL)
 
     def die(step):
-        # A checkpoint is reported at a boundary, so it cannot be waited for in a hook.
         if any(one.step == 8 for one in state_of(tolaria).checkpoints.catalogue):
             raise Stop
-        time.sleep(0.1 if step > 8 else 0.0)
 
     with pytest.raises(Stop):
         train(tmp_path, Grows(die), tolaria=tolaria)

@@ -14,8 +14,8 @@ from tests.library.test_detection import EPOCHS, poisoned, train
 from tests.recorded import events_of, of
 from tolariad import Tolaria
 from tolariad.core.rates.words import LrViolationDetected
-from tolariad.core.sentences import sentence
 from tolariad.core.steps.words import StepSkipped
+from tolariad.core.text.sentences import sentence
 from tolariad.library import saying
 
 
@@ -71,7 +71,7 @@ def test_a_resume_with_batches_of_another_size_is_said(tmp_path, caplog):
 def test_corrections_of_rates_are_said_three_times_and_once_more(caplog):
     """A loop that sets a rate at every step is corrected at every step."""
     lines = saying.Saying()
-    lines.look((step, LrViolationDetected(group="g", what="the rate was changed", step=step)) for step in range(1, 30))
+    lines.queue((step, LrViolationDetected(group="g", what="the rate was changed", step=step)) for step in range(1, 30))
     lines.close()
 
     said = [one.getMessage() for one in caplog.records if one.name == "tolariad.run"]

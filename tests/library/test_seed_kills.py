@@ -1,7 +1,8 @@
 """A run with seeds, killed around its moves: it ends as one that nothing killed, with its moves at the same steps.
 
-A kill is SIGKILL at a named point: before a move is judged, when a module is in its slot or out of it, when a move is
-made and not answered, and while its answer, a snapshot, a checkpoint, a restore or a rollback is under way.
+A kill is SIGKILL at a named point. Points are: before a move is judged, when a module is in its slot or out of it, when
+a move is made and unanswered. Others are while its answer, a snapshot, a checkpoint, a restore or a rollback is under
+way.
 """
 
 from __future__ import annotations

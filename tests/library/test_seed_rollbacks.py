@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import time
-
 import pytest
 
-from tests.library.inside import ordered, state_of
+from tests.library.inside import ordered, state_of, written_at_once
 from tests.library.seeds import IN_STEP, PLAN, Gardener, Steadfast, hashed_at_once, line_of, train
 from tests.recorded import of, pieces, sound
 from tolariad.core.control.words import Checkpoint
@@ -53,8 +51,6 @@ class Back:
         if found := self.held(state.snapshots.promoted if fast else state.checkpoints.catalogue):
             self.is_done = True
             assert ordered(self.task.run, rb.Rollback(to=found, tier=self.tier))
-        else:
-            time.sleep(0.2)  # the writer may be late; the trainer reports it at a boundary
 
     def held(self, copies):
         """Return the newest copy that is on the right side, or ""."""
@@ -72,6 +68,7 @@ class Back:
 def test_a_rollback_to_either_side_of_a_move_ends_as_a_run_without_it(tmp_path, monkeypatch, tier, move, side):
     """Before it the move is ordered again, after it the state holds it. Either way every bit is that of the line."""
     hashed_at_once(monkeypatch.setattr)
+    written_at_once(monkeypatch.setattr)
     run_dir, back = tmp_path / "run", Back(rb.Tier(tier), move, side)
     options = OPTIONS[rb.Tier(tier)]
     train(run_dir, back.task, epochs=EPOCHS, **options)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import time
 
 import pytest
 import torch
@@ -11,12 +10,12 @@ from safetensors import safe_open
 from torch.nn import functional
 from torch.utils.data import DataLoader
 
-from tests.library.inside import ordered, state_of
+from tests.library.inside import ordered, state_of, written_at_once
 from tests.library.live_run import tolaria
-from tests.library.seeds import PLAN, QUICK, Gardener, given_in, made, network, train
+from tests.library.seeds import IN_STEP, PLAN, QUICK, Gardener, given_in, hashed_at_once, made, network, train
 from tests.library.small import bits, data
 from tests.recorded import Stop, dies_at, events_of, of, pieces, sound
-from tests.waiting import within
+from tests.waiting import wait_for
 from tolariad.core.rollback import words as rb
 from tolariad.core.seeds import words as sd
 from tolariad.core.seeds.stages import Stage
@@ -29,7 +28,7 @@ VARIANTS = {
     "average": {**FULL, "ema": {"decay": 0.9}},
     "accumulate": {**FULL, "accumulate": 2, "epochs": 6},
     "own optimizer": {**FULL, "seeds": {**QUICK, "optimizer": {"name": "sgd", "momentum": 0.9}, "lr": 0.05}},
-    "in memory": {"ema": {"decay": 0.9}, "snapshots": {"every": 1, "watch_steps": 1}},
+    "in memory": {"ema": {"decay": 0.9}, **IN_STEP},
 }
 # Of the moves that the plan orders: slot, stage, first update.
 MOVES = [
@@ -128,14 +127,15 @@ def test_a_gate_that_fails_changes_no_bit(tmp_path):
 
 
 @pytest.mark.parametrize("dies", [None, 12, 20])
-def test_a_rollback_over_a_cull_needs_no_new_trainer(tmp_path, calm, dies):
+def test_a_rollback_over_a_cull_needs_no_new_trainer(tmp_path, calm, monkeypatch, dies):
     """The culled seed is back in its slot, and the moves after the target are ordered again."""
+    written_at_once(monkeypatch.setattr)
     run_dir, gone_back = tmp_path / "run", []
     task = Gardener()
 
     def back(step):
         if step == 17 and not gone_back:
-            assert within(20.0, lambda: has_checkpoint(task, 8))
+            wait_for(lambda: has_checkpoint(task, 8))
             gone_back.append(step)
             assert task.run.rollback(1)
         elif gone_back and step == dies:
@@ -181,12 +181,12 @@ def test_a_rollback_to_before_the_first_seed_leaves_the_model_as_it_was_built(tm
 
 
 @pytest.mark.parametrize(("plan", "first"), [(PLAN, 11), ({12: PLAN[2], 13: PLAN[3]}, 13)])
-def test_a_rollback_in_memory_goes_over_a_cull_and_a_germination(tmp_path, calm, plan, first):
+def test_a_rollback_in_memory_goes_over_a_cull_and_a_germination(tmp_path, calm, monkeypatch, plan, first):
     """To a snapshot from before update `first`, before which a seed was culled or germinated. No file is read."""
+    hashed_at_once(monkeypatch.setattr)
     task, gone_back = Gardener(plan), []
 
     def back(step):
-        time.sleep(0.1)  # a snapshot is hashed meanwhile, and kept at the next boundary
         kept = [one.step for one in state_of(task.run).snapshots.promoted if one.step < first]
         if step >= first and kept and not gone_back:
             gone_back.append(step)

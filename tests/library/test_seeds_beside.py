@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import time
-
 import pytest
 import torch
 from torch import nn
 
+from tests.library.inside import written_at_once
 from tests.library.seeds import Gardener, Steadfast, line_of, network, train
 from tests.recorded import Stop, events_of, of, pieces, sound
+from tests.waiting import wait_for
 from tolariad.core.architecture import words as ar
 from tolariad.core.checkpoints import words as ck
 from tolariad.core.rollback import words as rb
@@ -54,16 +54,16 @@ class Calm(Deepening, Gardener):
 @pytest.mark.parametrize(
     "kind", ["grown", *(pytest.param(one, marks=pytest.mark.torture) for one in KINDS if one != "grown")]
 )
-def test_a_run_with_seeds_that_died_and_went_back_ends_as_one_that_did_not(tmp_path, kind):
+def test_a_run_with_seeds_that_died_and_went_back_ends_as_one_that_did_not(tmp_path, monkeypatch, kind):
     """It dies within the second epoch, and later goes back to the first one's end, over a cull and a hook's change."""
+    written_at_once(monkeypatch.setattr)
     run_dir, options = tmp_path / "run", KINDS[kind]
     disturbed, calm = (Disturbed, Calm) if kind == "grown" else (Steadfast, Gardener)
 
     def die(step):
-        # The target of the rollback is written beside training, and recorded at a boundary.
-        if step > 8 and not any(one.step == 8 for one in of(events_of(run_dir), ck.CheckpointCommitted)):
-            time.sleep(0.5)
-        elif step >= DIES:
+        if step >= DIES:
+            # The target of the rollback.
+            wait_for(lambda: any(one.step == 8 for one in of(events_of(run_dir), ck.CheckpointCommitted)))
             raise Stop
 
     with pytest.raises(Stop):

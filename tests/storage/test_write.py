@@ -231,4 +231,5 @@ def test_what_is_no_file_of_the_checkpoint_is_named_at_once(tmp_path, name, put,
     began = time.monotonic()
     with pytest.raises(CheckpointUnusable, match=said):
         verify(root / "a", hash_)
-    assert time.monotonic() - began < 1
+    # A terabyte takes an hour to read, and a FIFO for ever.
+    assert time.monotonic() - began < 30

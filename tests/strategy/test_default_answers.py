@@ -1,4 +1,4 @@
-"""What every answer of the default policy keeps: the same bytes, valid commands and a small state for any packets."""
+"""Rules for every answer of the default policy: the same bytes, valid commands and a small state for any packets."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def test_a_state_of_something_else_is_refused_and_changes_nothing(state):
 
 
 def test_every_operation_but_fine_tuning_leads_to_a_stage():
-    """Whoever carries out a command finds the stage of each operation in one table."""
+    """One table has the stage of each operation of a command."""
     left = set(Op.values()) - set(STAGE_AFTER) - {Op.SEED_OP_UNKNOWN}
     assert [Op.Name(one) for one in left] == ["SEED_OP_FINE_TUNE"]
 

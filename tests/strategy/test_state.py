@@ -1,4 +1,4 @@
-"""What a strategy remembers is plain, small, and comes back."""
+"""The memory of a strategy is plain and small, and survives a restart."""
 
 from __future__ import annotations
 

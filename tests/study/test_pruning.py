@@ -1,4 +1,4 @@
-"""What pruning costs in accuracy: the default schedule against no pruning, and the curve of masked shares.
+"""The price of pruning in accuracy: the default schedule against no pruning, and the curve of masked shares.
 
 `make study` prints the tables that stand in docs/pruning.md.
 """

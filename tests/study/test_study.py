@@ -13,11 +13,10 @@ from itertools import product
 import pytest
 
 from journal import Reader
-from tests.recorded import of
+from tests.recorded import findings, of
 from tests.study.study import CLEAN, FAULTS, FOLDS, STRUCK_AT, Died, difference, split, train
 from tolariad.core.checkpoints.words import CheckpointCommitted, TrainingStarted
 from tolariad.core.health.quarantine_words import Batches
-from tolariad.core.health.words import InstabilityDetected
 from tolariad.core.rollback.words import RolledBack
 from tolariad.core.steps.words import StepSkipped
 from tolariad.forensics.why import why
@@ -54,7 +53,7 @@ def test_a_run_that_recovered_is_the_run_resumed_from_the_same_checkpoint_with_t
     types = [link.fields["type"] for link in (*told.causes, told.event, *told.consequences)]
     assert types[0] == "InstabilityDetected"
     assert ("RolledBack" if backs else "StepSkipped") in types
-    assert STRUCK_AT <= of(recovered.events, InstabilityDetected)[0].step <= STRUCK_AT + 3
+    assert STRUCK_AT <= findings(recovered.events)[0].step <= STRUCK_AT + 3
 
 
 def _target(events) -> CheckpointCommitted:
@@ -63,7 +62,7 @@ def _target(events) -> CheckpointCommitted:
     backs = of(events, RolledBack)
     if backs:
         return committed[backs[-1].checkpoint]
-    found = of(events, InstabilityDetected)[0]
+    found = findings(events)[0]
     return [one for one in committed.values() if one.step < found.step][-1]
 
 

@@ -15,7 +15,7 @@ GIB = 1024**3
 
 
 class NVMLError(Exception):
-    """What NVML raises."""
+    """The error of NVML."""
 
 
 # Total memory by NVML's index and by UUID: index 0 is "GPU-a", index 1 "GPU-b".

@@ -68,7 +68,7 @@ def looked(ring, told, digest):
     ring.verify(VerifySnapshot(id="s000001", slot=1, table=digest))
     for thread in threading.enumerate():
         if thread.name == "tolaria-ring-look":
-            thread.join(10.0)
+            thread.join(60.0)
     return None if told.empty() else told.get()
 
 

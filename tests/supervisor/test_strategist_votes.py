@@ -1,4 +1,6 @@
-"""What a strategist does beside questions: votes, the strategy's output, and the default policy in its own process."""
+"""The other work of a strategist beside questions: votes, the strategy's output, and the default policy in its own
+process.
+"""
 
 from __future__ import annotations
 
@@ -8,9 +10,11 @@ import sys
 import time
 from pathlib import Path
 
+from msgspec.structs import replace
+
 from tests.strategy.packets import packet, seed
 from tests.supervisor.strategists import LIARS, QUICK, Log, ask, asked, count_of, runs, strategies_of
-from tests.waiting import becomes_true, within
+from tests.waiting import becomes_true, wait_for
 from tolariad.core.strategy.words import Vote
 from tolariad.strategy import DefaultStrategy, write_state
 from tolariad.supervisor.peer_process import Allowance
@@ -49,7 +53,7 @@ async def test_a_vote_that_hangs_is_no_vote():
 
 async def test_a_vote_beside_an_open_question_abstains_and_disturbs_nothing():
     """The question belongs to somebody else."""
-    async with asked("Faulty", QUICK) as strategist:
+    async with asked("Faulty", replace(QUICK, answer_s=4.0)) as strategist:
         await runs(strategist)
         await ask(strategist, 1)
         pending = asyncio.create_task(ask(strategist, 2, "hangs"))
@@ -137,7 +141,7 @@ async def test_the_default_policy_answers_in_this_process():
     assert [len(one.commands) for one in answers] == [0, 0, 0, 1]
     assert (repeated.commands, repeated.state) == (answers[3].commands, answers[3].state)
     assert anew.commands == ()
-    assert all(one.seconds < 0.2 for one in answers)
+    assert all(one.seconds < 10.0 for one in answers)
     assert (vote.vote, refused.vote) == (Vote.AGREED, Vote.REFUSED)
 
 
@@ -199,4 +203,4 @@ def test_the_process_dies_with_its_daemon_and_is_the_first_to_be_killed_for_memo
     finally:
         daemon.kill()
         daemon.wait()
-    assert within(20.0, lambda: not strategies_of(daemon.pid)), "it has outlived its daemon"
+    wait_for(lambda: not strategies_of(daemon.pid), "its end")

@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from tests.waiting import becomes_true
 from tolariad.core.inputs import TrainerGone, TrainerSilent, TrainerSpawned, TrainerStuck
@@ -21,6 +22,8 @@ from tolariad.supervisor.process import child_environment
 from tolariad.supervisor.procfs import boot_id, is_running, process_stat
 
 QUICK = Timeouts(hang=HangLimits(floor_s=0.5, unknown_s=60.0), poll_s=0.05, stacks_s=2.0, kill_s=20.0)
+# On a busy machine a process may take long to die.
+PATIENT = Timeouts(hang=HangLimits(floor_s=60.0, unknown_s=60.0), poll_s=0.05, stacks_s=2.0, kill_s=60.0)
 
 # A trainer in miniature: it takes its channel as the real one does, beats once, and does what its test says.
 PRELUDE = """
@@ -74,7 +77,7 @@ class Sink:
         self.text += piece
 
 
-def setup_for(run_dir: Path, code: str, sink: Sink | None = None, timeouts: Timeouts = QUICK) -> TrainerSetup:
+def setup_for(run_dir: Path, code: str, sink: Sink | None = None, timeouts: Timeouts = PATIENT) -> TrainerSetup:
     return TrainerSetup(
         run_dir=run_dir,
         command=(sys.executable, "-c", PRELUDE + code, "--run", str(run_dir)),
@@ -84,9 +87,11 @@ def setup_for(run_dir: Path, code: str, sink: Sink | None = None, timeouts: Time
     )
 
 
-async def death_of(run_dir: Path, code: str, sink: Sink | None = None) -> tuple[TrainerGone, Notes]:
+async def death_of(
+    run_dir: Path, code: str, sink: Sink | None = None, timeouts: Timeouts = PATIENT
+) -> tuple[TrainerGone, Notes]:
     notes = Notes()
-    supervisor = Supervisor(setup_for(run_dir, code, sink), notes)
+    supervisor = Supervisor(setup_for(run_dir, code, sink, timeouts), notes)
     supervisor.obey(SpawnTrainer(incarnation=1))
     gone = await notes.wait_for(TrainerGone)
     await supervisor.close()
@@ -159,7 +164,8 @@ async def test_workers_end_with_their_trainer(run_dir):
 
 async def test_a_hang_is_told_with_its_stacks_and_ended(run_dir):
     """Silence beyond the limit is reported first. The death that follows names the line where the trainer was."""
-    gone, notes = await death_of(run_dir, "beat(Activity.HELD)\ndef stuck_here():\n    time.sleep(60)\nstuck_here()")
+    code = "beat(Activity.HELD)\ndef stuck_here():\n    time.sleep(60)\nstuck_here()"
+    gone, notes = await death_of(run_dir, code, timeouts=QUICK)
     silent = next(one for one in notes.told if isinstance(one, TrainerSilent))
     assert silent.activity == "held"
     assert silent.silent_s > silent.limit_s == pytest.approx(0.5)
@@ -170,13 +176,15 @@ async def test_a_hang_is_told_with_its_stacks_and_ended(run_dir):
 
 async def test_a_stopped_trainer_is_a_hang_too(run_dir):
     """A process in SIGSTOP writes no stacks, but is still ended."""
-    gone, _ = await death_of(run_dir, "beat(Activity.HELD); os.kill(os.getpid(), signal.SIGSTOP)")
+    gone, _ = await death_of(run_dir, "beat(Activity.HELD); os.kill(os.getpid(), signal.SIGSTOP)", timeouts=QUICK)
     assert (gone.reason, gone.stacks) == (DeathReason.HANG, "")
 
 
 async def test_a_trainer_that_beats_is_left_alone(run_dir):
     """Heartbeats keep a trainer alive far longer than the limit of silence."""
-    gone, notes = await death_of(run_dir, "for _ in range(30):\n    beat(Activity.HELD)\n    time.sleep(0.05)")
+    limits = replace(QUICK, hang=HangLimits(floor_s=2.0, unknown_s=60.0))
+    code = "for _ in range(80):\n    beat(Activity.HELD)\n    time.sleep(0.05)"
+    gone, notes = await death_of(run_dir, code, timeouts=limits)
     assert gone.exit_code == 0
     assert not any(isinstance(one, TrainerSilent) for one in notes.told)
 
@@ -254,7 +262,7 @@ async def test_a_former_trainer_is_ended_before_the_next(run_dir):
     supervisor = Supervisor(setup_for(run_dir, ""), notes, former)
     supervisor.obey(SpawnTrainer(incarnation=5))
     gone = await notes.wait_for(TrainerGone)
-    assert left_over.wait(5) == -signal.SIGKILL
+    assert left_over.wait(60) == -signal.SIGKILL
     assert gone.incarnation == 5
     await supervisor.close()
 
@@ -310,7 +318,7 @@ async def test_a_trainer_that_survives_sigkill_is_told_as_stuck(run_dir, monkeyp
     stuck = await notes.wait_for(TrainerStuck)
     assert (stuck.incarnation, stuck.pid) == (1, spawned.pid)
     supervisor.obey(SpawnTrainer(incarnation=2))
-    await asyncio.sleep(0.5)
+    assert await becomes_true(lambda: sum(isinstance(one, TrainerStuck) for one in notes.told) > 1)
     assert [one.incarnation for one in notes.told if isinstance(one, TrainerStuck)] == [1, 2]
     assert sum(isinstance(one, TrainerSpawned) for one in notes.told) == 1
     monkeypatch.setattr(os, "killpg", kill_group)

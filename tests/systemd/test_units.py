@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.house.tree import ROOT
-from tolariad.core import exits
+from tolariad.core.run import exits
 from tolariad.core.settings.model import STOP_BUDGET_S
 
 UNITS = ROOT / "systemd"

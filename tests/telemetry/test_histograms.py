@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tests.core.facts import run_started
 from tolariad.core.checkpoints.words import CheckpointCommitted
-from tolariad.core.health.budget_words import Bin, BudgetsMeasured, Tally
+from tolariad.core.health.budget_words import Bucket, BudgetHistogram, BudgetsMeasured
 from tolariad.core.state import RunState, fold
 from tolariad.core.steps.words import StepCompleted
 from tolariad.core.vocabulary import encode_event
@@ -18,12 +18,12 @@ def of(*events):
     histograms = BudgetHistograms()
     for event in events:
         histograms.add(event)
-    return histograms.meters
+    return histograms.by_budget
 
 
 def test_tallies_and_durations_are_added_up_against_the_limit_of_their_time():
     """Two tallies of one budget are one histogram; a checkpoint is over the limit that holds when it is committed."""
-    tally = Tally(budget="lr_step", count=3, breaches=1, worst=6.0, counts=(Bin(386, 2), Bin(392, 1)))
+    tally = BudgetHistogram(budget="lr_step", count=3, breaches=1, worst=6.0, counts=(Bucket(386, 2), Bucket(392, 1)))
     told = BudgetsMeasured(epoch=1, tallies=(tally,))
     slow = CheckpointCommitted(id="c000001", seconds=5.0, **PLACE)
     found = of(told, slow, run_started(budget_limits={"checkpoint": 4.0}), slow, told)
@@ -35,7 +35,12 @@ def test_tallies_and_durations_are_added_up_against_the_limit_of_their_time():
 def test_a_budget_of_a_newer_version_is_passed_by():
     """The memory of a histogram stays bounded."""
     assert (
-        of(BudgetsMeasured(epoch=1, tallies=(Tally(budget="dreams", count=1, breaches=0, worst=1.0, counts=()),))) == {}
+        of(
+            BudgetsMeasured(
+                epoch=1, tallies=(BudgetHistogram(budget="dreams", count=1, breaches=0, worst=1.0, counts=()),)
+            )
+        )
+        == {}
     )
 
 
@@ -55,7 +60,10 @@ def test_what_was_measured_is_no_part_of_the_state():
             RunState(),
             (
                 BudgetsMeasured(
-                    epoch=1, tallies=(Tally(budget="lr_step", count=1, breaches=0, worst=worst, counts=(Bin(3, 1),)),)
+                    epoch=1,
+                    tallies=(
+                        BudgetHistogram(budget="lr_step", count=1, breaches=0, worst=worst, counts=(Bucket(3, 1),)),
+                    ),
                 ),
             ),
         )

@@ -293,7 +293,7 @@ def _run_until_told(trained: Trainer) -> None:
 
 def _end_workers(setup: Setup) -> None:
     """A process that trains ends here. Workers that live on with the loader would be ended by some later collection,
-    after the queues they listen to, and each would be waited for.
+    after the queues they listen to. Each of them would then cause a wait.
     """
     for feed in (setup.train, setup.validation):
         loader = getattr(feed, "_loader", None)

@@ -13,7 +13,7 @@ from tests.trainer.bare_setup import CPU, setup_of
 from tolariad.core.detection.rules import Finding, Signal
 from tolariad.core.settings.model import Detect
 from tolariad.trainer.errors import SetupRefused
-from tolariad.trainer.health.watch import Monitor
+from tolariad.trainer.health.monitor import Monitor
 from tolariad.trainer.step.gradients import forward_backward
 
 LARGEST = 0.5

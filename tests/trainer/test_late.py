@@ -12,7 +12,7 @@ from tolariad.core.detection.rules import Finding, Signal, Verdict
 from tolariad.core.settings.model import Detect, Settings
 from tolariad.core.steps.words import StepReport
 from tolariad.trainer import build
-from tolariad.trainer.health.watch import Monitor
+from tolariad.trainer.health.monitor import Monitor
 from tolariad.trainer.orders.gate import Gate
 from tolariad.trainer.step import stepper
 from tolariad.trainer.step.measured import reads_late

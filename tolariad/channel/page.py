@@ -67,6 +67,7 @@ class Page:
         self.descriptor = descriptor
         # A shared mapping, the default: both processes see each store at once, without a system call.
         self._map = mmap.mmap(descriptor, PAGE_BYTES)
+        # Views of whole words: each store is one aligned store of the machine, and not a copy byte by byte.
         whole = memoryview(self._map)
         self._words = whole[:_WORDS_BYTES].cast("Q")
         self.ring_words = whole[_WORDS_BYTES:].cast("Q")
@@ -91,6 +92,7 @@ class Page:
     @classmethod
     def attach(cls, descriptor: int) -> Page:
         """Map the page of an inherited descriptor. Raises ValueError if the descriptor is not a page."""
+        # A number came with the command line: the descriptor behind it may be of any other file.
         page = cls(descriptor)
         if page._words[_W_MAGIC] != _MAGIC:
             raise ValueError(f"descriptor {descriptor} is not a tolaria page; start the trainer through tolariad")
@@ -141,6 +143,7 @@ class Page:
     def needs_attention(self, taken: int) -> bool:
         """Return whether the gate is not open, or more than `taken` orders were sent."""
         words = self._words
+        # Called at every boundary: two reads of memory instead of a system call for each step.
         return words[_W_FROZEN] != _OPEN or words[_W_ORDERS] > taken
 
     def freeze(self) -> None:

@@ -28,8 +28,8 @@ RING_BYTES: Final = _METRICS_AT + SLOTS * _METRICS_BYTES
 # By their number. `doubles` is written in the machine's byte order too.
 _DOUBLES: Final = tuple(struct.Struct(f"={count}d") for count in range(METRICS_MAX + 1))
 
-# The words of a record: its number; step, epoch, batch; loss, gradient norm and first rate, as doubles; the digest of
-# the rates; the check; how many metrics it has.
+# The words of a record: its number; step, epoch, batch; loss, gradient norm and first rate, as doubles. Then follow the
+# digest of the rates, the check, and the number of its metrics.
 _MASK: Final = (1 << 64) - 1
 # Replaces NaN in the check: hash(nan) depends on the object's address, so it differs between processes.
 _NAN: Final = 0x7FF8

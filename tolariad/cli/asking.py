@@ -16,7 +16,7 @@ from tolariad.cli.errors import Exit
 from tolariad.cli.events import line, position, read_position, verbose
 from tolariad.cli.status_words import FACTS_INDENT, state_lines
 from tolariad.control.status import LiveFacts, run_status
-from tolariad.core.plain import plain, plain_event
+from tolariad.core.text.plain import plain, plain_event
 from tolariad.forensics.moment import seq_at, state_at
 from tolariad.forensics.positions import BadPosition, JournalPosition
 from tolariad.forensics.timeline import decode_fields
@@ -35,7 +35,7 @@ _INDENT: Final = 11
 @click.option("--full", is_flag=True, help="Print every field of the state.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object, with every field of the state.")
 def state(run: str | None, at: JournalPosition | None, full: bool, as_json: bool) -> int:
-    """Show the state of RUN, now or at any point of its history, on a page."""
+    """Show the state of RUN, now or at an earlier point."""
     folder = runs.journal_folder(run)
     with Reader(folder) as reader:
         replayed = state_at(reader, seq_at(reader, at) if at else None)
@@ -71,10 +71,14 @@ def state(run: str | None, at: JournalPosition | None, full: bool, as_json: bool
 def why(run: str | None, topic: str | None, slot: str | None, *, as_json: bool, **how: Any) -> int:
     """Show the causes of an event of RUN, and its consequences.
 
-    TOPIC selects the event: seq:N, step:N, a checkpoint's id, an event type, or one of these words: pause, resume,
-    stop, end, death, hang, failure, freeze, checkpoint, rejected, rerun, completion, rollback, spike, skip, nan, lr,
-    violation, conservative, memory, strategy, hyperparameters, seed, prune, compaction, phase. If several events
-    fit, the newest is shown. With `RUN seed SLOT`, or with the topic seed:SLOT, it is the newest of this slot.
+    TOPIC selects the event: seq:N, step:N, a checkpoint's id, an event type, or a word.
+
+    Words for the course of the run: pause, resume, stop, end, completion, phase, checkpoint, rejected, rerun, rollback.
+    Words for troubles: death, hang, failure, freeze, spike, skip, nan, violation, conservative, memory. Words for
+    changes: lr, hyperparameters, strategy, seed, prune, compaction.
+
+    If several events fit, the newest is shown. With `RUN seed SLOT`, or with the topic seed:SLOT, it is the newest of
+    this slot.
     """
     if slot is not None:
         if topic != "seed":

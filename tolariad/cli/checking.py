@@ -16,8 +16,8 @@ import msgspec
 from tolariad.cli import output, trials
 from tolariad.cli.errors import CommandError
 from tolariad.config import require_extras, schema
-from tolariad.core.exits import EXIT_CONFIG
 from tolariad.core.pruning.notes import prune_notes
+from tolariad.core.run.exits import EXIT_CONFIG
 from tolariad.core.settings.model import Settings
 from tolariad.core.settings.reading import ConfigError
 from tolariad.core.settings.rules import rate_notes, resolved_json, without_effect
@@ -39,7 +39,7 @@ _TEMPLATE: Final = Path(__file__).resolve().parents[1] / "trainer" / "tasks" / "
 
 @click.command()
 @click.argument("config", required=False, type=click.Path(path_type=Path))
-@click.option("--task", help="A built-in task, package.module:Name, ./file.py:Name, lightning:file.py:Module.")
+@click.option("--task", help="A built-in task, package.module:Name, ./file.py:Name, lightning:./file.py:Module.")
 @click.option(
     "--set", "sets", multiple=True, metavar="KEY=VALUE", help="Override a key of the configuration. Repeatable."
 )

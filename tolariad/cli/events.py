@@ -17,8 +17,8 @@ from journal.reader import Reader
 from tolariad.cli import output, runs
 from tolariad.cli.errors import Exit
 from tolariad.cli.wrapping import fitted_to
-from tolariad.core.nearest import all_near, did_you_mean
-from tolariad.core.plain import plain_event
+from tolariad.core.text.nearest import all_near, did_you_mean
+from tolariad.core.text.plain import plain_event
 from tolariad.forensics import timeline
 from tolariad.forensics.positions import JournalPosition, parse_position
 from tolariad.forensics.words import block, in_words, safe

@@ -24,7 +24,7 @@ from tolariad.forensics.words import safe
 if TYPE_CHECKING:
     from tolariad.control.status import RunStatus
     from tolariad.control.tables import BudgetTable
-    from tolariad.core.health.histogram import Meter
+    from tolariad.core.health.histogram import Histogram
 
 
 def folded(journal: Path) -> RunStatus:
@@ -43,7 +43,7 @@ def _folded_budgets(journal: Path) -> BudgetTable:
     return budget_table(runs.folded(journal), _measured(journal))
 
 
-def _measured(journal: Path) -> Mapping[str, Meter]:
+def _measured(journal: Path) -> Mapping[str, Histogram]:
     """Add up what the whole journal says of the budgets."""
     from journal.reader import Reader
     from tolariad.core.vocabulary import Unknown, decode_event
@@ -54,7 +54,7 @@ def _measured(journal: Path) -> Mapping[str, Meter]:
         for entry in reader:
             if may_add(bytes(entry.event)) and not isinstance(event := decode_event(entry.event), Unknown):
                 histograms.add(event)
-    return histograms.meters
+    return histograms.by_budget
 
 
 @click.command()

@@ -31,11 +31,11 @@ _HEADROOM: Final = 0.5
 @click.option("--csv", "as_csv", is_flag=True, help="Print rate, loss and smoothed loss of each step as CSV.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def lr_find(*, start: float, end: float, steps: int, no_stop: bool, as_csv: bool, as_json: bool, **given: Any) -> int:
-    """Find a learning rate: train a copy of the model at rising rates, and draw the loss.
+    """Suggest a learning rate by a short test.
 
-    The rate rises by the same factor in each step (Leslie Smith's range test). With CONFIG the model is new; with --dir
-    it has the weights of the run's checkpoint, and optimizers without a past. The run may be live, and nothing of it is
-    changed.
+    The test trains a copy of the model while the rate rises by the same factor in each step (Leslie Smith's range
+    test). It draws the loss. With CONFIG the model is new. With --dir it has the weights of the run's checkpoint, and
+    optimizers without a past. The run may be live, and nothing of it is changed.
     """
     if end <= start:
         raise click.UsageError(f"--end must be above --start, which is {start:g}")

@@ -18,8 +18,8 @@ import click
 
 from tolariad.cli import output, runs
 from tolariad.cli.errors import CommandError
-from tolariad.core.nearest import did_you_mean, nearest
-from tolariad.core.plain import STATE_SUFFIX, finite, number_state, rfc3339, safe
+from tolariad.core.text.nearest import did_you_mean, nearest
+from tolariad.core.text.plain import STATE_SUFFIX, finite, number_state, rfc3339, safe
 from tolariad.forensics import numbers
 
 # A longer table shows so many rows of the whole run, and then so many of its end.
@@ -44,9 +44,10 @@ class Table(NamedTuple):
 @click.option("--csv", "as_csv", is_flag=True, help="Print every row as CSV.")
 @click.option("--json", "as_json", is_flag=True, help="Print every row as a JSON line.")
 def metrics(*, arguments: tuple[str, ...], by_epoch: bool, lines: int | None, as_csv: bool, as_json: bool) -> None:
-    """Print the numbers of each step of RUN: loss, gradient norm, learning rate, and the task's metrics.
+    """Print the numbers of each step of RUN.
 
-    Each NAME selects one. Steps that a rollback gave up are left out.
+    They are loss, gradient norm, learning rate, and the task's metrics. Each NAME selects one. Steps that a rollback
+    gave up are left out.
     """
     if as_csv and as_json:
         raise click.UsageError("--csv and --json exclude each other")

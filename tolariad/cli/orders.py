@@ -147,9 +147,10 @@ def resume(*, after_gap: bool) -> Parameters:
 @click.option("--epochs", type=click.IntRange(min=1), metavar="N", help="End with epoch N.")
 @click.option("--steps", type=click.IntRange(min=1), metavar="N", help="End with step N, within an epoch or not.")
 def extend(*, epochs: int | None, steps: int | None) -> Parameters:
-    """Let the training end later, or earlier, than configured; N counts from the beginning of the run.
+    """Let the training end later or earlier.
 
-    The new end holds after a restart too. Learning rates keep the curves that they were computed with.
+    N counts from the beginning of the run. The new end holds after a restart too. Learning rates keep the curves that
+    they were computed with.
     """
     if (epochs is None) == (steps is None):
         raise click.UsageError("give one of --epochs and --steps")
@@ -206,7 +207,7 @@ def _rollback_question(target: runs.Target, parameters: Parameters) -> str:
     """Return the question of a rollback: where it goes, and what it gives up. Raises CommandError if it is refused."""
     from tolariad.core.base import Refusal
     from tolariad.core.rollback import rules, words
-    from tolariad.core.sentences import sentence
+    from tolariad.core.text.sentences import sentence
 
     with target.connect():
         journal = target.journal

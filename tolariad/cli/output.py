@@ -13,8 +13,8 @@ import click
 
 from tolariad.cli.errors import CommandError, Exit
 from tolariad.cli.wrapping import columns_of, fitted_to
-from tolariad.core.phrases import counted as counted  # noqa: PLC0414 - for commands
-from tolariad.core.phrases import size as size  # noqa: PLC0414 - for commands
+from tolariad.core.text.phrases import counted as counted  # noqa: PLC0414 - for commands
+from tolariad.core.text.phrases import size as size  # noqa: PLC0414 - for commands
 
 _F = TypeVar("_F", bound=Callable[..., Any] | click.Command)
 _COLOURS: Final = {"bold": "1", "dim": "2", "red": "31", "green": "32", "yellow": "33", "cyan": "36"}
@@ -65,7 +65,7 @@ def shown(text: str) -> str:
 
     Commands escape text from outside when they format it. This is a second barrier.
     """
-    from tolariad.core.plain import safe_lines
+    from tolariad.core.text.plain import safe_lines
 
     return "".join(part if part in _OWN else safe_lines(part) for part in OWN_MARKS.split(text))
 
@@ -114,7 +114,7 @@ def json_line(value: Mapping[str, Any]) -> str:
     """Return a JSON object on one line."""
     import json
 
-    from tolariad.core.plain import escaped_json
+    from tolariad.core.text.plain import escaped_json
 
     return escaped_json(json.dumps(value, ensure_ascii=False, allow_nan=False))
 

@@ -18,8 +18,8 @@ import click
 from tolariad.cli import output, plotting
 from tolariad.cli.errors import CommandError, Exit
 from tolariad.cli.metrics import known, run_and_names
-from tolariad.core.phrases import listed
-from tolariad.core.plain import safe
+from tolariad.core.text.phrases import listed
+from tolariad.core.text.plain import safe
 from tolariad.forensics import numbers
 
 _METRICS_SHOWN: Final = 4
@@ -57,9 +57,10 @@ class Panel(NamedTuple):
 @output.to_file("Write an image: a file that ends in .png or .svg.")
 @click.option("--log", "is_log", is_flag=True, help="Logarithmic axes, but for the learning rate.")
 def plot(*, arguments: tuple[str, ...], file: Path | None, is_log: bool) -> None:
-    """Draw the numbers of RUN over its steps: loss, the task's metrics, learning rate, or each NAME.
+    """Draw the numbers of RUN over its steps.
 
-    The results of the validations are drawn into the same pictures. `tolaria metrics RUN` prints the names.
+    They are loss, the task's metrics and learning rate, or each NAME. The results of the validations are drawn into the
+    same pictures. `tolaria metrics RUN` prints the names.
     """
     if file is not None and file.suffix.lower() not in _FORMATS:
         raise click.UsageError(f"-o {str(file)!r}: the name must end in {' or '.join(_FORMATS)}")

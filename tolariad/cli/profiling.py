@@ -12,7 +12,7 @@ import msgspec
 from tolariad.cli import output, trials
 from tolariad.cli.errors import CommandError
 from tolariad.cli.tolariad import default_folder
-from tolariad.core.exits import EXIT_IO
+from tolariad.core.run.exits import EXIT_IO
 from tolariad.forensics.words import safe
 from tolariad.trainer.trials.words import Profile, ProfileSteps
 
@@ -28,11 +28,12 @@ _OURS: Final = "tolariad"
 @output.to_file("The trace to write, compressed if it ends in .gz. Default: NAME.trace.json.gz.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def profile(*, steps: int, warmup: int, file: Path | None, as_json: bool, **given: Any) -> int:
-    """Profile the steps of a training: the time of their parts, the dearest operations, and a trace.
+    """Show where the time of a training step goes.
 
-    Steps are made on a copy of the model: with CONFIG a new one, with --dir one with the weights of the run's
-    checkpoint. First steps with a clock are made, then as many under torch's profiler, which slows them down. The trace
-    is for https://ui.perfetto.dev and chrome://tracing. Nothing of a run is changed.
+    The command prints the time of a step's parts and the slowest operations, and writes a trace. It makes steps on a
+    copy of the model: with CONFIG a new one, with --dir one with the weights of the run's checkpoint. Steps with a
+    clock come first, then as many under torch's profiler, which slows them down. Open the trace with
+    https://ui.perfetto.dev or chrome://tracing. Nothing of a run is changed.
     """
     with trials.subject(**given) as subject:
         trace = file or Path(f"{_name(**given)}.trace.json.gz")

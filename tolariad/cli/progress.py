@@ -4,8 +4,8 @@ On a terminal one line with a bar is rewritten; otherwise plain lines are printe
 matters is printed at once, on a line that stays. The summary names the journal, its size, whether it verifies, and
 commands to try next.
 
-Promises: a write to the terminal begins with a clean line and ends at the end of it or at the start of a new one, so
-lines of other writers do not mix with it. rich is loaded when the first bar is drawn.
+Promises: a write to the terminal begins with a clean line. It ends at the end of that line or at the start of a new
+one. So lines of other writers do not mix with it. The first bar loads rich.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from tolariad.cli.wrapping import width
 from tolariad.control.status import RunStatus
 from tolariad.core.rates.words import LrViolationDetected
 from tolariad.core.run.words import FailureKind
-from tolariad.core.said import CORRECTIONS_SAID_MAX, FURTHER_CORRECTIONS
+from tolariad.core.text.said_slice import CORRECTIONS_SAID_MAX, FURTHER_CORRECTIONS
 from tolariad.forensics.words import safe
 
 if TYPE_CHECKING:

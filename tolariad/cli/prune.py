@@ -11,7 +11,7 @@ import click
 from tolariad.cli import output, runs
 from tolariad.cli.errors import Exit
 from tolariad.cli.orders import Parameters, sends, takes_run
-from tolariad.core.phrases import counted
+from tolariad.core.text.phrases import counted
 from tolariad.forensics.words import safe
 
 if TYPE_CHECKING:
@@ -33,7 +33,10 @@ def prune(context: click.Context) -> int | None:
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @runs.takes_target
 def status(target: runs.Target, *, as_json: bool = False) -> int:
-    """Show phase, budget, the newest analysis, masks in force, and the safety window of RUN."""
+    """Show the phase of pruning, and the masks of RUN.
+
+    The command also shows the budget, the newest analysis and the safety window.
+    """
     table = target.ask("PruneStatus", _folded)
     if as_json:
         output.put_json(table)
@@ -102,9 +105,10 @@ def analyze() -> Parameters:
 @click.option("--cycle", type=click.IntRange(min=1), help="Only if the newest analysis is that of this cycle.")
 @sends("PruneApply")
 def apply(*, cycle: int | None) -> Parameters:
-    """Mask the channels that the newest analysis found, at the next step boundary.
+    """Mask the channels that the newest analysis found.
 
-    They are watched afterwards. If they prove harmful, the run goes back to the checkpoint before them, or lifts them.
+    The masks act at the next step boundary, and are watched afterwards. If they prove harmful, the run goes back to the
+    checkpoint before them, or lifts them.
     """
     return {"cycle": cycle}
 
@@ -113,7 +117,10 @@ def apply(*, cycle: int | None) -> Parameters:
 @takes_run
 @sends("PruneCompact")
 def compact() -> Parameters:
-    """Remove all masked channels from the model, at the next step boundary. It becomes smaller."""
+    """Remove all masked channels from the model.
+
+    The model becomes smaller at the next step boundary.
+    """
     return {}
 
 
@@ -129,5 +136,8 @@ def disable() -> Parameters:
 @takes_run
 @sends("PruneEnable")
 def enable() -> Parameters:
-    """Follow the configured schedule again, and close the breaker that failed cycles have opened."""
+    """Follow the configured schedule again.
+
+    The breaker that failed cycles have opened is closed.
+    """
     return {}

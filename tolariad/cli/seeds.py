@@ -12,7 +12,7 @@ import click
 from tolariad.cli import output, runs
 from tolariad.cli.errors import Exit
 from tolariad.cli.orders import Parameters, sends, takes_run
-from tolariad.core.phrases import last_name
+from tolariad.core.text.phrases import last_name
 from tolariad.forensics.words import safe
 
 if TYPE_CHECKING:
@@ -43,9 +43,10 @@ def seeds(context: click.Context, /, *, as_json: bool, **_place: object) -> int:
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @runs.takes_target
 def list_slots(target: runs.Target, *, as_json: bool = False) -> int:
-    """List the slots of RUN: stage, alpha, and the last measurements of each seed.
+    """List the slots of RUN, and the seeds in them.
 
-    `epochs` counts those since the germination. Alpha is the share of the seed in the slot's output.
+    The list shows stage, alpha, and the last measurements of each seed. `epochs` counts those since the germination.
+    Alpha is the share of the seed in the slot's output.
     """
     table = target.ask("SeedsList", _folded)
     if as_json:
@@ -125,7 +126,7 @@ def _parameters(_: click.Context, __: click.Parameter, given: tuple[str, ...]) -
 def germinate(*, slot: str, blueprint: str, parameters: dict[str, float]) -> Parameters:
     """Let a seed germinate in SLOT, at the next step boundary.
 
-    A new seed changes nothing of what the model computes. `tolaria seeds advance` lets it learn, and later takes part.
+    At first the seed does not change the model's results. `tolaria seeds advance` lets it learn, and later take part.
     """
     return {"slot": slot, "blueprint": blueprint, "parameters": parameters or None}
 

@@ -12,7 +12,7 @@ import click
 from tolariad.cli import output, runs
 from tolariad.cli.errors import CommandError, Exit
 from tolariad.core.checkpoints import ask as retention
-from tolariad.core.plain import rfc3339
+from tolariad.core.text.plain import rfc3339
 from tolariad.forensics.words import safe
 from tolariad.storage.export import NoAverage, Weights
 from tolariad.storage.export import export_weights as export

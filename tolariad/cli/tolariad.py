@@ -14,7 +14,7 @@ from tolariad.cli.errors import CommandError, run_command
 from tolariad.cli.lazy import LazyGroup
 from tolariad.cli.runs import JOURNAL, by_name
 from tolariad.cli.wrapping import fitted_to
-from tolariad.core.exits import EXIT_DAMAGED, EXIT_IO
+from tolariad.core.run.exits import EXIT_DAMAGED, EXIT_IO
 
 if TYPE_CHECKING:
     from tolariad.daemon import From
@@ -66,8 +66,9 @@ def run(
 
     If the run's folder already holds a journal, the run continues from it.
 
-    Exit codes: 0 completed or stopped; 2 wrong usage; 65 journal or checkpoint damaged, or written by a newer version;
-    70 the run failed; 74 input or output failed; 75 another daemon holds the run, try again; 78 wrong configuration.
+    Exit codes: 0: completed or stopped. 2: wrong usage. 65: journal or checkpoint damaged, or written by a newer
+    version. 70: the run failed. 74: input or output failed. 75: another daemon holds the run, try again. 78: wrong
+    configuration.
     """
     from tolariad.cli.progress import Progress, closing_words
     from tolariad.daemon import RunRequest, StartRefused

@@ -1,4 +1,4 @@
-"""What the commands share that try something on a copy of the model: its configuration, a run's checkpoint, a process.
+"""Common parts of the commands that try something on a copy of the model: configuration, checkpoint, process.
 
 Promises: this process loads no torch. A checkpoint that is in use is not removed by a live run meanwhile. Nothing of a
 run is changed.
@@ -21,7 +21,7 @@ from tolariad.cli import runs
 from tolariad.cli.errors import CommandError
 from tolariad.cli.stored import wanted
 from tolariad.config import load
-from tolariad.core.exits import EXIT_CONFIG, EXIT_DAMAGED, EXIT_USAGE
+from tolariad.core.run.exits import EXIT_CONFIG, EXIT_DAMAGED, EXIT_USAGE
 from tolariad.core.settings.reading import ConfigError
 from tolariad.core.settings.rules import require_task, resolved_json
 from tolariad.forensics.words import safe_lines
@@ -44,7 +44,7 @@ _LOOKS: Final = 3
 
 
 class Subject(msgspec.Struct, frozen=True, kw_only=True):
-    """What is tried. `entry`: the run's checkpoint; None: the model as the task builds it."""
+    """The subject of a trial. `entry`: the run's checkpoint; None: the model as the task builds it."""
 
     settings: Settings
     run: Path | None = None
@@ -77,11 +77,15 @@ def takes_subject(function: F) -> F:
         click.option(
             "--checkpoint", metavar="ID", help="The run's checkpoint: an id, `best` or `last`. Default: last."
         ),
-        click.option("--set", "sets", multiple=True, metavar="KEY=VALUE", help="Override a key of the configuration."),
+        click.option(
+            "--set", "sets", multiple=True, metavar="KEY=VALUE", help="Override a key of the configuration. Repeatable."
+        ),
         click.option(
             "--dir", "folder", type=a_path, help="The folder of a run, whose configuration and weights to use."
         ),
-        click.option("--task", help="A built-in task, package.module:Name, ./file.py:Name, lightning:file.py:Module."),
+        click.option(
+            "--task", help="A built-in task, package.module:Name, ./file.py:Name, lightning:./file.py:Module."
+        ),
         click.argument("config", required=False, type=a_path),
     ):
         function = add(function)

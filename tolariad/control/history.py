@@ -17,7 +17,7 @@ import msgspec
 from journal.reader import Reader
 from tolariad.control.outcome import Outcome, outcome_of
 from tolariad.core.control import words as cv
-from tolariad.core.plain import plain_event
+from tolariad.core.text.plain import plain_event
 from tolariad.core.vocabulary import decode_event
 
 SLICE_EVENTS: Final = 256

@@ -252,8 +252,8 @@ class Methods:
                 given = await answered
         except TimeoutError as error:
             why = (
-                f"the journal has not confirmed the order within {self._limits.answer_s:g} s and may still do so; "
-                "repeat the order with the same id to learn its outcome"
+                f"the journal has not confirmed the order within {self._limits.answer_s:g} s and may still do so. "
+                "Repeat the order with the same id to learn its outcome"
             )
             raise own_error("NotDurable", why, self._port.status().phase) from error
         if isinstance(given, Refusal):

@@ -38,8 +38,9 @@ class RollbackPlace(msgspec.Struct, frozen=True, kw_only=True):
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     """How an order ended: `event` ended it (absent if the run's process ended first).
 
-    `why` is the reason if the order was not done; for a stop that was done, the reason why its last checkpoint is
-    missing; for other orders what was done, if there is more to say. `step` is the first step on which the order acts.
+    `why` is the reason if the order was not done. For a stop that was done, it is the reason why its last checkpoint is
+    missing. For other orders it says what was done, if there is more to say. `step` is the first step on which the
+    order acts.
     """
 
     state: OutcomeState

@@ -1,4 +1,4 @@
-"""What clients see of pruning: phase, the newest cycle, masks in force, the safety window.
+"""The status of pruning for clients: phase, the newest cycle, masks in force, the safety window.
 
 A pure function of the folded state.
 """
@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from tolariad.core.base import Copying, Refusal
-from tolariad.core.plain import finite
 from tolariad.core.pruning import ask
 from tolariad.core.pruning.schedule import budget_at, cap_at
 from tolariad.core.pruning.units import count_of
+from tolariad.core.text.plain import finite
 
 if TYPE_CHECKING:
     from tolariad.core.pruning.parts_slice import Found, MaskedSet

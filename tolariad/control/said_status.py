@@ -1,4 +1,4 @@
-"""What a run says of itself, as parts of its status: its newest actions, and its troubles by kind."""
+"""The newest actions of a run and its troubles by kind, as parts of its status."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from tolariad.core.plain import rfc3339
-from tolariad.core.sentences import sentence
+from tolariad.core.text.plain import rfc3339
+from tolariad.core.text.sentences import sentence
 
 if TYPE_CHECKING:
     from tolariad.core.state import RunState

@@ -15,12 +15,12 @@ from tolariad.control.strategy_status import StrategyStatus, strategy_status
 from tolariad.control.tables import SeedStatus, growing
 from tolariad.core.base import Copying
 from tolariad.core.checkpoints.catalogue_slice import none_left
-from tolariad.core.plain import finite, number_state, rfc3339
 from tolariad.core.run import limit_ask as limits
 from tolariad.core.run.slice import TERMINAL, TRAINING, Phase
 from tolariad.core.run.words import FailureKind
 from tolariad.core.state import RunState
 from tolariad.core.steps.slice import speed_steps_s
+from tolariad.core.text.plain import finite, number_state, rfc3339
 
 NumberState = Literal["finite", "nan", "pos_inf", "neg_inf"]
 Server = Literal["daemon", "library"]

@@ -13,17 +13,17 @@ from msgspec.structs import replace
 from tolariad.core.base import Copying
 from tolariad.core.checkpoints import ask as retention
 from tolariad.core.health.budgets import BUDGETS, Kind, Unit
-from tolariad.core.health.histogram import Bin, Meter, quantile, with_one
+from tolariad.core.health.histogram import Bucket, Histogram, quantile, with_one
 from tolariad.core.learning_rate.group import rate_of
-from tolariad.core.plain import finite, rfc3339
 from tolariad.core.rates.words import SetRate
 from tolariad.core.seeds import ask as seeds
 from tolariad.core.seeds.stages import PLANTED, Stage
+from tolariad.core.text.plain import finite, rfc3339
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from tolariad.core.health.budget_slice import Overruns
+    from tolariad.core.health.budget_slice import BudgetState
     from tolariad.core.health.budgets import Budget
     from tolariad.core.state import RunState
 
@@ -77,7 +77,7 @@ class BudgetTable(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def budget_table(
-    state: RunState, meters: Mapping[str, Meter], *, mono_ns: int | None = None, since: str | None = None
+    state: RunState, histograms: Mapping[str, Histogram], *, mono_ns: int | None = None, since: str | None = None
 ) -> BudgetTable:
     """Return the budgets as of this state. Without `mono_ns` the time is unknown, so `open` is empty."""
     overruns = state.overruns
@@ -87,39 +87,39 @@ def budget_table(
         open=overruns.open_breakers(mono_ns) if mono_ns is not None else (),
         since=since,
         budgets=tuple(
-            _budget_row(overruns, budget, _meter(state, meters, budget))
+            _budget_row(overruns, budget, _histogram(state, histograms, budget))
             for budget in BUDGETS.values()
             if not budget.unmeasured
         ),
     )
 
 
-def _meter(state: RunState, meters: Mapping[str, Meter], budget: Budget) -> Meter:
+def _histogram(state: RunState, histograms: Mapping[str, Histogram], budget: Budget) -> Histogram:
     """Return the measurements of a budget. For the checkpoints' storage, that is what it holds now."""
     if budget.name != "checkpoint_storage":
-        return meters.get(budget.name, Meter())
+        return histograms.get(budget.name, Histogram())
     held = retention.used(state.checkpoints) / 1e9
-    return with_one(Meter(), held, state.overruns.limit_of(budget.name)) if held else Meter()
+    return with_one(Histogram(), held, state.overruns.limit_of(budget.name)) if held else Histogram()
 
 
-def _budget_row(overruns: Overruns, budget: Budget, meter: Meter) -> BudgetRow:
+def _budget_row(overruns: BudgetState, budget: Budget, histogram: Histogram) -> BudgetRow:
     return BudgetRow.of(
         budget,
-        meter,
+        histogram,
         limit=overruns.limit_of(budget.name),
         part_of=budget.part_of or None,
         setting=budget.setting or None,
         compares=budget.compares or None,
-        p50=finite(meter.quantile(0.5)),
-        p95=finite(meter.quantile(0.95)),
-        p99=finite(meter.quantile(0.99)),
-        worst=finite(meter.worst if meter.count else None),
-        clock=_quantiles(meter.clock),
-        waited=_quantiles(meter.waits),
+        p50=finite(histogram.quantile(0.5)),
+        p95=finite(histogram.quantile(0.95)),
+        p99=finite(histogram.quantile(0.99)),
+        worst=finite(histogram.worst if histogram.count else None),
+        clock=_quantiles(histogram.clock),
+        waited=_quantiles(histogram.waits),
     )
 
 
-def _quantiles(counts: tuple[Bin, ...]) -> Quantiles | None:
+def _quantiles(counts: tuple[Bucket, ...]) -> Quantiles | None:
     p50, p95, p99 = (finite(quantile(counts, share)) for share in (0.5, 0.95, 0.99))
     return None if p50 is None or p95 is None or p99 is None else Quantiles(p50=p50, p95=p95, p99=p99)
 

@@ -81,7 +81,7 @@ class Event(Copying, frozen=True, kw_only=True, omit_defaults=True, tag_field="t
     """
 
     ORDER: ClassVar[str] = ""
-    # A type whose events may be skipped has a field of this name. It is no field of every event: msgpack writes the
+    # A type whose events may be skipped has a field of this name. It is no field of every event. msgpack writes the
     # head of a map of more than 15 possible fields in another way, and a step has its metrics as the 15th.
     skippable: ClassVar[bool] = False
 

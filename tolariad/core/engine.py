@@ -1,9 +1,9 @@
 """Decide by reactions: run the rules of an input, then offer every recorded event to the rules of its type.
 
 A *rule* is a pure function `(state, what, at) -> Decision | None`. The rules of an input record facts: first all facts,
-in declared order. Then each fact is offered to the rules of its type, depth first: what a rule records is offered
-before the next rule of the same event runs. So a later rule sees every consequence of an earlier one. The events that
-one rule returns are one block: all of them are recorded before any rule reacts to the first.
+in declared order. Then each fact is offered to the rules of its type, depth first. The events that a rule records are
+offered before the next rule of the same event runs. So a later rule sees every consequence of an earlier one. The
+events that one rule returns are one block: all of them are recorded before any rule reacts to the first.
 
 Promises: every event gets its number, time, cause and root before it is folded. The cause of an event is the event that
 its rule reacted to, unless the rule names another. The engine is generic over the state and takes `apply` as an

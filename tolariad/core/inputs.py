@@ -12,7 +12,7 @@ from typing import TypeAlias
 import msgspec
 
 from tolariad.core.base import Actor, Event, Nanoseconds, Seconds
-from tolariad.core.health.budget_words import Tally
+from tolariad.core.health.budget_words import BudgetHistogram
 from tolariad.core.pruning.words import PruneAnalyzed
 from tolariad.core.run.words import ConfigChanged
 from tolariad.core.strategy import words as strategy
@@ -169,7 +169,7 @@ class Scheduled(Input, frozen=True, kw_only=True):
 class BudgetsReported(Input, frozen=True, kw_only=True):
     """The daemon's own measurements since the last such input."""
 
-    tallies: tuple[Tally, ...]
+    tallies: tuple[BudgetHistogram, ...]
 
 
 class StrategyReply(Input, frozen=True, kw_only=True):

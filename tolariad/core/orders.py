@@ -23,16 +23,16 @@ from tolariad.core.pruning import words as pr
 from tolariad.core.rates import hyper_words as hp
 from tolariad.core.rates import rules as rate_rules
 from tolariad.core.rates import words as lv
-from tolariad.core.reaction_sentences import rollback_answer
 from tolariad.core.rollback import rules as rollback_rules
 from tolariad.core.rollback import words as rb
+from tolariad.core.rollback.sentences import rollback_answer
 from tolariad.core.run import limit_rules
 from tolariad.core.run import words as rv
 from tolariad.core.seeds import rules as seed_rules
 from tolariad.core.seeds import words as sd
-from tolariad.core.sentences import sentence
 from tolariad.core.strategy import rules as strategy_rules
 from tolariad.core.strategy import words as gv
+from tolariad.core.text.sentences import sentence
 
 _RUN_ENDS: Final = (rv.RunCompleted, rv.RunFailed, rv.RunStopped)
 

@@ -24,13 +24,13 @@ from tolariad.core.health import budget_rules, detection_rules, emergency_rules,
 from tolariad.core.health import budget_words as bv
 from tolariad.core.health import quarantine_words as qv
 from tolariad.core.health import words as hv
-from tolariad.core.health_reactions import EMERGENCY, HEALTH
+from tolariad.core.health.reactions import EMERGENCY, HEALTH
 from tolariad.core.orders import ORDERS
 from tolariad.core.pruning import mask_words as mk
 from tolariad.core.pruning import rules as prune_rules
 from tolariad.core.pruning import window_rules
 from tolariad.core.pruning import words as pr
-from tolariad.core.pruning_reactions import PRUNE_APPLIED, PRUNING
+from tolariad.core.pruning.reactions import PRUNE_APPLIED, PRUNING
 from tolariad.core.rates import rules as rate_rules
 from tolariad.core.rates import words as lv
 from tolariad.core.rollback import rules as rollback_rules
@@ -47,7 +47,7 @@ from tolariad.core.steps import rules as step_rules
 from tolariad.core.steps import words as sv
 from tolariad.core.strategy import rules as strategy_rules
 from tolariad.core.strategy import words as gv
-from tolariad.core.strategy_reactions import STRATEGY, STRATEGY_APPLIED
+from tolariad.core.strategy.reactions import STRATEGY, STRATEGY_APPLIED
 from tolariad.core.trainer import rules as trainer_rules
 from tolariad.core.trainer import words as tv
 
@@ -333,7 +333,7 @@ TABLE: Final[tuple[Row[RunState], ...]] = (
     ),
     on(cv.CheckpointRequested, checkpoint_rules.ordered, makes=(ck.CheckpointBegun,)),
     on(cv.EndOrdered, limit_rules.send_end),
-    on(rv.DiskLow, run_rules.pause_for_disk, makes=(rv.RunPaused,)),
+    on(rv.DiskLow, prune_rules.cancel, run_rules.pause_for_disk, makes=(pr.PruneCycleCancelled, rv.RunPaused)),
     on(rv.DiskRecovered, run_rules.go_on_after_disk, makes=(rv.RunResumed,)),
     on(rv.RunResumed, run_rules.resumed, rate_rules.back_off, makes=(rb.RatesBackedOff, lv.RateOrdered)),
     on(rv.RunFailed, prune_rules.cancel, run_rules.failed, makes=(pr.PruneCycleCancelled,)),

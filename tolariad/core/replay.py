@@ -105,8 +105,8 @@ def replay_records(
 def _count_unknown(event: Unknown, seq: int, unknown: dict[str, int], *, strict: bool) -> None:
     if strict and not event.skippable:
         raise ReplayError(
-            f"event {seq} is of type {event.type!r}, which this version does not know: the journal was written by a "
-            "newer tolariad; start that one, or read the journal with `tolaria events`"
+            f"event {seq} is of type {event.type!r}, which this version does not know. A newer tolariad wrote the "
+            "journal. Start that version, or read the journal with `tolaria events`"
         )
     unknown[event.type] = unknown.get(event.type, 0) + 1
 
@@ -114,6 +114,6 @@ def _count_unknown(event: Unknown, seq: int, unknown: dict[str, int], *, strict:
 def _check_mark(state: RunState, mark: MarkLike) -> None:
     if getattr(mark.kind, "name", "") == "STATE_HASH" and mark.seq == state.seq and not hash_agrees(state, mark.body):
         raise ReplayError(
-            f"the state after event {state.seq} is not the one that was recorded when it was live: "
+            f"the state after event {state.seq} is not the one that was recorded when it was live. "
             "`apply` has changed without a new FOLD_VERSION, or the journal was edited"
         )

@@ -14,7 +14,6 @@ from typing import Final
 import msgspec
 from msgspec.structs import replace
 
-from tolariad.core import said
 from tolariad.core.architecture import slice as architecture
 from tolariad.core.base import ApplyTable, Cause, Event, Fold
 from tolariad.core.boundary import slice as boundary
@@ -34,6 +33,7 @@ from tolariad.core.seeds import slice as seeds
 from tolariad.core.snapshots import slice as snapshots
 from tolariad.core.steps import slice as steps
 from tolariad.core.strategy import slice as strategy
+from tolariad.core.text import said_slice as said
 from tolariad.core.trainer import slice as trainer
 from tolariad.core.vocabulary import Unknown
 
@@ -60,7 +60,7 @@ class RunState(msgspec.Struct, frozen=True):
     instability: detection.Instability = detection.Instability()
     quarantine: health.Quarantine = health.Quarantine()
     disk: Disk = Disk()
-    overruns: budgets.Overruns = budgets.Overruns()
+    overruns: budgets.BudgetState = budgets.BudgetState()
     snapshots: snapshots.Snapshots = snapshots.Snapshots()
     known: known_slice.Knowledge = known_slice.Knowledge()
     said: said.Said = said.Said()

@@ -13,8 +13,8 @@ import os
 from collections.abc import Callable
 from typing import Final
 
-from tolariad.core.exits import EXIT_IO
 from tolariad.core.inputs import StartMode
+from tolariad.core.run.exits import EXIT_IO
 from tolariad.daemon.live import Daemon, log_fields
 from tolariad.daemon.opening import OpenRun, open_run, require_linux
 from tolariad.daemon.request import FolderLost, From, Progress, RunRequest, StartRefused, refusing

@@ -14,9 +14,9 @@ from typing import Any, Final
 import msgspec
 from msgspec.structs import replace
 
-from tolariad.core.exits import EXIT_CONFIG, EXIT_FAILED
 from tolariad.core.inputs import StartMode
 from tolariad.core.run import limit_ask
+from tolariad.core.run.exits import EXIT_CONFIG, EXIT_FAILED
 from tolariad.core.run.slice import Phase
 from tolariad.core.run.words import ConfigChanged, FailureKind, Policy
 from tolariad.core.settings import rules

@@ -14,7 +14,7 @@ _log: Final = logging.getLogger(__name__)
 
 
 class Part(Protocol):
-    """What can be closed."""
+    """Anything that can be closed."""
 
     async def close(self) -> None:
         """End everything that it started."""

@@ -27,15 +27,15 @@ from tolariad.control.server import ControlServer
 from tolariad.core.base import Event
 from tolariad.core.checkpoints.words import CheckpointBegun, CheckpointReason
 from tolariad.core.control.words import StopRequested
-from tolariad.core.exits import EXIT_CONFIG, EXIT_IO
 from tolariad.core.inputs import BudgetsReported, Opened, SignalReceived, StartMode
-from tolariad.core.plain import safe_lines
 from tolariad.core.pruning.words import AnalyzeCheckpoint, CancelAnalysis
+from tolariad.core.run.exits import EXIT_CONFIG, EXIT_IO
 from tolariad.core.run.slice import TERMINAL, Phase
 from tolariad.core.run.words import ExitDaemon
 from tolariad.core.settings.model import STOP_BUDGET_S, Settings
 from tolariad.core.state import RunState
 from tolariad.core.strategy.words import AskStrategy, AskVote
+from tolariad.core.text.plain import safe_lines
 from tolariad.core.trainer.words import KillTrainer, SpawnTrainer
 from tolariad.daemon import leaving
 from tolariad.daemon.analysing import Analysing

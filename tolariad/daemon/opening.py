@@ -35,9 +35,9 @@ from journal import (
 from tolariad import run_files
 from tolariad.config import require_extras
 from tolariad.core.base import Event
-from tolariad.core.exits import EXIT_CONFIG, EXIT_DAMAGED, EXIT_IO, EXIT_TRY_AGAIN
 from tolariad.core.inputs import StartMode
 from tolariad.core.replay import ReplayError, newest_usable, replay_records
+from tolariad.core.run.exits import EXIT_CONFIG, EXIT_DAMAGED, EXIT_IO, EXIT_TRY_AGAIN
 from tolariad.core.run.slice import Phase
 from tolariad.core.run.words import DaemonStarted, JournalRecovered, Parent, RunStarted
 from tolariad.core.settings.model import JournalSettings, Settings

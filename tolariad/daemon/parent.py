@@ -12,8 +12,8 @@ import msgspec
 
 from journal import JournalError, Reader
 from tolariad.core.checkpoints.catalogue_slice import CatalogueEntry
-from tolariad.core.exits import EXIT_CONFIG, EXIT_DAMAGED, EXIT_IO, EXIT_USAGE
 from tolariad.core.replay import ReplayError
+from tolariad.core.run.exits import EXIT_CONFIG, EXIT_DAMAGED, EXIT_IO, EXIT_USAGE
 from tolariad.core.run.words import Parent
 from tolariad.core.state import RunState
 from tolariad.daemon.request import From, StartRefused, refusing

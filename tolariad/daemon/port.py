@@ -25,8 +25,8 @@ from tolariad.control.tables import BudgetTable, RateTable, SeedTable, budget_ta
 from tolariad.core.base import Actor, Event
 from tolariad.core.decision import Answer
 from tolariad.core.inputs import CommandReceived, Now
-from tolariad.core.plain import rfc3339
 from tolariad.core.run.slice import Phase
+from tolariad.core.text.plain import rfc3339
 from tolariad.core.vocabulary import AnyCommand
 from tolariad.kernel import Kernel, Published
 from tolariad.telemetry.histograms import BudgetHistograms
@@ -164,8 +164,8 @@ class RunPort:
     def budgets(self) -> BudgetTable:
         """The budgets as of the last durable event."""
         self.last_use_ns = time.monotonic_ns()
-        meters = self._histograms.meters
-        return budget_table(self._kernel.durable, meters, mono_ns=self.last_use_ns, since=self._since)
+        histograms = self._histograms.by_budget
+        return budget_table(self._kernel.durable, histograms, mono_ns=self.last_use_ns, since=self._since)
 
     def view(self) -> RunStatus:
         """As `status`, for the daemon itself: it does not count as use by a client. Any thread may call this."""

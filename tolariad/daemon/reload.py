@@ -17,8 +17,8 @@ from tolariad import loop_files
 from tolariad.control.peer import UnknownOperator
 from tolariad.core.base import Refusal
 from tolariad.core.decision import Answer
-from tolariad.core.exits import EXIT_CONFIG, EXIT_IO
 from tolariad.core.inputs import Reconfigured
+from tolariad.core.run.exits import EXIT_CONFIG, EXIT_IO
 from tolariad.core.settings.model import Settings
 from tolariad.daemon import changes
 from tolariad.daemon import settings as settings_of

@@ -14,10 +14,10 @@ import msgspec
 from msgspec.structs import replace
 
 from tolariad import config, run_files
-from tolariad.core.exits import EXIT_CONFIG
 from tolariad.core.health.budget_slice import breakers_of, limits_of
 from tolariad.core.pruning.notes import prune_notes
 from tolariad.core.pruning.plan import plan_of
+from tolariad.core.run.exits import EXIT_CONFIG
 from tolariad.core.run.words import Policy
 from tolariad.core.settings import rules, strategies
 from tolariad.core.settings.model import Settings

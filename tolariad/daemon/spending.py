@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections import deque
 from typing import Final
 
-from tolariad.core.health.budget_slice import Overruns, in_unit, limits_of
-from tolariad.core.health.budget_words import Tally, tallies
+from tolariad.core.health.budget_slice import BudgetState, in_unit, limits_of
+from tolariad.core.health.budget_words import BudgetHistogram, tallies
 from tolariad.core.health.budgets import BUDGETS
-from tolariad.core.health.histogram import Meter, with_one
+from tolariad.core.health.histogram import Histogram, with_one
 from tolariad.core.settings.model import Settings
 from tolariad.kernel import Published
 
@@ -26,7 +26,7 @@ class Spending:
     """The kernel's thread calls `tell` for every turn; the loop calls `taken`."""
 
     def __init__(self, settings: Settings) -> None:
-        self._limits = Overruns(limits=limits_of(settings))
+        self._limits = BudgetState(limits=limits_of(settings))
         self._turns = 0
         self._noted: deque[tuple[str, float]] = deque(maxlen=_NOTED_MAX)
 
@@ -36,10 +36,10 @@ class Spending:
         if self._turns % SAMPLED == 1 and published.write_ns:
             self._noted.append(("journal_append", in_unit(BUDGETS["journal_append"], published.write_ns / 1e9)))
 
-    def taken(self) -> tuple[Tally, ...]:
+    def taken(self) -> tuple[BudgetHistogram, ...]:
         """Return and clear the measurements since the last call."""
-        meters: dict[str, Meter] = {}
+        histograms: dict[str, Histogram] = {}
         while self._noted:
             name, value = self._noted.popleft()
-            meters[name] = with_one(meters.get(name, Meter()), value, self._limits.limit_of(name))
-        return tallies(meters)
+            histograms[name] = with_one(histograms.get(name, Histogram()), value, self._limits.limit_of(name))
+        return tallies(histograms)

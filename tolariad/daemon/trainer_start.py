@@ -1,4 +1,4 @@
-"""What a run's earlier trainers mean for the start of the next one: its process, its threads, its code."""
+"""Facts about earlier trainers of a run that the start of the next one needs: process, threads, code."""
 
 from __future__ import annotations
 

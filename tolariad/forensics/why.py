@@ -25,8 +25,8 @@ CONSEQUENCES_MAX: Final = 50
 SEARCHED_MAX: Final = 20_000
 
 # Topic: event types in order of preference. The answer is the newest event of the first entry that has any. An entry of
-# several types joined by `|` means the newest event of any of them; `Type:word` one with that
-# reason or finding, or `resumed` from a checkpoint.
+# several types joined by `|` means the newest event of any of them. `Type:word` means one with that reason or finding,
+# or `resumed` from a checkpoint.
 TOPICS: Final[dict[str, tuple[str, ...]]] = {
     "pause": ("RunPaused", "PauseRequested"),
     "resume": ("RunResumed|RunRetried|TrainingStarted:resumed", "ResumeRequested"),

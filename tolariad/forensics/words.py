@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from tolariad.core.plain import safe, safe_lines
+from tolariad.core.text.plain import safe, safe_lines
 
 if TYPE_CHECKING:
     from tolariad.core.base import Event
@@ -25,7 +25,7 @@ _VALUE_CHARACTERS_MAX: Final = 100
 
 def in_words(fields: Mapping[str, Any]) -> str:
     """Return the event's sentence; its fields on one line if this version cannot read it."""
-    from tolariad.core.sentences import sentence
+    from tolariad.core.text.sentences import sentence
 
     kind = _kinds().get(str(fields.get("type", "")))
     try:
@@ -37,7 +37,7 @@ def in_words(fields: Mapping[str, Any]) -> str:
 @functools.cache
 def _kinds() -> dict[str, type[Event]]:
     """Return the types that have a sentence. Most commands need none of them, and none needs the vocabulary's codec."""
-    from tolariad.core.sentences import SENTENCES
+    from tolariad.core.text.sentences import SENTENCES
 
     return {kind.__name__: kind for kind in SENTENCES}
 

@@ -8,6 +8,8 @@ from typing import Final
 from journal import FrameKind
 from tolariad.core.state import RunState, capture, hash_mark
 
+# Replay computes the hash again and compares. More of them would find a defect of `apply` earlier, at the price of
+# encoding the whole state each time.
 STATE_HASH_EVENTS: Final = 10_000
 # A start folds at most this many events after the last capture (0.1 s); so does a reader of a run without a daemon.
 CAPTURE_EVENTS: Final = 4096
@@ -23,6 +25,7 @@ class StateMarks:
 
     def due(self, state: RunState) -> Iterator[tuple[FrameKind, bytes]]:
         """Yield the marks to write after `state.seq`, the last durable event."""
+        # By quotient: one turn may record many events, and pass the multiple itself.
         hashed, captured = state.seq // STATE_HASH_EVENTS, state.seq // CAPTURE_EVENTS
         if hashed != self._hashed:
             self._hashed = hashed

@@ -14,7 +14,6 @@ from tolariad.channel import ChannelError, DaemonEnd
 from tolariad.core.base import Refusal, TrainerEffect
 from tolariad.core.checkpoints.words import TrainFrom
 from tolariad.core.decide import overdue
-from tolariad.core.exits import EXIT_IO
 from tolariad.core.inputs import (
     Input,
     Now,
@@ -25,6 +24,7 @@ from tolariad.core.inputs import (
     TrainerGone,
     TrainerSpawned,
 )
+from tolariad.core.run.exits import EXIT_IO
 from tolariad.core.run.scheduling import Pace
 from tolariad.core.run.words import ExitDaemon
 from tolariad.core.state import RunState, capture
@@ -33,11 +33,12 @@ from tolariad.core.steps.words import StepReport
 from tolariad.core.trainer.words import ExecutionContextRecorded
 from tolariad.kernel.marks import StateMarks
 from tolariad.kernel.scheduling import Scheduling
-from tolariad.kernel.script import ScriptLoader, ScriptRequest, read_script
+from tolariad.kernel.script import ScriptLoader
 from tolariad.kernel.trainer_link import TrainerLink
-from tolariad.kernel.turn import AnswerTo, Published, Turn, log
-from tolariad.kernel.wakeup import DOZE_MS, SLEEP_MAX_MS, Wakeup
+from tolariad.kernel.turn import AnswerTo, Published, Turn, log, refuse_late
+from tolariad.kernel.wakeup import DOZE_MS, FLOW_NS, HELD_LOOK_MS, LOOKS, SLEEP_MAX_MS, Wakeup
 
+# Both bound a turn: an answer waits at most for so much work, and one kind of input cannot starve the other.
 REPORTS_A_TURN: Final = 1024
 INPUTS_A_TURN: Final = 64
 # `journal.sync: batch` and `auto`: how long the kernel holds back step reports after it has found them. They may be
@@ -45,11 +46,6 @@ INPUTS_A_TURN: Final = 64
 # waits at its gate (a test compares the three).
 HOLD_NS: Final = 20_000_000
 HELD_EVENTS_MAX: Final = 1024
-_HELD_LOOK_MS: Final = 5
-# How often the ring is polled before the length of the pause is computed again.
-_LOOKS: Final = 16
-# Steps flow if the last one is younger than this.
-_FLOW_NS: Final = 1_000_000_000
 
 
 class Kernel:
@@ -70,6 +66,8 @@ class Kernel:
         `lost` returns what happened to the run's files if they are not at their place any more, else "".
         """
         self._journal = journal
+        # Invariant: `head` is `durable` plus the events of the turn in progress, or of the one that is held back. Only
+        # this thread reads `head`.
         self._head = state
         self._durable = state
         self._clock = clock
@@ -82,9 +80,11 @@ class Kernel:
         self._lost = lost
         self._polls = False
         self._pace = Pace()
+        # A turn of steps that is decided and not written yet. It has no effects and no answers, so nobody waits for it.
         self._held: Turn | None = None
         self._marks = StateMarks(state.seq)
         self._running = True
+        self.is_over = False
         self._failure: str | None = None
         self._write_started_ns = 0
         self._thread = threading.Thread(target=self._run, name="tolaria-kernel", daemon=True)
@@ -124,16 +124,24 @@ class Kernel:
 
     def stop(self) -> None:
         """Take the inputs queued so far, then end the thread. The caller closes the journal."""
+        # Queued like any input, so everything submitted before is decided and written first.
         self.call(self._end_thread)
         if self._thread.is_alive():
             self._thread.join()
         self._script_loader.close()
+        self.is_over = True
         self._wakeup.close()
+        refuse_late(self._inputs, self._durable)
 
     def submit(self, given: Input, answer: AnswerTo | None = None) -> None:
-        """Queue an input; never blocks. The kernel's thread calls `answer` once the answer's events are durable."""
+        """Queue an input; never blocks. The kernel's thread calls `answer` once the answer's events are durable.
+
+        After `stop` this thread calls it, with a refusal.
+        """
+        # A deque's append is atomic. First the input, then the wake-up: the thread clears the wake-up before it looks.
         self._inputs.append((given, answer))
-        self._wakeup.wake()
+        if not self._wakeup.wake():
+            refuse_late(self._inputs, self._durable)
 
     def call(self, function: Callable[[], None]) -> None:
         """Call `function` in the kernel's thread, once what was submitted before is decided. Never blocks."""
@@ -177,14 +185,14 @@ class Kernel:
         if end is None or reports is None:
             return self._wakeup.sleep()
         now_ns = time.monotonic_ns()
-        steps_flow = now_ns - self._durable.progress.last_mono < _FLOW_NS and not end.unsent_count
+        steps_flow = now_ns - self._durable.progress.last_mono < FLOW_NS and not end.unsent_count
         if steps_flow and may_wait(self._durable):
             # Its steps may be held back, so the trainer need not wake this thread.
             return self._wakeup.sleep(DOZE_MS)
         if self._polls and steps_flow and (pauses_s := self._pace.pauses_s(now_ns)) is not None:
-            reports.poll_ring(self._inputs, *pauses_s, _LOOKS)
+            reports.poll_ring(self._inputs, *pauses_s, LOOKS)
             return reports.later_record_present
-        most_ms = SLEEP_MAX_MS if self._held is None else _HELD_LOOK_MS
+        most_ms = SLEEP_MAX_MS if self._held is None else HELD_LOOK_MS
         return self._wakeup.sleep_on_ring(end, reports, steps_flow=steps_flow, most_ms=most_ms)
 
     def _turn(self, *, check_socket: bool) -> None:
@@ -196,8 +204,10 @@ class Kernel:
             return self._turn_failed()
         self._wakeup.clear()
         now = self._clock()
+        # A held turn goes on with the time of this one: its frame carries one time, that at which it is written.
         turn = self._held or Turn(now)
         turn.now = now
+        # Reports before inputs: an order is decided on the trainer's newest step, not on one that has been passed.
         self._take_reports(turn, check_socket=check_socket)
         # Only those that are here now: an input that arrives meanwhile waits for the next turn, so that this one ends.
         for _ in range(min(len(self._inputs), INPUTS_A_TURN)):
@@ -217,6 +227,7 @@ class Kernel:
                 # Connect in the turn that records the start, not before: a report must not precede its trainer's start.
                 self._link.connect(given.incarnation)
             self._decide(given, turn, answer)
+            # After its death is decided, and only its own channel: the next trainer's may be expected already.
             if isinstance(given, TrainerGone) and self._link.is_connected_to(given.incarnation):
                 self._disconnect()
         # Deadlines last: an input of this turn may be the very one that a deadline waits for.
@@ -247,6 +258,7 @@ class Kernel:
             self._decide(ReportUnusable(incarnation=reports.incarnation, why=str(error)), turn, None)
             self._disconnect()
             return False
+        # One decision for each report, in order: each may depend on the state that the one before it left.
         steps = 0
         for report in taken:
             steps += type(report) is StepReport
@@ -292,13 +304,14 @@ class Kernel:
         for effect in turn.effects:
             # The daemon's effects leave with `Published`.
             if isinstance(effect, TrainFrom):
-                self._order_training(effect)
+                self._script_loader.send(effect, self._durable, self._link)
             elif isinstance(effect, TrainerEffect):
                 self._link.send(effect, None)
         for answer, given in turn.answers:
             answer(given)
         if turn.events or turn.effects:
             self._publish_to(Published(self._durable, tuple(turn.events), turn.published, None, turn.write_ns))
+        # Not before: cores and classes are asked for on behalf of a trainer that the journal knows to be ready.
         if turn.context is not None:
             self._schedule(turn.context)
         # Last, so that no answer waits for it. A crash before it only makes the next fold longer.
@@ -323,23 +336,6 @@ class Kernel:
         self._pace.forget()
         if self._scheduling is not None:
             self._scheduling.give_back()
-
-    def _order_training(self, order: TrainFrom) -> None:
-        """Send TrainFrom with the script of its re-run. Other orders may overtake it: the trainer obeys it first."""
-        reports, request = self._link.reports, ScriptRequest.for_order(order, self._durable)
-        if reports is None:
-            return
-        if request.checkpoint is None:
-            # Before the first checkpoint the journal is short: read it here, without a thread.
-            self._link.send(order, read_script(self._journal.folder, request, threading.Event()))
-            return
-        incarnation = reports.incarnation
-
-        def send(script: bytes) -> None:
-            if self._link.is_connected_to(incarnation):
-                self._link.send(order, script)
-
-        self._script_loader.load(request, send)
 
     def _mark_state(self, now: Now) -> None:
         for kind, body in self._marks.due(self._durable):
@@ -370,6 +366,7 @@ class Kernel:
 
     def _fail(self, why: str, *effects: ExitDaemon) -> None:
         """Freeze: no update begins any more, and every order is refused. `effects` may end the daemon."""
+        # For good: whether the failed frame is on disk is unknown until the next start has scanned the journal.
         self._failure = why
         # The events after `durable` are lost. Nobody has seen them, so state goes back to before them.
         self._head = self._durable
@@ -395,5 +392,4 @@ class Kernel:
             if answer is not None:
                 answer(Refusal(error="Frozen", why=why, phase="frozen"))
             if isinstance(given, SignalReceived):
-                exit_ = ExitDaemon(code=EXIT_IO, why=why)
-                self._publish_to(Published(self._durable, (), (exit_,), why))
+                self._publish_to(Published(self._durable, (), (ExitDaemon(code=EXIT_IO, why=why),), why))

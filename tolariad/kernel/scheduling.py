@@ -1,4 +1,4 @@
-"""What the kernel's thread asks of cores and scheduling classes."""
+"""The core and the scheduling class of the kernel's thread."""
 
 from __future__ import annotations
 

@@ -21,6 +21,7 @@ from tolariad.core.state import RunState
 from tolariad.core.steps.ask import script_from_journal
 from tolariad.core.steps.branches import Branches
 from tolariad.core.vocabulary import Unknown, decode_event
+from tolariad.kernel.trainer_link import TrainerLink
 
 
 class ScriptRequest(NamedTuple):
@@ -59,7 +60,7 @@ def read_script(folder: Path, request: ScriptRequest, cancelled: threading.Event
 
 
 class ScriptLoader:
-    """Reads one script at a time. The kernel's thread calls `load` and `cancel`; call `close` after it has ended."""
+    """Reads one script at a time. Only the kernel's thread calls the methods, but `close` after it has ended."""
 
     def __init__(self, folder: Path, call_in_kernel: Callable[[Callable[[], None]], None]) -> None:
         """`call_in_kernel` queues a function for the kernel's thread."""
@@ -67,6 +68,25 @@ class ScriptLoader:
         self._call_in_kernel = call_in_kernel
         self._cancelled = threading.Event()
         self._thread: threading.Thread | None = None
+
+    def send(self, order: TrainFrom, state: RunState, link: TrainerLink) -> None:
+        """Send TrainFrom with the script of its re-run. Other orders may overtake it: the trainer obeys it first."""
+        reports, request = link.reports, ScriptRequest.for_order(order, state)
+        if reports is None:
+            return
+        if request.checkpoint is None:
+            # Before the first checkpoint the journal is short: read it here, without a thread.
+            link.send(order, read_script(self._folder, request, threading.Event()))
+            return
+        incarnation = reports.incarnation
+
+        # Runs in the kernel's thread later. The trainer may have died meanwhile, and its successor gets an order of its
+        # own.
+        def send(script: bytes) -> None:
+            if link.is_connected_to(incarnation):
+                link.send(order, script)
+
+        self.load(request, send)
 
     def load(self, request: ScriptRequest, then: Callable[[bytes], None]) -> None:
         """Cancel the request in flight, read this script, and call `then` with it in the kernel's thread."""
@@ -98,7 +118,7 @@ class ScriptLoader:
             failure = error
 
         def in_kernel() -> None:
-            # Check in the kernel's thread, not before the hand-over: the request may be cancelled between the two, and
+            # Check in the kernel's thread, not before the hand-over. The request may be cancelled between the two, and
             # a partial script must never reach a trainer.
             if cancelled.is_set():
                 return

@@ -35,7 +35,7 @@ class TrainerLink:
 
     def expect(self, incarnation: int, end: DaemonEnd) -> None:
         """Keep the channel of a spawned trainer until its start is recorded. Any thread may call this."""
-        # Keep the end out of the poll object for now: a report that is read before the trainer's start is recorded
+        # Keep the end out of the poll object for now. A report that is read before the trainer's start is recorded
         # would precede its own incarnation in the journal.
         self._arriving[incarnation] = end
 
@@ -78,7 +78,7 @@ class TrainerLink:
         # With every turn: `may_wait` changes with the setting and, for `sync: auto`, with the speed of recent steps.
         page.set_lag_ns(LAG_NS if may_wait(state) else 0)
         # Read `awaited` after the stores. A trainer that starts to wait between the stores and this read is not woken
-        # here; its own sleep of one millisecond ends, and it finds the number.
+        # here. Its own sleep of one millisecond ends, and it finds the number.
         if 0 < page.awaited <= reports.last_number and not page.frozen:
             end.wake()
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import logging
 import time
+from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Final
 
 import msgspec
@@ -44,6 +46,16 @@ class Published(msgspec.Struct, frozen=True):
     effects: tuple[DaemonEffect, ...]
     failure: str | None
     write_ns: int = 0
+
+
+def refuse_late(inputs: deque[tuple[Input, AnswerTo | None] | Callable[[], None]], state: RunState) -> None:
+    """Refuse orders that came too late for the last turn: whoever gave one would wait for ever."""
+    why = "the run has ended in this process, so nothing is recorded any more"
+    while inputs:
+        with suppress(IndexError):  # another thread takes them, too
+            item = inputs.popleft()
+            if not callable(item) and item[1] is not None:
+                item[1](Refusal("WrongPhase", why, state.run.phase.value))
 
 
 class Unrecordable(Exception):
@@ -136,7 +148,7 @@ class Turn:
                 if not is_logged:
                     log.critical("The journal's disk is full (%s). The run waits until there is space.", error)
                 is_logged = True
-                # Sleeping in the kernel's thread is right here: no order may be acknowledged and no step may count
+                # Sleeping in the kernel's thread is right here. No order may be acknowledged and no step may count
                 # before this frame is durable, so the thread has nothing else to do.
                 time.sleep(_PAUSE_S)
             else:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import select
+import threading
 from typing import Final
 
 from tolariad.channel import DaemonEnd, Reports
@@ -17,12 +18,18 @@ SLEEP_MAX_MS: Final = 1000
 # How often the kernel checks for steps that it may hold back. If the trainer runs in the same process, each check takes
 # the interpreter lock from it for a moment.
 DOZE_MS: Final = 20
+# How often it checks whether steps are to be written that it has held back.
+HELD_LOOK_MS: Final = 5
+# How often the ring is polled before the length of the pause is computed again.
+LOOKS: Final = 16
+# Steps flow if the last one is younger than this.
+FLOW_NS: Final = 1_000_000_000
 _SHORT_MS: Final = 5
 _SHORTEST_MS: Final = 1
 
 
 class Wakeup:
-    """An eventfd and a poll object. Any thread may call `wake`; only the kernel's thread may call the other methods.
+    """An eventfd and a poll object. Any thread may call `wake`; only the kernel's thread may call the others.
 
     The methods that sleep return True if the trainer's socket is readable, which includes end-of-file.
     """
@@ -31,15 +38,23 @@ class Wakeup:
         # An eventfd counts signals, so any number of wake-ups before a sleep costs one read and none is lost.
         self._eventfd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._signalled = False
+        # Reentrant: a signal's handler may wake while its own thread does.
+        self._closing = threading.RLock()
+        self.is_closed = False
         self._poll = select.poll()
         self._poll.register(self._eventfd, select.POLLIN)
 
-    def wake(self) -> None:
-        """Wake the kernel's thread, or keep it from falling asleep."""
-        os.eventfd_write(self._eventfd, 1)
+    def wake(self) -> bool:
+        """Wake the kernel's thread, or keep it from falling asleep. Return False after `close`."""
+        # The number of a closed descriptor may be another file's.
+        with self._closing:
+            if self.is_closed:
+                return False
+            os.eventfd_write(self._eventfd, 1)
         # Set the flag after the write. If `clear` runs between the two, the eventfd stays readable and the next sleep
         # ends at once: one wake-up too many, never one too few.
         self._signalled = True
+        return True
 
     def clear(self) -> None:
         """Consume every signal so far. Call it before reading the inputs: a later signal then ends the next sleep."""
@@ -98,4 +113,7 @@ class Wakeup:
 
     def close(self) -> None:
         """Close the eventfd. Call it after the kernel's thread has ended."""
-        os.close(self._eventfd)
+        with self._closing:
+            if not self.is_closed:
+                self.is_closed = True
+                os.close(self._eventfd)

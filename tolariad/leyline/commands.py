@@ -1,4 +1,4 @@
-"""What each type of AdaptationCommand means in a run, or why it is refused.
+"""The meaning of each type of AdaptationCommand in a run, or the reason to refuse it.
 
 Pure: a table, and checks that need nothing but the command. Promises: every type of the contract has a row. A command
 that passes has the payload of its type, names that are not blank, and finite numbers. The run itself checks whether a
@@ -27,7 +27,8 @@ class CommandRefused(ValueError):
 
 
 class Meaning(Struct, frozen=True, kw_only=True):
-    """What a type of command does: a phrase that follows "the run". `payload`: the member of `payload` that it needs.
+    """The effect of a type of command: a phrase that follows "the run". `payload`: the member of `payload` that it
+    needs.
 
     `may_lack_payload`: it is valid without one, too. `refused`: why this version never obeys it, or "".
     """

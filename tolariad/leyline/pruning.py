@@ -216,7 +216,6 @@ def _measured(message: pb.MaskMeasurement) -> MaskMeasure:
         structure=message.structure,
         without_gradient=tuple(message.without_gradient),
         memory=message.memory if message.HasField("memory") else None,
-        fragmentation=message.fragmentation if message.HasField("fragmentation") else None,
     )
 
 

@@ -1,7 +1,8 @@
 """The strategy of a library run, asked by a thread of its own with an event loop.
 
 Promises: a run that asks nobody starts and imports nothing. Training waits for this thread only while it is asked, and
-before its first step until a strategy of the user's own can be asked: its process takes a second to start.
+before its first step until a strategy of the user's own can be asked. The process of such a strategy takes a second to
+start.
 """
 
 from __future__ import annotations

@@ -21,9 +21,9 @@ from tolariad.core.base import Actor
 from tolariad.core.checkpoints.words import CheckpointAborted, CheckpointCommitted
 from tolariad.core.control import words as cv
 from tolariad.core.decision import Accepted, Answer
-from tolariad.core.exits import EXIT_CONFIG
 from tolariad.core.inputs import CommandReceived, Input, Opened, SignalReceived, StartMode, TrainerGone, TrainerSpawned
 from tolariad.core.rollback.words import Rollback
+from tolariad.core.run.exits import EXIT_CONFIG
 from tolariad.core.run.slice import Phase
 from tolariad.core.run.words import ExitDaemon
 from tolariad.core.settings.model import Settings
@@ -232,7 +232,7 @@ class Live:
         if turn.failure:
             self._effects.put(RunFailed(turn.failure))
             self._cut()
-        self._saying.look(turn.events)
+        self._saying.queue(turn.events)
         for _, event in turn.events if self._ends else ():
             if isinstance(event, CheckpointCommitted | CheckpointAborted):
                 for ends in self._ends:
@@ -299,9 +299,14 @@ class Live:
     def _copy(self, order: int, ends: _Ends, target: Path) -> bool:
         """Wait for the end of the checkpoint that event `order` ordered, and copy it. False: it was aborted."""
         end: CheckpointCommitted | CheckpointAborted | None = None
-        while self._kernel.failure is None and (end is None or end.root != order):
-            with suppress(queue.Empty):
+        while end is None or end.root != order:
+            # Read this before the queue: no end follows.
+            is_over = self._kernel.failure is not None or self._kernel.is_over
+            try:
                 end = ends.get(timeout=0.2)
+            except queue.Empty:
+                if is_over:
+                    break
         self._forget(ends)
         if not isinstance(end, CheckpointCommitted) or end.root != order:
             return False

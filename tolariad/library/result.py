@@ -1,4 +1,4 @@
-"""What a program gets at the end of a call of `train`, or of a loop of its own."""
+"""The result of a call of `train`, or of a loop of the program's own."""
 
 from __future__ import annotations
 

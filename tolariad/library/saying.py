@@ -15,8 +15,8 @@ from typing import Final
 from tolariad.core.base import Event
 from tolariad.core.checkpoints.words import RerunBegun
 from tolariad.core.rates.words import LrViolationDetected
-from tolariad.core.said import CORRECTIONS_SAID_MAX, FURTHER_CORRECTIONS, is_said
-from tolariad.core.sentences import sentence
+from tolariad.core.text.said_slice import CORRECTIONS_SAID_MAX, FURTHER_CORRECTIONS, is_said
+from tolariad.core.text.sentences import sentence
 from tolariad.core.trainer.words import TrainerDied
 
 QUEUE_MAX: Final = 1000
@@ -33,7 +33,7 @@ class Saying:
         self._thread = threading.Thread(target=self._run, name="tolaria-said", daemon=True)
         self._thread.start()
 
-    def look(self, events: Iterable[tuple[int, Event]]) -> None:
+    def queue(self, events: Iterable[tuple[int, Event]]) -> None:
         """Queue the events that are to be logged. Never blocks. Runs in the kernel's thread."""
         for _, event in events:
             if not _is_said(event):

@@ -130,7 +130,8 @@ class Tolaria:
 
         From a hook, a loop of your own, or another thread.
         """
-        return self._live.stop() if self._live is not None else False
+        live = self._live
+        return live.stop() if live is not None else False
 
     def _steps(
         self,
@@ -192,7 +193,8 @@ class Tolaria:
         From a hook or another thread during `train`: return True when the order is durable. It takes effect at the next
         boundary. The steps after the checkpoint stay in the journal as an abandoned branch.
         """
-        return self._live.rollback(checkpoint_epoch) if self._live is not None else False
+        live = self._live
+        return live.rollback(checkpoint_epoch) if live is not None else False
 
     def extend(self, *, epochs: int | None = None, steps: int | None = None) -> bool:
         """End with epoch `epochs`, or with step `steps`, later or earlier than configured; False if it was refused.
@@ -200,13 +202,14 @@ class Tolaria:
         During `train`, from a hook or another thread: True when it is ordered, durably. Give one of the two; both count
         from the beginning of the run. A later call of `train` with the same number of epochs keeps this end.
         """
-        return self._live.extend(epochs, steps) if self._live is not None else False
+        live = self._live
+        return live.extend(epochs, steps) if live is not None else False
 
     def get_metrics(self) -> dict[str, float]:
         """Return the figures of the last durable step, and those of the last validation with the prefix `val_`.
 
-        The step's metrics are among them, unless they have the name of another figure; for a loop of your own, the last
-        values that it gave to `step` and `log`.
+        The step's metrics are among them, unless they have the name of another figure. For a loop of your own, these
+        are the last values that it gave to `step` and `log`.
         """
         state = self._live.state if self._live is not None else self._state
         progress = state.progress

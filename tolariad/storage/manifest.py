@@ -15,7 +15,7 @@ import msgspec
 from blake3 import blake3
 
 from tolariad.core.checkpoints.words import HealthStatus, Piece
-from tolariad.core.plain import rfc3339
+from tolariad.core.text.plain import rfc3339
 
 FORMAT: Final = "tolaria_3.1_c020"
 FILE_NAME: Final = "manifest.json"
@@ -58,10 +58,10 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     `promoted_good` is false: promotion needs healthy steps after the checkpoint, and the manifest never changes after
     it is written. `promoted_checkpoint_id` is the newest checkpoint that was promoted when this one was ordered, or
     empty. `sizes` adds up bytes by group. `aliases` maps the further names of a tied tensor to the one under which it
-    is stored; `cut` holds, by group, the shapes of tensors that lie in several files; `transient` are buffers that the
-    model's state_dict leaves out. `compactions`: how often masked channels were removed from
-    the model. `acted` holds the causes of the newest boundary orders that the state contains, as
-    keys: a number of the journal is not a part of the state.
+    is stored. `cut` holds, by group, the shapes of tensors that lie in several files. `transient` are buffers that the
+    model's state_dict leaves out. `compactions`: how often masked channels were removed from the model. `acted` holds
+    the causes of the newest boundary orders that the state contains, as keys. A number of the journal is not a part of
+    the state.
     """
 
     format: str = FORMAT

@@ -20,7 +20,7 @@ HEADER_BYTES: Final = _HEADER.size
 
 
 class Kind(enum.IntEnum):
-    """What a frame says. The body of STEP is a SystemStatePacket, that of COMMAND an AdaptationCommand.
+    """The type of a frame. The body of STEP is a SystemStatePacket, that of COMMAND an AdaptationCommand.
 
     The body of LOAD, VOTE and STATE is a state (`tolariad.strategy.state`). READY: a `Ready`. REFUSED: a text in UTF-8.
     """

@@ -1,4 +1,4 @@
-"""What a strategy is: one method, and three more that it may have."""
+"""The interface of a strategy: one method, and three optional ones."""
 
 from __future__ import annotations
 

@@ -62,7 +62,7 @@ class PolicyLimits(Struct, frozen=True, kw_only=True):
 
 
 class SlotMemory(Struct, frozen=True, kw_only=True):
-    """What is remembered of a slot. `since`: the epoch in which its stage was first seen.
+    """The policy's memory of one slot. `since`: the epoch in which its stage was first seen.
 
     `before`: the best loss before its seed, None without one. `worse`: regressions in a row. `tried`: how many
     germinations were ordered here. `refused`: how many of them in a row came to nothing. `is_asked`: the last packet
@@ -79,7 +79,7 @@ class SlotMemory(Struct, frozen=True, kw_only=True):
 
 
 class PolicyState(Struct, frozen=True, kw_only=True):
-    """What the policy remembers: at most 100 slots and 8 norms. Epochs are 0 if there was none.
+    """The policy's memory: at most 100 slots and 8 norms. Epochs are 0 if there was none.
 
     `first`: the first finite loss. `best`, `best_epoch`: the lowest loss, counted if it was a gain. `grown_in`: the
     depth and key of the slot of the last germination; the next one is in the slot after it.

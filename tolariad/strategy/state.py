@@ -1,4 +1,4 @@
-"""What a strategy remembers, as bytes: msgpack of what JSON can hold, at most 32 KiB.
+"""The memory of a strategy, as bytes: msgpack of values that JSON can hold, at most 32 KiB.
 
 Promises: `read_state` returns only None, booleans, numbers, texts, lists and dicts with text as keys. Nothing is
 unpickled. A tuple comes back as a list. NaN and infinity are kept.

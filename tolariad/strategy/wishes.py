@@ -1,4 +1,4 @@
-"""What the default policy wants, and the command that says it.
+"""Wishes of the default policy, and the command for each.
 
 Promises: the same wish at the same place of a run is the same command, byte for byte. So its id follows from the run,
 the branch, the epoch, the rule and the seed, and its time is the packet's. Every command passes `check_command`.

@@ -59,7 +59,9 @@ class _Late(StrategyFailed):
 
 
 class _Decider(Protocol):
-    """What answers: in this process or in another. Its methods raise StrategyFailed and the errors of an answer."""
+    """The side that answers, in this process or in another. Its methods raise StrategyFailed and the errors of an
+    answer.
+    """
 
     @property
     def problem(self) -> str: ...

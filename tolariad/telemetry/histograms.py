@@ -10,10 +10,10 @@ import re
 from typing import TYPE_CHECKING, Final
 
 from tolariad.core.base import Cause
-from tolariad.core.health.budget_slice import APPLY, SAY, Overruns, measured, waited
+from tolariad.core.health.budget_slice import APPLY, SAY, BudgetState, measured, waited
 from tolariad.core.health.budget_words import BudgetsMeasured
 from tolariad.core.health.budgets import BUDGETS
-from tolariad.core.health.histogram import Meter, added, with_one
+from tolariad.core.health.histogram import Histogram, added, with_one
 
 if TYPE_CHECKING:
     from tolariad.core.base import Event
@@ -30,9 +30,9 @@ def may_add(raw: bytes) -> bool:
 class BudgetHistograms:
     """The histograms of one run by budget, from the state that its first event finds."""
 
-    def __init__(self, overruns: Overruns | None = None) -> None:
-        self._overruns = overruns or Overruns()
-        self.meters: dict[str, Meter] = {}
+    def __init__(self, overruns: BudgetState | None = None) -> None:
+        self._overruns = overruns or BudgetState()
+        self.by_budget: dict[str, Histogram] = {}
 
     def add(self, event: Event) -> None:
         """Add what the event says; events come in the order of the journal."""
@@ -45,16 +45,16 @@ class BudgetHistograms:
             waits = waited(event)
             for name, value in measured(self._overruns, event):
                 limit = self._overruns.limit_of(name)
-                self.meters[name] = with_one(self._meter(name), value, limit, waits.get(name))
+                self.by_budget[name] = with_one(self._histogram(name), value, limit, waits.get(name))
         self._overruns = apply(self._overruns, event, _NOBODY)
 
     def _add_tallies(self, event: BudgetsMeasured) -> None:
         for one in event.tallies:
             # A newer trainer may know more budgets; what is kept stays bounded.
             if one.budget in BUDGETS:
-                meter = self._meter(one.budget)
-                self.meters[one.budget] = added(
-                    meter,
+                histogram = self._histogram(one.budget)
+                self.by_budget[one.budget] = added(
+                    histogram,
                     count=one.count,
                     breaches=one.breaches,
                     worst=one.worst,
@@ -63,5 +63,5 @@ class BudgetHistograms:
                     clock=one.clock,
                 )
 
-    def _meter(self, name: str) -> Meter:
-        return self.meters.get(name, Meter())
+    def _histogram(self, name: str) -> Histogram:
+        return self.by_budget.get(name, Histogram())

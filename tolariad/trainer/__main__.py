@@ -2,7 +2,7 @@
 
 With --trial it tries something on a copy of the model; with --analyse it analyses a checkpoint for pruning.
 
-The order of the first steps matters: before torch is imported, which takes seconds, the process must be set to die with
+The order of the first steps matters. Importing torch takes seconds, so before that the process must be set to die with
 its daemon, and must hold the run's lock. Exit codes: 0 told to exit, 1 an exception (reported), 75 the lock is held, 78
 refused.
 """
@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from tolariad import lifelines, run_files
-from tolariad.core.exits import EXIT_CONFIG, EXIT_TRY_AGAIN
+from tolariad.core.run.exits import EXIT_CONFIG, EXIT_TRY_AGAIN
 from tolariad.trainer.process.lifelines import dump_stacks_on_request, lock_run
 
 if TYPE_CHECKING:

@@ -23,7 +23,7 @@ from tolariad.trainer.data.randomness import derived_seed, preserved_rng, seed_e
 from tolariad.trainer.errors import SetupRefused
 from tolariad.trainer.gradients.auxiliary import AuxiliaryLosses
 from tolariad.trainer.gradients.owners import SeedGradients
-from tolariad.trainer.health.watch import Monitor
+from tolariad.trainer.health.monitor import Monitor
 from tolariad.trainer.lr.configured import Horizon, controller_for, horizon
 from tolariad.trainer.optim.average import Average
 from tolariad.trainer.optim.configured import build_optimizers
@@ -85,7 +85,7 @@ def build(config: bytes, threads: int | None = None, given: FoundTask | None = N
     scaling = Scaling(device) if settings.precision == "fp16" else None
     watch = Monitor(model, device, settings.detect, reads_late=late, loss_unit=_loss_unit(found.task))
     ledger = Ledger(found.task, model, owners, rates, average, device=device)
-    ledger.notify(watch.backup.look_again)
+    ledger.notify(watch.backup.modules_changed)
     garden = garden_of(slots, ledger, owners, rates, settings=settings)
     setup = Setup(
         settings=settings,

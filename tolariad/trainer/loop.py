@@ -215,7 +215,7 @@ class Trainer:
         position, target, report, parent = self._rollbacks.commit()
         self._saver.descend_from(parent)
         # Give up the checkpoints of the abandoned branch here. The kernel's order to do so waits for a boundary, and
-        # the next one is the target's: a capture there would be recorded as of the old branch. For snapshots there is
+        # the next one is the target's. A capture there would be recorded as of the old branch. For snapshots there is
         # no order.
         for order in self._boundary.leave_branch():
             self._saver.order(order)

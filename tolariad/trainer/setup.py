@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from tolariad.trainer.architecture import Ledger
     from tolariad.trainer.data.feed import Feed
     from tolariad.trainer.gradients.owners import SeedGradients
-    from tolariad.trainer.health.watch import Monitor
+    from tolariad.trainer.health.monitor import Monitor
     from tolariad.trainer.lr import UnifiedLRController
     from tolariad.trainer.optim.average import Average
     from tolariad.trainer.optim.owners import Owner

@@ -14,9 +14,9 @@ from tolariad.core.checkpoints import words as ck
 from tolariad.core.decide import decide
 from tolariad.core.health import words as hv
 from tolariad.core.health.budget_slice import breakers_of, limits_of
-from tolariad.core.health.budget_words import BudgetExceeded, Tally
+from tolariad.core.health.budget_words import BudgetExceeded, BudgetHistogram
 from tolariad.core.health.budgets import BUDGETS
-from tolariad.core.health.histogram import Bin, Meter, bucket_of
+from tolariad.core.health.histogram import Bucket, Histogram, bucket_of
 from tolariad.core.inputs import Input, Now, Opened, ReportReceived, StartMode, TrainerGone
 from tolariad.core.rates import words as ov
 from tolariad.core.rollback import words as rb
@@ -32,11 +32,11 @@ SECOND = 10**9
 CHECKPOINT = ck.CheckpointRef(id="c000001", step=0, epoch=1, batch=0, manifest="ee")
 
 
-def tally(budget: str, *values: float, limit: float | None = None) -> Tally:
+def tally(budget: str, *values: float, limit: float | None = None) -> BudgetHistogram:
     limit = BUDGETS[budget].limit if limit is None else limit
-    counts = tuple(Bin(*item) for item in sorted(Counter(map(bucket_of, values)).items()))
+    counts = tuple(Bucket(*item) for item in sorted(Counter(map(bucket_of, values)).items()))
     over = sum(value > limit for value in values)
-    return Tally(budget=budget, count=len(values), breaches=over, worst=max(values), counts=counts)
+    return BudgetHistogram(budget=budget, count=len(values), breaches=over, worst=max(values), counts=counts)
 
 
 class Told:
@@ -73,9 +73,9 @@ class Told:
             self.histograms.add(event)
 
     @property
-    def meters(self) -> Mapping[str, Meter]:
+    def by_budget(self) -> Mapping[str, Histogram]:
         """Return the measured values."""
-        return self.histograms.meters
+        return self.histograms.by_budget
 
     def give(self, given: Input) -> list[Event]:
         """The events that came of it."""
@@ -89,7 +89,7 @@ class Told:
         self.mono += int(later_s * SECOND)
         return self.give(ReportReceived(incarnation=1, report=report))
 
-    def epoch(self, *tallies: Tally, later_s: float = 1.0) -> list[Event]:
+    def epoch(self, *tallies: BudgetHistogram, later_s: float = 1.0) -> list[Event]:
         number = self.state.progress.epoch_finished + 1
         return self.report(sv.EpochReport(epoch=number, step=self.state.progress.step, tallies=tallies), later_s)
 
@@ -123,10 +123,10 @@ def test_what_the_trainer_measured_is_added_up():
     told = Told()
     told.epoch(tally("lr_step", 0.1, 0.2), tally("epoch_boundary", 3.0))
     told.epoch(tally("lr_step", 0.4))
-    meters = told.meters
+    histograms = told.by_budget
 
-    assert (meters["lr_step"].count, meters["lr_step"].breaches, meters["lr_step"].worst) == (3, 0, 0.4)
-    assert meters["epoch_boundary"].count == 1
+    assert (histograms["lr_step"].count, histograms["lr_step"].breaches, histograms["lr_step"].worst) == (3, 0, 0.4)
+    assert histograms["epoch_boundary"].count == 1
     assert not exceeded(told.events)
 
 
@@ -201,7 +201,7 @@ def test_shares_of_the_runs_cost_are_shown_and_lead_to_nothing():
     for _ in range(4):
         told.epoch(tally("training_degradation", 30.0), tally("memory_overhead", 90.0))
 
-    assert told.meters["training_degradation"].breaches == 4
+    assert told.by_budget["training_degradation"].breaches == 4
     assert not exceeded(told.events)
     assert not entered(told.events)
 
@@ -214,7 +214,7 @@ def test_a_checkpoint_is_held_against_its_budget_and_its_parts():
 
     assert exceeded(slow) == [("checkpoint", 12.0, 1), ("checkpoint_model", 5.0, 1)]
     assert exceeded(throttled) == []
-    assert told.meters["checkpoint"].count == 3
+    assert told.by_budget["checkpoint"].count == 3
 
 
 def test_a_larger_model_has_more_time():
@@ -256,7 +256,7 @@ def test_a_rollback_is_held_against_its_tiers_budget(tier, commit_s, over):
 
     assert over == found
     assert "RolledBack" in [type(one).__name__ for one in events]
-    assert told.meters["rollback_deadline"].worst == pytest.approx(2.0)
+    assert told.by_budget["rollback_deadline"].worst == pytest.approx(2.0)
     assert told.state.overruns.breakers == {}
 
 
@@ -268,9 +268,9 @@ def test_a_rollback_that_an_emergency_led_to_is_its_answer():
     major.record(hv.EmergencyRaised(level=hv.Level.MAJOR, why="loss"))
     late = go_back(major, rb.Tier.FULL, 5.0, 0.05, heard_s=3.0)
 
-    assert severe.meters["emergency_severe"].worst == pytest.approx(2000.0)
+    assert severe.by_budget["emergency_severe"].worst == pytest.approx(2000.0)
     assert [name for name, _, _ in exceeded(events)] == ["emergency_severe"]
-    assert major.meters["emergency_major"].worst == pytest.approx(3.0)
+    assert major.by_budget["emergency_major"].worst == pytest.approx(3.0)
     assert exceeded(late) == [], "what it takes once it has begun is the tier's"
     assert [one.budget for one in major.events if isinstance(one, BudgetExceeded)] == ["emergency_major"]
 
@@ -294,8 +294,8 @@ def test_a_halt_is_held_against_its_budget_until_the_trainer_is_gone(given, coun
     )
     told.record(tv.TrainerDied(incarnation=2, reason=tv.DeathReason.EXIT, step=0))
 
-    meter = told.meters.get("emergency_critical", Meter())
-    assert (meter.count, meter.worst) == (count, pytest.approx(300.0 * count))
+    histogram = told.by_budget.get("emergency_critical", Histogram())
+    assert (histogram.count, histogram.worst) == (count, pytest.approx(300.0 * count))
     assert [one.budget for one in ended if isinstance(one, BudgetExceeded)] == ["emergency_critical"] * count
     assert not any(isinstance(one, hv.ConservativeModeEntered) for one in ended)
 
@@ -357,13 +357,13 @@ def test_the_parts_of_a_full_rollback_are_held_against_theirs():
                 rollback="r0001", checkpoint="c000001", branch=1, parent=0, step=0, epoch=1, batch=0, spans=spans
             )
         )
-    parts = {name: one.worst for name, one in full.meters.items() if name.startswith("full_")}
+    parts = {name: one.worst for name, one in full.by_budget.items() if name.startswith("full_")}
 
     assert {name: value for name, value in parts.items() if name != "full_rollback"} == pytest.approx(
         {"full_load": 4.0, "full_model": 1.0, "full_optimizer": 0.5, "full_coordination": 0.1}
     )
-    assert full.meters["full_load"].breaches == 1
-    assert not [name for name in fast.meters if name.startswith("full_")]
+    assert full.by_budget["full_load"].breaches == 1
+    assert not [name for name in fast.by_budget if name.startswith("full_")]
 
 
 def test_an_optimizers_rebuild_is_held_against_its_budget():
@@ -371,7 +371,7 @@ def test_an_optimizers_rebuild_is_held_against_its_budget():
     told = Told()
     told.record(ov.OptimizerRebuildCommitted(optimizer="host", counts=ov.RebuildCounts(), elapsed_ms=12.0))
 
-    assert told.meters["optimizer_rebuild"].worst == pytest.approx(12.0)
+    assert told.by_budget["optimizer_rebuild"].worst == pytest.approx(12.0)
 
 
 def test_a_limit_that_is_configured_is_the_one_that_holds():

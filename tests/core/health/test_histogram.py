@@ -8,7 +8,7 @@ from functools import reduce
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tolariad.core.health.histogram import BUCKETS, Bin, Meter, added, bucket_of, upper_end, with_one
+from tolariad.core.health.histogram import BUCKETS, Bucket, Histogram, added, bucket_of, upper_end, with_one
 
 sensible = st.floats(1e-5, 1e12)
 
@@ -36,19 +36,19 @@ def test_numbers_at_the_ends_have_the_buckets_at_the_ends():
 @given(st.lists(sensible, min_size=1, max_size=60), st.sampled_from([0.5, 0.9, 0.99, 1.0]))
 def test_a_quantile_is_told_a_little_too_high_at_most(values, share):
     """Between the exact one and 6.25 % above it, and never above the greatest value."""
-    meter = reduce(lambda so_far, value: with_one(so_far, value, 1.0), values, Meter())
+    histogram = reduce(lambda so_far, value: with_one(so_far, value, 1.0), values, Histogram())
     exact = sorted(values)[max(0, math.ceil(share * len(values)) - 1)]
 
-    assert exact <= meter.quantile(share) <= min(exact * 1.0625, max(values))
+    assert exact <= histogram.quantile(share) <= min(exact * 1.0625, max(values))
 
 
 @given(st.lists(sensible, max_size=30), st.lists(sensible, max_size=30))
 def test_adding_up_in_pieces_is_adding_up_at_once(first, second):
     """A tally of the second part, added to the first, is what measuring one by one gives."""
-    one_by_one = reduce(lambda so_far, value: with_one(so_far, value, 7.0), [*first, *second], Meter())
-    half = reduce(lambda so_far, value: with_one(so_far, value, 7.0), second, Meter())
+    one_by_one = reduce(lambda so_far, value: with_one(so_far, value, 7.0), [*first, *second], Histogram())
+    half = reduce(lambda so_far, value: with_one(so_far, value, 7.0), second, Histogram())
     both = added(
-        reduce(lambda so_far, value: with_one(so_far, value, 7.0), first, Meter()),
+        reduce(lambda so_far, value: with_one(so_far, value, 7.0), first, Histogram()),
         count=half.count,
         breaches=half.breaches,
         worst=half.worst,
@@ -61,8 +61,13 @@ def test_adding_up_in_pieces_is_adding_up_at_once(first, second):
 
 def test_what_was_never_measured_has_no_quantile():
     """Nor has a tally whose numbers make no sense; they are brought within bounds."""
-    odd = added(Meter(), count=-5, breaches=2**70, worst=math.nan, counts=(Bin(-4, -3), Bin(2**40, 0)))
+    odd = added(Histogram(), count=-5, breaches=2**70, worst=math.nan, counts=(Bucket(-4, -3), Bucket(2**40, 0)))
 
-    assert Meter().quantile(0.5) is None
+    assert Histogram().quantile(0.5) is None
     assert odd.quantile(0.99) is None
-    assert (odd.count, odd.breaches, odd.worst, odd.counts) == (0, 2**64 - 1, 0.0, (Bin(0, 0), Bin(BUCKETS - 1, 0)))
+    assert (odd.count, odd.breaches, odd.worst, odd.counts) == (
+        0,
+        2**64 - 1,
+        0.0,
+        (Bucket(0, 0), Bucket(BUCKETS - 1, 0)),
+    )

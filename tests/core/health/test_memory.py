@@ -7,13 +7,13 @@ from tests.core.health.test_budgets import Told, tally
 from tolariad.core.decide import decide
 from tolariad.core.engine import Decided
 from tolariad.core.health.budget_rules import tell_pressure_again
-from tolariad.core.health.budget_words import MemoryPressed, SetMemoryPressure, Tally
+from tolariad.core.health.budget_words import BudgetHistogram, MemoryPressed, SetMemoryPressure
 from tolariad.core.inputs import Now, ReportReceived
 from tolariad.core.steps import words as sv
 from tolariad.core.trainer import words as tv
 
 
-def shares(**percent: float) -> list[Tally]:
+def shares(**percent: float) -> list[BudgetHistogram]:
     """Return the figures of memory that an epoch's end reports."""
     return [tally(f"memory_{name}", value) for name, value in percent.items()]
 
@@ -61,7 +61,7 @@ def test_without_acting_on_budgets_memory_that_is_short_is_only_shown():
     assert pressure(decided_of(told, shares(model=50.0))) == []
 
 
-def decided_of(told: Told, tallies: list[Tally]) -> Decided:
+def decided_of(told: Told, tallies: list[BudgetHistogram]) -> Decided:
     """Return what follows if the epoch's end reports these."""
     number = told.state.progress.epoch_finished + 1
     report = sv.EpochReport(epoch=number, step=told.state.progress.step, tallies=tuple(tallies))

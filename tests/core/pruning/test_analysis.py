@@ -1,4 +1,4 @@
-"""What an analysis may answer, and what is refused."""
+"""The answers that an analysis may give, and those that are refused."""
 
 from __future__ import annotations
 

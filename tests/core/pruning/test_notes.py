@@ -1,4 +1,4 @@
-"""What a configuration asks of pruning that its run cannot do."""
+"""The notes on requests for pruning that a run cannot fulfil."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def notes(**keys):
 
 
 def test_a_run_that_does_not_prune_has_no_note():
-    """Whatever its other keys are."""
+    """The other keys make no difference."""
     assert list(prune_notes(read_settings({"epochs": 2}))) == []
 
 

@@ -125,7 +125,7 @@ def test_the_safety_thresholds_are_those_of_the_source():
 
 @given(total=st.integers(1, 5000), interval=INTERVALS, taken=st.lists(st.floats(0, 1), min_size=100, max_size=100))
 def test_no_sequence_of_cycles_leads_over_a_cap(total, interval, taken):
-    """Whatever share of its allowance each cycle uses; each stays within its own budget too."""
+    """This holds for any share of its allowance that a cycle uses; each stays within its own budget too."""
     plan = msgspec.structs.replace(DEFAULT, interval=interval)
     pruned = 0
     for epoch, share in zip(range(1, 125), [*taken, *taken], strict=False):

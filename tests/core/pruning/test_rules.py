@@ -1,4 +1,4 @@
-"""What an analysis may cause: nothing if it comes too late, if its verdict is no, or if its masks were rejected."""
+"""The consequences of an analysis: nothing if it is too late, if its verdict is no, or if its masks were rejected."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ from tests.core.pruning.pruned import PLAN, SPEED, TOTAL, PrunedWorld
 from tests.core.simulate import find, tick_until
 from tolariad.core.checkpoints import words as ck
 from tolariad.core.decision import Refusal
-from tolariad.core.inputs import AnalysisReply, ReportReceived
+from tolariad.core.inputs import AnalysisReply, DiskMeasured, ReportReceived
 from tolariad.core.pruning import mask_words as mk
 from tolariad.core.pruning import words as pr
 from tolariad.core.pruning.verdict import PruningDecision
+from tolariad.core.run.slice import Phase
 
 START, END = ck.CheckpointReason.START, ck.CheckpointReason.END
 
@@ -48,6 +49,24 @@ def test_an_analysis_that_was_cancelled_may_not_answer_for_the_next_one():
     world.give(world.answer_to(world.asked[-1]))
 
     assert [one.cycle for one in find(world, pr.PruneAnalyzed)] == [world.asked[-1].cycle]
+
+
+def test_an_analysis_on_a_disk_that_fills_is_given_up_and_counts_for_no_breaker():
+    """It would fail for want of space. With space again the cycle begins anew."""
+    world = analysing()
+    request = world.asked[-1]
+    world.give(DiskMeasured(free=0, floor=1))
+    (ended,) = find(world, pr.PruneCycleCancelled)
+    world.give(
+        AnalysisReply(cycle=request.cycle, why="The analysis raised OSError: [Errno 28] No space left on device")
+    )
+    tick_until(world, lambda: world.state.run.phase is Phase.PAUSED, "a pause")
+    world.give(DiskMeasured(free=2, floor=1))
+    tick_until(world, lambda: len(world.asked) > 1, "the next cycle")
+
+    assert (ended.cycle, ended.why) == (request.cycle, "the space on the disk is low")
+    assert find(world, pr.PruneCycleFailed) == []
+    assert world.state.pruning.failures == 0
 
 
 def test_a_verdict_of_no_masks_nothing():

@@ -172,7 +172,7 @@ def test_masks_that_act_say_how_accurate_the_newer_weights_were():
 
 @pytest.mark.parametrize("trip", [SPEED, NORM])
 def test_the_third_failure_in_a_row_undoes_its_masks_and_opens_the_breaker(trip):
-    """Whatever follows the limit: nothing of a set that did not pass stays, and nothing is pruned any more."""
+    """For any consequence of the limit, nothing of a set that did not pass stays, and nothing is pruned any more."""
     world = masked()
     for number in range(1, PLAN.failures + 1):
         reports(world, trips=(trip,))

@@ -12,8 +12,8 @@ from tolariad.core.control import words as cv
 from tolariad.core.health import words as em
 from tolariad.core.rollback import words as rb
 from tolariad.core.run.slice import Phase
-from tolariad.core.sentences import sentence
 from tolariad.core.snapshots import words as sn
+from tolariad.core.text.sentences import sentence
 
 
 def refusing(world, may_take):
@@ -90,7 +90,7 @@ def test_a_participant_that_refuses_everything_ends_an_emergency_in_a_halt(level
 
 
 def test_votes_and_late_returns_are_recorded_with_the_rollback():
-    """Who agreed, who gave no answer, and who was not back when training went on."""
+    """The events name those that agreed, gave no answer, or were not back when training went on."""
     world = until(World(0), 7)
     world.trainer._prepared = lambda order: rb.RollbackPreparedReport(
         rollback=order.rollback, participants=("seeds", "training"), seconds=0.1, abstained=("strategy",)

@@ -19,9 +19,9 @@ from tolariad.core.inputs import Now, ReportReceived
 from tolariad.core.rollback import words as rb
 from tolariad.core.run import words as rv
 from tolariad.core.run.slice import Phase
-from tolariad.core.sentences import sentence
 from tolariad.core.steps import words as sv
 from tolariad.core.steps.branches import Branches, Fork
+from tolariad.core.text.sentences import sentence
 
 TOTAL = EPOCHS * STEPS_PER_EPOCH
 

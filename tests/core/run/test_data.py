@@ -9,7 +9,7 @@ from tests.core.facts import daemon_started, environment
 from tests.core.simulate import World, completes, find, until
 from tolariad.core.inputs import Opened, StartMode
 from tolariad.core.run import words as rv
-from tolariad.core.sentences import sentence
+from tolariad.core.text.sentences import sentence
 from tolariad.core.trainer.words import DataPrint, ExecutionContextRecorded
 
 DATA = DataPrint(length=512, items=("a1", "b1", ""))

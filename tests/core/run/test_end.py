@@ -21,9 +21,9 @@ from tolariad.core.run import limit_ask
 from tolariad.core.run import words as rv
 from tolariad.core.run.limit_ask import rates_until
 from tolariad.core.run.slice import Phase
-from tolariad.core.sentences import sentence
 from tolariad.core.state import RunState, fold
 from tolariad.core.steps import words as sv
+from tolariad.core.text.sentences import sentence
 
 STEPS = EPOCHS * STEPS_PER_EPOCH
 

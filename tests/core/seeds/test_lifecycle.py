@@ -19,16 +19,16 @@ from tolariad.core.health import quarantine_words as qn
 from tolariad.core.inputs import Now
 from tolariad.core.rollback import words as rb
 from tolariad.core.run.slice import Phase
-from tolariad.core.said import is_said
 from tolariad.core.seeds import words as sd
 from tolariad.core.seeds.gates import SeedMeasure
 from tolariad.core.seeds.ledger import GERMINATE, REMOVE
 from tolariad.core.seeds.slice import SLOTS_MAX
 from tolariad.core.seeds.stages import Stage
-from tolariad.core.sentences import sentence
 from tolariad.core.state import RunState, apply, fold
 from tolariad.core.steps import words as sv
 from tolariad.core.steps.ask import script_from_journal
+from tolariad.core.text.said_slice import is_said
+from tolariad.core.text.sentences import sentence
 from tolariad.core.trainer import words as tv
 from tolariad.core.trainer.words import BlueprintSource
 

@@ -1,4 +1,4 @@
-"""Who decides after an epoch follows from the settings and the model's slots."""
+"""The settings and the model's slots determine the strategy that is asked after an epoch."""
 
 from __future__ import annotations
 

@@ -129,7 +129,7 @@ def test_hyper_parameters_that_the_trainer_refuses_change_nothing():
 
 
 def test_a_rollback_comes_first_and_makes_the_rest_void():
-    """Whatever its place in the answer; its target and reason are the command's."""
+    """Its place in the answer makes no difference; its target and reason are the command's."""
     world = StrategyWorld(0, slots=SLOTS)
     world.until_asked(2).answer(adjust("a", eps=1e-6), seed(id_="b"), rollback("r", epoch=1), state=b"two")
     (requested,) = find(world, rb.RollbackRequested)

@@ -167,14 +167,14 @@ def test_the_wait_for_a_processor_in_a_part_is_no_overrun_and_a_late_answer_is_l
     (answered,) = find(world, st.StrategyAnswered)
     histograms = BudgetHistograms(before)
     histograms.add(answered)
-    meter = histograms.meters["strategy_answer"]
+    histogram = histograms.by_budget["strategy_answer"]
 
     assert [event.budget for event in find(world, BudgetExceeded)] == ["strategy_deadline"]
     assert set(world.state.overruns.breakers) == {"strategy_deadline"}
-    assert meter.worst == pytest.approx(1.2)
-    assert quantile(meter.clock, 0.5) == pytest.approx(2500, rel=0.07)
-    assert quantile(meter.waits, 0.5) == pytest.approx(2499, rel=0.07)
-    assert histograms.meters["strategy_deadline"].clock == ()
+    assert histogram.worst == pytest.approx(1.2)
+    assert quantile(histogram.clock, 0.5) == pytest.approx(2500, rel=0.07)
+    assert quantile(histogram.waits, 0.5) == pytest.approx(2499, rel=0.07)
+    assert histograms.by_budget["strategy_deadline"].clock == ()
 
 
 @pytest.mark.parametrize("who", ["trainer", "daemon"])
@@ -206,7 +206,7 @@ def test_a_question_that_a_death_left_open_is_asked_again_before_the_next_update
 
 @pytest.mark.parametrize("who", ["trainer", "daemon"])
 def test_a_death_after_the_answer_loses_no_order_and_asks_nobody_again(who):
-    """What had not acted is sent to the next trainer; what had acted is in the script of its re-run."""
+    """Orders that had not acted are sent to the next trainer; the others are in the script of its re-run."""
     world = StrategyWorld(0, checkpoint_every_epochs=100).until_asked(1)
     world.answer(command(DECAY, "c1"), state=b"one")
     if who == "trainer":

@@ -3,9 +3,10 @@
 `OMP_NUM_THREADS=1 python -m tests.everyday.peers.survive` needs lightning, transformers and accelerate. It writes
 `survived.json`, from which the page of the everyday scripts takes its words.
 
-A port saves after each epoch, in the way of its trainer. It is killed by SIGKILL in its third epoch, and started again:
-once before the update of a step, once at the end of the epoch, when the first file of its checkpoint has been written
-by `torch.save`. Its weights at the end are compared with those of a run that was not killed.
+A port saves after each epoch, in the way of its trainer. It is killed by SIGKILL twice in its third epoch, and started
+again. The first kill comes before the update of a step. The second comes at the end of the epoch, after `torch.save`
+has written the first file of its checkpoint. Its weights at the end are compared with those of a run that was not
+killed.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Fault class 19: the safety lines of the journal and of training, each with the test that must fail without it.
 
-A row names a marker (`# safety: NAME` in a file of the project), the change that removes the rule from a copy, and the
-test that must fail then. A line that moves or is written anew takes its marker with it, and its row stays as it is.
+A row names a marker (`# safety: NAME` in a file of the project), and the change that removes the rule from a copy. It
+also names the test that must fail then. A line that moves or is written anew takes its marker with it, and its row
+stays as it is.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a loop of one's own gives to `step`, `stepped` and `log` is recorded with the step, once."""
+"""Values that a loop of one's own gives to `step`, `stepped` and `log` are recorded with the step, once."""
 
 from __future__ import annotations
 

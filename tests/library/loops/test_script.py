@@ -56,7 +56,7 @@ def sides():
 
 @pytest.fixture(scope="module")
 def expected(template, sides, tmp_path_factory):
-    """What the plain script prints."""
+    """Return the output of the plain script."""
     return start(template, tmp_path_factory.mktemp("plain"), sides[0])
 
 

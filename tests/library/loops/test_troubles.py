@@ -1,4 +1,4 @@
-"""What `train` notices, a loop of one's own notices too: other data, exceptions that repeat, a folder that is gone."""
+"""A loop of one's own notices the same as `train`: other data, exceptions that repeat, a folder that is gone."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ STEPS = EPOCHS * STEPS_PER_EPOCH
 
 
 class Bad(Exception):
-    """What a user's loop raises."""
+    """The error of a user's loop."""
 
 
 def leave(at):
@@ -154,7 +154,8 @@ def test_a_folder_that_is_gone_ends_the_loop_with_one_sentence(tmp_path, calm, c
             shutil.rmtree(run_dir, ignore_errors=True)
         if loop.step >= 10:
             applied.append(loop.applied[-1])
-            time.sleep(0.3)
+            # Much longer than a second in all, if nobody stops it.
+            time.sleep(1.0)
 
     loop = Loop(run_dir, after)
     with (

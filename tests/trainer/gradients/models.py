@@ -49,7 +49,7 @@ def forked(seed: int = 0, names=SEEDS, **options):
 
 
 def infos(losses, names=SEEDS, **options) -> list[SeedGradientInfo]:
-    """What a task returns: every seed in SHADOWING (weight 0.5), with the host's batch size."""
+    """Return the losses as a task does: every seed in SHADOWING (weight 0.5), with the host's batch size."""
     options = {"batch_size": 5, "stage": Stage.SHADOWING} | options
     return [SeedGradientInfo(name, losses[name], **options) for name in names]
 

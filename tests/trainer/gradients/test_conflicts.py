@@ -10,15 +10,15 @@ import torch
 
 from tests.trainer.gradients.models import conflicts as in_conflict
 from tests.trainer.gradients.models import explicit_pcgrad, projected
-from tolariad.trainer.gradients.conflicts import RULES, Compared, Limits, average, count, pcgrad, priority
+from tolariad.trainer.gradients.conflicts import RULES, Compared, ConflictLimits, average, count, pcgrad, priority
 
-ANY = Limits(0.0, 1e-8)
+ANY = ConflictLimits(0.0, 1e-8)
 # g1 and g2 of two tasks, and the gradient that each method makes of them. Source: measured, and the papers.
 PAIR = torch.tensor([[1.0, 0.0], [-1.0, 1.0]], dtype=torch.float64)
 
 
 def compared(rows, *, has_host=True, orders=None, ranks=None, factors=None) -> Compared:
-    """What the rules see of these gradients. `orders`: those that are drawn, one after the other."""
+    """Return the view that the rules have of these gradients. `orders`: those that are drawn, one after the other."""
     seeds = len(rows) - has_host
     orders = iter(orders or [list(range(seeds))] * seeds)
     return Compared(
@@ -68,7 +68,7 @@ def test_pcgrad_is_its_explicit_form(threshold, has_host):
         host, others = (rows[0], list(rows[1:])) if has_host else (None, list(rows))
         expected = explicit_pcgrad(host, others, orders, threshold)
 
-        found = combined(pcgrad, rows, Limits(threshold, 0.0), has_host=has_host, orders=orders)
+        found = combined(pcgrad, rows, ConflictLimits(threshold, 0.0), has_host=has_host, orders=orders)
 
         assert (found - expected).norm() <= 1e-12 * rows.norm()
         fired += not torch.allclose(expected, rows.sum(0))
@@ -174,7 +174,7 @@ def test_a_seed_against_the_host_leaves_the_host_alone():
 def test_the_sources_threshold_passes_over_most_conflicts():
     """A cosine of -0.49 with a seed twice as large climbs the host's loss at -0.5. The same pair conflicts at 0."""
     rows = torch.tensor([[1.0, 0.0], [-0.49 * 3, (1 - 0.49**2) ** 0.5 * 3]], dtype=torch.float64)
-    source = Limits(-0.5, 1e-8)
+    source = ConflictLimits(-0.5, 1e-8)
 
     assert in_conflict(rows[1], rows[0], 0.0)
     assert count(compared(rows).gram, source) == 0
@@ -188,4 +188,4 @@ def test_epsilon_is_relative():
         gram = np.array([[1.0, -1e-12], [-1e-12, 1.0]]) * scale**2
 
         assert count(gram, ANY) == 0
-        assert count(gram, Limits(0.0, 0.0)) == 1
+        assert count(gram, ConflictLimits(0.0, 0.0)) == 1

@@ -227,7 +227,7 @@ def test_gradients_stay_in_the_memory_that_they_were_given():
 
 
 def test_gradients_do_not_change_when_the_rows_are_used_again():
-    """What a step has given is the parameter's own memory, not the aggregator's."""
+    """A gradient that a step has given is the parameter's own memory, not the aggregator's."""
     model, of = Case(), aggregator()
     kept = []
     for factor in (1.0, 100.0):

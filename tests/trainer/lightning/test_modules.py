@@ -1,4 +1,4 @@
-"""What a LightningModule may have, what is called when, and what is refused by its name."""
+"""The supported parts of a LightningModule, the order of its calls, and the parts that are refused by name."""
 
 from __future__ import annotations
 
@@ -237,7 +237,7 @@ def test_positions_and_changed_attributes_are_part_of_the_state(configured):
 
 
 def test_the_trainer_of_a_module_knows_lengths_and_refuses_the_rest(configured):
-    """What would be ignored is refused; what does not exist is an AttributeError with the names that do."""
+    """A setting that would be ignored is refused; a missing one is an AttributeError with the names that exist."""
     trainer = built(configured, Line, accumulate=3).model.trainer
     assert (trainer.estimated_stepping_batches, trainer.max_epochs, trainer.num_training_batches) == (4, 2, 4)
     assert (trainer.is_global_zero, trainer.world_size, trainer.logger) == (True, 1, None)

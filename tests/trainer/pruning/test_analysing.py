@@ -21,7 +21,7 @@ from tolariad.core.seeds.words import MoveSeed
 from tolariad.core.settings.rules import read_resolved, resolved_json
 from tolariad.core.steps.script_words import ScriptOrder
 from tolariad.storage.tensor_file import parse
-from tolariad.trainer.pruning import worker
+from tolariad.trainer.pruning import validation, watch, worker
 from tolariad.trainer.pruning.analysing import SAMPLED_UNITS, analyse
 from tolariad.trainer.pruning.history import read_history, stability, write_history
 from tolariad.trainer.pruning.plan import read_plan
@@ -98,8 +98,24 @@ def test_the_default_ranks_the_channels_of_the_digits_network(digits):
     assert answer.parameters_masked == 4 * (16 * 9 + 1 + 2 + 16 * 10)
 
 
+def test_memory_that_was_full_before_the_masks_is_not_held_against_them(lossy, monkeypatch):
+    """As in the safety window: only if it was within the limit without them."""
+    shares = []
+    for module in (watch, validation):
+        monkeypatch.setattr(module, "memory_in_use", lambda device: shares.pop(0) if len(shares) > 1 else shares[0])
+    shares[:] = [0.95]
+    full = lossy.analyse()
+    shares[:] = [0.5, 0.95]
+    filled = lossy.analyse()
+
+    assert full.decision is not PruningDecision.NO_GO
+    assert full.measured.memory is None
+    assert (filled.decision, filled.measured.memory) == (PruningDecision.NO_GO, 0.95)
+    assert "95% of the memory are in use" in filled.reasons[-1]
+
+
 def test_an_analysis_is_a_pure_function_of_its_checkpoint(lossy):
-    """Whatever the generators were, twice the same; the checkpoint's files are as before."""
+    """Two analyses are the same for any state of the generators; the checkpoint's files are as before."""
     files = lossy.daemon.files(lossy.request.checkpoint)
     first = lossy.analyse()
     torch.manual_seed(99)

@@ -1,4 +1,4 @@
-"""What pruning costs the training process while it only analyses: counted calls, and what one of them costs."""
+"""The price of pruning for the training process while it only analyses: counted calls, and what one of them costs."""
 
 from __future__ import annotations
 

@@ -240,7 +240,7 @@ def test_an_order_that_does_not_fit_changes_nothing(trained, name):
 
 
 def test_masks_are_checked_on_the_newer_weights_before_they_act(trained):
-    """What is within the validation's limit acts. A re-run repeats masks without a check."""
+    """Masks within the validation's limit act. A re-run repeats masks without a check."""
     prune = {"validation": {"accuracy_retention": 0.8}}
     daemon, setup = trained("run", 7, life=(), orders=(GOOD,), task="Judged", prune=prune)
     (applied,) = daemon.of(MasksAppliedReport)
@@ -320,7 +320,7 @@ def test_after_a_compaction_a_slot_waits_for_its_new_input(trained):
 
 
 def test_growth_after_masks_keeps_them_on_their_units(trained):
-    """What the layer grows is live; the masked units stay 0, in the columns that they got too."""
+    """The new units of the layer are live; the masked units stay 0, in the columns that they got too."""
     life = LIFE[:2]
     _, setup = trained("run", life=life, task="Grows")
     model, held = setup.model, setup.pruner.masked

@@ -104,9 +104,9 @@ async def test_the_process_runs_only_if_nothing_else_wants_its_core(waiting):
     """SCHED_IDLE and the least nice, before torch is imported; on the cores that it was given; the first victim."""
     core = max(os.sched_getaffinity(0))
     child, _ = waiting("--cores", str(core))
-    assert await becomes_true(lambda: os.getpriority(os.PRIO_PROCESS, child.pid) == 19, 60.0)
+    assert await becomes_true(lambda: os.sched_getscheduler(child.pid) == os.SCHED_IDLE, 60.0)
 
-    assert os.sched_getscheduler(child.pid) == os.SCHED_IDLE
+    assert os.getpriority(os.PRIO_PROCESS, child.pid) == 19
     assert os.sched_getaffinity(child.pid) == {core}
     assert badness_of(child.pid) == 1000
 

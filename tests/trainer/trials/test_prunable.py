@@ -1,4 +1,4 @@
-"""What `tolariad check` says of pruning: groups, refusals and the first budget of a task's model."""
+"""The lines of `tolariad check` on pruning: groups, refusals and the first budget of a task's model."""
 
 from __future__ import annotations
 

@@ -5,7 +5,7 @@ The answer, or its absence at the deadline, is recorded as a BoundaryClosed (*an
 their orders (*ordered*). The last rule sends Continue (*continued*). If nothing is asked, all of it is one turn.
 
 A rollback and the end of the trainer close an open question. The component that asked adds a rule to their rows, which
-records its BoundaryClosed for an overdue answer: so every question has one end in the journal.
+records its BoundaryClosed for an overdue answer. So every question has one end in the journal.
 """
 
 from __future__ import annotations

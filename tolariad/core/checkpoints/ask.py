@@ -147,8 +147,8 @@ class WantedBy(HasCheckpoints, HasRollbacks, HasHealth, HasPruning, Protocol):
 
 
 def wanted(state: WantedBy) -> frozenset[str]:
-    """Return the checkpoints that must stay: targets of a rollback under way, or of one that the next validation may
-    cause; the one before masks that are being watched, and the one that is being analysed.
+    """Return the checkpoints that must stay. They are the targets of a rollback under way, or of one that the next
+    validation may cause. Others are the one before masks that are being watched, and the one that is being analysed.
     """
     s, catalogue = state.instability, state.checkpoints.catalogue
     sound = [one.id for one in catalogue if one.is_target and one.step <= s.sound_step] if s.fallen else []

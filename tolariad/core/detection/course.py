@@ -34,7 +34,7 @@ _LOG_4: Final = math.log(4.0)
 _LOG_100: Final = math.log(100.0)
 _NEVER: Final = 1 << 30
 _SPIKE: Final = math.log(rules.SPIKE)
-# A rise must last for so many refreshes (one every eight steps) if single losses have been as high before: bursts of
+# A rise must last for so many refreshes (one every eight steps) if single losses have been as high before. Bursts of
 # them can hold the median of 32 for a while.
 _LOOKS: Final = 5
 # A learning rate that rose by this factor explains a rise of the loss, if the run has had that rate before.

@@ -7,7 +7,7 @@ Promises: a pure fold over (loss, gradient norm, learning rate). A detector made
 on every later step as this one. A finding that nobody acts on is returned once; after that the new level is the normal
 one.
 
-A step costs about one microsecond. That is why `judge` repeats code that a helper could share: a healthy step is two
+A step costs about one microsecond. That is why `judge` repeats code that a helper could share. A healthy step is two
 comparisons and two appends, and every eighth one refreshes an envelope.
 """
 

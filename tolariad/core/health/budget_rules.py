@@ -9,7 +9,7 @@ from tolariad.core.decision import Decision
 from tolariad.core.engine import At
 from tolariad.core.health import budget_words as budgets
 from tolariad.core.health.ask import entered, reason_for
-from tolariad.core.health.budget_slice import MEMORY, SHOWN_ONLY, Overruns, measured
+from tolariad.core.health.budget_slice import MEMORY, SHOWN_ONLY, BudgetState, measured
 from tolariad.core.health.budgets import BUDGETS
 from tolariad.core.health.slice import HasHealth
 from tolariad.core.inputs import BudgetsReported
@@ -48,7 +48,7 @@ def exceeded_often(_: Reads, event: budgets.BudgetsMeasured, at: At[Reads]) -> D
     return Decision(tuple(_event(s, one.budget, one.worst, times) for one, times in over if times > 0))
 
 
-def _event(s: Overruns, name: str, value: float, times: int) -> budgets.BudgetExceeded:
+def _event(s: BudgetState, name: str, value: float, times: int) -> budgets.BudgetExceeded:
     return budgets.BudgetExceeded(
         budget=name, value=value, limit=s.limit_of(name), unit=BUDGETS[name].unit, times=times
     )

@@ -1,8 +1,8 @@
 """Budgets and their measurements: slice, apply table.
 
-Durations come from the trainer's tallies and from events that contain them. An overrun is an event. If the budget is a
-soft one for a time, the overrun is also a failure of the breaker with the budget's name. An open breaker, or three slow
-epoch boundaries in a row, lead to conservative mode. In the mode these limits are doubled.
+Durations come from the trainer's histograms and from events that contain them. An overrun is an event. If the budget
+is a soft one for a time, the overrun is also a failure of the breaker with the budget's name. An open breaker, or three
+slow epoch boundaries in a row, lead to conservative mode. In the mode these limits are doubled.
 
 Invariants: no budget ever discards a weight. With `budgets.act: false` overruns are only recorded. The share of a run
 that all of tolariad costs (percent) is shown and leads to nothing. The fold holds only what acts: the histograms are
@@ -49,7 +49,7 @@ MEMORY: Final = frozenset(f"memory_{component}" for component in MEMORY_SHARES)
 SHOWN_ONLY: Final = frozenset(name for name, one in BUDGETS.items() if one.unit == "percent")
 
 
-class Going(msgspec.Struct, frozen=True):
+class RollbackSince(msgspec.Struct, frozen=True):
     """An open rollback: its tier, when it began, how long its first phase took."""
 
     tier: rb.Tier
@@ -57,7 +57,7 @@ class Going(msgspec.Struct, frozen=True):
     prepare_s: float = 0.0
 
 
-class Raised(msgspec.Struct, frozen=True):
+class EmergencySince(msgspec.Struct, frozen=True):
     """An emergency that a rollback, or the trainer's end, answers."""
 
     level: hv.Level
@@ -73,7 +73,7 @@ class Pressure(msgspec.Struct, frozen=True):
     since_wall: int
 
 
-class Overruns(msgspec.Struct, frozen=True):
+class BudgetState(msgspec.Struct, frozen=True):
     """Slice of RunState. `limits`: those that the configuration changed.
 
     `breakers`: those that are not in their initial state. `soft_factor`: that of conservative mode while it is on.
@@ -85,8 +85,8 @@ class Overruns(msgspec.Struct, frozen=True):
     parameters: int = 0
     breakers: dict[str, Breaker] = {}
     slow_boundaries: int = 0
-    going: Going | None = None
-    raised: Raised | None = None
+    going: RollbackSince | None = None
+    raised: EmergencySince | None = None
     memory: Pressure | None = None
     soft_factor: float = 1.0
 
@@ -97,7 +97,7 @@ class Overruns(msgspec.Struct, frozen=True):
             limit *= max(1.0, self.parameters / _PARAMETERS)
         return limit * self.soft_factor if name in SOFT_TIMES else limit
 
-    def breaches(self, one: budgets.Tally) -> int:
+    def breaches(self, one: budgets.BudgetHistogram) -> int:
         """Return how many of these measurements exceeded the limit. The trainer counts those over the normal one."""
         if not one.breaches or self.soft_factor == 1.0 or one.budget not in SOFT_TIMES:
             return one.breaches
@@ -148,7 +148,7 @@ def in_unit(budget: Budget, seconds: float) -> float:
 _Found = tuple[tuple[str, float], ...]
 
 
-def measured(s: Overruns, event: Event) -> tuple[tuple[str, float], ...]:
+def measured(s: BudgetState, event: Event) -> tuple[tuple[str, float], ...]:
     """Return each budget of which the event contains a duration, with its value in the budget's unit.
 
     `s`: the slice before the event.
@@ -157,7 +157,7 @@ def measured(s: Overruns, event: Event) -> tuple[tuple[str, float], ...]:
     return tuple((name, in_unit(BUDGETS[name], seconds)) for name, seconds in say(s, event)) if say else ()
 
 
-def _of_checkpoint(_: Overruns, e: ck.CheckpointCommitted) -> _Found:
+def _of_checkpoint(_: BudgetState, e: ck.CheckpointCommitted) -> _Found:
     spans = e.spans
     # Waiting for the throttle is intended and does not count.
     whole = ("checkpoint", max(0.0, e.seconds - spans.throttled))
@@ -168,12 +168,12 @@ def _of_checkpoint(_: Overruns, e: ck.CheckpointCommitted) -> _Found:
     return (whole, *(one for one in taken if one[1]))
 
 
-def _of_prepared(s: Overruns, e: rb.RollbackPrepared) -> _Found:
+def _of_prepared(s: BudgetState, e: rb.RollbackPrepared) -> _Found:
     is_fast = s.going is not None and s.going.tier is rb.Tier.FAST
     return (("fast_prepare", e.seconds),) if is_fast else ()
 
 
-def _of_rollback(s: Overruns, e: rb.RolledBack) -> _Found:
+def _of_rollback(s: BudgetState, e: rb.RolledBack) -> _Found:
     going = s.going
     if going is None or e.by_start:
         return ()
@@ -188,19 +188,19 @@ def _of_rollback(s: Overruns, e: rb.RolledBack) -> _Found:
     return (*found, *_of_reaction(s, e, hv.Level.SEVERE))
 
 
-def _of_heard(s: Overruns, e: rb.RollbackHeard) -> _Found:
+def _of_heard(s: BudgetState, e: rb.RollbackHeard) -> _Found:
     """The budget is the time until the full tier begins. Its duration has a budget of its own."""
     return _of_reaction(s, e, hv.Level.MAJOR)
 
 
-def _of_reaction(s: Overruns, e: Event, level: hv.Level) -> _Found:
+def _of_reaction(s: BudgetState, e: Event, level: hv.Level) -> _Found:
     """Return how long the reaction to an emergency of this level took, if one waits for its reaction."""
     if s.raised is None or s.raised.level is not level:
         return ()
     return ((f"emergency_{level.value}", max(0, e.mono - s.raised.mono) / 1e9),)
 
 
-def _of_rebuild(_: Overruns, e: optimizer.OptimizerRebuildCommitted) -> _Found:
+def _of_rebuild(_: BudgetState, e: optimizer.OptimizerRebuildCommitted) -> _Found:
     return (("optimizer_rebuild", e.elapsed_ms / 1e3),)
 
 
@@ -213,7 +213,7 @@ _PARTS_OF_QUESTION: Final = (
 )
 
 
-def _of_answer(_: Overruns, e: strategy.StrategyAnswered) -> _Found:
+def _of_answer(_: BudgetState, e: strategy.StrategyAnswered) -> _Found:
     spans, waits = e.spans, e.spans.waits or strategy.StrategyWaits()
     taken = ((name, getattr(spans, part), getattr(waits, part)) for name, part in _PARTS_OF_QUESTION)
     found = tuple((name, max(0.0, seconds - wait)) for name, seconds, wait in taken if seconds)
@@ -231,13 +231,13 @@ def waited(event: Event) -> Mapping[str, float]:
     }
 
 
-def _of_end(s: Overruns, e: trainer.TrainerDied | trainer.TrainerEnded) -> _Found:
+def _of_end(s: BudgetState, e: trainer.TrainerDied | trainer.TrainerEnded) -> _Found:
     """The freeze through the shared page is faster than this. By now the process that could train is gone."""
     of_daemon = isinstance(e, trainer.TrainerDied) and e.reason is trainer.DeathReason.WITH_DAEMON
     return () if of_daemon else _of_reaction(s, e, hv.Level.CRITICAL)
 
 
-SAY: Final[dict[type[Event], Callable[[Overruns, Any], _Found]]] = {
+SAY: Final[dict[type[Event], Callable[[BudgetState, Any], _Found]]] = {
     ck.CheckpointCommitted: _of_checkpoint,
     rb.RollbackHeard: _of_heard,
     rb.RollbackPrepared: _of_prepared,
@@ -252,45 +252,45 @@ SAY: Final[dict[type[Event], Callable[[Overruns, Any], _Found]]] = {
 # -- the fold ----------------------------------------------------------------------------------------------------------
 
 
-def _configured(s: Overruns, e: run.RunStarted | run.ConfigChanged, _: Cause) -> Overruns:
+def _configured(s: BudgetState, e: run.RunStarted | run.ConfigChanged, _: Cause) -> BudgetState:
     policy = e.policy
     return replace(s, act=policy.budgets_act, limits=policy.budget_limits, breaker_rules=policy.breakers)
 
 
-def _context(s: Overruns, e: trainer.ExecutionContextRecorded, _: Cause) -> Overruns:
+def _context(s: BudgetState, e: trainer.ExecutionContextRecorded, _: Cause) -> BudgetState:
     return replace(s, parameters=e.parameters)
 
 
-def _measured(s: Overruns, e: Event, _: Cause) -> Overruns:
+def _measured(s: BudgetState, e: Event, _: Cause) -> BudgetState:
     """Each duration that the event says is one success or failure of its breaker."""
     for name, value in measured(s, e):
         s = _judged(s, name, exceeded=value > s.limit_of(name), mono=e.mono)
     return s
 
 
-def _told(s: Overruns, e: budgets.BudgetsMeasured, _: Cause) -> Overruns:
+def _told(s: BudgetState, e: budgets.BudgetsMeasured, _: Cause) -> BudgetState:
     for one in e.tallies:
         if one.budget in BUDGETS:
             s = _judged(s, one.budget, exceeded=s.breaches(one) > 0, mono=e.mono)
     return s
 
 
-def _answered(s: Overruns, e: strategy.StrategyAnswered, at: Cause) -> Overruns:
+def _answered(s: BudgetState, e: strategy.StrategyAnswered, at: Cause) -> BudgetState:
     return _misread(_measured(s, e, at), e)
 
 
-def _unanswered(s: Overruns, e: strategy.StrategyTimedOut, _: Cause) -> Overruns:
+def _unanswered(s: BudgetState, e: strategy.StrategyTimedOut, _: Cause) -> BudgetState:
     """A question without an answer is one failure, however soon that was known."""
     if e.reason is strategy.NoAnswer.OVERTAKEN:
         return s
     return _misread(_judged(s, "strategy_deadline", exceeded=True, mono=e.mono), e)
 
 
-def _misread(s: Overruns, e: strategy.StrategyAnswered | strategy.StrategyTimedOut) -> Overruns:
+def _misread(s: BudgetState, e: strategy.StrategyAnswered | strategy.StrategyTimedOut) -> BudgetState:
     return _judged(s, "serialization", exceeded=True, mono=e.mono) if e.misread else s
 
 
-def _set(s: Overruns, e: strategy.BreakerSet, _: Cause) -> Overruns:
+def _set(s: BudgetState, e: strategy.BreakerSet, _: Cause) -> BudgetState:
     if e.breaker not in WITH_BREAKER:
         return s
     rest = {name: one for name, one in s.breakers.items() if name != e.breaker}
@@ -300,7 +300,7 @@ def _set(s: Overruns, e: strategy.BreakerSet, _: Cause) -> Overruns:
     return replace(s, breakers={**rest, e.breaker: opened})
 
 
-def _judged(s: Overruns, name: str, *, exceeded: bool, mono: int) -> Overruns:
+def _judged(s: BudgetState, name: str, *, exceeded: bool, mono: int) -> BudgetState:
     if not s.act:
         return s
     if name == BOUNDARY:
@@ -314,55 +314,55 @@ def _judged(s: Overruns, name: str, *, exceeded: bool, mono: int) -> Overruns:
     return replace(s, breakers=rest if after == Breaker() else {**rest, name: after})
 
 
-def _begun(s: Overruns, e: rb.RollbackBegun, _: Cause) -> Overruns:
-    return replace(s, going=Going(e.tier, e.mono))
+def _begun(s: BudgetState, e: rb.RollbackBegun, _: Cause) -> BudgetState:
+    return replace(s, going=RollbackSince(e.tier, e.mono))
 
 
-def _prepared(s: Overruns, e: rb.RollbackPrepared, at: Cause) -> Overruns:
+def _prepared(s: BudgetState, e: rb.RollbackPrepared, at: Cause) -> BudgetState:
     s = _measured(s, e, at)
     return s if s.going is None else replace(s, going=replace(s.going, prepare_s=e.seconds))
 
 
-def _escalated(s: Overruns, _: rb.RollbackEscalated, __: Cause) -> Overruns:
-    return s if s.going is None else replace(s, going=Going(rb.Tier.FULL, s.going.begun_mono))
+def _escalated(s: BudgetState, _: rb.RollbackEscalated, __: Cause) -> BudgetState:
+    return s if s.going is None else replace(s, going=RollbackSince(rb.Tier.FULL, s.going.begun_mono))
 
 
-def _given_up(s: Overruns, _: Event, __: Cause) -> Overruns:
+def _given_up(s: BudgetState, _: Event, __: Cause) -> BudgetState:
     return replace(s, going=None, raised=None)
 
 
-def _frozen(s: Overruns, _: Event, __: Cause) -> Overruns:
+def _frozen(s: BudgetState, _: Event, __: Cause) -> BudgetState:
     is_answer = s.raised is not None and s.raised.level is hv.Level.CRITICAL
     return replace(s, going=None, raised=s.raised if is_answer else None)
 
 
-def _ended(s: Overruns, e: trainer.TrainerDied | trainer.TrainerEnded, at: Cause) -> Overruns:
+def _ended(s: BudgetState, e: trainer.TrainerDied | trainer.TrainerEnded, at: Cause) -> BudgetState:
     if s.raised is None or s.raised.level is not hv.Level.CRITICAL:
         return s
     return replace(_measured(s, e, at), raised=None)
 
 
-def _raised(s: Overruns, e: hv.EmergencyRaised, _: Cause) -> Overruns:
-    return s if e.level is hv.Level.MINOR else replace(s, raised=Raised(e.level, e.mono))
+def _raised(s: BudgetState, e: hv.EmergencyRaised, _: Cause) -> BudgetState:
+    return s if e.level is hv.Level.MINOR else replace(s, raised=EmergencySince(e.level, e.mono))
 
 
-def _no_emergency(s: Overruns, _: Event, __: Cause) -> Overruns:
+def _no_emergency(s: BudgetState, _: Event, __: Cause) -> BudgetState:
     return s if s.raised is None else replace(s, raised=None)
 
 
-def _careful(s: Overruns, e: hv.ConservativeModeEntered, _: Cause) -> Overruns:
+def _careful(s: BudgetState, e: hv.ConservativeModeEntered, _: Cause) -> BudgetState:
     return replace(s, slow_boundaries=0, soft_factor=e.soft_factor)
 
 
-def _normal(s: Overruns, _: hv.ConservativeModeLeft, __: Cause) -> Overruns:
+def _normal(s: BudgetState, _: hv.ConservativeModeLeft, __: Cause) -> BudgetState:
     return replace(s, slow_boundaries=0, soft_factor=1.0)
 
 
-def _pressed(s: Overruns, e: budgets.MemoryPressed, _: Cause) -> Overruns:
+def _pressed(s: BudgetState, e: budgets.MemoryPressed, _: Cause) -> BudgetState:
     return replace(s, memory=Pressure(e.budget, e.percent, e.limit, e.wall))
 
 
-def _relieved(s: Overruns, _: budgets.MemoryRelieved, __: Cause) -> Overruns:
+def _relieved(s: BudgetState, _: budgets.MemoryRelieved, __: Cause) -> BudgetState:
     return replace(s, memory=None)
 
 

@@ -1,6 +1,6 @@
 """Budgets: the events of what was measured, and of what exceeded its limit.
 
-A tally is a histogram of the measurements of one budget. `core.health.histogram` has the bounds of its buckets.
+The measurements of one budget are a histogram. `core.health.histogram` has the bounds of its buckets.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ import msgspec
 from msgspec.structs import asdict
 
 from tolariad.core.base import Epoch, Event, Report, TrainerEffect
-from tolariad.core.health.histogram import Bin, Meter
+from tolariad.core.health.histogram import Bucket, Histogram
 
 InUnit = Annotated[float, msgspec.Meta(description="in the budget's own unit")]
 
 
-class Tally(msgspec.Struct, frozen=True, kw_only=True):
+class BudgetHistogram(msgspec.Struct, frozen=True, kw_only=True):
     """Measurements of one budget: their number, how many exceeded the limit, the greatest, and the counts by bucket.
 
     `waits` and `clock`, of durations that exclude waiting: how long was waited, and the same durations by the clock.
@@ -27,9 +27,9 @@ class Tally(msgspec.Struct, frozen=True, kw_only=True):
     count: int
     breaches: int
     worst: InUnit
-    counts: tuple[Bin, ...]
-    waits: tuple[Bin, ...] = ()
-    clock: tuple[Bin, ...] = ()
+    counts: tuple[Bucket, ...]
+    waits: tuple[Bucket, ...] = ()
+    clock: tuple[Bucket, ...] = ()
 
 
 class BudgetsMeasured(Event, frozen=True, kw_only=True):
@@ -40,7 +40,7 @@ class BudgetsMeasured(Event, frozen=True, kw_only=True):
     """
 
     epoch: Epoch
-    tallies: tuple[Tally, ...]
+    tallies: tuple[BudgetHistogram, ...]
 
 
 class BudgetExceeded(Event, frozen=True, kw_only=True):
@@ -56,9 +56,9 @@ class BudgetExceeded(Event, frozen=True, kw_only=True):
     times: int = 1
 
 
-def tallies(meters: Mapping[str, Meter]) -> tuple[Tally, ...]:
-    """Return the measurements as tallies, one for each budget."""
-    return tuple(Tally(budget=name, **asdict(one)) for name, one in meters.items())
+def tallies(histograms: Mapping[str, Histogram]) -> tuple[BudgetHistogram, ...]:
+    """Return the histograms as they are reported, one for each budget."""
+    return tuple(BudgetHistogram(budget=name, **asdict(one)) for name, one in histograms.items())
 
 
 class MemoryPressed(Event, frozen=True, kw_only=True):
@@ -86,6 +86,6 @@ class SetMemoryPressure(TrainerEffect, frozen=True, kw_only=True):
 
 
 class BudgetsReport(Report, frozen=True, kw_only=True):
-    """The trainer ends: what it measured since the last report that had tallies."""
+    """The trainer ends: what it measured since the last report that had measurements."""
 
-    tallies: tuple[Tally, ...]
+    tallies: tuple[BudgetHistogram, ...]

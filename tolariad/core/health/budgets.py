@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 
 Unit: TypeAlias = Literal["us", "ms", "s", "percent", "GB", "messages"]
 # An overrun of a soft budget is recorded and may degrade features. An overrun of a safety budget ends the operation and
-# takes the next stronger measure: the full tier after the fast one, HALT after the full one. Neither discards weights.
+# takes the next stronger measure. That is the full tier after the fast one, and HALT after the full one. Neither
+# discards weights.
 Kind: TypeAlias = Literal["soft", "safety"]
 
 
@@ -71,8 +72,8 @@ _UNMEASURED: Final[Mapping[str, str]] = {
 _COMPARES: Final[Mapping[str, str]] = {
     "epoch_boundary": "the time from an epoch's last report to the next one's begin, without validation, hook, "
     "checkpoint, and the wait for a processor",
-    "training_degradation": "the share of timed steps that is not the task's own work (data, forward and backward "
-    "pass, update, hooks); steps beside a checkpoint do not count",
+    "training_degradation": "the share of timed steps that is not the task's own work: data, forward and backward "
+    "pass, update, hooks. Steps beside a checkpoint do not count",
     "memory_overhead": "the memory of the trainer's process beyond that after its first 53 steps, which is without "
     "tolariad's own buffers",
 }

@@ -11,7 +11,7 @@
 
 If the run went back twice from the same place and the finding comes again, a third rollback would not help. The run
 then halts if the value is not finite or explodes, or if `detect.halt` is set. Otherwise it goes on in conservative mode
-and records that (`InstabilityDetected.goes_on`): a curriculum, a target network or a new term of the loss looks the
+and records that (`InstabilityDetected.goes_on`). A curriculum, a target network or a new term of the loss looks the
 same. After an operator has resumed a halted run, only values that are not finite halt it there again.
 
 Invariants: a trainer that waits always gets an answer: a rollback, its end, or GoOn. If nothing may be done (policy,
@@ -77,7 +77,7 @@ def raise_emergency(state: Reads, event: hv.InstabilityDetected, at: At[Reads]) 
         follows=hv.Follows.ROLLBACK,
         checkpoint=target.id,
         # If the run cannot go on from here, it halts unless some target can be used.
-        otherwise=rb.Otherwise.HALT if is_lost(near, event) or policy.detect_halt else rb.Otherwise.OLDER,
+        otherwise=rb.RefusalPolicy.HALT if is_lost(near, event) or policy.detect_halt else rb.RefusalPolicy.OLDER,
         suspects=suspects,
     )
     return Decision((raised,))
@@ -99,7 +99,7 @@ def answer(state: Reads, event: hv.InstabilityDetected, at: At[Reads]) -> Decisi
 def after_refusal(state: Reads, report: rb.RollbackRefusedReport | StrategyVoted, at: At[Reads]) -> Decision | None:
     """No target was usable and the run does not halt: let a waiting trainer go on, in conservative mode."""
     opened, asked = at.was.rollbacks.open, state.instability.asked
-    if opened is None or state.rollbacks.open is not None or asked is None or opened.otherwise is rb.Otherwise.HALT:
+    if opened is None or state.rollbacks.open is not None or asked is None or opened.otherwise is rb.RefusalPolicy.HALT:
         return None
     return Decision(entered(state, f"{given_up(opened, report)}; the run goes on"), (hv.GoOn(step=asked.step),))
 

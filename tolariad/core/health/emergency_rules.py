@@ -82,7 +82,7 @@ def carry_out(state: Reads, event: hv.EmergencyRaised, _: At[Reads]) -> Decision
         tier=hv.tier_of(event.level) or rb.Tier.FULL,
         actor=event.actor,
         step=target.step,
-        otherwise=rb.Otherwise.HALT,
+        otherwise=rb.RefusalPolicy.HALT,
     )
     return Decision((asked,))
 
@@ -90,7 +90,7 @@ def carry_out(state: Reads, event: hv.EmergencyRaised, _: At[Reads]) -> Decision
 def after_refusal(state: Reads, report: rb.RollbackRefusedReport | StrategyVoted, at: At[Reads]) -> Decision | None:
     """Halt the run if its rollback was given up for want of a target and calls for a halt then."""
     opened = at.was.rollbacks.open
-    if opened is None or state.rollbacks.open is not None or opened.otherwise is not rb.Otherwise.HALT:
+    if opened is None or state.rollbacks.open is not None or opened.otherwise is not rb.RefusalPolicy.HALT:
         return None
     return _halt(state, given_up(opened, report))
 
@@ -107,7 +107,7 @@ def overdue(state: Reads, given: RollbackOverdue, _: At[Reads]) -> Decision | No
 def _halt(state: Reads, why: str) -> Decision:
     """Freeze the run: the gate closes with this event and the trainer is ended. Only an operator can resume it.
 
-    The two are one block, not a reaction to RunFrozen: a trainer that cannot be killed freezes the run, too, and must
+    The two are one block, not a reaction to RunFrozen. A trainer that cannot be killed freezes the run, too, and must
     not be killed again.
     """
     if state.run.phase is Phase.FROZEN:

@@ -21,7 +21,7 @@ _LOWEST: Final = -20
 BUCKETS: Final = 64 * _PARTS
 
 
-class Bin(msgspec.Struct, frozen=True, array_like=True):
+class Bucket(msgspec.Struct, frozen=True, array_like=True):
     """The count of one bucket."""
 
     bucket: int
@@ -46,7 +46,7 @@ def upper_end(bucket: int) -> float:
     return math.ldexp(0.5 + (part + 1) / (2 * _PARTS), octave + _LOWEST)
 
 
-class Meter(msgspec.Struct, frozen=True):
+class Histogram(msgspec.Struct, frozen=True):
     """All measurements of one quantity. `counts`: by bucket, ascending. `breaches`: values over the limit.
 
     `waits`: of durations that exclude waiting, how long each was waited in addition; `clock`: both together.
@@ -55,9 +55,9 @@ class Meter(msgspec.Struct, frozen=True):
     count: int = 0
     breaches: int = 0
     worst: float = 0.0
-    counts: tuple[Bin, ...] = ()
-    waits: tuple[Bin, ...] = ()
-    clock: tuple[Bin, ...] = ()
+    counts: tuple[Bucket, ...] = ()
+    waits: tuple[Bucket, ...] = ()
+    clock: tuple[Bucket, ...] = ()
 
     def quantile(self, share: float) -> float | None:
         """Return the value that this share of the measurements does not exceed, or None if there are none."""
@@ -65,7 +65,7 @@ class Meter(msgspec.Struct, frozen=True):
         return None if found is None else min(found, self.worst)
 
 
-def quantile(counts: Iterable[Bin], share: float) -> float | None:
+def quantile(counts: Iterable[Bucket], share: float) -> float | None:
     """Return an upper bound of what this share of the counted values does not exceed, or None if there are none."""
     bins = tuple(counts)
     total = sum(one.number for one in bins)
@@ -78,38 +78,38 @@ def quantile(counts: Iterable[Bin], share: float) -> float | None:
 
 
 def added(
-    meter: Meter,
+    histogram: Histogram,
     *,
     count: int,
     breaches: int,
     worst: float,
-    counts: Iterable[Bin],
-    waits: Iterable[Bin] = (),
-    clock: Iterable[Bin] = (),
-) -> Meter:
+    counts: Iterable[Bucket],
+    waits: Iterable[Bucket] = (),
+    clock: Iterable[Bucket] = (),
+) -> Histogram:
     """Return the histogram with more measurements. Invalid numbers are clamped."""
-    return Meter(
-        count=storable(meter.count + max(0, count)),
-        breaches=storable(meter.breaches + max(0, breaches)),
-        worst=max(meter.worst, worst),
-        counts=_both(meter.counts, counts),
-        waits=_both(meter.waits, waits),
-        clock=_both(meter.clock, clock),
+    return Histogram(
+        count=storable(histogram.count + max(0, count)),
+        breaches=storable(histogram.breaches + max(0, breaches)),
+        worst=max(histogram.worst, worst),
+        counts=_both(histogram.counts, counts),
+        waits=_both(histogram.waits, waits),
+        clock=_both(histogram.clock, clock),
     )
 
 
-def _both(some: tuple[Bin, ...], more: Iterable[Bin]) -> tuple[Bin, ...]:
+def _both(some: tuple[Bucket, ...], more: Iterable[Bucket]) -> tuple[Bucket, ...]:
     both = {one.bucket: one.number for one in some}
     for one in more:
         at = max(0, min(one.bucket, BUCKETS - 1))
         both[at] = storable(both.get(at, 0) + max(0, one.number))
-    return tuple(Bin(*item) for item in sorted(both.items()))
+    return tuple(Bucket(*item) for item in sorted(both.items()))
 
 
-def with_one(meter: Meter, value: float, limit: float, waited: float | None = None) -> Meter:
+def with_one(histogram: Histogram, value: float, limit: float, waited: float | None = None) -> Histogram:
     """Return the histogram with one more value. `waited`: how long it took beyond that; None: not measured."""
     return added(
-        meter,
+        histogram,
         count=1,
         breaches=int(value > limit),
         worst=value,
@@ -119,5 +119,5 @@ def with_one(meter: Meter, value: float, limit: float, waited: float | None = No
     )
 
 
-def _one(value: float) -> tuple[Bin, ...]:
-    return (Bin(bucket_of(value), 1),)
+def _one(value: float) -> tuple[Bucket, ...]:
+    return (Bucket(bucket_of(value), 1),)

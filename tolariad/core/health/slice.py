@@ -3,11 +3,11 @@
 Invariants: the level of an emergency only rises, until a healthy epoch or an operator's order clears it. Only events
 switch conservative mode, and both reset its counts. The mode never changes a weight, a rate or the order of data.
 
-Batches enter quarantine after a rollback by the detector (`rollback.skip_batches`), and if the trainer died of one
-three times (`on_death: skip_batch`); its deaths are then counted from 0. The trainer skips them without a forward pass,
-and a re-run does the same. A checkpoint in quarantine is never a target. A seed in quarantine is culled, and its slot
-does not germinate again. No name is used twice. The trainer always gets the whole list, so that it
-cannot differ from this one. A full quarantine takes no more entries.
+Batches enter quarantine after a rollback by the detector (`rollback.skip_batches`). They also do if the trainer died of
+one three times (`on_death: skip_batch`); its deaths are then counted from 0. The trainer skips them without a forward
+pass, and a re-run does the same. A checkpoint in quarantine is never a target. A seed in quarantine is culled, and its
+slot does not germinate again. No name is used twice. The trainer always gets the whole list, so that it cannot differ
+from this one. A full quarantine takes no more entries.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from tolariad.core.base import ApplyTable, Cause, Event, storable
 from tolariad.core.health import budget_words as budgets
 from tolariad.core.health import quarantine_words as qn
 from tolariad.core.health import words as hv
-from tolariad.core.health.budget_slice import Overruns
+from tolariad.core.health.budget_slice import BudgetState
 from tolariad.core.health.detection_slice import Instability
 from tolariad.core.rates import words as lr
 from tolariad.core.run import words as run
@@ -271,5 +271,5 @@ class HasHealth(Protocol):
         """Return the findings."""
 
     @property
-    def overruns(self) -> Overruns:
+    def overruns(self) -> BudgetState:
         """Return the limits of the budgets, and what overruns led to."""

@@ -11,7 +11,7 @@ from tolariad.core.base import Batch, Epoch, Event, Report, Seconds, Step, Train
 from tolariad.core.control.words import Command
 from tolariad.core.detection.rules import Finding, Signal, Verdict
 from tolariad.core.health.quarantine_words import Batches
-from tolariad.core.rollback.words import Otherwise, Tier
+from tolariad.core.rollback.words import RefusalPolicy, Tier
 
 
 class Level(enum.Enum):
@@ -61,7 +61,7 @@ class EmergencyRaised(Event, frozen=True, kw_only=True):
     id: str = ""
     follows: Follows | None = None
     checkpoint: str = ""
-    otherwise: Otherwise = Otherwise.HALT
+    otherwise: RefusalPolicy = RefusalPolicy.HALT
     suspects: Batches | None = None
 
 

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from tolariad.core.learning_rate.curve import Shapes, column, rate, top_step
 from tolariad.core.learning_rate.schedule import LRPolicy, PlateauRule, Schedule, under_policy
-from tolariad.core.learning_rate.tabulated import Tabulated
+from tolariad.core.learning_rate.tabulated import Tabulated, factors_of
 
 METRICS: Final = ("val_loss", "host_loss", "loss")
 # A smaller reduction is not made; torch calls it `eps`.
@@ -78,7 +78,10 @@ def other_values(known: Sequence[Group], found: Sequence[Group]) -> str:
     tables = {group.name: group.schedule.function for group in known}
     for group in found:
         before, now = tables.get(group.name), group.schedule.function
-        if before is not None and now is not None and before != now == replace(before, packed=now.packed):
+        if before is None or now is None or before == now or now != replace(before, packed=now.packed):
+            continue
+        # Compare the values, not the text: another version of zlib packs the same values into another text.
+        if factors_of(before) != factors_of(now):
             return now.name
     return ""
 
@@ -220,8 +223,8 @@ def _too_high_later(group: Group, changed: Group, step: int, max_factor: float) 
     if high <= most * _ROUNDING:
         return None
     return (
-        f"the curve of {changed.policy_name} is low at step {step}: scaled to its value there it rises to {high:g} at "
-        f"step {top}, above {max_factor:g} times the base rate (learning_rate.max_order_factor; 0 lifts it)"
+        f"the curve of {changed.policy_name} is low at step {step}. Scaled to its value there, it rises to {high:g} at "
+        f"step {top}. That is above {max_factor:g} times the base rate (learning_rate.max_order_factor; 0: no limit)"
     )
 
 

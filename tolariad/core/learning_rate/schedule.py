@@ -201,7 +201,7 @@ def curve_length(total_steps: int | None, start: int) -> int | None:
 def shortened_warmup(warmup_steps: int, total_steps: int) -> int:
     """Shorten a warm-up that is as long as the run to half of the run, so that the base rate is reached.
 
-    Half a step is rounded up: an epoch that ends in the first half of the run ends within the warm-up, however few
+    Half a step is rounded up. An epoch that ends in the first half of the run ends within the warm-up, however few
     steps it has.
     """
     if warmup_steps < total_steps:

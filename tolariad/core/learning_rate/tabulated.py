@@ -1,7 +1,8 @@
 """The values of a user's rate function at every step, packed into text that an event can hold.
 
 Promises: unpacking gives the same floats, bit for bit, without the function. Text that was not made by `packed` is
-never an error: it unpacks to no values. A table that is equal to another has the same text.
+never an error: it unpacks to no values. Equal values give equal text on one machine; another version of zlib may pack
+them into another text, which unpacks to the same values.
 """
 
 from __future__ import annotations
@@ -36,8 +37,8 @@ _BYTES: Final = 8
 class Tabulated(Struct, frozen=True, omit_defaults=True):
     """A function of step and horizon: where it is (`file.py:function`), its file's SHA-256, and its `steps` values.
 
-    `packed`: see `packed`. The rate of the n-th update is base_lr times the n-th value; with `absolute` it is the value
-    itself, since the rates of a scheduler of torch are rarely a product of base_lr to the last bit.
+    `packed`: see `packed`. The rate of the n-th update is base_lr times the n-th value. With `absolute` it is the value
+    itself: the rates of a scheduler of torch are rarely a product of base_lr to the last bit.
     """
 
     source: Annotated[str, unit("")]

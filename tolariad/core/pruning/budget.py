@@ -19,7 +19,7 @@ from tolariad.core.settings.pruning import Prune
 
 
 class UnitKind(Enum):
-    """What one unit of a layer is."""
+    """The kind of a layer's units."""
 
     CHANNEL = "channel"
     HEAD = "head"

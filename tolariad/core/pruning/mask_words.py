@@ -126,7 +126,8 @@ class MasksAppliedReport(BoundaryOrderReport, frozen=True, kw_only=True):
 
 
 class PruneWatchReport(Report, frozen=True, kw_only=True):
-    """What was measured in the safety window of `cycle`, once: when a limit is exceeded, else when the window ends.
+    """The measurements in the safety window of `cycle`, reported once: when a limit is exceeded, else when the window
+    ends.
 
     `step`: the newest update that was judged. `norm_ratio`: median gradient norm, relative to that before the masks.
     `speed_ratio`: speed of training, relative. `memory`: share of the memory in use. None: not measured.

@@ -1,4 +1,4 @@
-"""What a configuration asks of pruning that its run cannot do, as sentences before the run.
+"""Sentences before a run about requests for pruning that it cannot fulfil.
 
 Promises: pure functions of settings. A run that does not enable pruning has no note.
 """
@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from tolariad.core.phrases import counted
 from tolariad.core.pruning.plan import PrunePlan, plan_of
 from tolariad.core.settings.model import Settings
+from tolariad.core.text.phrases import counted
 
 
 def prune_notes(settings: Settings) -> Iterator[str]:

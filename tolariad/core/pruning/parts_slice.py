@@ -58,7 +58,7 @@ class Found(Copying, frozen=True):
 
 
 class Ordered(msgspec.Struct, frozen=True):
-    """What only the journal knows of masks that were ordered last."""
+    """Facts about the last ordered masks that only the journal has."""
 
     channels: int = 0
     total: int = 0
@@ -78,7 +78,7 @@ class MaskedSet(Copying, frozen=True):
 
 
 class Past(msgspec.Struct, frozen=True):
-    """What was in force after boundary order `number`."""
+    """The masks in force and the removed channels after boundary order `number`."""
 
     number: int
     sets: tuple[MaskedSet, ...]

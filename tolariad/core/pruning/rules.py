@@ -121,6 +121,8 @@ _CANCELLED_BY: Final[dict[type, str]] = {
     rv.RunCompleted: "the run is complete",
     rv.RunFailed: "the run failed",
     rv.RunFrozen: "the run halted",
+    # Else it might fail for want of space, which is no fault of its masks.
+    rv.DiskLow: "the space on the disk is low",
     rb.RollbackBegun: "the run goes back",
     pr.PruneDisabled: "an operator disabled pruning",
     Opened: "the daemon ended",
@@ -133,6 +135,7 @@ def cancel(
     | rv.RunCompleted
     | rv.RunFailed
     | rv.RunFrozen
+    | rv.DiskLow
     | rb.RollbackBegun
     | pr.PruneDisabled
     | Opened,

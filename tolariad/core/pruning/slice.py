@@ -125,8 +125,7 @@ def _analyzed(s: Pruning, e: pr.PruneAnalyzed, at: Cause) -> Pruning:
     if opened is None:
         return s
     found = Found.of(opened, e, cause=at)
-    if opened.void:
-        found = replace(found, units={}, plan="")
+    found = _emptied(found, opened.void) if opened.void else found
     files = s.files
     if e.importance:
         files = (*files, ImportanceFile(e.cycle, e.importance, e.importance_size, e.wall))[-FILES_MAX:]
@@ -178,11 +177,15 @@ def _ended(s: Pruning, cause: int) -> Pruning:
 
 
 def _void(s: Pruning, why: str) -> Pruning:
-    return s if s.found is None or s.found.void else replace(s, found=replace(s.found, units={}, plan="", void=why))
+    return s if s.found is None or s.found.void else replace(s, found=_emptied(s.found, why))
+
+
+def _emptied(found: Found, why: str) -> Found:
+    return replace(found, units={}, plan="", void=why)
 
 
 def _reshaped(s: Pruning, _: Event, __: Cause) -> Pruning:
-    """What was found, or is being found, is of a model that has another shape now."""
+    """Void the findings and the open analysis: they are of a model that has another shape now."""
     why = "the model has changed its shape since"
     s = _void(s, why)
     return s if s.open is None else replace(s, open=replace(s.open, void=why))

@@ -28,12 +28,12 @@ class PruningDecision(IntEnum):
 
 
 class MaskMeasure(Struct, frozen=True, kw_only=True):
-    """What the validation on a copy measured.
+    """The measurements of the validation on a copy.
 
     `accuracy` and `gradient_norm` are those of the masked copy, `_before` those of the model as it is. `spread`: of the
     accuracy in repeated validations of one model. `structure`: what is wrong with the masks themselves, as a clause; ""
     if nothing is. `without_gradient`: names of live parameters that got none. `layer_share`: the greatest share of a
-    layer that is pruned. `memory`, `fragmentation`: shares of the device's memory; None: not measured.
+    layer that is pruned. `memory`: the share that is in use; None: not measured, or the masks are not to blame.
     """
 
     accuracy_before: float
@@ -45,7 +45,6 @@ class MaskMeasure(Struct, frozen=True, kw_only=True):
     structure: str = ""
     without_gradient: tuple[str, ...] = ()
     memory: float | None = None
-    fragmentation: float | None = None
 
 
 class MaskVerdict(Struct, frozen=True, kw_only=True):
@@ -74,7 +73,12 @@ def accuracy_margin(limits: AccuracyLimits, spread: float) -> float:
 
 def accuracy_by_loss(loss: float, before: float) -> float:
     """Return what stands for the accuracy of a task without one: 1 - the relative rise of its loss."""
-    return 1.0 - (loss - before) / (abs(before) or 1.0)
+    return 1.0 - (loss - before) / loss_scale(before)
+
+
+def loss_scale(before: float) -> float:
+    """Return what a difference of losses is relative to."""
+    return abs(before) or 1.0
 
 
 def accuracy_of(metrics: Mapping[str, float], loss_before: float | None) -> float | None:
@@ -129,12 +133,10 @@ def _doubts(measured: MaskMeasure, prune: Prune) -> Iterator[str]:
     ratio = _ratio(measured.gradient_norm, measured.gradient_norm_before)
     if ratio > prune.safety.gradient_norm:
         yield f"The gradient norm grows {ratio:.3g} times, more than {prune.safety.gradient_norm:g} times."
-    if measured.fragmentation is not None and not measured.fragmentation <= prune.validation.fragmentation:
-        yield f"{measured.fragmentation:.0%} of the device's reserved memory are fragmented."
 
 
 class WindowMeasure(Struct, frozen=True, kw_only=True):
-    """What was measured in the safety window, and before the masks (`_before`). None: not measured yet.
+    """The measurements in the safety window, and before the masks (`_before`). None: not measured yet.
 
     Gradient norms and seconds of a step are medians. `memory`: the share of the memory that is in use.
     """
@@ -150,7 +152,7 @@ class WindowMeasure(Struct, frozen=True, kw_only=True):
 
 
 class WindowAction(Enum):
-    """What follows a limit that was exceeded.
+    """The consequence of a limit that was exceeded.
 
     Release: the masks are lifted at the next boundary, and weights stay. Rollback: to the checkpoint before the masks.
     """

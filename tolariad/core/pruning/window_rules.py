@@ -125,13 +125,13 @@ def undo_rejected(state: Reads, event: mk.MaskSetRejected, _: At[Reads]) -> Deci
         return _release(state, event.cycle, event.why) if event.checkpoint else None
     why = f"the masks of cycle {event.cycle} proved harmful: {event.why}"
     if health.may_go_back(state):
-        return Decision((begun(state, target, why, rb.Otherwise.OLDER),))
+        return Decision((begun(state, target, why, rb.RefusalPolicy.OLDER),))
     asked = rb.RollbackRequested(
         checkpoint=target.id,
         step=target.step,
         epoch=target.epoch,
         batch=target.batch,
-        otherwise=rb.Otherwise.OLDER,
+        otherwise=rb.RefusalPolicy.OLDER,
     )
     return Decision((asked,)) if state.rollbacks.asked is None else None
 

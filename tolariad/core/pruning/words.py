@@ -152,7 +152,7 @@ class PruneCycleFailed(Event, frozen=True, kw_only=True):
 
 
 class PruneCycleCancelled(Event, frozen=True, kw_only=True):
-    """The analysis was given up before its result: by an order, a rollback, or the end of the run or the daemon."""
+    """The analysis was given up before its result: by an order, a rollback, low space, or the end of run or daemon."""
 
     cycle: Cycle
     why: str

@@ -36,7 +36,7 @@ def may_begin(state: MayBegin) -> bool:
 
 
 def begun(
-    state: RollbacksAndProgress, target: Restorable, why: str, otherwise: rb.Otherwise, cause: Cause | None = None
+    state: RollbacksAndProgress, target: Restorable, why: str, otherwise: rb.RefusalPolicy, cause: Cause | None = None
 ) -> rb.RollbackBegun:
     """Return the event that begins a rollback to `target`. `cause`: its order, if that is not the event reacted to."""
     tier = rb.Tier.FAST if target.ref.slot is not None else rb.Tier.FULL

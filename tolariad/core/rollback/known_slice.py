@@ -2,7 +2,7 @@
 
 Invariants: every entry belongs to a checkpoint or snapshot that is open or may be gone back to. There are at most
 CATALOGUE_MAX and SLOTS_MAX of them, and two further places. Equal values have equal bytes: a Struct here that has a
-float with a default omits no defaults. msgspec knows a default by identity, and a capture gives back another object.
+float with a default omits no defaults. msgspec compares a default by identity, and a capture gives back another object.
 """
 
 from __future__ import annotations
@@ -104,9 +104,9 @@ class Known(msgspec.Struct, frozen=True, omit_defaults=True):
 class Knowledge(msgspec.Struct, frozen=True):
     """Slice of RunState. `held`: the values by the name of the checkpoint or snapshot.
 
-    A trainer that runs steps again may copy its state at a place that the fold has already passed: the last batch of
-    the newest epoch, or the end of the best one. `last_batch` and `best_end` hold the values of these two places,
-    and `former_ends` those of former best epochs that a rollback may bring back, oldest first.
+    A trainer that runs steps again may copy its state at a place that the fold has already passed. Examples are the
+    last batch of the newest epoch, and the end of the best one. `last_batch` and `best_end` hold the values of these
+    two places, and `former_ends` those of former best epochs that a rollback may bring back, oldest first.
     """
 
     held: dict[str, Known] = {}

@@ -59,7 +59,7 @@ def order(state: Reads, command: rb.Rollback) -> rb.RollbackRequested | Refusal:
         checkpoint=target.id,
         tier=command.tier or rb.Tier.FULL,
         step=target.step,
-        otherwise=rb.Otherwise.STAY if is_named else rb.Otherwise.OLDER,
+        otherwise=rb.RefusalPolicy.STAY if is_named else rb.RefusalPolicy.OLDER,
         epoch=target.epoch,
         batch=target.batch,
         given_up=max(0, state.progress.step - target.step),
@@ -83,7 +83,7 @@ def begin_ordered(state: Reads, event: rb.RollbackRequested, _: At[Reads]) -> De
     An emergency's order waits until one trains.
     """
     is_built = state.trainer.alive and not state.trainer.began
-    if event.otherwise is rb.Otherwise.HALT or state.progress.rerun is not None or is_built:
+    if event.otherwise is rb.RefusalPolicy.HALT or state.progress.rerun is not None or is_built:
         return None
     return _begin_asked(state)
 

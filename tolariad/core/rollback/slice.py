@@ -6,8 +6,8 @@ the next start completes it by beginning at the target. If the fast tier fails, 
 from the newest checkpoint that is no newer. Each rollback opens a branch. Steps of other branches stay in the journal,
 but are never a target and never run again.
 
-Invariants: at most one rollback is open; it ends exactly once; branch numbers only rise; a checkpoint after the fork,
-on the branch that was left, stays abandoned.
+Invariants: at most one rollback is open, and it ends exactly once. Branch numbers only rise. A checkpoint after the
+fork, on the branch that was left, stays abandoned.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class OpenRollback(Copying, frozen=True):
     prepare_s: float = 0.0
     heard_mono: int = 0
     rate_factor: float = 1.0
-    otherwise: rb.Otherwise = rb.Otherwise.STAY
+    otherwise: rb.RefusalPolicy = rb.RefusalPolicy.STAY
     from_step: int = 0
     why: str = ""
     target_mono: int = 0
@@ -54,7 +54,7 @@ class WaitingRollback(msgspec.Struct, frozen=True):
     why: str
     cause: Cause
     step: int = 0
-    otherwise: rb.Otherwise = rb.Otherwise.STAY
+    otherwise: rb.RefusalPolicy = rb.RefusalPolicy.STAY
 
 
 class Rollbacks(msgspec.Struct, frozen=True):

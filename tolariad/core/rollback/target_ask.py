@@ -24,7 +24,7 @@ class Usable(HasCheckpoints, HasTrainer, Protocol):
     """The slices with the checkpoints, and the trainer whose model they must fit."""
 
 
-class Places(HasCheckpoints, HasTrainer, HasRollbacks, HasSnapshots, Protocol):
+class TargetSlices(HasCheckpoints, HasTrainer, HasRollbacks, HasSnapshots, Protocol):
     """The slices with every possible target, and how often the run went back to each."""
 
 
@@ -38,7 +38,7 @@ def _is_unfit(state: Usable, one: CatalogueEntry) -> bool:
     return state.trainer.alive and one.unfit_incarnation == state.trainer.incarnation
 
 
-def find(state: Places, command: rb.Rollback) -> Restorable | str:
+def find(state: TargetSlices, command: rb.Rollback) -> Restorable | str:
     """Return the target of an order, or a sentence why there is none.
 
     A snapshot only if the order asks for one or names it.
@@ -71,8 +71,8 @@ def _checkpoint(state: Usable, command: rb.Rollback) -> CatalogueEntry | str:
             return f"checkpoint {known.id} {what}; `tolaria checkpoints` lists the others"
         if _is_unfit(state, known):
             return (
-                f"checkpoint {known.id} is of another shape than the model that trains now; a trainer that is started "
-                "for it can use it: `tolaria emergency critical`, then this order again"
+                f"checkpoint {known.id} is of another shape than the model that trains now. A new trainer can use it: "
+                "give the order `tolaria emergency critical`, then this order again"
             )
         return known
     targets = tuple(one for one in usable(state) if _is_within(one, command))
@@ -83,7 +83,7 @@ def _checkpoint(state: Usable, command: rb.Rollback) -> CatalogueEntry | str:
     return targets[-1]
 
 
-def automatic(state: Places, tier: rb.Tier) -> Restorable | None:
+def automatic(state: TargetSlices, tier: rb.Tier) -> Restorable | None:
     """Return the newest target that the run did not go back to too often: of the tier, else of the full one; else None.
 
     A target newer than the newest promoted one may contain the fault. If none is promoted yet, all count.
@@ -92,7 +92,7 @@ def automatic(state: Places, tier: rb.Tier) -> Restorable | None:
     return _newest(state, tier, lambda one: visits.get(one.step, 0) < RETURNS_MAX)
 
 
-def newest(state: Places, tier: rb.Tier, until: int | None = None) -> Restorable | None:
+def newest(state: TargetSlices, tier: rb.Tier, until: int | None = None) -> Restorable | None:
     """Return the newest proven target of the tier, else of the full one, at or before step `until`, or None.
 
     The run uses this for its own rollbacks. It goes back no further than necessary: a fault that rollbacks cannot cure
@@ -101,7 +101,7 @@ def newest(state: Places, tier: rb.Tier, until: int | None = None) -> Restorable
     return _newest(state, tier, lambda one: until is None or one.step <= until)
 
 
-def _newest(state: Places, tier: rb.Tier, accept: Callable[[Restorable], bool]) -> Restorable | None:
+def _newest(state: TargetSlices, tier: rb.Tier, accept: Callable[[Restorable], bool]) -> Restorable | None:
     """Return the newest accepted snapshot if the tier is the fast one, else the newest accepted checkpoint, or None."""
     held: tuple[Restorable, ...] = state.snapshots.promoted if tier is rb.Tier.FAST else ()
     for places in (held, _proven(usable(state))):
@@ -115,16 +115,16 @@ def _proven(held: tuple[CatalogueEntry, ...]) -> tuple[CatalogueEntry, ...]:
     return held[: newest + 1]
 
 
-def instead(state: Places, opened: OpenRollback, until: int) -> CatalogueEntry | None:
+def instead(state: TargetSlices, opened: OpenRollback, until: int) -> CatalogueEntry | None:
     """Return the target that replaces an unusable one: the newest checkpoint at or before step `until`, or None.
 
     None if the order named its target. The run's own rollbacks avoid targets that they went back to too often.
     """
     if opened.tier is rb.Tier.FAST:
         return on_disk(state, until)
-    if opened.otherwise is rb.Otherwise.STAY:
+    if opened.otherwise is rb.RefusalPolicy.STAY:
         return None
-    visits = dict(state.rollbacks.places) if opened.otherwise is rb.Otherwise.HALT else {}
+    visits = dict(state.rollbacks.places) if opened.otherwise is rb.RefusalPolicy.HALT else {}
     older = [one for one in usable(state) if one.step <= until and one.id != opened.checkpoint]
     return next((one for one in reversed(older) if visits.get(one.step, 0) < RETURNS_MAX), None)
 
@@ -136,7 +136,7 @@ def on_disk(state: Usable, step: int) -> CatalogueEntry | None:
 
 
 def rejected(
-    state: Places, id_: str, report: rb.RollbackRefusedReport | ck.CheckpointUnusableReport, context: str = ""
+    state: TargetSlices, id_: str, report: rb.RollbackRefusedReport | ck.CheckpointUnusableReport, context: str = ""
 ) -> sn.SnapshotRejected | ck.CheckpointRejected | ck.CheckpointUnfit:
     """Return the event for a target that failed its verification, or does not fit the model.
 

@@ -41,7 +41,7 @@ class RollbackSpans(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     rest: Seconds = 0.0
 
 
-class Otherwise(enum.Enum):
+class RefusalPolicy(enum.Enum):
     """The reaction to a target that turns out to be unusable.
 
     STAY: give up, because the order named the target. OLDER: go to the next older one, under the same id. HALT: the
@@ -93,7 +93,7 @@ class RollbackRequested(Event, frozen=True, kw_only=True):
     tier: Tier = Tier.FULL
     id: str = ""
     step: Step = 0
-    otherwise: Otherwise = Otherwise.STAY
+    otherwise: RefusalPolicy = RefusalPolicy.STAY
     epoch: Epoch = 0
     batch: Batch = 0
     given_up: Step | None = None
@@ -113,7 +113,7 @@ class RollbackBegun(Event, frozen=True, kw_only=True):
     to_step: Step
     why: str = ""
     rate_factor: float = 1.0
-    otherwise: Otherwise = Otherwise.STAY
+    otherwise: RefusalPolicy = RefusalPolicy.STAY
 
 
 class RollbackHeard(Event, frozen=True, kw_only=True):

@@ -15,7 +15,6 @@ from tolariad.core.checkpoints.slice import HasCheckpoints
 from tolariad.core.control import words as cv
 from tolariad.core.decision import Decision
 from tolariad.core.engine import At
-from tolariad.core.phrases import counted
 from tolariad.core.rates.slice import HasRates
 from tolariad.core.rollback.slice import HasRollbacks
 from tolariad.core.run import words as rv
@@ -24,6 +23,7 @@ from tolariad.core.run.slice import HasRun, Phase
 from tolariad.core.settings.values import Better
 from tolariad.core.steps import words as sv
 from tolariad.core.steps.slice import HasProgress
+from tolariad.core.text.phrases import counted
 from tolariad.core.trainer.slice import HasTrainer
 
 

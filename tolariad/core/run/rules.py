@@ -11,10 +11,10 @@ from tolariad.core.checkpoints.slice import HasCheckpoints
 from tolariad.core.control import words as cv
 from tolariad.core.decision import Accepted, Decision
 from tolariad.core.engine import At, Numbered
-from tolariad.core.exits import EXIT_FAILED
 from tolariad.core.inputs import DiskMeasured, Opened, Reconfigured, StartMode
 from tolariad.core.run import words as rv
 from tolariad.core.run.ask import is_pausing, pause_reached, spawn, would_change
+from tolariad.core.run.exits import EXIT_FAILED
 from tolariad.core.run.limit_ask import is_end_reached
 from tolariad.core.run.slice import EXIT_CODES, TRAINING, HasRun, Phase
 from tolariad.core.steps.slice import HasProgress

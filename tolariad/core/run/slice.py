@@ -19,9 +19,9 @@ from msgspec.structs import replace
 from tolariad.core.base import ApplyTable, Cause, Event, setting
 from tolariad.core.checkpoints import words as ck
 from tolariad.core.control import words as control
-from tolariad.core.exits import EXIT_CONFIG, EXIT_DAMAGED, EXIT_FAILED, EXIT_IO
 from tolariad.core.rollback import words as rb
 from tolariad.core.run import words as run
+from tolariad.core.run.exits import EXIT_CONFIG, EXIT_DAMAGED, EXIT_FAILED, EXIT_IO
 from tolariad.core.run.limit_slice import RunLimits
 from tolariad.core.trainer import words as trainer
 

@@ -71,7 +71,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     prune: PrunePlan | None = None
 
 
-class Limits(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class ServiceLimits(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The limits that the service manager granted; it lowers limits without a message. -1: unlimited or unknown."""
 
     rtprio: int = -1
@@ -147,7 +147,7 @@ class DaemonStarted(Event, frozen=True, kw_only=True):
     boot_id: Hex
     host: str
     version: str
-    limits: Limits
+    limits: ServiceLimits
     activated: bool = False
     accept_data: bool = False
 

@@ -16,8 +16,6 @@ from tolariad.core.boundary.slice import WAITING_MAX, HasBoundary
 from tolariad.core.bounds import NOTE_CHARACTERS_MAX, shown
 from tolariad.core.health.ask import starts_nothing
 from tolariad.core.health.slice import HasHealth
-from tolariad.core.nearest import did_you_mean, nearest
-from tolariad.core.phrases import counted, listed
 from tolariad.core.run.slice import TERMINAL, HasRun, Phase
 from tolariad.core.seeds import ledger
 from tolariad.core.seeds import words as sd
@@ -25,6 +23,8 @@ from tolariad.core.seeds.gates import judge_impact
 from tolariad.core.seeds.slice import HasSeeds, Seed
 from tolariad.core.seeds.stages import CULLABLE, GROWTH, MOVES, PLANTED, Stage, is_legal, next_of
 from tolariad.core.steps.slice import HasProgress
+from tolariad.core.text.nearest import did_you_mean, nearest
+from tolariad.core.text.phrases import counted, listed
 
 
 class Reads(HasRun, HasProgress, HasBoundary, HasHealth, HasArchitecture, HasSeeds, Protocol):

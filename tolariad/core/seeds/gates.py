@@ -13,9 +13,9 @@ from typing import Annotated, Final
 
 from msgspec import Meta, Struct
 
-from tolariad.core.phrases import counted
 from tolariad.core.seeds.stages import Stage
 from tolariad.core.settings import values as units
+from tolariad.core.text.phrases import counted
 
 NOT_MEASURED: Final = -1.0
 

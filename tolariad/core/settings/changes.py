@@ -71,7 +71,7 @@ _RATE: Final = re.compile(r"optimizer(s\.[^.]+)?(\.groups(\[\d+\])?)?\.(base_lr|
 
 
 class Change(enum.Enum):
-    """What a start needs to change a key of an existing run: nothing, --accept-config, or it cannot."""
+    """The condition for a start to change a key of an existing run: none, --accept-config, or never."""
 
     FREE = "free"
     ACCEPT = "accept"

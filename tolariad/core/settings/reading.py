@@ -21,8 +21,8 @@ import msgspec
 from msgspec import Struct
 
 from tolariad.core.bounds import NAME_CHARACTERS_MAX, TEXT_CHARACTERS_MAX, shown, text_refusal
-from tolariad.core.nearest import KEYS_ALIKE, did_you_mean, nearest
 from tolariad.core.settings.model import Settings
+from tolariad.core.text.nearest import KEYS_ALIKE, did_you_mean, nearest
 
 # Keys that users of torch try, and the key to use instead: rates and seed each have one place.
 _MOVED = {

@@ -14,8 +14,6 @@ import msgspec
 from tolariad.core.bounds import shown
 from tolariad.core.health.budgets import BUDGETS, FED_BREAKERS
 from tolariad.core.learning_rate.schedule import WHOLE_RUN, policy_named
-from tolariad.core.nearest import KEYS_ALIKE, nearest
-from tolariad.core.phrases import counted
 from tolariad.core.seeds.stages import GROWTH
 from tolariad.core.settings.changes import Change, change_of, is_under
 from tolariad.core.settings.model import Settings
@@ -25,6 +23,8 @@ from tolariad.core.settings.reading import ConfigError, Problem, read_settings
 from tolariad.core.settings.strategies import strategy_problems
 from tolariad.core.settings.task_defaults import TASK_DEFAULTS, TASK_OPTIONS, defaults_of
 from tolariad.core.settings.values import read_metric
+from tolariad.core.text.nearest import KEYS_ALIKE, nearest
+from tolariad.core.text.phrases import counted
 
 # Keys for features that this version does not have. They are accepted; `tolariad check` lists those that are set.
 WITHOUT_EFFECT: Final = (
@@ -32,6 +32,7 @@ WITHOUT_EFFECT: Final = (
     "integration.oona_backpressure_limit",
     "metrics",
     "notify",
+    "prune.validation.fragmentation",
     "telemetry",
 )
 

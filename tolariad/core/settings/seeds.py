@@ -70,7 +70,7 @@ class SeedSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
         dict[str, units.Coefficient],
         Meta(
             description="weights of auxiliary losses by stage that differ from the usual ones, such as "
-            "`{PROBATIONARY: 1.0}` to fine-tune a seed that is judged; in BLENDING times alpha"
+            "`{PROBATIONARY: 1.0}` to fine-tune a seed that is judged. In BLENDING, alpha multiplies the weight"
         ),
     ] = {}
     conflict: Conflict = Conflict()

@@ -10,8 +10,8 @@ import re
 from typing import TYPE_CHECKING, Final
 
 from tolariad.core.bounds import shown
-from tolariad.core.nearest import nearest
 from tolariad.core.settings.reading import Problem
+from tolariad.core.text.nearest import nearest
 
 if TYPE_CHECKING:
     from tolariad.core.settings.model import Settings

@@ -16,7 +16,7 @@ from tolariad.core.trainer.slice import HasTrainer
 Restorable: TypeAlias = KeptSnapshot | CatalogueEntry
 
 
-class Places(HasCheckpoints, HasSnapshots, Protocol):
+class RestorableSlices(HasCheckpoints, HasSnapshots, Protocol):
     """The slices with every place to begin from."""
 
 
@@ -48,6 +48,6 @@ def newest_beyond(state: NewestBeyond, checkpoint: CatalogueEntry | None) -> Kep
     return None if checkpoint.epoch <= owed < newest.epoch else newest
 
 
-def restorable(state: Places, id_: str) -> Restorable | None:
+def restorable(state: RestorableSlices, id_: str) -> Restorable | None:
     """Return the snapshot or committed checkpoint of that name, or None."""
     return state.snapshots.find(id_) or next((one for one in state.checkpoints.catalogue if one.id == id_), None)

@@ -128,7 +128,7 @@ def taken(state: Reads, report: sn.SnapshotTakenReport, _: At[Reads]) -> Decisio
     found = state.snapshots.unhealthy_step
     why = f"step {found} was not healthy" if found and found >= report.step else ""
     if report.orders < begun.orders:
-        # It was taken at the end of an epoch that had ended before: a start from it would have to find the missing
+        # It was taken at the end of an epoch that had ended before. A start from it would have to find the missing
         # orders further back in the journal.
         why = f"it holds {report.orders} of {begun.orders} boundary orders that had acted"
     if why:

@@ -192,6 +192,6 @@ def rerun_diverged(_: Reads, event: ck.RerunDiverged, __: At[Reads]) -> Decision
     why = (
         f"step {one.step} came out differently when it was run again: {name} was {one.expected}, is {one.found}. "
         "Versions, hardware and number of threads are the same. The usual causes are random numbers without a seed in "
-        "the data, state of the task that its state_dict does not save, and files that were changed"
+        "the data, task state that its state_dict does not save, and changed files"
     )
     return Decision((rv.RunFailed(kind=rv.FailureKind.DIVERGED, why=why),))

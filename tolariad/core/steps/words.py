@@ -24,7 +24,7 @@ from tolariad.core.base import (
     TrainerEffect,
 )
 from tolariad.core.detection.rules import Verdict
-from tolariad.core.health.budget_words import Tally
+from tolariad.core.health.budget_words import BudgetHistogram
 
 # The gradient norm of a step that did not measure it (`grad_norm.every`). No norm is negative; a NaN would be a
 # measured one.
@@ -137,14 +137,14 @@ class EpochReport(Report, frozen=True, kw_only=True):
 
     epoch: Epoch
     step: Step
-    tallies: tuple[Tally, ...] = ()
+    tallies: tuple[BudgetHistogram, ...] = ()
 
 
 class TrainingEndedReport(Report, frozen=True, kw_only=True):
     """The last epoch is done, and the trainer waits for orders. `tallies` as in EpochReport."""
 
     step: Step
-    tallies: tuple[Tally, ...] = ()
+    tallies: tuple[BudgetHistogram, ...] = ()
 
 
 class StepCompleted(Event, frozen=True, kw_only=True):

@@ -1,7 +1,7 @@
 """The trainer as recorded in the journal: slice, apply table, queries.
 
 Invariants: at most one trainer lives. Deaths are counted in the journal. A new durable step sets the count to 0, and so
-does a batch that enters quarantine for them; without a new step only so many batches can do that. A trainer that ended
+does a batch that enters quarantine for them. Without a new step only so many batches can do that. A trainer that ended
 with its daemon does not count. The last exception is remembered as long as the deaths are: also by the next trainers.
 """
 

@@ -8,7 +8,7 @@ import msgspec
 
 from tolariad.core.base import DaemonEffect, Event, Hex, Report, Seconds, Step, TrainerEffect
 from tolariad.core.learning_rate.group import Group
-from tolariad.core.run.words import Limits
+from tolariad.core.run.words import ServiceLimits
 from tolariad.core.seeds.words import SlotFound
 
 
@@ -116,7 +116,7 @@ class SchedulingRecorded(Event, frozen=True, kw_only=True):
     polls: bool = False
     why: str = ""
     refused: str = ""
-    limits: Limits = Limits()
+    limits: ServiceLimits = ServiceLimits()
 
 
 class TrainerHung(Event, frozen=True, kw_only=True):

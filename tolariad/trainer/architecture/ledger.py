@@ -1,8 +1,8 @@
 """The ledger of a run's model: which changes it has gone through since the task built it.
 
 A hook asks for a change by `rates.grow(name, **arguments)`. The task's `grow` makes it, the optimizers and the moving
-average follow, and the ledger keeps its name and arguments. They are part of every checkpoint. Changes whose name has a
-maker of its own are asked for by boundary orders: a seed is put into its slot, or taken out of it.
+average follow, and the ledger keeps its name and arguments. They are part of every checkpoint. Boundary orders ask for
+changes whose name has a maker of its own: a seed is put into its slot, or taken out of it.
 
 Promises: a change is made whole or not at all. `move_to` gives the model the shape of a checkpoint, without a draw from
 any random generator. A change is repeated by the same code, with the same arguments, in the same order.
@@ -70,7 +70,7 @@ class Change(NamedTuple):
     arguments: dict[str, Any]
 
 
-class _Place(NamedTuple):
+class _HookPosition(NamedTuple):
     """Between which steps a hook runs."""
 
     before_step: int
@@ -105,7 +105,7 @@ class Ledger:
         self._makers: dict[str, Maker] = {}
         self._checks: list[Callable[[], None]] = []
         self._undo = _grown[model] = list[Undo]()
-        self._place: _Place | None = None
+        self._place: _HookPosition | None = None
         self._observers: list[Callable[[], None]] = []
         self._on_change: Callable[[ScriptChange], None] = _quiet
         self._on_rebuild: Tell = _quiet
@@ -157,7 +157,7 @@ class Ledger:
 
     def allow(self, before_step: int, epoch_ended: int) -> None:
         """A hook runs: it may ask for changes."""
-        self._place = _Place(before_step, epoch_ended)
+        self._place = _HookPosition(before_step, epoch_ended)
 
     def forbid(self) -> None:
         """The hook has ended."""

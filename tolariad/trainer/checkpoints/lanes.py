@@ -1,6 +1,6 @@
 """Copy many tensors at once and compute their digests, piece by piece, in a few threads.
 
-The thread that copied a piece also computes its digest, from the target. The threads are not torch's: torch's threads
+The thread that copied a piece also computes its digest, from the target. The threads are not torch's. Torch's threads
 wait for each other after every tensor, which on a busy machine takes several times as long as the copy.
 
 Promises: when a call returns, all threads are idle. The digest of a tensor covers its values row by row, independent of

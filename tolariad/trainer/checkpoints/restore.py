@@ -38,9 +38,9 @@ if TYPE_CHECKING:
 
 # A start builds the model that the task builds, and makes the changes of the ledger on it.
 _OF_ANOTHER_MODEL: Final = (
-    "the task has changed since, or one of its hooks changed the model without rates.grow(), so the change was not "
-    "recorded (`tolaria events RUN -t OptimizerRebuildCommitted` may show when): only a checkpoint from the same side "
-    "of that change fits"
+    "the task has changed since, or one of its hooks changed the model without rates.grow(), which records a change. "
+    "`tolaria events RUN -t OptimizerRebuildCommitted` may show when. Only a checkpoint from the same side of that "
+    "change fits"
 )
 
 

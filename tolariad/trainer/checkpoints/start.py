@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     from tolariad.trainer.setup import Setup
 
 _SMALLER: Final = (
-    "channels were removed from its model, and the task builds the wide one; name a checkpoint from before the "
-    "compaction (--from RUN@ID), or let model(cfg) build the small one: `tolaria export-weights` writes what `shrink` "
+    "channels were removed from its model, and the task builds the wide one. Name a checkpoint from before the "
+    "compaction (--from RUN@ID), or let model(cfg) build the small one. `tolaria export-weights` writes what `shrink` "
     "removes (docs/pruning.md)"
 )
 

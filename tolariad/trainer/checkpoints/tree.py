@@ -1,10 +1,10 @@
 """Encode nested plain data with tensors as msgpack and a table of tensors. Exact types, a closed set, no pickle.
 
-None, bool, int, float, str, bytes and list are encoded as they are. A map in the msgpack is always a tag with one key:
-`t` tuple; `d` dict as pairs (any key, order kept); `o` OrderedDict; `i` an integer beyond 64 bits; `c` complex; `n`
-NumPy scalar; `a` NumPy array; `x` tensor. A tensor has its name in the table, and its strides if they are not
-row-major. It also says whether it is on the CPU independent of the model. Promises: decode(encode(x)) equals x in
-values, types and order, and in which places hold the same tensor. Any other value is refused by its path.
+None, bool, int, float, str, bytes and list are encoded as they are. A map in the msgpack is always a tag with one key.
+`t` is a tuple, `d` a dict as pairs (any key, order kept), `o` an OrderedDict. `i` is an integer beyond 64 bits, `c`
+complex, `n` a NumPy scalar, `a` a NumPy array, `x` a tensor. A tensor has its name in the table, and its strides if
+they are not row-major. It also says whether it is on the CPU independent of the model. Promises: decode(encode(x))
+equals x in values, types and order, and in which places hold the same tensor. Any other value is refused by its path.
 """
 
 from __future__ import annotations

@@ -37,8 +37,8 @@ _KEPT: Final = (
     "persistent_workers",
 )
 _ONLY_BETWEEN_EPOCHS: Final = (
-    "this data can be checkpointed only between epochs: after an interruption the epoch is repeated from its start, "
-    "which is exact only if the data comes in the same order again"
+    "this data can be checkpointed only between epochs. After an interruption the epoch is repeated from its start. "
+    "That is exact only if the data comes in the same order again"
 )
 
 
@@ -50,7 +50,7 @@ class SeededDataset(Dataset[Any]):
         self._rng_seed = rng_seed
 
     def __getitem__(self, key: tuple[int, Any]) -> Any:
-        # Load items one by one even if the inner dataset has __getitems__: with one seed for a whole batch, an item
+        # Load items one by one even if the inner dataset has __getitems__. With one seed for a whole batch, an item
         # would depend on its neighbours.
         epoch, index = key
         seed_host(derived_seed(self._rng_seed, "item", epoch, index))

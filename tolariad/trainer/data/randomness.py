@@ -30,11 +30,9 @@ def seed_host(seed: int) -> None:
 
 
 def seed_everything(seed: int) -> None:
-    """Seed every process-wide generator, including those of all devices that this build of torch knows."""
+    """Seed every process-wide generator, including those of all CUDA devices."""
     seed_host(seed)
-    # A build for the CPU alone would only format the stack, for the first use of a device that cannot come.
-    if torch.accelerator.current_accelerator() is not None:
-        torch.manual_seed(seed)
+    torch.manual_seed(seed)
 
 
 def rng_states() -> dict[str, Any]:

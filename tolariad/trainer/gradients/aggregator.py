@@ -23,7 +23,7 @@ from torch import nn
 
 from tolariad.trainer.data.randomness import derived_seed
 from tolariad.trainer.gradients import clipping, conflicts
-from tolariad.trainer.gradients.conflicts import RULES, Compared, Limits
+from tolariad.trainer.gradients.conflicts import RULES, Compared, ConflictLimits
 from tolariad.trainer.gradients.graph import leaves_of
 from tolariad.trainer.gradients.others import PREFIX, Aggregate, torchjd_aggregator
 from tolariad.trainer.gradients.shared import Block, Blocks, Sharing, grams_on_host, non_finite, sharing_of
@@ -37,7 +37,7 @@ Scale: TypeAlias = Callable[[torch.Tensor], torch.Tensor]
 
 @dataclass(frozen=True)
 class Aggregation:
-    """What became of the losses of one backward pass.
+    """The outcome of one backward pass for each loss.
 
     `conflicts`: pairs of gradients in conflict, None if this pass did not check. `shared`: the number of parameters
     that were compared. `dropped`: seeds that took no part because something of theirs was not finite.
@@ -107,7 +107,7 @@ class MultiSeedGradientAggregator:
         if every < 1:
             raise ValueError(f"every must be at least 1, not {every}")
         self.max_gradient_norm = max_gradient_norm
-        self._limits = Limits(conflict_threshold, stability_epsilon)
+        self._limits = ConflictLimits(conflict_threshold, stability_epsilon)
         self._method = conflict_resolution_method
         self._aggregate = _aggregator_of(conflict_resolution_method)
         self._every = every

@@ -20,7 +20,7 @@ Matrix: TypeAlias = npt.NDArray[np.float64]
 ANY_CONFLICT: Final = 0.0
 
 
-class Limits(NamedTuple):
+class ConflictLimits(NamedTuple):
     """When two gradients are in conflict. `epsilon` is relative to the product of their norms."""
 
     threshold: float
@@ -47,16 +47,16 @@ class Compared(NamedTuple):
     draw: Callable[[int], Sequence[int]]
 
 
-Rule: TypeAlias = Callable[[Compared, Limits], Matrix]
+Rule: TypeAlias = Callable[[Compared, ConflictLimits], Matrix]
 
 
-def count(gram: Matrix, limits: Limits) -> int:
+def count(gram: Matrix, limits: ConflictLimits) -> int:
     """Return the number of pairs in conflict."""
     rows = range(len(gram))
     return sum(limits.conflict(gram[i, j], gram[i, i], gram[j, j]) for i in rows for j in rows if i < j)
 
 
-def pcgrad(compared: Compared, limits: Limits) -> Matrix:
+def pcgrad(compared: Compared, limits: ConflictLimits) -> Matrix:
     """Project the seeds: first each against the host, then each against the others, in a drawn order.
 
     The host's gradient is never changed. The others' gradients are taken as they are after their projection against
@@ -79,7 +79,7 @@ def pcgrad(compared: Compared, limits: Limits) -> Matrix:
     return total
 
 
-def priority(compared: Compared, limits: Limits) -> Matrix:
+def priority(compared: Compared, limits: ConflictLimits) -> Matrix:
     """Project each seed against the host and against every seed that is more important, in that order. Draw nothing."""
     gram, rows = compared.gram, len(compared.gram)
     ranked = ([0] if compared.has_host else []) + list(compared.ranks)
@@ -92,7 +92,7 @@ def priority(compared: Compared, limits: Limits) -> Matrix:
     return total
 
 
-def average(compared: Compared, limits: Limits) -> Matrix:
+def average(compared: Compared, limits: ConflictLimits) -> Matrix:
     """Return the mean of the gradients, by their factors, if any two are in conflict; else their sum."""
     rows = len(compared.gram)
     return np.full(rows, 1.0 / sum(compared.factors) if count(compared.gram, limits) else 1.0)
@@ -117,7 +117,7 @@ class _Fixed:
         self._products.append(product)
         self._squared.append(float(part @ product))
 
-    def project(self, part: Matrix, row: int, against: Sequence[int], limits: Limits) -> Matrix:
+    def project(self, part: Matrix, row: int, against: Sequence[int], limits: ConflictLimits) -> Matrix:
         """Return `part`, which began as `row`, projected against those of `against` that it conflicts with, in order.
 
         A gradient of which less than epsilon is left, by its squared norm, is compared no more: its products are noise.

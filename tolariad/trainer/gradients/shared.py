@@ -22,7 +22,7 @@ class Sharing(NamedTuple):
     """The leaves that losses reach, by the numbers of these losses; 0 is the host's.
 
     `shared`: parameters with several losses. `others`: those with one loss, and leaves that are no parameters, such as
-    an input that requires a gradient: their gradients are added up, and not compared.
+    an input that requires a gradient. Their gradients are added up, and not compared.
     """
 
     shared: dict[tuple[int, ...], list[torch.Tensor]]

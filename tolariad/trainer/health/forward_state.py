@@ -134,7 +134,7 @@ class ForwardStateBackup:
         self._cuda = device if device.type == "cuda" else None
         self._host_draws = self._device_draws = torch.empty(0, dtype=torch.uint8)
 
-    def look_again(self) -> None:
+    def modules_changed(self) -> None:
         """The model has other modules, or others of their buffers."""
         self._registered.since = True
 

@@ -1,8 +1,8 @@
 """Measure the memory of the parts of a run, and give memory back while a part holds more than its share.
 
 Model, optimizer and gradients are in the memory of the model's device. Copies for checkpoints are in host memory. While
-memory is short, the trainer gives up what costs speed only: the copy of a checkpoint when it is written, all slots for
-snapshots but two, and the batches that a loader's workers load ahead. Every collection then returns free memory too.
+memory is short, the trainer gives up what costs speed only. That is the copy of a checkpoint when it is written, all
+slots for snapshots but two, and batches that workers load ahead. Every collection then returns free memory too.
 Promise: nothing of this changes a bit of the training.
 """
 

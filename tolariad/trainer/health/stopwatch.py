@@ -5,11 +5,11 @@ without tolariad would do: data, forward and backward pass with loss and gradien
 The rest is reports, waits at the gate, orders at boundaries, snapshots among them. Both are timed within the same
 steps, so the load of the machine changes both alike. Every step is timed until the first measurement, later about one
 in eight (on a GPU one in 64, because timing waits for the device). Steps while a checkpoint is copied or written do not
-count: checkpoints have budgets of their own, and how often one is taken is the configuration's choice. One measurement
-has at least 50 timed steps, from as many epochs as that needs.
+count. Checkpoints have budgets of their own, and the configuration chooses how often one is taken. One measurement has
+at least 50 timed steps, from as many epochs as that needs.
 
-The time of an epoch boundary is without the wait for a processor, as the system's scheduler counts it: on a loaded
-machine that wait is most of it, and no fault of the run. It is that of this thread and of the two threads of the
+The time of an epoch boundary is without the wait for a processor, as the system's scheduler counts it. On a loaded
+machine that wait is most of the time, and no fault of the run. It is that of this thread and of the two threads of the
 daemon that a boundary waits for. Adaptation and rates are one thread's work: the processor time of this thread counts.
 Both are reported by the clock too.
 
@@ -28,10 +28,10 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, ParamSpec, TypeVar
 
 import torch
 
-from tolariad.core.health.budget_slice import BOUNDARY, Overruns, in_unit, limits_of
-from tolariad.core.health.budget_words import Tally, tallies
+from tolariad.core.health.budget_slice import BOUNDARY, BudgetState, in_unit, limits_of
+from tolariad.core.health.budget_words import BudgetHistogram, tallies
 from tolariad.core.health.budgets import BUDGETS
-from tolariad.core.health.histogram import Meter, with_one
+from tolariad.core.health.histogram import Histogram, with_one
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -97,9 +97,9 @@ class Stopwatch:
 
         `shares` returns the memory of the run's parts in percent, by the names of their budgets. It is called at the
         end of each epoch. `waited` returns how long the threads of an epoch boundary have waited for a processor, in
-        seconds since a fixed time; `ran` how long the calling thread has run.
+        seconds since a fixed time. `ran` returns how long the calling thread has run.
         """
-        self._limits = Overruns(limits=limits_of(settings))
+        self._limits = BudgetState(limits=limits_of(settings))
         self._device = device
         self._clock = clock
         self._waited = waited
@@ -107,7 +107,7 @@ class Stopwatch:
         self._held = held
         self._ours = ours
         self._shares = shares
-        self._meters: dict[str, Meter] = {}
+        self._histograms: dict[str, Histogram] = {}
         self._made = 0
         self._bytes: int | None = None
         # Until the first measurement every step: a short run should have one.
@@ -283,10 +283,10 @@ class Stopwatch:
 
     # -- what was measured ---------------------------------------------------------------------------------------------
 
-    def taken(self) -> tuple[Tally, ...]:
+    def taken(self) -> tuple[BudgetHistogram, ...]:
         """Return all measurements since the last call."""
-        meters, self._meters = self._meters, {}
-        return tallies(meters)
+        histograms, self._histograms = self._histograms, {}
+        return tallies(histograms)
 
     def _add_apart(self, name: str, seconds: float, waited: float) -> None:
         """Add a duration without the wait in it."""
@@ -294,4 +294,6 @@ class Stopwatch:
         self._add_value(name, in_unit(budget, seconds - waited), in_unit(budget, waited))
 
     def _add_value(self, name: str, value: float, waited: float | None = None) -> None:
-        self._meters[name] = with_one(self._meters.get(name, Meter()), value, self._limits.limit_of(name), waited)
+        self._histograms[name] = with_one(
+            self._histograms.get(name, Histogram()), value, self._limits.limit_of(name), waited
+        )

@@ -10,7 +10,7 @@ import inspect
 from collections.abc import Callable, Mapping
 from typing import Any, Final, NamedTuple
 
-from tolariad.core.nearest import KEYS_ALIKE, did_you_mean, nearest
+from tolariad.core.text.nearest import KEYS_ALIKE, did_you_mean, nearest
 from tolariad.trainer.errors import SetupRefused
 from tolariad.trainer.lightning.hooks import lightning_base
 
@@ -25,7 +25,7 @@ class Parts(NamedTuple):
     datamodule: Callable[[str], Callable[..., Any]]
 
 
-class Made(NamedTuple):
+class BuiltModules(NamedTuple):
     """A module, its data module or None, and how gradients are clipped: the limit or None, and `norm` or `value`."""
 
     module: Any
@@ -33,7 +33,7 @@ class Made(NamedTuple):
     clip: tuple[float | None, str]
 
 
-def made(parts: Parts, options: Mapping[str, Any]) -> Made:
+def made(parts: Parts, options: Mapping[str, Any]) -> BuiltModules:
     """Make the module and the data module that the options name. Raises SetupRefused."""
     named = options.get("datamodule")
     makers = [parts.module]
@@ -48,7 +48,7 @@ def made(parts: Parts, options: Mapping[str, Any]) -> Made:
     for one, kind in zip(found, ("LightningModule", "LightningDataModule"), strict=False):
         if lightning_base(type(one), kind) is None:
             raise SetupRefused(f"task: a {kind} is needed, and {type(one).__name__} is none")
-    return Made(found[0], found[1] if found[1:] else None, _clip(options))
+    return BuiltModules(found[0], found[1] if found[1:] else None, _clip(options))
 
 
 def _taken(maker: Callable[..., Any], given: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""What `configure_optimizers` returns, and its schedulers as tables of rates.
+"""The result of `configure_optimizers`, and its schedulers as tables of rates.
 
 A scheduler of torch is stepped through the whole run before training, on the module's own optimizer, which is put back
 afterwards. So the rates are those that Lightning's trainer would set, to the last bit, and the controller holds them as

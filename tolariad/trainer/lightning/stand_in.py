@@ -1,4 +1,4 @@
-"""What a LightningModule finds as `self.trainer`: lengths and positions. Everything else is refused by its name."""
+"""The stand-in for `self.trainer` of a LightningModule: lengths and positions. Any other name is refused."""
 
 from __future__ import annotations
 

@@ -382,6 +382,6 @@ def _refuse_rates(cfg: Settings) -> None:
     else:
         return
     raise SetupRefused(
-        f"learning_rate.{key} is {value}, but the rates of a LightningModule are those of its configure_optimizers; "
-        "remove the key, and give the module its rate as a hyper-parameter: task_options: {lr: ...}"
+        f"learning_rate.{key} is {value}, but the rates of a LightningModule are those of its configure_optimizers. "
+        "Remove the key, and give the module its rate as a hyper-parameter: task_options: {lr: ...}"
     )

@@ -1,9 +1,9 @@
 """The audit of updates: at intervals one parameter is followed through its update, and the update is computed again.
 
-It finds changes that no hook sees: an update without the guard (its hooks were cleared through private attributes),
-an update that bypasses the optimizer (`step.__wrapped__`), weights written through `p.data`. A second optimizer of the
-same class computes the parameter again, from its value, its gradient, the optimizer's state and the recorded rate. The
-results are compared bit for bit. The parameter must also stay unchanged until the next update.
+It finds changes that no hook sees. Examples are an update without the guard (its hooks were cleared through private
+attributes), an update that bypasses the optimizer (`step.__wrapped__`), weights written through `p.data`. A second
+optimizer of the same class computes the parameter again, from its value, its gradient, the optimizer's state and the
+recorded rate. The results are compared bit for bit. The parameter must also stay unchanged until the next update.
 
 Promises: the audit changes nothing and draws no random number. It copies one parameter of at most a million elements.
 """
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
     from tolariad.trainer.setup import Setup
 
+# A larger parameter is never audited: copies of it, its gradient and its state would be seen in the time of a step.
 _ELEMENTS_MAX: Final = 1 << 20
 # Optimizers in which a parameter's update depends on that parameter only, so that it can be computed again alone.
 _KNOWN: Final = ("torch.optim.", "tolariad.trainer.optim")
@@ -64,13 +65,18 @@ class Audit:
             for parameter in group["params"]
             if parameter.device.type == "cpu" and 0 < parameter.numel() <= _ELEMENTS_MAX
         ]
+        # A sample in progress is given up: the change may have replaced or overwritten its parameter.
         self._sampled = None
+        # The parameter as it was immediately before the update. None: the guard did not call `_capture`.
         self._twin: torch.nn.Parameter | None = None
         self._state: dict[str, Any] = {}
+        # The parameter after the audited update, until the next update begins.
         self._after: torch.Tensor | None = None
 
     def before_update(self, step: int) -> None:
         """Call before update `step`: check that the last parameter is unchanged; choose the next one if it is time."""
+        # For changes that the run itself makes between two updates (masks, growth, a rollback) `begin_anew` was called,
+        # so a difference here was made by other code.
         if self._sampled is not None and self._after is not None:
             name, parameter = self._sampled.name, self._sampled.parameter
             if not same_bits(parameter.detach(), self._after):
@@ -78,6 +84,7 @@ class Audit:
             self._sampled = self._after = None
         if self._candidates and step % self._every == 0:
             self._sampled = self._chosen(step // self._every)
+            # Forget an older twin: only one that is captured in this update proves that the guard ran in it.
             self._twin = None
             self._rates.watch_next_update(self._sampled.optimizer if self._sampled else None, self._capture)
 
@@ -95,6 +102,7 @@ class Audit:
 
     def _chosen(self, turn: int) -> _Candidate | None:
         """Return the next parameter, in turn, that has a gradient."""
+        # In turn, not at random: a drawn number would change the run's, and a re-run audits the same parameters.
         count = len(self._candidates)
         in_turn = (self._candidates[(turn + offset) % count] for offset in range(count))
         return next((one for one in in_turn if one.parameter.grad is not None), None)
@@ -103,6 +111,7 @@ class Audit:
         """Copy the inputs of the update. Called after every hook, immediately before the update."""
         if self._sampled is None or self._sampled.parameter.grad is None:
             return
+        # Copies of everything: the optimizer updates parameter and state in place.
         _, optimizer, index, parameter = self._sampled
         self._rate = row[index]
         self._twin = torch.nn.Parameter(parameter.detach().clone())
@@ -115,13 +124,17 @@ class Audit:
     def _again(self, sampled: _Candidate, twin: torch.nn.Parameter) -> torch.Tensor:
         """Apply the update to a copy, with a new optimizer of the same class and options."""
         group = sampled.optimizer.param_groups[sampled.group]
+        # Without the group's own rate: the update must follow from the recorded one. Without names: there is one
+        # parameter now.
         options = {key: value for key, value in group.items() if key not in ("params", "param_names", "lr")}
         kind: Any = type(sampled.optimizer)
         shadow = kind([twin], lr=self._rate)
         shadow.param_groups[0].update(options)
         if self._state:
             shadow.state[twin] = self._state
+        # No guard interferes: the twin is no parameter of a registered optimizer.
         shadow.step()
+        # Masks are held after every update, and so they are on the copy.
         if self._setup.pruner.active:
             self._setup.pruner.hold_copy(sampled.name, twin)
         return twin.detach()

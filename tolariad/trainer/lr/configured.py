@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 REST: Final = "default"
 NO_LENGTH: Final = (
-    "the data does not tell how many batches an epoch has, and {} computed from that: give the loader a __len__, set "
+    "the data does not tell how many batches an epoch has, and {} computed from that. Give the loader a __len__, set "
     "stop.steps, or train at constant rates: learning_rate: {{policy: constant, warmup_epochs: 0}}"
 )
 _log: Final = logging.getLogger(__name__)
@@ -89,7 +89,7 @@ def controller_for(
     if characters > PACKED_MAX:
         raise SetupRefused(
             f"learning_rate: the tables of the groups' functions have {characters} characters together, and at most "
-            f"{PACKED_MAX} fit into the state of the run; use fewer groups with a function"
+            f"{PACKED_MAX} fit into the state of the run. Use fewer groups with a function"
         )
     return controller
 

@@ -1,9 +1,10 @@
 """Hold one optimizer to its rates: they are compared and written immediately before each of its steps.
 
-Promises: a step finds the registered groups, as the same objects, with the rates of `row`, even if other code changed
-them through public interfaces of torch. Changes by a closure are corrected before the update that follows it. The
-guard is the last of the optimizer's step pre-hooks: a global pre-hook, which torch runs before those, moves it there.
-It cannot see hooks cleared through private attributes, `step.__wrapped__`, or writes to `p.data`. The audit finds them.
+Promises: a step finds the registered groups, as the same objects, with the rates of `row`. This holds even if other
+code changed them through public interfaces of torch. Changes by a closure are corrected before the update that follows
+it. The guard is the last of the optimizer's step pre-hooks: a global pre-hook, which torch runs before those, moves it
+there. It cannot see hooks cleared through private attributes, `step.__wrapped__`, or writes to `p.data`. The audit
+finds them.
 """
 
 from __future__ import annotations
@@ -64,7 +65,9 @@ class Guard:
         self._adopt()
         self._handle = optimizer.register_step_pre_hook(self._before_step)
         self.hook_id: int = self._handle.id
+        # Other hooks that run in this optimizer's steps: the possible causes of a change that `_before_step` finds.
         self.suspects: list[Any] = []
+        # On the optimizer itself: the global hook runs before every step of every optimizer, and must find it quickly.
         optimizer.__dict__[GUARD_ATTRIBUTE] = self
 
     def _adopt(self) -> None:
@@ -96,6 +99,7 @@ class Guard:
     def remove_group(self, id_: str) -> None:
         """Remove a group from the optimizer, with the state of its parameters."""
         index = self.ids.index(id_)
+        # The state too: torch's `state_dict` raises for the state of a parameter that is in no group.
         for parameter in self._params[index]:
             self.optimizer.state.pop(parameter, None)
         del self._list[index], self.ids[index]
@@ -158,6 +162,7 @@ class Guard:
     def _violations(self) -> Iterator[Violation]:
         groups = self._found()
         known = {id(group) for group in self.groups}
+        # Unknown groups in equal number replaced registered ones: the loop below names them by their places.
         for group in groups if len(groups) != len(self.groups) else ():
             if id(group) not in known:
                 count = len(group.get("params", ()))
@@ -207,6 +212,8 @@ class Guard:
         # setdefault: if other code removed the hook through a handle, it is registered again.
         hooks.setdefault(self.hook_id, self._before_step)
         hooks.move_to_end(self.hook_id)
+        # Now, before any hook of this step runs: what is wrong already was changed earlier. What `_before_step` finds
+        # later in this step was changed by one of the suspects, and is reported with their lines.
         if not self.is_clean():
             self.heal()
         others = (*_global_optimizer_pre_hooks.values(), *hooks.values())
@@ -217,15 +224,19 @@ class Guard:
         self, _: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
         look = self._look  # a local is faster than an attribute, and than a call of is_clean
+        # With guards switched off nothing is compared, and the rates are written before every step all the same.
         if not self._compares or not look(self.optimizer.param_groups, self.row):
             self.heal(" or ".join(filter(None, map(source_lines.of_function, self.suspects))))
         self.stepped = True
         if self.frozen:
             self.drop_frozen_gradients()
+        # Last of all: the audit copies the values from which this update is computed.
         if self._watch is not None:
             self._watch(self.row)
             self._watch = None
 
+        # `args[0]` is the optimizer. A closure runs inside the step, after this hook: its changes are corrected when it
+        # returns, which is before the update.
         if len(args) == 1 and not kwargs:
             return None
         if len(args) > 1 and callable(args[1]):
@@ -246,6 +257,7 @@ class Guard:
             loss = closure()
             if not self.is_clean():
                 self.heal(source_lines.of_function(closure))
+            # Its backward pass made new gradients, also of frozen parameters.
             self.drop_frozen_gradients()
             return loss
 
@@ -255,6 +267,7 @@ class Guard:
 def _with_scalars(look: unrolled.Check, scalars: list[tuple[list[Any], int, Any]]) -> unrolled.Check:
     """Return a check that also compares parameters of one element by identity."""
 
+    # Only optimizers that have such parameters pay for the second comparison.
     def check_scalars(groups: Sequence[unrolled.Group], row: tuple[float, ...]) -> bool:
         if not look(groups, row):
             return False
@@ -273,6 +286,7 @@ def _same_objects(a: Any, b: Any) -> bool:
 
 
 def _number(value: Any) -> float | None:
+    # A report must not fail because user code put something strange in the place of a rate.
     try:
         return float(value)
     except (TypeError, ValueError, RuntimeError):

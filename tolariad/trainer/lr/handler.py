@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from tolariad.trainer.lr.guard import Violation
     from tolariad.trainer.orders import BoundaryOrders, Link
 
-# The first 100 violations of a kind are reported one by one, later ones by the hundred: a callback that changes a rate
+# The first 100 violations of a kind are reported one by one, later ones by the hundred. A callback that changes a rate
 # at every step must not fill the disk.
 TOLD_SINGLY_MAX: Final = 100
 

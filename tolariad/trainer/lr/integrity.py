@@ -38,11 +38,13 @@ class Integrity:
         self._every: tuple[ManagedOptimizer, ...] = ()
         self._clean_epoch = True
         _controllers[next(_numbers)] = self
+        # One global hook for all controllers: it costs every optimizer of the process a call per step.
         if _before_any_step not in _global_optimizer_pre_hooks.values():
             register_optimizer_step_pre_hook(_before_any_step)
 
     def verify(self, strict: bool = False, *, where: str = "") -> bool:  # noqa: FBT001, FBT002 - the interface's
         """Return whether every rate is right; correct and report wrong ones. `strict`: raise LRIntegrityError."""
+        # Correct every optimizer before raising: the caller may catch the exception and go on.
         found = [one for held in self._every if not held.guard.is_clean() for one in held.guard.heal(where)]
         if found and strict:
             raise LRIntegrityError("; ".join(map(str, found)))
@@ -54,12 +56,14 @@ class Integrity:
 
     def tell_schedulers(self) -> None:
         """Report torch's LR schedulers that were stepped, although no rate may have changed yet."""
+        # A scheduler may be stepped while its rate equals ours, in warm-up for example: the user should hear of it now.
         for held in self._every if self.enable_guards else ():
             if what := schedulers.what_stepped(held.guard.optimizer):
                 self._tell(Violation(UNKNOWN_GROUP, None, None, what))
 
     def refuse_if_ours(self, optimizer: Optimizer) -> None:
         """Raise LRIntegrityError if an unregistered optimizer holds a registered parameter, before it steps."""
+        # Raise here, in the hook: after the step its changes could not be told from those of the registered optimizer.
         # It would step at rates of its own. Setting them to 0 is not enough: Rprop moves at rate 0.
         if self._has_any_of(optimizer):
             what = f"a second optimizer ({type(optimizer).__name__}) tried to step on parameters of a registered one"
@@ -75,6 +79,7 @@ class Integrity:
 
     def _has_any_of(self, held: Optimizer | nn.Module) -> bool:
         """Return whether a parameter of the optimizer or model is one of a registered optimizer."""
+        # By id: `in` would compare tensors by value. Computed each time, because groups come and go.
         if isinstance(held, nn.Module):
             theirs = set(map(id, held.parameters()))
         else:
@@ -98,6 +103,7 @@ class Integrity:
     @contextmanager
     def rebuilds_told_to(self, rebuild: Told) -> Iterator[None]:
         """Report every rebuild to this within the block: it is part of a recorded change of the model."""
+        # Given back at the end, also after an exception: a refused change of the model is undone, and training goes on.
         before, self.on_rebuild = self.on_rebuild, rebuild
         try:
             yield
@@ -105,8 +111,10 @@ class Integrity:
             self.on_rebuild = before
 
     def _tell(self, violation: Violation) -> None:
+        # Guards that are switched off correct and say nothing.
         if not self.enable_guards:
             return
+        # An open breaker never switches the guard off: the next violation would reach the weights.
         self.violations += 1
         self._clean_epoch = False
         self.circuit_breaker.record_failure()
@@ -116,7 +124,8 @@ class Integrity:
             _log.warning("learning rate: %s", violation)
 
 
-# In the order of their creation: a program may train the same parameters again, under a new controller.
+# In the order of their creation: a program may train the same parameters again, under a new controller. Weak: the
+# global hook lives as long as the process, and must not keep the parameters of every run that has ended in memory.
 _controllers: Final[WeakValueDictionary[int, Integrity]] = WeakValueDictionary()
 _numbers: Final = count()
 
@@ -132,10 +141,13 @@ def _before_any_step(optimizer: Optimizer, _: Any, __: Any) -> None:
     # Use the optimizer's own dict: a wrapper that forwards attributes would return the guard of another optimizer.
     own = optimizer.__dict__
     guard: Guard | None = own.get(GUARD_ATTRIBUTE)
+    # A wrapper may take over the dict of the optimizer that it wraps, with the guard in it.
     if guard is None or guard.optimizer is not optimizer:
+        # A tuple: a controller may be collected while this walks over them.
         for controller in tuple(_controllers.values()):
             controller.refuse_if_ours(optimizer)
         return
     hooks = own["_optimizer_step_pre_hooks"]
+    # In nearly every run the guard's hook and this one are the only hooks, and there is nothing to do.
     if len(hooks) != 1 or len(_global_optimizer_pre_hooks) != 1 or guard.hook_id not in hooks or guard.suspects:
         guard.come_last(_before_any_step)

@@ -1,7 +1,7 @@
 """Find torch's LR schedulers that step an optimizer of the run, which sets its rates itself.
 
-Nothing is looked for before a rate is found changed, or a scheduler has wrapped the optimizer's `step`: a search costs
-a tenth of a second.
+The search begins when a rate is found changed, or a scheduler has wrapped the optimizer's `step`. It costs a tenth of a
+second.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from torch.optim import Optimizer
 
 _GONE: Final = "made in a call, and gone after it"
-# The schedulers of an optimizer, as of the last search.
+# The schedulers of an optimizer, as of the last search. Weak in both: a search must keep neither of them alive.
 _found: Final[WeakKeyDictionary[Optimizer, list[ReferenceType[LRScheduler]]]] = WeakKeyDictionary()
 
 
@@ -58,6 +58,7 @@ def _schedulers(optimizer: Optimizer) -> list[LRScheduler]:
     if held is None or (held and not alive):
         # type(): the __class__ of a proxy may run code.
         _found[optimizer] = [
+            # An optimizer does not know its schedulers: only the collector's list of all objects has them.
             ref(one)
             for one in gc.get_objects()
             if issubclass(type(one), LRScheduler) and one.__dict__.get("optimizer") is optimizer

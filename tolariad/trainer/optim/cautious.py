@@ -14,7 +14,7 @@ import torch
 from torch.optim.optimizer import Optimizer
 
 from tolariad.trainer.optim import cautious_chunks, cautious_together
-from tolariad.trainer.optim.cautious_rule import Member, Options, Tally, local
+from tolariad.trainer.optim.cautious_rule import AgreementCount, Member, Options, local
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -67,9 +67,9 @@ class CautiousAdamW(Optimizer):
             differently from the smaller tensor that it replaces.
         max_scale: upper bound of :math:`s`; None: :math:`1/\xi`.
         foreach: True: all tensors of a group together; False: one after the other, in chunks of 2**18 elements that
-            stay in cache. None chooses by size: on the CPU tensors below 16 384 elements are updated together, because
-            calls dominate, and larger ones in chunks, because memory traffic does; on other devices all together. Times
-            are in docs/optimizers.md.
+            stay in cache. None chooses by size. On the CPU tensors below 16 384 elements are updated together, because
+            calls dominate, and larger ones in chunks, because memory traffic does. On other devices all are updated
+            together. Times are in docs/optimizers.md.
         track_kept_fraction: keep the share of coordinates that moved, see `last_kept_fraction`.
         maximize, capturable, differentiable, compiled: only False is accepted.
 
@@ -113,7 +113,7 @@ class CautiousAdamW(Optimizer):
             {"maximize": maximize, "capturable": capturable, "differentiable": differentiable, "compiled": compiled}
         )
         self.track_kept_fraction = track_kept_fraction
-        self._kept = Tally()
+        self._kept = AgreementCount()
         super().__init__(params, defaults)
 
     @property
@@ -141,7 +141,7 @@ class CautiousAdamW(Optimizer):
         """
         super().__setstate__(state)
         self.__dict__.setdefault("track_kept_fraction", False)
-        self.__dict__["_kept"] = Tally()
+        self.__dict__["_kept"] = AgreementCount()
         for group in self.param_groups:
             # An option of older versions, which affected only rounding.
             group.pop("compiled", None)
@@ -165,7 +165,7 @@ class CautiousAdamW(Optimizer):
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
-        self._kept = Tally()
+        self._kept = AgreementCount()
         for group in self.param_groups:
             members = [self._member(p) for p in group["params"] if p.grad is not None]
             _update(group, members, self._kept)
@@ -190,7 +190,7 @@ class CautiousAdamW(Optimizer):
         )
 
 
-def _update(group: dict[str, Any], members: list[Member], tally: Tally) -> None:
+def _update(group: dict[str, Any], members: list[Member], moved: AgreementCount) -> None:
     """Update the members of a group, in chunks or together."""
     options = Options(float(group["lr"]), *group["betas"], **{key: group[key] for key in Options._fields[3:]})
     together: dict[tuple[torch.device, torch.dtype], list[Member]] = {}
@@ -198,9 +198,9 @@ def _update(group: dict[str, Any], members: list[Member], tally: Tally) -> None:
         if _goes_together(member.parameter, group):
             together.setdefault((member.parameter.device, member.parameter.dtype), []).append(member)
         else:
-            cautious_chunks.update(member, options, tally)
+            cautious_chunks.update(member, options, moved)
     for alike in together.values():
-        cautious_together.update(alike, options, tally)
+        cautious_together.update(alike, options, moved)
 
 
 def _goes_together(parameter: torch.Tensor, group: dict[str, Any]) -> bool:

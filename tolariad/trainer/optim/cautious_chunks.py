@@ -14,7 +14,15 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import torch
 
-from tolariad.trainer.optim.cautious_rule import Counts, Tally, agreement, corrections, count_dtype, scale_of, summed
+from tolariad.trainer.optim.cautious_rule import (
+    AgreementCount,
+    Counts,
+    agreement,
+    corrections,
+    count_dtype,
+    scale_of,
+    summed,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -33,13 +41,13 @@ class _Piece(NamedTuple):
     b: torch.Tensor
 
 
-def update(member: Member, options: Options, tally: Tally) -> None:
+def update(member: Member, options: Options, moved: AgreementCount) -> None:
     """Update one tensor."""
     pieces = list(_pieces(member))
     bias = corrections(member, options)
     if options.caution:
         counts = _count(member, pieces, options)
-        tally.put(counts)
+        moved.put(counts)
         scale = scale_of(counts, options)
         for piece in pieces:
             _move_cautiously(piece, options, bias, scale, again=len(pieces) > 1)

@@ -53,7 +53,7 @@ class Corrections(NamedTuple):
     root: float
 
 
-class Tally:
+class AgreementCount:
     """Counts of the coordinates that moved and of all. They stay on the device until they are read."""
 
     def __init__(self) -> None:

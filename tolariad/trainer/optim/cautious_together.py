@@ -9,7 +9,15 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from tolariad.trainer.optim.cautious_rule import Counts, Tally, agreement, corrections, count_dtype, scale_of, summed
+from tolariad.trainer.optim.cautious_rule import (
+    AgreementCount,
+    Counts,
+    agreement,
+    corrections,
+    count_dtype,
+    scale_of,
+    summed,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -19,7 +27,7 @@ if TYPE_CHECKING:
 # ruff: noqa: SLF001 - torch's foreach functions have private names; its own optimizers are written with them
 
 
-def update(members: Sequence[Member], options: Options, tally: Tally) -> None:
+def update(members: Sequence[Member], options: Options, moved: AgreementCount) -> None:
     """Update tensors of one device and dtype."""
     parameters = [_with_dimension(member.parameter) for member in members]
     moments = [_with_dimension(member.exp_avg) for member in members]
@@ -33,7 +41,7 @@ def update(members: Sequence[Member], options: Options, tally: Tally) -> None:
     divisors = torch._foreach_sqrt(squares)
     if options.caution:
         torch._foreach_add_(divisors, [options.eps * one.root for one in bias])
-        masks, scales = _masks(members, gradients, moments, options, tally)
+        masks, scales = _masks(members, gradients, moments, options, moved)
         torch._foreach_mul_(masks, moments)
         if isinstance(scales[0], torch.Tensor):
             torch._foreach_mul_(masks, scales)
@@ -53,7 +61,7 @@ def _masks(
     gradients: list[torch.Tensor],
     moments: list[torch.Tensor],
     options: Options,
-    tally: Tally,
+    moved: AgreementCount,
 ) -> tuple[list[torch.Tensor], list[float] | list[torch.Tensor]]:
     """Return masks of 0 and 1, and the factor of each: a number on the CPU, a tensor on other devices."""
     masks = [
@@ -67,10 +75,10 @@ def _masks(
     if masks[0].device.type == "cpu":
         counted = [Counts(kept, considered) for kept, considered in torch.stack(found).tolist()]
         for counts in counted:
-            tally.put(counts)
+            moved.put(counts)
         return masks, [scale_of(counts, options) for counts in counted]
     for sums in found:
-        tally.put(Counts(sums[0], sums[1]))
+        moved.put(Counts(sums[0], sums[1]))
     most = options.max_scale if options.max_scale is not None else 1.0 / options.mask_eps
     scales = [
         (sums[1] / sums[0].clamp(min=1.0)).clamp_(max=min(most, 1.0 / options.mask_eps)).to(masks[0].dtype)

@@ -128,7 +128,7 @@ def _names_in(part: str, options: PartOptimizer, trained: Iterable[str], model: 
         parts = ", ".join(name for name, _ in model.named_children())
         raise SetupRefused(
             f"optimizers.{part}: the model has no part {part!r} with parameters to train (its parts: "
-            f"{parts or 'none'}); name one of them, or set `match` to a pattern of parameter names"
+            f"{parts or 'none'}). Name one of them, or set `match` to a pattern of parameter names"
         )
     return names
 
@@ -215,5 +215,5 @@ def _check_cover(model: nn.Module, owners: Mapping[str, torch.optim.Optimizer]) 
             which = "the optimizer" if len(owners) == 1 else f"optimizer {owner}"
             raise SetupRefused(
                 f"group {index} of {which} holds a parameter of shape {tuple(parameter.shape)} that is not the "
-                "model's: no checkpoint would contain it; make it a part of the module that model(cfg) returns"
+                "model's. No checkpoint would contain it. Make it a part of the module that model(cfg) returns"
             )

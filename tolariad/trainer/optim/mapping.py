@@ -33,8 +33,8 @@ class ParameterMapping:
     `old_id`, `new_id`: qualified names. `mapping_type`:
 
     * `identity`: the same shape, the same state, bit for bit.
-    * `expand`: no dimension shrinks. Old units come first, new ones after them, unless `keep={dim: indices}` gives for
-      each new index the old index to copy, or -1 for a new unit.
+    * `expand`: no dimension shrinks. Old units come first, new ones after them, unless `keep={dim: indices}` is given.
+      It names, for each new index, the old index to copy, or -1 for a new unit.
     * `contract`: `keep={dim: indices}` names the units that stay, in order.
     * `permute`: `order=(dims...)` as `torch.permute`, or `order={dim: indices}` for the units of a dimension.
     * `reshape`: the same elements in another shape; reset if their number differs.

@@ -32,7 +32,7 @@ class RebuildRefused(ValueError):
 
 
 @dataclass(frozen=True)
-class Place:
+class Replacement:
     """A parameter that replaces another one in its group. `state` None: it starts with a new state."""
 
     mapping: ParameterMapping
@@ -43,12 +43,12 @@ class Place:
 
 @dataclass(frozen=True)
 class Plan:
-    """A prepared rebuild. `groups`: for each group of the old optimizer its places, in order.
+    """A prepared rebuild. `groups`: for each group of the old optimizer its replacements, in order.
 
     `unknown`: entries of the state that the table of kinds does not have. They are not carried over.
     """
 
-    groups: list[list[Place]]
+    groups: list[list[Replacement]]
     added: list[tuple[str, Parameter]]
     dropped: list[str]
     unknown: list[str] = field(default_factory=list)
@@ -88,7 +88,7 @@ def prepare(
     unknown: list[str] = []
     groups = [
         [
-            Place(
+            Replacement(
                 mapping,
                 parameter,
                 wanted[mapping.new_id],
@@ -144,7 +144,7 @@ def check(plan: Plan, optimizer: Optimizer, kinds: Mapping[str, Kind]) -> None:
                 _check_entry(place, key, before[key], value)
 
 
-def _check_entry(place: Place, key: str, before: torch.Tensor, value: torch.Tensor) -> None:
+def _check_entry(place: Replacement, key: str, before: torch.Tensor, value: torch.Tensor) -> None:
     if value.shape != place.new.shape:
         raise RebuildRefused(f"{place.mapping}: {key} has shape {tuple(value.shape)}")
     if value is before:

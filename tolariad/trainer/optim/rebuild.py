@@ -113,7 +113,7 @@ class OptimizerRebuildCoordinator:
         """Update the optimizer to all changes of the model at once. Return True, or False with nothing changed.
 
         `among`: the parameters that this optimizer is to hold, by name, if there are other optimizers. Parameters
-        without a mapping are matched: first the same object, then the same qualified name with the same shape
+        without a mapping are matched. First comes the same object, then the same qualified name with the same shape
         (identity) or one that only grew (expand). Any other is new: the controller adds a group for it; without a
         controller it gets the first group's options. Parameters that are gone are dropped.
         """

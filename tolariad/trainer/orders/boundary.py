@@ -14,7 +14,7 @@ from tolariad.core.checkpoints import words as checkpoints
 from tolariad.core.control import words as control
 from tolariad.core.steps import words as steps
 from tolariad.failpoints import reached
-from tolariad.trainer.orders.inbox import IDLE_S, Place
+from tolariad.trainer.orders.inbox import IDLE_S, ObeyPoint
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -51,18 +51,23 @@ class Boundary:
     def stop(self) -> None:
         """Obey pending orders. Return when the next step may begin. Raises ToldToExit, or an exception of a handler."""
         reporter, inbox = self._reporter, self._inbox
+        # The activity of the step that begins right after this: the daemon's limit for it applies from now on.
         next_ = Activity.RERUN if self._progress.rerunning else Activity.STEP
         reporter.beat(next_)
         reached("boundary")
         # An order that arrives after this look either closes the gate or waits for the next boundary.
         is_called = inbox.calls
         if is_called:
+            # First: an order names the last applied step in its answer, and a capture contains it. A step whose numbers
+            # are still on a device would be reported after both.
             self._before_obeying()
             if inbox.has_orders:
                 inbox.obey_at_boundary()
         inbox.tend()
         if is_called and self._must_stand:
             with self._standing():
+                # Orders are obeyed here although no update may begin: one of them may be what opens the gate, such as
+                # the first checkpoint of a run.
                 while self._must_stand:
                     inbox.stand(Activity.GATE)
                     inbox.obey_at_boundary()
@@ -77,19 +82,23 @@ class Boundary:
         return page.frozen and (page.halted or not self._progress.rerunning)
 
     def _end_training(self, _: steps.EndTraining) -> None:
+        # The loop reads it after the boundary: ending from in here would leave later orders of this boundary undone.
         self.told_to_end = True
 
     def _hold(self, _: control.Hold) -> None:
         """Wait until released. A stop may need a checkpoint of this step, so some orders are obeyed meanwhile."""
         self._reporter.report(control.HeldReport(step=self._progress.step, rerunning=self._progress.rerunning))
+        # A pause and a stop may each send a Hold before the first is answered. Both are answered; the wait is one, and
+        # one Release ends it.
         if self._is_held:
             return
         self._is_held = True
         try:
             with self._standing():
-                while not self._inbox.obey_up_to(_is_release, Place.HELD):
+                while not self._inbox.obey_up_to(_is_release, ObeyPoint.HELD):
                     self._inbox.stand(Activity.HELD)
         finally:
+            # A rollback leaves the wait by an exception. The daemon sends Hold again if the run is still paused then.
             self._is_held = False
 
     # -- waiting for one order -----------------------------------------------------------------------------------------
@@ -103,10 +112,11 @@ class Boundary:
     def wait_for_continue(self, epoch: int) -> None:
         """Return when the epoch after `epoch` may begin. Obey other orders meanwhile."""
 
+        # Only the answer for this epoch: a Continue of another one may still be in flight, and has no effect.
         def goes_on(order: TrainerEffect) -> bool:
             return isinstance(order, steps.Continue) and order.epoch == epoch
 
-        while not self._inbox.obey_up_to(goes_on, Place.EPOCH_END):
+        while not self._inbox.obey_up_to(goes_on, ObeyPoint.EPOCH_END):
             self._inbox.stand(Activity.END)
 
     def serve_until_exit(self, situation: Callable[[], object] = lambda: None) -> None:
@@ -120,6 +130,8 @@ class Boundary:
 
     def leave_branch(self) -> list[checkpoints.TakeCheckpoint]:
         """Drop the orders of the branch that a rollback leaves. Return the checkpoints among them."""
+        # A limit that the abandoned branch reached does not end the new one. The kernel says so again when the run
+        # reaches it.
         self.told_to_end = False
         return self._inbox.drop_of_branch()
 

@@ -30,7 +30,8 @@ if TYPE_CHECKING:
     from tolariad.core.vocabulary import TrainerEffect
     from tolariad.trainer.orders.reporter import Progress, Reporter
 
-# How long a wait without anything to do sleeps at most.
+# How long a wait without anything to do sleeps at most. Heartbeats are sent between two sleeps, so it must stay far
+# below every limit on silence.
 IDLE_S: Final = 0.05
 
 _Received: TypeAlias = "tuple[TrainerEffect, bytes | None]"
@@ -55,7 +56,7 @@ class Until(Enum):
     EPOCHS_ENDED = "they were, and every epoch has ended here that has ended in the journal"
 
 
-class Place(Enum):
+class ObeyPoint(Enum):
     """The point of training at which the trainer obeys orders."""
 
     BOUNDARY = "between two steps"
@@ -142,6 +143,7 @@ class OrderInbox:
 
     def register(self, kind: type[_Order], handler: Callable[[_Order], None]) -> None:
         """Let `handler` obey orders of this kind, when their rule allows it. Raises ValueError if there is one."""
+        # The second would silently replace the first, whose part of the trainer would never be told.
         if kind in self._handlers:
             raise ValueError(f"{kind.__name__} has a handler already")
         self._handlers[kind] = handler
@@ -167,6 +169,7 @@ class OrderInbox:
 
         Raises ToldToExit, or an exception of the handler of an order that is obeyed on arrival.
         """
+        # The heartbeat before the sleep: the daemon's limit for this activity applies to the sleep.
         self._reporter.beat(activity)
         if self._background is not None:
             self._background.tell()
@@ -176,6 +179,7 @@ class OrderInbox:
     def stand(self, activity: Activity) -> None:
         """Wait at a boundary, where background work may also begin. Raises as `wait`."""
         again_s = self.tend()
+        # No heartbeat if background work hangs: the daemon must find the trainer silent, and end it.
         if again_s is not None:
             self._reporter.beat(activity)
         self._end.wait(IDLE_S if again_s is None else again_s)
@@ -187,8 +191,10 @@ class OrderInbox:
 
     def take_in(self) -> None:
         """Receive orders: obey those whose rule says on arrival, queue the others. Raises as `wait`."""
+        # Read everything that is there before deciding that the daemon is gone: its last order may be the one to exit.
         while (received := self._end.order()) is not None:
             order = received[0]
+            # Before any pending order: those are left undone.
             if isinstance(order, trainer.ExitTrainer):
                 raise ToldToExit("the daemon said so")
             rule = rule_of(order)
@@ -196,8 +202,11 @@ class OrderInbox:
                 self._obey(order)
             else:
                 self._waiting.append(received)
+                # The start takes the order out of the queue. Its handler sees it now: a quarantine that arrives next is
+                # obeyed on arrival, and the older list in this order must not overwrite it.
                 if rule.when is When.TO_START and (handler := self._handlers.get(type(order))) is not None:
                     handler(order)
+        # A trainer without a daemon must stop: what it would do now could never be recorded.
         if self._end.closed:
             raise ToldToExit("the daemon is gone")
 
@@ -207,6 +216,7 @@ class OrderInbox:
         self, kind: type[_Order], accept: Callable[[_Order], bool] = lambda _: True
     ) -> tuple[_Order, bytes | None] | None:
         """Remove and return the first pending order of this kind that is accepted, and its attachment; or None."""
+        # The others stay where they are: they keep their order among themselves.
         for item in tuple(self._waiting):
             order, attachment = item
             if isinstance(order, kind) and accept(order):
@@ -217,14 +227,16 @@ class OrderInbox:
     def obey_at_boundary(self) -> None:
         """Receive orders, and obey every pending one that may be obeyed now."""
         self.take_in()
-        self.obey_up_to(lambda _: False, Place.BOUNDARY)
+        self.obey_up_to(lambda _: False, ObeyPoint.BOUNDARY)
 
-    def obey_up_to(self, is_answer: Callable[[TrainerEffect], bool], place: Place) -> bool:
+    def obey_up_to(self, is_answer: Callable[[TrainerEffect], bool], place: ObeyPoint) -> bool:
         """Obey orders that may be obeyed in this place, up to the one that is the answer. Return whether it came."""
         with self._kept() as kept:
             while self._waiting:
+                # Remove it before it is obeyed: its handler may itself wait, and the queue is then walked from within.
                 item = self._waiting.popleft()
                 order = item[0]
+                # Orders before the answer are obeyed first: the daemon sent the answer after them on purpose.
                 if is_answer(order):
                     return True
                 if self._must_wait(order, place):
@@ -242,17 +254,19 @@ class OrderInbox:
         finally:
             self._waiting.extendleft(reversed(kept))
 
-    def _must_wait(self, order: TrainerEffect, place: Place) -> bool:
+    def _must_wait(self, order: TrainerEffect, place: ObeyPoint) -> bool:
         rule, progress = rule_of(order), self._progress
-        if place is Place.HELD and rule.when is not When.AT_BOUNDARY:
+        if place is ObeyPoint.HELD and rule.when is not When.AT_BOUNDARY:
             # An answer waits for the step or the epoch's end that asks for it.
             return True
         match rule.until:
             case Until.NOTHING:
                 return False
             case Until.RERUN_ENDED:
-                return progress.rerunning and place is not Place.EPOCH_END
+                return progress.rerunning and place is not ObeyPoint.EPOCH_END
             case Until.EPOCHS_ENDED:
+                # In a re-run the script says which orders acted where. A new one that acted between them would give
+                # re-run steps other rates than the journal has.
                 return progress.rerunning or progress.is_behind
 
     def _obey(self, order: TrainerEffect) -> None:
@@ -261,12 +275,14 @@ class OrderInbox:
             # No wait asked for it: a Release without a Hold, or a Continue of a past epoch, may cross with a restart.
             return
         handler = self._handlers.get(type(order))
+        # An order that nobody obeys must not vanish: the daemon has recorded it, and would wait for its end for ever.
         if handler is None or when is When.TO_START:
             raise RuntimeError(f"{type(order).__name__} cannot be obeyed after step {self._progress.step}")
         handler(order)
 
     def drop_of_branch(self) -> list[checkpoints.TakeCheckpoint]:
         """Drop the orders that belong to the branch that a rollback leaves. Return the checkpoints among them."""
+        # The checkpoints are returned because each was begun in the journal: the caller reports that it was not made.
         left = [order for order, _ in self._waiting if isinstance(order, checkpoints.TakeCheckpoint)]
         self._waiting = deque(item for item in self._waiting if not rule_of(item[0]).is_of_branch)
         return left

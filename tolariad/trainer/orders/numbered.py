@@ -116,6 +116,8 @@ class BoundaryOrders:
 
     def _obey(self, order: BoundaryOrder) -> None:
         """Carry out an order from the next update on, and answer it. A repeated order has no effect."""
+        # The daemon sends an order again to a trainer that may lack it. If this state contains it, it was answered
+        # before the checkpoint was reported, and reports keep their order: so the journal has the answer already.
         if order.cause in self._acted:
             return
         kind, before_step = self._kinds[type(order)], self._progress.step + 1
@@ -124,6 +126,7 @@ class BoundaryOrders:
         try:
             found = kind.obey(order)
         except OrderRefused as error:
+            # Not counted: a script holds only orders that acted, and its numbers are these counts.
             answer = replace(answer, refused=str(error))
             self._acted.remember(order.cause)
         else:
@@ -131,12 +134,17 @@ class BoundaryOrders:
             if found is not None:
                 answer = replace(found, order=order.cause, applied_before_step=before_step)
         self._took(time.perf_counter() - begun, time.thread_time() - ran)
+        # Invariant: the answer is sent before this returns to the boundary, where the next capture can begin. A
+        # committed checkpoint therefore never contains an order whose end the journal lacks.
         self._reporter.report(answer)
+        # After the answer: it reports consequences, such as new groups, of an order that has acted.
         kind.after()
 
     def repeat(self, orders: Iterable[ScriptOrder]) -> None:
         """Carry out the orders of a script that acted at this place, except those that the checkpoint contains."""
         for one in orders:
+            # By number, not by cause: the oldest causes are forgotten, the count never is.
             if one.number > self._acted.count:
+                # No answer: the journal has it. The key is noted in case the daemon sends the order again.
                 self._kinds[type(one.order)].repeat(one.order)
                 self._acted.add(one.order.cause)

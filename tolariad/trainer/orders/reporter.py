@@ -54,6 +54,7 @@ class Reporter:
         self._end = end
         self._page = end.page
         self._progress = progress
+        # What a trainer does before its first heartbeat here: the model and the data are built.
         self._activity = Activity.BUILD
 
     @property
@@ -71,11 +72,13 @@ class Reporter:
 
     def beat(self, activity: Activity) -> None:
         """Send a heartbeat with the present activity."""
+        # Three stores into shared memory, no system call: a heartbeat is sent at every step.
         self._activity = activity
         self._page.beat(self._progress.step, time.monotonic_ns(), activity)
 
     def compiling(self) -> None:
         """Send a heartbeat that says that the compiler works. The interrupted activity is remembered."""
+        # A compilation may take minutes in the middle of a step; with the limit of a step it would count as a hang.
         self._page.beat(self._progress.step, time.monotonic_ns(), Activity.COMPILE)
 
     def compiled(self) -> None:

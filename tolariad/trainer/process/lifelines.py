@@ -1,4 +1,4 @@
-"""What only a trainer's process needs beside `tolariad.lifelines`: the run's lock, and stacks on request.
+"""The lifelines of a trainer's process, beside those of `tolariad.lifelines`: the run's lock, and stacks on request.
 
 Promises: at most one trainer of a run is alive. A trainer that hangs in a C call still writes its stacks.
 """

@@ -1,4 +1,4 @@
-"""What units do on data: how often each is active, and which units of a group say the same.
+"""The activity of units on data: how often each is active, and which units of a group are redundant.
 
 Promises: as `importance`: a copy in evaluation mode, exact sums in float64. Hooks are on the copy only.
 """

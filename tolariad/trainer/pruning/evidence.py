@@ -1,4 +1,4 @@
-"""What an analysis computes with: batches of a run, its loss, and the arguments that its model is called with.
+"""The inputs of an analysis: batches of a run, its loss, and the arguments that its model is called with.
 
 Promises: the loss of a batch is a pure function of the weights. Each batch has a seed of its own, so an augmentation
 draws the same numbers whenever the batch is used. Computing it changes the process-wide generators, so only a process

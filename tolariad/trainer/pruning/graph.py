@@ -15,7 +15,7 @@ from torch import nn
 from torch.nn.modules.conv import _ConvNd
 
 from tolariad.core.pruning.budget import UnitKind
-from tolariad.trainer.pruning.modules import Places, linear_sides, places, unknown_to_torch_pruning
+from tolariad.trainer.pruning.modules import ChannelDims, linear_sides, places, unknown_to_torch_pruning
 from tolariad.trainer.pruning.units import Found, PruningRefused, Refusal, Role, TensorSlice, UnitGroup
 
 if TYPE_CHECKING:
@@ -234,10 +234,10 @@ def _group(name: str, sides: _Sides, width: int, names: _Names) -> UnitGroup | s
     )
 
 
-def _places(side: _Side, names: _Names) -> tuple[str, Places] | str:
+def _places(side: _Side, names: _Names) -> tuple[str, ChannelDims] | str:
     """Return the module's or parameter's path and its places, or a clause: why the group is refused."""
     if not isinstance(side.target, nn.Module):
-        return names.parameters[id(side.target)], Places((("", side.dim % side.target.dim()),))
+        return names.parameters[id(side.target)], ChannelDims((("", side.dim % side.target.dim()),))
     found = places(side.target, outputs=side.outputs)
     path = names.modules[side.target]
     return f"{path} {found}" if isinstance(found, str) else (path, found)

@@ -77,7 +77,7 @@ def masks_of(model: nn.Module, groups: Sequence[UnitGroup], chosen: Mapping[str,
     return MaskSet(tuple(ParameterMask(path, shapes[path], dims) for path, dims in gone.items()), units)
 
 
-class _Place(NamedTuple):
+class _MaskedSlice(NamedTuple):
     tensor: Tensor
     dim: int
     indices: Tensor
@@ -188,7 +188,7 @@ def widen_masks(
 
 def _everywhere(
     model: nn.Module, masks: MaskSet, owners: Sequence[Owner], average: Average | None
-) -> dict[str, _Place]:
+) -> dict[str, _MaskedSlice]:
     """Return all places that a mask covers by entry, path and dimension: weights, moments and averages."""
     parameters = dict(model.named_parameters())
     names = {id(parameter): name for name, parameter in parameters.items()}
@@ -204,11 +204,11 @@ def _everywhere(
     return places
 
 
-def _places(tensors: Mapping[str, Tensor], masks: MaskSet) -> Iterator[_Place]:
+def _places(tensors: Mapping[str, Tensor], masks: MaskSet) -> Iterator[_MaskedSlice]:
     for mask in masks.masks:
         tensor = tensors[mask.path]
         for dim, indices in mask.dims.items():
-            yield _Place(tensor, dim, torch.tensor(indices, device=tensor.device))
+            yield _MaskedSlice(tensor, dim, torch.tensor(indices, device=tensor.device))
 
 
 def _checked(model: nn.Module, masks: MaskSet) -> dict[str, Tensor]:

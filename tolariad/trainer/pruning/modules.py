@@ -23,7 +23,7 @@ _REFUSED: Final[tuple[tuple[tuple[type[nn.Module], ...], str], ...]] = (
 )
 
 
-class Places(NamedTuple):
+class ChannelDims(NamedTuple):
     """Names and dimensions of a module's tensors that hold the channels of one of its sides."""
 
     parameters: tuple[tuple[str, int], ...]
@@ -40,7 +40,9 @@ def linear_sides(module: nn.Module) -> tuple[int, int] | None:
 
 
 class _Transposed:
-    """What Torch-Pruning asks of a linear layer with a transposed weight. It only compares the two that prune."""
+    """The methods that Torch-Pruning calls for a linear layer with a transposed weight. It only compares the two that
+    prune.
+    """
 
     def prune_out_channels(self, layer: Any, _: Any) -> Any:
         return layer
@@ -74,10 +76,10 @@ def is_depthwise(module: nn.Module) -> bool:
     )
 
 
-def places(module: nn.Module, *, outputs: bool) -> Places | str:
+def places(module: nn.Module, *, outputs: bool) -> ChannelDims | str:
     """Return where the module's output channels (else its input channels) lie, or a clause: why it is refused."""
     why = next((why for kinds, why in _REFUSED if isinstance(module, kinds)), "")
-    found: Places | str = why or f"is a {type(module).__name__}, whose channels are not known"
+    found: ChannelDims | str = why or f"is a {type(module).__name__}, whose channels are not known"
     if (linear := linear_sides(module)) is not None:
         rows, columns = linear
         found = _of(module, [("weight", rows), ("bias", 0)], Role.PRODUCES)
@@ -97,12 +99,12 @@ def places(module: nn.Module, *, outputs: bool) -> Places | str:
     return found if isinstance(found, str) else _checked(module, found)
 
 
-def _of(module: nn.Module, names: list[tuple[str, int]], role: Role = Role.SCALES) -> Places:
+def _of(module: nn.Module, names: list[tuple[str, int]], role: Role = Role.SCALES) -> ChannelDims:
     """Leave out what the module does not have, such as a bias."""
-    return Places(tuple((name, dim) for name, dim in names if getattr(module, name) is not None), role=role)
+    return ChannelDims(tuple((name, dim) for name, dim in names if getattr(module, name) is not None), role=role)
 
 
-def _of_convolution(module: _ConvNd, *, outputs: bool) -> Places | str:
+def _of_convolution(module: _ConvNd, *, outputs: bool) -> ChannelDims | str:
     rows, columns = (1, 0) if isinstance(module, _ConvTransposeNd) else (0, 1)
     if is_depthwise(module):
         return _of(module, [("weight", 0), ("bias", 0)], Role.PRODUCES)
@@ -113,7 +115,7 @@ def _of_convolution(module: _ConvNd, *, outputs: bool) -> Places | str:
     return _of(module, [("weight", columns)], Role.READS)
 
 
-def _checked(module: nn.Module, found: Places) -> Places | str:
+def _checked(module: nn.Module, found: ChannelDims) -> ChannelDims | str:
     computed = [name for name, _ in found.parameters if name not in module._parameters]  # noqa: SLF001
     return f"computes its {computed[0]} (a parametrization)" if computed else found
 

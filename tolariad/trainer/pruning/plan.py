@@ -25,7 +25,7 @@ from tolariad.trainer.pruning.units import Coordinates, Fewer, PruningRefused, R
 if TYPE_CHECKING:
     from torch import nn
 
-_Places = tuple[tuple[str, int, int], ...]
+_NumberedDims = tuple[tuple[str, int, int], ...]
 
 
 class _Written(Struct, frozen=True, kw_only=True):
@@ -38,9 +38,9 @@ class _Written(Struct, frozen=True, kw_only=True):
     sets: tuple[tuple[int, ...], ...]
     units: tuple[tuple[str, int], ...]
     shapes: tuple[tuple[str, tuple[int, ...]], ...]
-    parameters: _Places
-    buffers: _Places = ()
-    norms: _Places = ()
+    parameters: _NumberedDims
+    buffers: _NumberedDims = ()
+    norms: _NumberedDims = ()
     heads: tuple[Fewer, ...] = ()
     fixed: tuple[tuple[str, str], ...] = ()
     inputs: Any = None
@@ -51,7 +51,7 @@ _decoder: Final = msgspec.json.Decoder(_Written)
 
 
 class Plan(Struct, frozen=True, kw_only=True, dict=True):
-    """What goes with `units`, which are indices by name of their group, in the model as it was.
+    """The parts of the model that go with `units`, which are indices by name of their group, in the model as it was.
 
     `structure`: `structure_of` that model. `shapes`: of each parameter that is masked. `fixed`: by group, why its units
     can be masked but not removed. `inputs`: the model's inputs, as `described` returns them.
@@ -205,7 +205,7 @@ def _indices(runs: tuple[int, ...]) -> tuple[int, ...]:
     )
 
 
-def _coordinates(places: _Places, sets: list[tuple[int, ...]]) -> Coordinates:
+def _coordinates(places: _NumberedDims, sets: list[tuple[int, ...]]) -> Coordinates:
     found: Coordinates = {}
     for path, dim, number in places:
         found.setdefault(path, {})[dim] = sets[number]

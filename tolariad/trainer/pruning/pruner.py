@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from tolariad.core.settings.pruning import Prune
     from tolariad.core.steps.script_words import ScriptChange
     from tolariad.trainer.architecture import Ledger
-    from tolariad.trainer.health.watch import Monitor
+    from tolariad.trainer.health.monitor import Monitor
     from tolariad.trainer.lr import UnifiedLRController
     from tolariad.trainer.optim.average import Average
     from tolariad.trainer.optim.owners import Owner

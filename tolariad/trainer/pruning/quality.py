@@ -10,7 +10,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
-from tolariad.core.pruning.verdict import accuracy_by_loss
+from tolariad.core.pruning.verdict import accuracy_by_loss, loss_scale
 
 SLICES: Final = 5
 # For each slice: the mean of the metric, and the number of samples.
@@ -36,7 +36,7 @@ def quality_of(metric: str, levels: Levels, before: Levels) -> Quality:
     if metric == "accuracy":
         return Quality(mean, spread)
     was = mean_of(before)
-    return Quality(accuracy_by_loss(mean, was), spread / (abs(was) or 1.0))
+    return Quality(accuracy_by_loss(mean, was), spread / loss_scale(was))
 
 
 def mean_of(levels: Levels) -> float:

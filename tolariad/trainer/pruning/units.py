@@ -28,7 +28,9 @@ class Fewer(NamedTuple):
 
 
 class Removed(NamedTuple):
-    """What goes with a choice of units: coordinates of parameters, buffers and normalising modules; counts of heads."""
+    """The parts that are removed with a choice of units: coordinates of parameters, buffers and normalising modules;
+    counts of heads.
+    """
 
     parameters: Coordinates
     buffers: Coordinates
@@ -37,7 +39,7 @@ class Removed(NamedTuple):
 
 
 class Role(Enum):
-    """What a slice does with a unit: its rows produce it, its columns read it, a norm's scale does neither."""
+    """The relation of a slice to a unit: its rows produce it, its columns read it, a norm's scale does neither."""
 
     PRODUCES = "produces"
     READS = "reads"

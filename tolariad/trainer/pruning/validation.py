@@ -23,7 +23,7 @@ from tolariad.trainer.pruning.quality import SLICES, metric_of, quality_of
 from tolariad.trainer.pruning.recheck import zeroed
 from tolariad.trainer.pruning.units import Coordinates, PruningRefused, UnitGroup
 from tolariad.trainer.pruning.verify import zero
-from tolariad.trainer.pruning.watch import memory_in_use
+from tolariad.trainer.pruning.watch import may_judge_memory, memory_in_use
 from tolariad.trainer.step.validate import validate
 
 if TYPE_CHECKING:
@@ -61,6 +61,7 @@ class MaskValidation:
         self._metric = ""
         self._levels = self._measured_levels()
         self._flow = self._gradients(masks_of(setup.model, groups, self._together({})).coordinates)
+        self._judges_memory = may_judge_memory(setup.device, setup.settings.prune.safety)
 
     def measure(self, units: Units) -> MaskMeasure:
         """Return what the masks of these units, and of those before, do to the model."""
@@ -84,7 +85,7 @@ class MaskValidation:
             spread=before.spread,
             structure=structure,
             without_gradient=tuple(sorted(flow.silent - self._flow.silent)),
-            memory=memory_in_use(self._setup.device),
+            memory=memory_in_use(self._setup.device) if self._judges_memory else None,
         )
 
     def _together(self, units: Units) -> Units:

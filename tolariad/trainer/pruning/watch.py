@@ -59,9 +59,7 @@ class WindowWatch:
         self._step_s_before = step_s_before
         self._norms: deque[float] = deque(maxlen=_NORMS)
         self._times: list[float] = []
-        memory = memory_in_use(device)
-        # If that much was in use before the masks, they are not the reason.
-        self._judges_memory = memory is not None and memory <= safety.memory
+        self._judges_memory = may_judge_memory(device, safety)
         self._judged = 0
         self.is_over = False
 
@@ -136,6 +134,12 @@ class StepTimes:
         """The median, or None if there are too few."""
         times = self._times
         return statistics.median(times) if len(times) >= min(_TIMES_MIN, self._count) else None
+
+
+def may_judge_memory(device: torch.device, safety: PruneSafety) -> bool:
+    """Return whether the memory in use is within its limit. If it is not before the masks, they are not the reason."""
+    memory = memory_in_use(device)
+    return memory is not None and memory <= safety.memory
 
 
 def memory_in_use(device: torch.device) -> float | None:

@@ -26,9 +26,10 @@ def stand_back(cores: Collection[int], *, idle: bool) -> None:
     """Run on these cores only, if any are named; with `idle` only if nothing else wants them. A refusal is ignored."""
     steps: list[Callable[[], object]] = [lambda: os.sched_setaffinity(0, cores)] if cores else []
     if idle:
-        # Being nice also lowers the priority of its reads from the disk, for the journal's writes.
-        steps += [lambda: os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0)), lambda: os.nice(19)]
-        steps.append(lifelines.be_the_nicest_session)
+        # Being nice also lowers the priority of its reads from the disk, for the journal's writes. SCHED_IDLE is last:
+        # on a busy core, minutes may pass before the process gets to its next line.
+        steps += [lambda: os.nice(19), lifelines.be_the_nicest_session]
+        steps.append(lambda: os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0)))
     for give_way in steps:
         try:
             give_way()

@@ -4,7 +4,7 @@ A restore from memory compares digests: of every tensor, computed piece by piece
 ones. A restore from disk captures the run's state again and compares it with the checkpoint, bit for bit.
 
 Promises: model, optimizer, random states, boundary orders, rates, detector, moving average and participants are
-compared. The task's own state and the data's are compared by the fast tier only: when it loads from disk, a task may
+compared. The task's own state and the data's are compared by the fast tier only. When a task loads from disk, it may
 convert state that an older version saved.
 """
 

@@ -1,7 +1,7 @@
 """Take snapshots: copy the run's state into a slot at a boundary, then hash and check the copy while training goes on.
 
 Promises: training waits for the copy only. A snapshot is reported only if every parameter and every optimizer moment is
-finite, but for those of seeds that the model does not depend on. An error costs that snapshot only.
+finite. Those of seeds that the model does not depend on are left out. An error costs that snapshot only.
 """
 
 from __future__ import annotations
@@ -41,7 +41,9 @@ _Report = StateCopiedReport | sn.SnapshotSizeReport | sn.SnapshotTakenReport | s
 
 
 class _Counts(NamedTuple):
-    """What must be finite: names of parameters in the host's piece and in that of seeds, prefixes of seeds' moments."""
+    """The numbers that must be finite: names of parameters in the host's piece and in that of seeds, prefixes of seeds'
+    moments.
+    """
 
     parameters: frozenset[str]
     of_seeds: frozenset[str]
@@ -207,7 +209,7 @@ def _counts(setup: Setup) -> _Counts:
     """Return what must be finite in a copy of the present state.
 
     A seed's values count from BLENDING on, when they are a part of the model. Before that the host does not depend on
-    them, and a sick seed must not keep the run from going back: it is culled at the epoch's end.
+    them, and a sick seed must not keep the run from going back. It is culled at the epoch's end.
     """
     heard = [plot for plot in setup.garden.growing if PATHS[plot.stage] >= Path.BLEND]
     prefixes = tuple(plot.prefix for plot in heard)

@@ -53,13 +53,13 @@ def find_slots(task: Any, model: nn.Module, settings: Settings) -> dict[str, See
 def _refuse_impossible(task: Any, settings: Settings) -> None:
     if settings.compile:
         raise SetupRefused(
-            "the model has slots for seeds, and compile is true: the compiler may give other bits for every stage of a "
+            "the model has slots for seeds, and compile is true. The compiler may give other bits for every stage of a "
             "seed, and a germination must change no bit. Set compile to false, or remove the slots"
         )
     if callable(getattr(task, "training_step", None)):
         raise SetupRefused(
-            "the model has slots for seeds, but the task makes its updates itself, by training_step: which of its "
-            "losses a seed is to learn from is not known. Remove the slots, or give the task one loss(model, batch)"
+            "the model has slots for seeds, but the task makes its updates itself, by training_step. So the "
+            "loss that a seed is to learn from is not known. Remove the slots, or give the task one loss(model, batch)"
         )
 
 

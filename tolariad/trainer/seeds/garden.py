@@ -153,8 +153,8 @@ class Garden:
                 raise SetupRefused(f"the slot {plot.name} {where}; a change of the model must leave slots in place")
         if more := slots_of(self._model).keys() - self.plots.keys():
             raise SetupRefused(
-                f"the change adds the slot {', '.join(sorted(more))}; the slots of a run are those of the model that "
-                "the task builds, so give it the slot in model(cfg) or seed_slots(model)"
+                f"the change adds the slot {', '.join(sorted(more))}, but a run has only the slots of the task's "
+                "model. Give it the slot in model(cfg) or seed_slots(model)"
             )
 
     # -- where training stands -----------------------------------------------------------------------------------------
@@ -166,7 +166,7 @@ class Garden:
         # Within an epoch the last input is that of a training step, and not of a validation.
         if self._is_looking and batch:
             for plot in self.plots.values():
-                plot.look()
+                plot.take_input()
             self._look_for_inputs()
 
     def state(self) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""What a run knows of one slot: its seed, the seed's owner, and the counts that gates judge.
+"""One slot of a run: its seed, the seed's owner, and the counts that gates judge.
 
 Promises: `state` and `load` are exact, so a run that resumes judges a seed as the run that was never interrupted.
 """
@@ -76,7 +76,7 @@ class Plot:
         else:
             self.dropped += 1
 
-    def look(self) -> None:
+    def take_input(self) -> None:
         """Take the slot's input of the step that was just made as that of the run, if there is none yet."""
         seen = self.slot.last_input
         if not self.input_dtype and seen is not None:

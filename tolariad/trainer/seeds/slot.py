@@ -39,7 +39,7 @@ _LOW_PRECISION: Final = (torch.float16, torch.bfloat16)
 
 
 class Path(enum.IntEnum):
-    """What a slot does with its input. The compiler guards this number, not the stage."""
+    """The operation of a slot on its input. The compiler guards this number, not the stage."""
 
     PASS = 0
     LEARN = 1

@@ -1,8 +1,8 @@
 """A step of several updates, made by the task's `training_step`.
 
-The order in a step: the copy of what a forward pass changes; then for each update its backward pass, its numbers, in
-the first one the gate, the copy of its optimizer's state, the update; then one verdict on the whole step, hook, moving
-average, report. If the verdict is to skip, every update of the step is undone.
+The order in a step: first comes the copy of what a forward pass changes. For each update follow its backward pass, its
+numbers, in the first one the gate, the copy of its optimizer's state, the update. Then come one verdict on the whole
+step, hook, moving average, report. If the verdict is to skip, every update of the step is undone.
 
 Promises: a step is applied as a whole or not at all, and no update of it begins before the step before it is durable.
 """
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from tolariad.core.steps.words import SkipReason
 from tolariad.failpoints import reached
 from tolariad.trainer.data.feed import to_device
-from tolariad.trainer.health.watch import OF_THE_DETECTOR, CheckResult
+from tolariad.trainer.health.monitor import OF_THE_DETECTOR, CheckResult
 from tolariad.trainer.step.stepper import Stepper
 from tolariad.trainer.step.undo import UpdateBackup
 from tolariad.trainer.step.updates import Updates

@@ -9,7 +9,7 @@
 6. Update, hook, moving average, report.
 
 A step that the journal already holds is compared instead: it passes no gate and makes no report. After an overflow of
-the gradients, a spike or a loss that is not finite there is no update, step or rate: only the position advances, and
+the gradients, a spike or a loss that is not finite there is no update, step or rate. Only the position advances, and
 that is reported. After a spike or a loss that is not finite, the effects of the forward pass are undone too.
 
 Promises: position, step and state change together, between two boundaries.
@@ -27,7 +27,7 @@ from tolariad.core.health import quarantine_words as quarantine
 from tolariad.core.steps import words as steps
 from tolariad.failpoints import reached
 from tolariad.trainer.checkpoints.snapshot import Position
-from tolariad.trainer.health.watch import NOT_COMPUTED, OF_THE_DETECTOR, CheckResult, instability, overlaps
+from tolariad.trainer.health.monitor import NOT_COMPUTED, OF_THE_DETECTOR, CheckResult, instability, overlaps
 from tolariad.trainer.step.gradients import drop_gradients, forward_backward, update
 from tolariad.trainer.step.measured import InFlight, Measured, PendingStep
 from tolariad.trainer.step.rerun import Rerun
@@ -99,6 +99,8 @@ class Stepper:
         """Drop a step that is not reported yet, because a rollback commits."""
         self._unsettled = None
         self._metrics.drop()
+        # The rollback overwrites the parameters. The audit must not take this for a change by other code.
+        self._audit.begin_anew()
 
     def fence(self) -> None:
         """Wait until the last step is reported and durable."""

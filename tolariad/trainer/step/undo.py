@@ -1,8 +1,8 @@
 """Undo the updates of one step: a copy of what the optimizers change, kept from before their first update in it.
 
-Promises: after `put_back` the parameters of every optimizer that stepped, its state and the options of its groups are,
-bit for bit, as they were before the step, in the same tensors. Learning rates are not touched. An attribute that a
-class of optimizer keeps outside of `state` and `param_groups` is not undone.
+Promises: after `put_back` the parameters of every optimizer that stepped are, bit for bit, as they were before the
+step, in the same tensors. So are its state and the options of its groups. Learning rates are not touched. An attribute
+that a class of optimizer keeps outside of `state` and `param_groups` is not undone.
 """
 
 from __future__ import annotations

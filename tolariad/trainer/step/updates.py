@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from tolariad.core.nearest import did_you_mean, nearest
 from tolariad.core.steps.words import NOT_MEASURED
+from tolariad.core.text.nearest import did_you_mean, nearest
 from tolariad.trainer.errors import SetupRefused
 from tolariad.trainer.step.gradients import backward, drop_gradients, norm_of, scalar
 from tolariad.trainer.step.measured import InFlight, Measured, measured

@@ -175,8 +175,9 @@ def _sums(found: Any, batch: Any) -> Iterator[tuple[str, Any, int]]:
         else:
             what = _described(value) + (f" for {name!r}" if by_name else "")
             raise SetupRefused(
-                f"evaluate(model, batch) returns {what}. It may return a number or a tensor with one element, the mean "
-                "over the batch (its name is then `loss`); a dict of those by name; or a dict of (sum, count) by name"
+                f"evaluate(model, batch) returns {what}. It may return one of three things. A number or a tensor with "
+                "one element is the mean over the batch (its name is then `loss`). The others are a dict of such means "
+                "by name, and a dict of (sum, count) by name"
             )
 
 

@@ -1,6 +1,6 @@
 """Call the task's optional methods, and revert what they do to learning rates.
 
-Promises: after a callback every rate is what it was. A change is reported with its line of code; the line is exact from
+Promises: after a callback every rate is what it was. A change is reported with its line of code. The line is exact from
 the second violation on, because the first one turns on tracing of the next calls. If a callback steps a second
 optimizer over the run's parameters, the callback ends, and the run continues.
 """

@@ -1,4 +1,4 @@
-"""What a hook can ask about the step or the epoch that has just ended.
+"""The context of a hook: the step or the epoch that has just ended.
 
 Promises: a hook without the parameter `context` costs nothing for it. A number on a device is waited for only if it is
 asked for.

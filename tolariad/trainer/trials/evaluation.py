@@ -10,7 +10,7 @@ from dataclasses import replace
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
-from tolariad.core.plain import finite, number_state
+from tolariad.core.text.plain import finite, number_state
 from tolariad.trainer.data.loaders import feed_of
 from tolariad.trainer.data.randomness import derived_seed, preserved_rng, seed_everything
 from tolariad.trainer.errors import SetupRefused
@@ -39,8 +39,8 @@ def evaluate(trial: Evaluate) -> Evaluated:
     setup = replace(setup, validation=feed or setup.validation, average=setup.average if averaged else None)
     if setup.validation is None:
         raise SetupRefused(
-            "the task has no data to test on: give it a method test_data(cfg), which returns data as val_data(cfg) "
-            "does; give a LightningModule a test_step and a test_dataloader, or those of a validation"
+            "the task has no data to test on. Give it a method test_data(cfg), which returns data as val_data(cfg) "
+            "does. Give a LightningModule a test_step and a test_dataloader, or those of a validation"
         )
     counter, batches = Counter("evaluating batch", setup.validation.batches), count()
     begun = time.perf_counter()

@@ -1,4 +1,4 @@
-"""What structured pruning finds in a model, for the check before a run."""
+"""The findings of structured pruning in a model, for the check before a run."""
 
 from __future__ import annotations
 

@@ -1,17 +1,16 @@
-"""The sentences for cycles of pruning, masks and compaction; `core.sentences` has the rest."""
+"""The sentences for cycles of pruning, masks and compaction."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any, Final
+from collections.abc import Mapping
+from typing import Final
 
-from tolariad.core.base import Event
-from tolariad.core.phrases import because, counted, size
 from tolariad.core.pruning import mask_words as mk
 from tolariad.core.pruning import words as pr
 from tolariad.core.pruning.phase import PruningPhase
 from tolariad.core.pruning.units import count_of
 from tolariad.core.pruning.verdict import PruningDecision, WindowAction
+from tolariad.core.text.phrases import Sentences, because, counted, size
 
 _DECIDED: Final = {
     PruningDecision.GO: "may be masked",
@@ -90,7 +89,7 @@ def _compacted(e: mk.ModelCompacted) -> str:
     return f"The model is compacted from step {e.applied_before_step} on: {what}.{_by(e)}"
 
 
-PRUNING: Final[dict[type[Event], str | Callable[[Any], str]]] = {
+SENTENCES: Final[Sentences] = {
     pr.PruneDisabled: "Pruning was disabled{by}",
     pr.PruneEnabled: "Pruning follows the schedule again: it was enabled{by}",
     pr.PruneCycleBegun: _begun,

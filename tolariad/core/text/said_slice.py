@@ -1,6 +1,6 @@
 """The events that matter to whoever watches a run: slice, apply table, and which events those are.
 
-The console and `tolaria status` show them as the sentences of `core.sentences`. The slice holds the events and not
+The console and `tolaria status` show them as the sentences of `core.text.sentences`. The slice holds the events and not
 their sentences, so that a change of wording does not change the state.
 
 Invariants: at most LATEST_MAX are kept, and the last of each kind of trouble with their number; the journal has the
@@ -20,7 +20,6 @@ from tolariad.core.control import words as cv
 from tolariad.core.detection.rules import Finding
 from tolariad.core.health import quarantine_words as qn
 from tolariad.core.health import words as hv
-from tolariad.core.phrases import last_line
 from tolariad.core.pruning import mask_words as mk
 from tolariad.core.pruning import words as pr
 from tolariad.core.rates import hyper_words as hp
@@ -31,6 +30,7 @@ from tolariad.core.seeds import words as sd
 from tolariad.core.seeds.stages import Stage
 from tolariad.core.steps import words as st
 from tolariad.core.strategy import words as gv
+from tolariad.core.text.phrases import last_line
 from tolariad.core.trainer import words as tv
 
 LATEST_MAX: Final = 16

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 STATE_SUFFIX: Final = "_state"
 # Characters that control a terminal instead of being shown: both ranges of control characters, line and paragraph
-# separators, marks of text direction; and halves of surrogate pairs, which cannot be encoded.
+# separators, marks of text direction. Halves of surrogate pairs, which cannot be encoded, belong to them.
 _HIGH: Final = "\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff"
 _OBEYED: Final = re.compile(f"[\x00-\x1f{_HIGH}]")
 _NAMED: Final = {"\n": "\\n", "\t": "\\t", "\r": "\\r"}

@@ -20,10 +20,10 @@ from tolariad.core.pruning.verdict import WindowAction
 from tolariad.core.rates import words as lr
 from tolariad.core.rollback import words as rb
 from tolariad.core.run import words as run
-from tolariad.core.said import LATEST_MAX, is_said
-from tolariad.core.sentences import sentence
 from tolariad.core.state import RunState, fold
 from tolariad.core.steps import words as steps
+from tolariad.core.text.said_slice import LATEST_MAX, is_said
+from tolariad.core.text.sentences import sentence
 from tolariad.core.trainer import words as tv
 
 AT = {"step": 412, "epoch": 3, "batch": 17}

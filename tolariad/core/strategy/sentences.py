@@ -1,16 +1,12 @@
-"""The sentences for the strategy's questions, answers, commands and votes; `core.sentences` has the rest."""
+"""The sentences for the strategy's questions, answers, commands and votes."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, Final
+from typing import Final
 
-from tolariad.core.base import Event
-from tolariad.core.phrases import because, by, counted, listed, size
-from tolariad.core.rates import hyper_words as hp
 from tolariad.core.strategy import words as st
+from tolariad.core.text.phrases import Sentences, because, counted, size
 
-_HOST: Final = ("", hp.HOST)
 _VOTES: Final = {
     st.Vote.AGREED: "agreed to rollback {e.rollback}",
     st.Vote.REFUSED: "refused rollback {e.rollback} to {e.checkpoint}",
@@ -40,30 +36,11 @@ def _voided(e: st.StrategyAnswerVoided) -> str:
     return f"An answer of the strategy came too late and is void: question {e.generation}{commands}."
 
 
-def _values(values: dict[str, float]) -> str:
-    return listed(f"{name} {value:.6g}" for name, value in sorted(values.items()))
-
-
-def _of(optimizer: str) -> str:
-    return "the host's optimizer" if optimizer in _HOST else f"optimizer {optimizer}"
-
-
-def _ordered(e: hp.HyperparametersOrdered) -> str:
-    return f"Hyper-parameters of {_of(e.optimizer)} were ordered ({_values(e.values)}){by(e)}"
-
-
-def _changed(e: hp.HyperparametersChanged) -> str:
-    return f"From step {e.applied_before_step} on, {_of(e.optimizer)} has {_values(e.values) or 'the same values'}."
-
-
 def _voted(e: st.StrategyVoted) -> str:
     return f"The strategy {_VOTES[e.vote].format(e=e)}{because(e.why)}"
 
 
-STRATEGY: Final[dict[type[Event], str | Callable[[Any], str]]] = {
-    hp.HyperparametersOrdered: _ordered,
-    hp.HyperparametersChanged: _changed,
-    hp.HyperparametersAborted: lambda e: f"No hyper-parameter of {_of(e.optimizer)} was set{because(e.why)}",
+SENTENCES: Final[Sentences] = {
     st.StrategyAsked: "The strategy is asked after epoch {e.epoch}.",
     st.StrategyAnswered: _answered,
     st.StrategyTimedOut: _timed_out,

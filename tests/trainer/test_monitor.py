@@ -18,7 +18,7 @@ from tolariad.core.steps.script_words import Script, ScriptStep
 from tolariad.core.steps.words import SkipReason, StepReport, StepSkipped, StepSkippedReport
 from tolariad.trainer.data.randomness import preserved_host_rng, seed_everything
 from tolariad.trainer.health.forward_state import ForwardStateBackup
-from tolariad.trainer.health.watch import Monitor
+from tolariad.trainer.health.monitor import Monitor
 from tolariad.trainer.step.gradients import Measured
 from tolariad.trainer.step.rerun import Rerun
 

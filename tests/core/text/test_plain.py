@@ -8,7 +8,7 @@ import math
 import msgspec
 import pytest
 
-from tolariad.core.plain import (
+from tolariad.core.text.plain import (
     escaped_json,
     escaped_json_bytes,
     finite,

@@ -5,12 +5,13 @@ Promises: pure. A reason is one line, whatever the event holds.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Final, TypeAlias
 
-if TYPE_CHECKING:
-    from tolariad.core.base import Event
+from tolariad.core.base import Event
 
+# The sentences of a concern, by event type: see tolariad.core.text.sentences.
+Sentences: TypeAlias = Mapping[type[Event], str | Callable[[Any], str]]
 _NAMED_MAX: Final = 3
 
 

@@ -20,9 +20,9 @@ from tolariad.core.detection.rules import Finding, Signal
 from tolariad.core.health import words as hv
 from tolariad.core.rates import words as lr
 from tolariad.core.run import words as run
-from tolariad.core.said import is_said
-from tolariad.core.sentences import SENTENCES, sentence
 from tolariad.core.steps import words as steps
+from tolariad.core.text.said_slice import is_said
+from tolariad.core.text.sentences import SENTENCES, sentence
 from tolariad.core.trainer import words as tv
 from tolariad.core.vocabulary import EVENT_TYPES
 

@@ -35,8 +35,6 @@ if TYPE_CHECKING:
 OF_THE_DETECTOR: Final = frozenset({SkipReason.SPIKE, SkipReason.NON_FINITE})
 _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(DetectorState)
-
-
 # Reported for a batch in quarantine, for which nothing is computed.
 NOT_COMPUTED: Final = Measured(math.nan, NOT_MEASURED)
 _log = logging.getLogger(__name__)
@@ -53,6 +51,7 @@ def suspects(verdict: Verdict) -> int:
 
 def instability(verdict: Verdict, at: Position, batches: int) -> InstabilityReport:
     """Return the report of a verdict on the step of `batches` batches that ends `at` this position."""
+    # At most back to the epoch's first batch: quarantine names batches of one epoch.
     first = max(1, at.batch - suspects(verdict) * batches + 1)
     return InstabilityReport(verdict=verdict, step=at.step, epoch=at.epoch, batch=at.batch, first_batch=first)
 
@@ -73,6 +72,7 @@ class CheckResult(NamedTuple):
     verdict: Verdict | None = None
 
 
+# Made once: nearly every step returns the first.
 _HEALTHY: Final = CheckResult(None, None)
 _OVERFLOWN: Final = CheckResult(SkipReason.OVERFLOW, SkipReason.OVERFLOW)
 
@@ -92,6 +92,7 @@ class Monitor:
         reads_late: bool,
         loss_unit: float | None = None,
     ) -> None:
+        # Kept beside the detector: its state holds measurements only, and each new detector needs the unit again.
         self._loss_unit = loss_unit
         self._detector = Detector(unit=loss_unit)
         self.backup = ForwardStateBackup(model, device)
@@ -106,7 +107,8 @@ class Monitor:
         of the journal. The detector gets the journal's numbers, so that its state becomes the same as at first.
         """
         if rerun is None:
-            # Only the loss scale was too large; the forward pass is sound, unless the loss is not finite.
+            # Only the loss scale was too large; the forward pass is sound, unless the loss is not finite. The detector
+            # does not see such a step: overflows are part of every healthy run with fp16.
             if measured.overflow and (not self.skips or math.isfinite(measured.loss)):
                 return _OVERFLOWN
             verdict = self._detector.judge(measured.loss, measured.grad_norm, rate)
@@ -115,6 +117,7 @@ class Monitor:
             found = self._reason_to_skip(verdict, step)
             return CheckResult(found, found, verdict)
         reason = rerun.skip_before(step)
+        # As at first, the detector does not see an overflow: its state must become that of the journal's steps.
         if reason is SkipReason.OVERFLOW or (measured.overflow and reason is None):
             return CheckResult(reason, SkipReason.OVERFLOW if measured.overflow else None)
         verdict = self.judge(*rerun.told(step), rate)
@@ -128,6 +131,7 @@ class Monitor:
         """Return why update `step` is skipped, or None. The kernel decides about anything more serious."""
         if verdict is None or verdict.action is not Action.SKIP or not self.skips:
             return None
+        # A loss that is not finite is skipped even while high values are tolerated: no mask explains it.
         reason = SkipReason(verdict.finding.value)
         return None if reason is SkipReason.SPIKE and step <= self._tolerated else reason
 
@@ -138,12 +142,14 @@ class Monitor:
 
     def learn_norms_anew(self) -> None:
         """Forget the gradient norms: the model was masked, or is not any more, and its norms are others from now on."""
+        # The course of the loss stays: a rise after the masks must be seen against what the run has done before them.
         known = self._detector.state()
         fresh = DetectorState(course=known.course)
         self._detector = Detector(state=fresh, unit=self._loss_unit)
 
     def tolerate_until(self, step: int) -> None:
         """Skip no update for a high loss or gradient norm up to update `step`; 0: skip as ever."""
+        # Not part of the saved state: the pruner asks again when it is restored, because it knows its window.
         self._tolerated = step
 
     def state(self) -> bytes:
@@ -156,6 +162,7 @@ class Monitor:
         Only one of its values is still valid: the loss of the untrained network.
         """
         known = _decoded(state)
+        # Level, spread and rates describe the other run's losses. Compared with them, a healthy start may look sick.
         if known is not None:
             self._detector = Detector(
                 state=DetectorState(course=CourseState(floor=known.course.floor)), unit=self._loss_unit
@@ -172,9 +179,10 @@ def _decoded(state: bytes | None) -> DetectorState | None:
         return None
     try:
         return _decoder.decode(state)
+    # Not DecodeError: bytes that are no msgpack are damage, which the checkpoint's digests have excluded.
     except msgspec.ValidationError:
         _log.warning(
-            "the checkpoint contains the detector of an older version, which cannot be used: the detector starts "
+            "the checkpoint contains the detector of an older version, which cannot be used. The detector starts "
             "again, and judges single losses from the 64th step on"
         )
         return None

@@ -1,0 +1,81 @@
+"""The sentences for checkpoints, the storage quota, and re-runs."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tolariad.core.checkpoints import words as ck
+from tolariad.core.text.phrases import Sentences, counted, size
+
+_BEGUN: Final = {
+    ck.CheckpointReason.START: "the run begins",
+    ck.CheckpointReason.EPOCH: "an epoch ended",
+    ck.CheckpointReason.INTERVAL: "its interval has passed",
+    ck.CheckpointReason.ORDERED: "somebody ordered it",
+    ck.CheckpointReason.STOP: "the run stops",
+    ck.CheckpointReason.END: "the training ended",
+    ck.CheckpointReason.BEST: "the epoch is the best so far",
+}
+
+
+def _committed(e: ck.CheckpointCommitted) -> str:
+    best = " It ends the best epoch so far." if e.best else ""
+    return f"Checkpoint {e.id} of step {e.step} is on disk: {size(e.size)} in {e.seconds:.2g} s.{best}"
+
+
+def _training(e: ck.TrainingStarted) -> str:
+    origin = f", from {e.checkpoint}" if e.checkpoint else ""
+    return f"Trainer {e.incarnation} is ready to train after step {e.step}{origin}."
+
+
+def _rerun(e: ck.RerunFinished) -> str:
+    if e.last < e.first:
+        return f"No step had to be run again, only batches that were skipped ({e.skipped})."
+    steps, first = e.compared + e.skipped, e.first_difference
+    again = counted(steps, "re-run step")
+    if first is None:
+        return f"Re-run finished: {steps} of {again} {'equals' if steps == 1 else 'equal'} the journal, bit for bit."
+    differing = min(first.count, steps) if steps else first.count
+    verb = "differs" if differing == 1 else "differ"
+    expected = f", as expected ({e.expected})" if e.expected else ""
+    return f"Re-run finished: {differing} of {again} {verb} from the journal{expected}: {_differs(first)}."
+
+
+def _differs(found: ck.Difference) -> str:
+    """Return which value differs first, before and after, as decimal numbers."""
+    was, now = _values(found.expected, found.found)
+    return f"{_VALUES.get(found.field, found.field)} of step {found.step} was {was} and is {now}"
+
+
+def _values(was: str, found: str) -> tuple[str, str]:
+    """Return both values with as many digits as it takes to tell them apart. Older journals have hexadecimal floats."""
+    try:
+        a, b = float.fromhex(was), float.fromhex(found)
+    except (ValueError, OverflowError):
+        return was, found  # words, such as those of a skipped batch
+    if "0x" not in f"{was}{found}":
+        return was, found
+    short = f"{a:.6g}", f"{b:.6g}"
+    return short if short[0] != short[1] else (repr(a), repr(b))
+
+
+_VALUES: Final = {"loss": "the loss", "grad_norm": "the gradient norm", "lr": "the learning rate", "rates": "the rates"}
+
+SENTENCES: Final[Sentences] = {
+    ck.CheckpointBegun: lambda e: f"Checkpoint {e.id} was begun: {_BEGUN[e.reason]}.",
+    ck.CheckpointCommitted: _committed,
+    ck.CheckpointPromoted: "Enough healthy steps followed checkpoint {e.id}: the run may go back to it by itself.",
+    ck.CheckpointAborted: "Checkpoint {e.id} was not made{why}",
+    ck.CheckpointRejected: "Checkpoint {e.id} is damaged, in {e.file}{why} The next older one is tried.",
+    ck.CheckpointUnfit: "Checkpoint {e.id} does not fit the model{why}",
+    ck.CheckpointDeletionBegun: "Checkpoint {e.id} is being removed{why}",
+    ck.CheckpointDeleted: lambda e: f"Checkpoint {e.id} was removed, which freed {size(e.freed)}.",
+    ck.CheckpointDeletionAborted: "Checkpoint {e.id} could not be removed{why}",
+    ck.StorageExhausted: lambda e: f"Checkpoints that must stay take {size(e.used)}; the quota is {size(e.quota)}.",
+    ck.StorageRelieved: lambda e: f"The checkpoints fit into the quota of {size(e.quota)} again.",
+    ck.TrainingStarted: _training,
+    ck.RerunBegun: "Steps {e.first} to {e.last} are being run again from {e.checkpoint}.",
+    ck.RerunFinished: _rerun,
+    ck.RerunAborted: "The re-run did not reach its end{why}",
+    ck.RerunDiverged: lambda e: f"The re-run differs from the journal, and the run stops: {_differs(e.difference)}.",
+}
