@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import math
+import random
 from collections.abc import Iterator
+from typing import TypeVar
 
 import msgspec
 from msgspec import inspect
 
+T = TypeVar("T")
 NUMBERS = (
     *(0, -1, 2**31, 2**32, 2**53, 2**63 - 1, 2**63, 2**64, 10**30, 10**5000, -(2**63), -(2**63) - 1, True),
     *(math.nan, math.inf, -math.inf, 1e308, -1e308, 5e-324, -0.0),
@@ -97,6 +100,11 @@ def extremes(kind: inspect.Type, values: tuple[object, ...] = VALUES) -> Iterato
 def extremes_of(kind: type[msgspec.Struct], values: tuple[object, ...] = VALUES) -> list[tuple[str, dict[str, object]]]:
     """Every field of a Struct, nested ones too, with every extreme."""
     return [(path, value) for path, value in extremes(inspect.type_info(kind), values) if isinstance(value, dict)]
+
+
+def drawn(found: list[T], most: int | None, seed: int, what: str) -> list[T]:
+    """So many of them, or all: the ordinary suite draws some, `make torture` tries all."""
+    return random.Random(f"{seed} {what}").sample(found, most) if most and len(found) > most else found
 
 
 def built(kind: inspect.Type, value: object) -> object:

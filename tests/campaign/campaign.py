@@ -47,7 +47,7 @@ INTERFACE = "io.esper.tolaria"
 # Whose children some runs are, and its checkpoint with which they begin: after the third epoch, not its last.
 PARENT, PARENTS_CHECKPOINT = "parent", "c000004"
 _COMMAND = Path(sys.executable).with_name("tolariad")
-_LOOK_S = 0.002
+_AT_ONCE_S, _LOOK_S = 0.002, 0.01  # between two looks; the first if another process is to die at once
 _END_S = 0.2
 
 
@@ -228,11 +228,11 @@ class Disturbance:
     def _wait_a_little(self, daemon: subprocess.Popen | Forked, kill: Kill) -> None:
         ended = daemon.poll()
         assert ended is None or not self._token(kill).exists(), self._say(f"{kill} did not happen: exit {ended}")
-        self._look_at_the_clock(daemon, f"{kill} did not happen")
+        self._look_at_the_clock(daemon, f"{kill} did not happen", _AT_ONCE_S if kill.who == "both" else _LOOK_S)
 
-    def _look_at_the_clock(self, daemon: subprocess.Popen | Forked, what: str) -> None:
+    def _look_at_the_clock(self, daemon: subprocess.Popen | Forked, what: str, moment_s: float = _LOOK_S) -> None:
         """Wait a moment. After the deadline, ask the daemon for its stacks and fail."""
-        time.sleep(_LOOK_S)
+        time.sleep(moment_s)
         if time.monotonic() > self.give_up:
             os.kill(daemon.pid, signal.SIGABRT)
             daemon.wait()

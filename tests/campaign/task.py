@@ -114,7 +114,7 @@ class Disturbed:
 
     def on_epoch_end(self, model: nn.Module, epoch: int, metrics: Any) -> None:
         while epoch > _released():
-            time.sleep(0.002)
+            time.sleep(0.005)
 
     def state_dict(self) -> dict[str, int]:
         return {"steps": self.steps, "batches": self.batches}

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 import time
+from contextlib import redirect_stderr, redirect_stdout
+from io import StringIO
 
 import pytest
 
 from tests.daemon.harness import TIMEOUT_S, of_type
 from tests.recorded import events_of, of, sound
+from tolariad.cli.tolaria import main
 from tolariad.core.checkpoints.words import CheckpointCommitted, RerunFinished
 from tolariad.core.pruning import mask_words as mk
 from tolariad.core.pruning import words as pr
@@ -160,6 +162,9 @@ def test_three_failed_analyses_stop_pruning_until_an_operator_enables_it(start, 
 
 
 def tolaria(*arguments):
-    """Return what the command prints."""
-    command = [sys.executable, "-c", "from tolariad.cli.tolaria import main; main()", *arguments]
-    return subprocess.run(command, check=True, capture_output=True, text=True, timeout=TIMEOUT_S).stdout
+    """Return what the command prints. Raises CalledProcessError."""
+    with redirect_stdout(StringIO()) as out, redirect_stderr(StringIO()) as errors, pytest.raises(SystemExit) as ended:
+        main(arguments)
+    if ended.value.code:
+        raise subprocess.CalledProcessError(ended.value.code, arguments, out.getvalue(), errors.getvalue())
+    return out.getvalue()

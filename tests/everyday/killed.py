@@ -32,7 +32,7 @@ STEPS_MOST = 32
 PASSES = {"gan": 3}
 KILLS = 2
 _LIMIT_S = 120.0
-_LOOK_S = 0.002
+_AT_ONCE_S, _LOOK_S = 0.002, 0.01
 
 
 class Kill(NamedTuple):
@@ -92,7 +92,7 @@ class Program:
             token = self.folder / f"token{number}"
             token.touch()
             process = self._start(f"{kill.point}:{kill.passes}:{kill.delay_us}@{token}")
-            self._await(process, lambda token=token: not token.exists())
+            self._await(process, lambda token=token: not token.exists(), _AT_ONCE_S)
             process.kill()
             assert process.wait(_LIMIT_S) == -signal.SIGKILL, self._said(f"{kill} did not happen")
         process = self._start("")
@@ -111,11 +111,11 @@ class Program:
                 program=self._program,
             )
 
-    def _await(self, process: Forked, happened) -> None:
+    def _await(self, process: Forked, happened, moment_s: float = _LOOK_S) -> None:
         """Wait until it has ended, or `happened`."""
         give_up = time.monotonic() + _LIMIT_S
         while process.poll() is None and not happened():
-            time.sleep(_LOOK_S)
+            time.sleep(moment_s)
             if time.monotonic() > give_up:
                 process.kill()
                 raise AssertionError(self._said("it did not end"))

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from tests.core.facts import environment
 from tests.core.simulate import OPERATOR, World
-from tests.extremes import built, extremes_of, members
+from tests.extremes import built, drawn, extremes_of, members
 from tests.kernel.rig import step_report
 from tolariad.channel import ChannelError, DaemonEnd, Page
 from tolariad.channel.packets import REPORT_BYTES_MAX, Packets
@@ -41,6 +41,8 @@ from tolariad.kernel.turn import Turn, Unrecordable
 
 COMMANDS = list(ORDERS)
 REPORTS = members(Report)
+# So many values are tried of a report in the ordinary suite.
+MOST = 1500
 HUGE = 99999999999999999999999
 
 
@@ -131,12 +133,13 @@ def wire():
     end.close()
 
 
+@pytest.mark.parametrize("most", [MOST, pytest.param(None, marks=pytest.mark.torture)])
 @pytest.mark.parametrize("kind", REPORTS, ids=lambda kind: kind.__name__)
-def test_every_report_with_an_extreme_is_recorded_or_refused(kind, wire):
+def test_every_report_with_an_extreme_is_recorded_or_refused(kind, most, wire, seed):
     """Over the socket, in every field: the kernel can record all that the channel accepts."""
     packets, end = wire
     taken, said = 0, set()
-    for path, document in extremes_of(kind):
+    for path, document in drawn(extremes_of(kind), most, seed, kind.__name__):
         try:
             raw = msgspec.msgpack.encode([1, 1, document])
         except (OverflowError, UnicodeEncodeError):

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import math
-import random
 
 import msgspec
 import pytest
 from msgspec import inspect
 
 from tests.core.facts import daemon_started
-from tests.extremes import NUMBERS, TEXTS, document, extremes, is_number
+from tests.extremes import NUMBERS, TEXTS, document, drawn, extremes, is_number
 from tolariad import config
 from tolariad.core.decide import decide
 from tolariad.core.inputs import Now, Opened, StartMode
@@ -22,7 +21,7 @@ from tolariad.core.state import RunState, capture, fold, read_capture
 from tolariad.core.vocabulary import decode_event, encode_event
 from tolariad.daemon.settings import resolve
 
-# So many values are tried of a key in the ordinary suite; `make torture` tries all.
+# So many values are tried of a key in the ordinary suite.
 MOST = 200
 VALUES = (*NUMBERS, *TEXTS, None)
 INFO = inspect.type_info(Settings)
@@ -54,11 +53,8 @@ def begins(settings: Settings) -> None:
 @pytest.mark.parametrize("key", FIELDS)
 def test_every_key_with_an_extreme_is_refused_by_name_or_begins_a_run(seed, key, most):
     """Each key of each section, list and mapping below it. Sections within sections have thousands: some are drawn."""
-    tried = [value for _, value in extremes(FIELDS[key], VALUES)]
-    if most and len(tried) > most:
-        tried = random.Random(f"{seed} {key}").sample(tried, most)
     refusals = []
-    for value in tried:
+    for value in drawn([value for _, value in extremes(FIELDS[key], VALUES)], most, seed, key):
         try:
             settings = config.load({"tolaria": {key: value}})
         except ConfigError as error:

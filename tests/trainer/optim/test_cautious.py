@@ -99,7 +99,7 @@ def test_a_tensor_without_dimensions_has_the_same_bits_either_way(dtype, options
             )
         for kind in kinds:
             optimizer = kind(parameters(seed, shapes, dtype))
-            train(optimizer, seed, 60)
+            train(optimizer, seed, 25)
             ends.append(everything(optimizer))
         assert all(same_bits(ends[0], other) for other in ends[1:])
         ends.clear()

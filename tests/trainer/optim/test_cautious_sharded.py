@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 
 import torch
 
 from tests.house.tree import ROOT
 
 
-def test_two_shards_move_as_the_whole_tensor(tmp_path):
+def test_two_shards_move_as_the_whole_tensor(tmp_path, template):
     """Two processes over gloo, this one and a child; rows sharded or replicated, in chunks and together, both means:
     the whole tensor's step to 1e-12. A mean over each part would differ by a large factor: only every third row has a
     gradient.
@@ -19,8 +17,9 @@ def test_two_shards_move_as_the_whole_tensor(tmp_path):
     # It loads torch.distributed, which takes seconds: in the worker that runs this test only.
     from tests.trainer.optim import shards
 
-    command = [sys.executable, "-m", "tests.trainer.optim.shards", "1", "2", str(tmp_path)]
-    child = subprocess.Popen(command, cwd=ROOT, env={**os.environ, "OMP_NUM_THREADS": "1"})
+    child = template.start(
+        ["1", "2", str(tmp_path)], environment=os.environ, folder=ROOT, log=1, shells=0, program=shards.__file__
+    )
     try:
         ends = shards.rank(0, 2, tmp_path)
         assert child.wait(timeout=60) == 0

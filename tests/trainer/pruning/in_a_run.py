@@ -23,18 +23,25 @@ GRACE, WINDOW = 1, 4
 
 
 @functools.cache
-def plan(kind, *gone):
-    """Return the plan of the last of these choices, in a model from which the others are gone. Each is hashable."""
+def body(kind, *gone):
+    """Return a model from which these choices are gone, its groups, and an example. Each choice is hashable."""
     from tolariad.trainer.pruning.removal import remove
 
     torch.manual_seed(0)
     model = kind().eval()
     example = (torch.randn(5, 6),)
-    for one in gone[:-1]:
+    for one in gone:
         chosen = [dict(part) for part in one]
         plans = [plan_of(model, find_groups(model, example).groups, part, example) for part in chosen]
         remove(model, joined(plans, model).gone)
-    return plan_of(model, find_groups(model, example).groups, dict(gone[-1]), example)
+    return model, find_groups(model, example).groups, example
+
+
+@functools.cache
+def plan(kind, *gone):
+    """Return the plan of the last of these choices, in a model from which the others are gone."""
+    model, groups, example = body(kind, *gone[:-1])
+    return plan_of(model, groups, dict(gone[-1]), example)
 
 
 def fixed(chosen):

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
+from itertools import chain
 from operator import is_
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -107,7 +108,7 @@ class Guard:
     @property
     def parameters(self) -> Iterator[torch.Tensor]:
         """Every parameter, in the order of the groups."""
-        return (parameter for params in self._params for parameter in params)
+        return chain.from_iterable(self._params)
 
     def write(self, row: tuple[float, ...]) -> None:
         """Write these rates into the groups; they are in force from now on."""

@@ -80,10 +80,11 @@ class Integrity:
     def _has_any_of(self, held: Optimizer | nn.Module) -> bool:
         """Return whether a parameter of the optimizer or model is one of a registered optimizer."""
         # By id: `in` would compare tensors by value. Computed each time, because groups come and go.
-        ours = {id(parameter) for one in self._every for parameter in one.guard.parameters}
         if isinstance(held, nn.Module):
-            return any(id(parameter) in ours for parameter in held.parameters())
-        return any(id(parameter) in ours for group in held.param_groups for parameter in group["params"])
+            theirs = set(map(id, held.parameters()))
+        else:
+            theirs = {id(parameter) for group in held.param_groups for parameter in group["params"]}
+        return not all(theirs.isdisjoint(map(id, one.guard.parameters)) for one in self._every)
 
     def drop_frozen_gradients(self) -> None:
         """Drop the gradients of frozen groups. Call it before gradients are measured."""
