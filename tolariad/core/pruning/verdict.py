@@ -73,7 +73,7 @@ def accuracy_margin(limits: AccuracyLimits, spread: float) -> float:
 
 
 def accuracy_by_loss(loss: float, before: float) -> float:
-    """Return what stands for the accuracy of a task without one: 1 - the relative rise of its loss."""
+    """Return the substitute for the accuracy of a task without one: 1 - the relative rise of its loss."""
     return 1.0 - (loss - before) / (abs(before) or 1.0)
 
 

@@ -81,7 +81,7 @@ def _norms(gradients: list[torch.Tensor]) -> torch.Tensor:
     found: list[torch.Tensor] = [gradients[0]] * len(gradients)
     for (_, dtype), of_kind in places.items():
         chosen = [gradients[place] for place in of_kind]
-        norms = torch._foreach_norm(chosen, 2, torch.float32 if dtype in _HALF else None)  # noqa: SLF001 - as torch does
+        norms = torch._foreach_norm(chosen, 2, torch.float32 if dtype in _HALF else None)  # noqa: SLF001 - as torch
         if len(places) == 1:
             return torch.stack(norms).double()
         for place, norm in zip(of_kind, norms, strict=True):

@@ -1,6 +1,6 @@
 """The values that a LightningModule logs: by `self.log` and `self.log_dict`, as numbers or as metrics of torchmetrics.
 
-Promises: a value that is logged where nothing records it is named in the log once, with what to do instead.
+Promises: a value that is logged outside of the recorded hooks is named in the log once, with what to do instead.
 """
 
 from __future__ import annotations

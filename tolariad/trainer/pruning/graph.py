@@ -135,8 +135,8 @@ def _sides(graph: Any, root: nn.Module, most: int) -> tuple[_Sides, int, bool] |
     """Return what depends on the root's output channels, by unit; the number of units; whether they are outputs.
 
     Channels that reach the same index are one unit, as in the two halves of a gate. Torch-Pruning's own search keeps
-    only the first of them. It does not end with rotary embeddings, where each round shifts the indices. Return a clause
-    if an index is not below `most`.
+    only the first of them. It does not end with rotary embeddings, because each round shifts the indices. Return a
+    clause if an index is not below `most`.
     """
     prune, width = graph.get_pruner_of_module(root).prune_out_channels, graph.get_out_channels(root)
     origins: dict[tuple[Any, Any], dict[int, int]] = defaultdict(dict)
