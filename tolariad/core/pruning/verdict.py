@@ -28,7 +28,7 @@ class PruningDecision(IntEnum):
 
 
 class MaskMeasure(Struct, frozen=True, kw_only=True):
-    """The measurements of the validation on a copy.
+    """What the validation on a copy measured.
 
     `accuracy` and `gradient_norm` are those of the masked copy, `_before` those of the model as it is. `spread`: of the
     accuracy in repeated validations of one model. `structure`: what is wrong with the masks themselves, as a clause; ""
@@ -73,7 +73,7 @@ def accuracy_margin(limits: AccuracyLimits, spread: float) -> float:
 
 
 def accuracy_by_loss(loss: float, before: float) -> float:
-    """Return the substitute for the accuracy of a task without one: 1 - the relative rise of its loss."""
+    """Return what stands for the accuracy of a task without one: 1 - the relative rise of its loss."""
     return 1.0 - (loss - before) / (abs(before) or 1.0)
 
 
@@ -134,7 +134,7 @@ def _doubts(measured: MaskMeasure, prune: Prune) -> Iterator[str]:
 
 
 class WindowMeasure(Struct, frozen=True, kw_only=True):
-    """The measurements in the safety window, and before the masks (`_before`). None: not measured yet.
+    """What was measured in the safety window, and before the masks (`_before`). None: not measured yet.
 
     Gradient norms and seconds of a step are medians. `memory`: the share of the memory that is in use.
     """
@@ -150,7 +150,7 @@ class WindowMeasure(Struct, frozen=True, kw_only=True):
 
 
 class WindowAction(Enum):
-    """The consequence of a limit that was exceeded.
+    """What follows a limit that was exceeded.
 
     Release: the masks are lifted at the next boundary, and weights stay. Rollback: to the checkpoint before the masks.
     """
