@@ -28,7 +28,7 @@ class PruningDecision(IntEnum):
 
 
 class MaskMeasure(Struct, frozen=True, kw_only=True):
-    """What the validation on a copy measured.
+    """The measurements of the validation on a copy.
 
     `accuracy` and `gradient_norm` are those of the masked copy, `_before` those of the model as it is. `spread`: of the
     accuracy in repeated validations of one model. `structure`: what is wrong with the masks themselves, as a clause; ""
@@ -134,7 +134,7 @@ def _doubts(measured: MaskMeasure, prune: Prune) -> Iterator[str]:
 
 
 class WindowMeasure(Struct, frozen=True, kw_only=True):
-    """What was measured in the safety window, and before the masks (`_before`). None: not measured yet.
+    """The measurements in the safety window, and before the masks (`_before`). None: not measured yet.
 
     Gradient norms and seconds of a step are medians. `memory`: the share of the memory that is in use.
     """
@@ -150,7 +150,7 @@ class WindowMeasure(Struct, frozen=True, kw_only=True):
 
 
 class WindowAction(Enum):
-    """What follows a limit that was exceeded.
+    """The consequence of a limit that was exceeded.
 
     Release: the masks are lifted at the next boundary, and weights stay. Rollback: to the checkpoint before the masks.
     """
