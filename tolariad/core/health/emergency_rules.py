@@ -40,7 +40,7 @@ _NONE_LEFT: Final = "the run has gone back twice to every checkpoint that is lef
 
 
 def after_epoch(_: Reads, event: steps.EpochFinished, at: At[Reads]) -> Decision | None:
-    """End an emergency from before this epoch: the epoch was healthy."""
+    """End an emergency that was raised before this epoch: the epoch was healthy."""
     s = at.was.emergency
     if s.level is None or s.troubled:
         return None

@@ -51,7 +51,7 @@ def clip(owners: Sequence[Sequence[torch.Tensor]], norms: torch.Tensor, limit: f
     """Scale the gradients of each owner whose norm exceeds `limit` down to it, in place. `norms`: from `norms_of`."""
     if not limit:
         return
-    # On the host the norms are there for nothing. On a device reading them would wait; a factor of 1 changes no bit.
+    # On the host reading the norms costs nothing. On a device it would wait; a factor of 1 changes no bit.
     on_host = norms.device.type == "cpu"
     for gradients, norm in zip(owners, norms.tolist() if on_host else norms, strict=True):
         if on_host and norm + _EPSILON <= limit:

@@ -27,7 +27,7 @@ _MEANS: Final = ("mean", torch.mean)
 
 
 class Log:
-    """Takes what is logged, while the loop is at a place where that has a meaning.
+    """Takes logged values while the loop is at a place at which they are recorded.
 
     `step`: the values of a training step. `batch`: those of a batch of the validation, as `evaluate` returns them.
     `whole`: those that stand for the whole validation.

@@ -64,8 +64,8 @@ def trace(
     """Return the groups of `copy`, which is traced with `inputs` and may be changed by it, and what is refused.
 
     All parameters of `copy` must need a gradient. `protected`: names of modules or parameters that no group may touch.
-    `heads`: what computes them is not pruned by channels as well. `used`: parameters that the outputs depend on. Raises
-    PruningRefused if the model cannot be traced, ImportError without torch-pruning (extra `pruning`).
+    `heads`: the layers that compute them are not pruned by channels as well. `used`: parameters that the outputs depend
+    on. Raises PruningRefused if the model cannot be traced, ImportError without torch-pruning (extra `pruning`).
     """
     import torch_pruning as tp
 
