@@ -76,7 +76,7 @@ class Pace:
         self._last_ns = 0
 
     def took(self, steps: int, mono_ns: int) -> None:
-        """Take in that so many steps arrived together at this time."""
+        """Record that this many steps arrived together at this time."""
         if self._last_ns:
             self._intervals.append((mono_ns - self._last_ns) // steps)
         self._last_ns = mono_ns

@@ -137,7 +137,7 @@ class Monitor:
         return self._detector.typical_norm
 
     def learn_norms_anew(self) -> None:
-        """Forget the gradient norms: the model was masked, or is not any more, so they cannot be compared."""
+        """Forget the gradient norms: the model was masked, or is not any more, and its norms are others from now on."""
         known = self._detector.state()
         fresh = DetectorState(course=known.course)
         self._detector = Detector(state=fresh, unit=self._loss_unit)
