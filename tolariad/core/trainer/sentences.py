@@ -55,6 +55,6 @@ SENTENCES: Final[Sentences] = {
     tv.TrainerHung: "Trainer {e.incarnation} was silent for {e.silent_s:.3g} s, over its limit of {e.limit_s:.3g} s.",
     tv.ExceptionRaised: _raised,
     tv.TrainerDied: _died,
-    tv.TrainerEnded: "Trainer {e.incarnation} ended after step {e.step}, as it was told.",
+    tv.TrainerEnded: "Trainer {e.incarnation} ended after step {e.step}, as ordered.",
     tv.TrainerUnkillable: "Trainer {e.incarnation} (pid {e.pid}) does not end, even by SIGKILL. No other is started.",
 }

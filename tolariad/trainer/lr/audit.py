@@ -75,8 +75,8 @@ class Audit:
 
     def before_update(self, step: int) -> None:
         """Call before update `step`: check that the last parameter is unchanged; choose the next one if it is time."""
-        # For changes that the run itself makes between two updates (masks, growth, a rollback) `begin_anew` was called,
-        # so a difference here was made by other code.
+        # The run calls `begin_anew` for its own changes between two updates (masks, growth, a rollback). So other code
+        # made a difference that is found here.
         if self._sampled is not None and self._after is not None:
             name, parameter = self._sampled.name, self._sampled.parameter
             if not same_bits(parameter.detach(), self._after):

@@ -66,8 +66,8 @@ class Boundary:
         inbox.tend()
         if is_called and self._must_stand:
             with self._standing():
-                # Orders are obeyed here although no update may begin: one of them may be what opens the gate, such as
-                # the first checkpoint of a run.
+                # Orders are obeyed here although no update may begin. One of them may open the gate, such as the first
+                # checkpoint of a run.
                 while self._must_stand:
                     inbox.stand(Activity.GATE)
                     inbox.obey_at_boundary()
