@@ -65,7 +65,7 @@ tests: $(VENV)/.installed-dev | tests/__pycache__
 tests/__pycache__: | $(VENV)/.installed-dev
 	-@$(BIN)/python -m pytest --collect-only -qq >/dev/null 2>&1
 
-# These tests take minutes by design, so they print no stacks for a hang. Printing may end the interpreter (pyproject.toml).
+# These tests take minutes by design, so they print no stacks: printing may end the interpreter (see pyproject.toml).
 LONG := -o faulthandler_timeout=0
 
 torture: $(VENV)/.installed-dev

@@ -30,7 +30,7 @@ class Damage(enum.StrEnum):
     INDEX = "index"  # a seal, a table or the running maxima disagree with the frames
 
 
-# An acknowledged frame that cannot be read any more, whoever finds it.
+# An acknowledged frame that cannot be read any more. Any reader may find it.
 UNREADABLE: Final = "an acknowledged frame does not verify"
 RESTORE: Final = "The journal can still be read up to this point. To write to it again, restore the file from a copy."
 # A copy made while a writer is active takes its files at different moments. It then looks like a damaged journal.

@@ -2,7 +2,7 @@
 
 Writing zeros first makes every later write 1.5 to 2 times as fast. The file system must otherwise convert or allocate
 each block, through its own journal, at the block's first write. The zeros also prove that the end of a segment is
-empty. And a full disk is noticed here, where no event is lost, and not in a commit.
+empty. And a full disk is noticed here, so no event is lost, and not in a commit.
 
 Readers ignore the name of a spare. The writer puts the segment's head into the spare and then renames it. One
 background thread keeps one spare ready, as long as the next segment will be. It writes in pieces with pauses between

@@ -1,6 +1,4 @@
-"""Fixtures for every test: a seed that can be given back, a fresh run folder, a folder that is quick to sync, a process
-with torch.
-"""
+"""Fixtures for every test: a seed that can be given back, a fresh run folder, a folder that syncs quickly, torch."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@
 #SBATCH --requeue
 # All starts write to the same output file.
 #SBATCH --open-mode=append
-# Send USR1 to the batch script (B:) two minutes before the time limit: longer than the daemon's budget for a stop (75 s).
+# Send USR1 to the batch script (B:) two minutes before the time limit. The daemon's budget for a stop is 75 s.
 #SBATCH --signal=B:USR1@120
 set -u
 

@@ -10,6 +10,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -132,6 +133,7 @@ class Forked:
         self._pidfd = pidfd
         self._connection = connection
         self._code: int | None = None
+        self._reading = threading.Lock()
 
     @property
     def returncode(self) -> int | None:
@@ -147,20 +149,30 @@ class Forked:
 
     def wait(self, timeout: float | None = None) -> int:
         """Return its exit code. Raises TimeoutExpired."""
-        if self._code is None:
-            self._connection.settimeout(timeout)
+        # One thread reads; another one that asks meanwhile waits for it, as long as it may.
+        if self._code is None and self._reading.acquire(timeout=-1 if timeout is None else timeout):
             try:
-                self._code = os.waitstatus_to_exitcode(int(self._connection.recv(_MESSAGE_BYTES)))
-            except (BlockingIOError, TimeoutError):
-                raise subprocess.TimeoutExpired("tolariad", timeout or 0) from None
+                self._read(timeout)
+            finally:
+                self._reading.release()
+        if self._code is None:
+            raise subprocess.TimeoutExpired("tolariad", timeout or 0)
+        return self._code
+
+    def _read(self, timeout: float | None) -> None:
+        if self._code is not None:
+            return
+        self._connection.settimeout(timeout)
+        with contextlib.suppress(BlockingIOError, TimeoutError):
+            self._code = os.waitstatus_to_exitcode(int(self._connection.recv(_MESSAGE_BYTES)))
             self._connection.close()
             os.close(self._pidfd)
-        return self._code
 
     def send_signal(self, number: signal.Signals) -> None:
         """Send a signal, unless it has ended."""
         if self.poll() is None:
-            with contextlib.suppress(ProcessLookupError):
+            # It ends at this moment, and another thread has closed its descriptor.
+            with contextlib.suppress(OSError):
                 signal.pidfd_send_signal(self._pidfd, number)
 
     def kill(self) -> None:

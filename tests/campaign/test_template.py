@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import ast
 import json
+import os
 import re
+import threading
+import time
 from collections.abc import Iterator
 
 from tests.house.tree import PRODUCT, parse, python_files, shown
@@ -70,3 +73,26 @@ def test_a_fork_imports_nothing_of_a_trainer_again_and_draws_its_own_numbers(tem
 
     assert [imported for _, imported in found] == [[], []]
     assert found[0][0] != found[1][0]
+
+
+def test_every_thread_that_asks_for_the_end_of_a_fork_is_told_it(template, tmp_path):
+    """One waits, others look again and again: the end comes once over the socket, and all of them have it."""
+    (tmp_path / "ends.py").write_text("import sys, time; time.sleep(0.2); sys.exit(3)")
+    with (tmp_path / "log").open("ab") as log:
+        forked = template.start(
+            [], environment=os.environ, folder=tmp_path, log=log.fileno(), shells=0, program=str(tmp_path / "ends.py")
+        )
+    told = []
+
+    def look():
+        while (code := forked.poll()) is None:
+            time.sleep(0.001)
+        told.append(code)
+
+    threads = [threading.Thread(target=look) for _ in range(3)]
+    threads.append(threading.Thread(target=lambda: told.append(forked.wait(60))))
+    for one in threads:
+        one.start()
+    for one in threads:
+        one.join()
+    assert told == [3] * 4

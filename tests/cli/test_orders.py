@@ -311,7 +311,7 @@ def test_extend_of_a_complete_run_says_how_it_goes_on(tolaria, recorder, run_dir
 
     assert (ongoing.code, complete.code) == (3, 4)
     assert "the run is complete: 1 epoch, 12 steps" in complete.err
-    assert f"`tolariad run --dir {run_dir} --epochs N` with more epochs goes on" in complete.err
+    assert f"`tolariad run --dir {run_dir} --epochs N` with more epochs continues it" in complete.err
 
 
 def test_on_a_terminal_an_answer_fits_80_columns(tolaria, live_run, monkeypatch):

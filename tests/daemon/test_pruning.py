@@ -13,10 +13,11 @@ import pytest
 from tests.daemon.harness import TIMEOUT_S, of_type
 from tests.recorded import events_of, of, sound
 from tolariad.cli.tolaria import main
-from tolariad.core.checkpoints.words import CheckpointCommitted, RerunFinished, TrainingStarted
+from tolariad.core.checkpoints.words import CheckpointCommitted, RerunFinished
 from tolariad.core.pruning import mask_words as mk
 from tolariad.core.pruning import words as pr
 from tolariad.core.run.words import RunStopped
+from tolariad.core.trainer.words import TrainerStarted
 from tolariad.forensics.why import TOPICS
 from tolariad.storage.verify import read_manifest
 
@@ -82,10 +83,10 @@ def test_a_pruned_run_is_killed_and_goes_on_to_the_same_bits(start, run_dir, tmp
     until(run_dir, second, pr.ImportanceRemoved, "the removal of the first importance")
     shown = second.call("PruneStatus")["pruning"]
     second.kill()
-    starts = len(of_type(run_dir, TrainingStarted))
+    starts = len(of_type(run_dir, TrainerStarted))
     third = start(shells=FORKS, **asked)
     # If the newest checkpoint is of the last step, no step is run again.
-    until(run_dir, third, TrainingStarted, "a third trainer", starts + 1)
+    until(run_dir, third, TrainerStarted, "a third trainer", starts + 1)
     step = third.status()["step"]
     third.until(lambda status: status["step"] > step, "a step")
     third.call("Stop")

@@ -371,7 +371,7 @@ def test_a_child_that_outlives_the_run_does_not_keep_its_socket(run_dir, tmp_pat
             os.kill(one, signal.SIGSTOP)  # a worker looks whether its parent lives, and ends otherwise
         os.kill(pid, signal.SIGKILL)
         try:
-            watching.communicate(timeout=20)
+            watching.communicate(timeout=60)
             begun = time.monotonic()
             shown = status(run_dir, code=3)
             assert time.monotonic() - begun < 8

@@ -17,7 +17,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from journal import Reader, Verdict, verify
 from tests.library.inside import written_at_once
-from tests.library.small import CONFIG, EPOCHS, STEPS_PER_EPOCH, bits, data, network, train
+from tests.library.small import CONFIG, EPOCHS, STEPS_PER_EPOCH, bits, data, made, network, train
 from tests.recorded import Stop, dies_at, events_of, of
 from tests.waiting import wait_for
 from tolariad import Tolaria
@@ -284,6 +284,13 @@ def test_a_completed_run_says_so_and_gives_its_parameters(tmp_path, calm):
 
     assert (result.phase, result.steps) == ("completed", EPOCHS * STEPS_PER_EPOCH)
     assert bits(model) == calm
+
+
+def test_a_program_that_shall_prune_is_refused(tmp_path):
+    """An analysis builds the task in a process of its own, which has neither this model nor these data."""
+    with pytest.raises(StartRefused, match=r"prune\.enabled: a program's run is not pruned"):
+        train(tmp_path / "run", tolaria=made(tmp_path / "run", prune={"enabled": True}))
+    assert not (tmp_path / "run" / "journal").exists()
 
 
 def test_a_copy_of_a_checkpoint_whose_end_never_comes_is_given_up(tmp_path):

@@ -163,7 +163,7 @@ def test_a_blocked_stderr_never_blocks_the_caller(root_logger):
     logged = time.monotonic()
     writer.close(0.1)
     assert writer.writer.dropped_count > 10_000
-    assert time.monotonic() - logged < 5
+    assert time.monotonic() - logged < 30
     assert logged - started < 60
     os.close(reader)
 

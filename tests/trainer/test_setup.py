@@ -243,7 +243,7 @@ class DistributedDataParallel(nn.Linear):
         ({"train_data": lambda cfg: 7}, {}, "give a Dataset"),
         ({"state_dict": lambda: {"a": {1}}}, {}, r"task\.a: a builtins\.set"),
         ({}, {"optimizer": {"groups": [{"match": "nope"}]}}, "'nope' matches no parameter"),
-        ({"train_data": lambda cfg: Endless()}, {}, r"give the loader a __len__, set stop\.steps"),
+        ({"train_data": lambda cfg: Endless()}, {}, r"Give the loader a __len__, set stop\.steps"),
         ({}, {"device": "cuda:7"}, "cuda"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",

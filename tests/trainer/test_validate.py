@@ -206,8 +206,8 @@ def test_an_exception_in_the_trial_refuses_the_run_and_is_kept():
 @pytest.mark.parametrize(
     ("asked", "says"),
     [
-        ({"keep_best": "r2:max"}, "keep_best goes by the validation's r2; evaluate.* returns f1, mae"),
-        ({"stop": Stop(patience=3)}, "stop.patience goes by the validation's loss; .* returns f1, mae"),
+        ({"keep_best": "r2:max"}, "keep_best needs the validation's r2; evaluate.* returns f1, mae"),
+        ({"stop": Stop(patience=3)}, "stop.patience needs the validation's loss; .* returns f1, mae"),
         ({"stop": Stop(patience=3), "keep_best": "f1:max"}, None),
     ],
 )

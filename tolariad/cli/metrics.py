@@ -22,7 +22,7 @@ from tolariad.core.text.nearest import did_you_mean, nearest
 from tolariad.core.text.plain import STATE_SUFFIX, finite, number_state, rfc3339, safe
 from tolariad.forensics import numbers
 
-# A longer table shows so many rows of the whole run, and then so many of its end.
+# A longer table shows this many rows spread over the whole run, and then this many of its end.
 _SPREAD: Final = 30
 _LAST: Final = 10
 

@@ -167,7 +167,7 @@ def _refuse_complete(method: str, target: runs.Target) -> None:
             f"{output.counted(state.progress.epoch_finished, 'epoch')}, {output.counted(state.progress.step, 'step')}"
         )
         what = f"the run is complete: {done}"
-        hint = f"`tolariad run --dir {target.folder} --epochs N` with more epochs goes on"
+        hint = f"`tolariad run --dir {target.folder} --epochs N` with more epochs continues it"
         raise CommandError(Exit.REFUSED, what, hint=hint, name="WrongPhase")
 
 

@@ -351,5 +351,5 @@ def _by_clock(row: Status) -> str:
 
 
 def _shortest(value: float) -> float:
-    """Return 0 for what the first bucket of a histogram holds."""
+    """Return 0 for a value in the first bucket of a histogram."""
     return 0.0 if value < _NO_TIME else value

@@ -6,7 +6,7 @@ import re
 from typing import Final, TextIO
 
 _COLOURS: Final = re.compile("\x1b\\[[0-9]{1,2}m")
-# A command is copied with the mouse: a line end within it would run the half of it.
+# A command is copied with the mouse: a line end within it would run half of it.
 _COMMAND: Final = re.compile(r"tolariad? [a-z]")
 
 

@@ -51,7 +51,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     rollback: RollbackPlace | None = None
 
 
-# Its halt is what was ordered; that of a lower level is for want of anything to go back to.
+# This order asks for the halt. At a lower level the run halts only if no target is left.
 _CRITICAL: Final = ORDERS[hv.RaiseEmergency]._replace(
     done=(hv.EmergencyRaised, rv.RunFrozen), failed=(), overtaken_by=(rv.RunCompleted, rv.RunFailed, rv.RunStopped)
 )

@@ -66,7 +66,7 @@ ORDERS: Final[Mapping[type[cv.Command], Order]] = {
         overtaken_by=_RUN_ENDS,
     ),
     # The trainer gets it at once, and the next trainer with its order to train.
-    # Who gave the order knows who gave it.
+    # The answer does not name the giver of the order, who reads it.
     cv.Extend: Order(limit_rules.order, done=(cv.EndOrdered,), told=lambda end: sentence(replace(end, actor=None))),
     cv.Note: Order(control_rules.note, done=(cv.NoteAdded,), done_by_any=(cv.NoteAdded,)),
     lv.LrSet: Order(rate_rules.order, done=(lv.RateChanged,), failed=(lv.RateOrderAborted,), overtaken_by=_RUN_ENDS),

@@ -382,8 +382,11 @@ TABLE: Final[tuple[Row[RunState], ...]] = (
     on(
         rb.RolledBack,
         *(strategy_rules.overtaken, budget_rules.exceeded, seed_rules.follow),
-        *(prune_rules.leave, window_rules.release_left),
-        makes=(gv.StrategyTimedOut, bv.BudgetExceeded, sd.SeedMoveOrdered, mk.MasksAborted, mk.MasksReleaseOrdered),
+        *(prune_rules.leave, window_rules.release_left, window_rules.compact_due),
+        makes=(
+            *(gv.StrategyTimedOut, bv.BudgetExceeded, sd.SeedMoveOrdered),
+            *(mk.MasksAborted, mk.MasksReleaseOrdered, mk.CompactionOrdered),
+        ),
     ),
     *HEALTH,
     *STRATEGY,

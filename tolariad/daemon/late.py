@@ -1,4 +1,4 @@
-"""A part of the daemon that is made at its first use: what it imports takes time, for which the loop must not stand.
+"""A part of the daemon that is made at its first use: its imports take time, and must not stop the loop.
 
 Promises: uses keep their order. A part that cannot be made ends nothing but its uses. `close` ends what was begun.
 """

@@ -58,7 +58,7 @@ TOPICS: Final[dict[str, tuple[str, ...]]] = {
     "hyperparameters": ("HyperparametersChanged", "HyperparametersAborted|HyperparametersOrdered"),
 }
 _RATE_CHANGES: Final = ("RateChanged", "PlateauReached")
-# What a run says of a topic that it has no event of.
+# The sentence for a topic of which the run has no event.
 _NEVER: Final = {
     "pause": "was never paused",
     "resume": "was never resumed",

@@ -286,7 +286,8 @@ class Kernel:
             self._fail(str(error))
         finally:
             self._write_started_ns = 0
-        # A descriptor of a deleted file takes writes as before. Check again before somebody is told "durable".
+        # A descriptor of a deleted file takes writes as before. Check again before the frame is acknowledged as
+        # durable.
         if turn.answers:
             self._check_place()
         if self._failure is not None:

@@ -65,7 +65,7 @@ class ControlThread:
     def close(self) -> None:
         """Give clients their last replies, remove the files, end the thread. Call it before the kernel stops.
 
-        A thread that hangs is left behind: it cannot keep the process alive.
+        A thread that hangs is not waited for: it cannot keep the process alive.
         """
         loop = self._loop
         if loop is not None:

@@ -52,7 +52,7 @@ class Saying:
         try:
             self._lines.put_nowait(line)
         except queue.Full:
-            # Drop the rest: the events are in the journal, and a log that is so far behind takes no more lines.
+            # Drop the rest: the events are in the journal, and a log with such a backlog takes no more lines.
             return
 
     def _run(self) -> None:

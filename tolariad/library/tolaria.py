@@ -211,7 +211,8 @@ class Tolaria:
         The step's metrics are among them, unless they have the name of another figure. For a loop of your own, these
         are the last values that it gave to `step` and `log`.
         """
-        state = self._live.state if self._live is not None else self._state
+        live = self._live
+        state = live.state if live is not None else self._state
         progress = state.progress
         found: dict[str, float | None] = {
             **progress.step_metrics,
@@ -232,8 +233,8 @@ def _signals_given_back() -> Iterator[Callable[[Callable[[str], None]], None]]:
     """In the block, the first ^C or SIGTERM calls the given function with its name; a second one acts as usual.
 
     Yield a function that takes the function to call. Only the main thread can handle signals. A program's own handler
-    of SIGTERM is left as it is. After a SIGTERM the block ends with SystemExit: that signal ends the program, and what
-    it wants to do at its end is done.
+    of SIGTERM is left as it is. After a SIGTERM the block ends with SystemExit: that signal ends the program, and its
+    exit handlers run.
     """
     if threading.current_thread() is not threading.main_thread():
         yield lambda _: None

@@ -86,7 +86,7 @@ def _analyse(arguments: argparse.Namespace) -> int:
     with socket.socket(fileno=arguments.socket_fd) as connection, connection.makefile("rb") as stream:
         head = stream.read(pruning.LENGTH_BYTES)
         if len(head) < pruning.LENGTH_BYTES:
-            # The daemon wants nothing any more.
+            # The daemon closed the connection without a request.
             return 0
         request, request_id = pruning.read_request(stream.read(pruning.length_of(head)))
         found = worker.answer(arguments.run, arguments.config_json, request, started)

@@ -130,7 +130,7 @@ def build(config: bytes, threads: int | None = None, given: FoundTask | None = N
 def _seed_gradients(
     task: Any, settings: Settings, garden: Garden, host: Sequence[Owner], *, forward: Forward, scaling: Scaling | None
 ) -> SeedGradients:
-    """Return what handles the gradients of seeds, with the losses of the task's `seed_losses`, if it has it."""
+    """Return the handler of the seeds' gradients, with the losses of the task's `seed_losses`, if it has it."""
     losses_of = getattr(task, "seed_losses", None)
     auxiliary = None
     if callable(losses_of):

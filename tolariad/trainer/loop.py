@@ -60,7 +60,7 @@ if TYPE_CHECKING:
     from tolariad.channel import TrainerEnd
     from tolariad.trainer.setup import Setup
 
-# A checkpoint must leave the journal so many segments of space: it has to record that the disk is full.
+# A checkpoint must leave the journal this many segments of space: it has to record that the disk is full.
 _SEGMENTS_KEPT_FREE: Final = 3
 
 

@@ -112,8 +112,8 @@ def test_a_stop_whose_last_checkpoint_fails_says_so_and_from_where_a_start_goes_
 
     assert [stop.why for stop in stops] == [
         "",
-        "the last checkpoint begun was given up: /r: No space left on device; a start goes on from step 5",
-        "the last checkpoint was not done when the trainer ended; a start goes on from step 5",
+        "the last checkpoint begun was given up: /r: No space left on device; a start continues from step 5",
+        "the last checkpoint was not done when the trainer ended; a start continues from step 5",
     ]
     assert f"the run is stopped; {stops[1].why}" in [one.why for one in exits if isinstance(one, rv.ExitDaemon)]
     assert (saved.exit, died.exit) == (0, 0)

@@ -135,7 +135,7 @@ def test_a_level_only_rises_until_it_is_cleared():
     world.run()
 
     assert world.state.emergency.level is None
-    assert [e.why for e in find(world, hv.EmergencyCleared)] == ["epoch 3 went by in health"]
+    assert [e.why for e in find(world, hv.EmergencyCleared)] == ["epoch 3 was healthy"]
 
 
 def test_the_level_and_the_halt_are_for_the_same_reason():

@@ -229,3 +229,23 @@ def test_a_conditional_go_is_watched_twice_as_long():
     tick_until(world, lambda: find(world, mk.MasksOrdered), "masks")
 
     assert find(world, mk.MasksOrdered)[0].window_steps == 2 * PLAN.window_steps
+
+
+@pytest.mark.parametrize("is_disabled", [False, True])
+def test_a_compaction_of_the_schedule_that_a_rollback_took_back_is_ordered_again(is_disabled):
+    """The window of its masks has ended and is not judged again, so nothing else would order it."""
+    world = masked(window_steps=3, compact_every=1)
+    world.command(cv.Checkpoint())
+    tick_until(world, lambda: world.state.checkpoints.newest.orders == 1, "a checkpoint with masks")
+    held = world.state.checkpoints.newest
+    assert world.state.pruning.window is not None
+    tick_until(world, lambda: find(world, mk.ModelCompacted), "a compaction")
+    if is_disabled:
+        world.command(pr.PruneDisable())
+    world.command(rb.Rollback(to=held.id))
+    tick_until(world, lambda: find(world, rb.RolledBack), "rolled back")
+    assert [one.cycle for one in world.state.pruning.sets] == [1]
+    tick_until(world, lambda: world.state.progress.step > held.step + 5, "steps after it")
+
+    assert [one.cycle for one in find(world, mk.ModelCompacted)] == ([1] if is_disabled else [1, 1])
+    assert find(world, mk.MaskSetPassed)[0].cycle == 1

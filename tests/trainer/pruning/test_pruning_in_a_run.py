@@ -359,7 +359,8 @@ def test_a_window_that_ends_in_a_rerun_is_reported_before_any_checkpoint(trained
 def test_the_safety_window_is_reported_once(trained):
     """When its updates are made, or as soon as a limit is exceeded; never in a re-run."""
     life = ((4, lambda kind, cause: masks(1, FIRST, kind=kind, cause=cause)),)
-    daemon, setup = trained("run", 6, 15, life=life)
+    # Four steps are too few for a speed to be compared with that of four others.
+    daemon, setup = trained("run", 6, 15, life=life, prune={"safety": {"speed": 0}})
     (found,) = daemon.of(PruneWatchReport)
 
     assert (found.cycle, found.step) == (1, 3 + GRACE + WINDOW)

@@ -191,7 +191,7 @@ def test_a_task_that_clips_does_not_see_the_gradients_of_seeds(trained):
 @pytest.mark.parametrize(
     ("task", "options", "says"),
     [
-        ("Updates", {}, "training_step: which of its losses a seed is to learn from is not known"),
+        ("Updates", {}, "training_step. So the loss that a seed is to learn from is not known"),
         ("Seeded", {"compile": True}, "slots for seeds, and compile is true"),
         ("Seeded", {"seeds": {"slots": {"more": "lost"}}}, "did you mean slot, last"),
         (

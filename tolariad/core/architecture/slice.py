@@ -28,7 +28,7 @@ from tolariad.core.seeds.stages import Stage
 # A seed that comes and goes takes two: 4096 are enough for four slots in every epoch of a run of 500 epochs. The ledger
 # then takes about 1 MB in the state and in each checkpoint.
 CHANGES_MAX: Final = 4096
-# Removals of seeds are recorded beyond that: a seed must always be possible to cull.
+# Removals of seeds are recorded beyond that: culling a seed must always be possible.
 _HELD_MAX: Final = CHANGES_MAX + SLOTS_MAX
 
 

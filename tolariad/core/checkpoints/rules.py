@@ -275,7 +275,7 @@ def retain(
 ) -> Decision | None:
     """Begin to remove what is to go, and record if what must stay exceeds the quota."""
     if isinstance(what, ck.CheckpointAborted) and not state.trainer.alive:
-        return None  # it ended with its trainer: nothing is larger or older for it
+        return None  # it ended with its trainer, so no checkpoint is larger or older than before
     held, policy = state.checkpoints, state.run.policy
     going = plan(witnessed(held, policy, at.now.wall), policy, at.now.wall, wanted(state))
     events, effects = list[Event](), list[Effect]()

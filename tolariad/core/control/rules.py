@@ -166,7 +166,7 @@ def checkpoint(state: Reads, _: control.Checkpoint) -> control.CheckpointRequest
     if state.run.phase not in (Phase.RECOVERING, Phase.RUNNING, Phase.PAUSED) or not state.trainer.began:
         return _wrong_phase(state, "running")
     if not state.trainer.alive:
-        return Refusal("WrongPhase", "no trainer is alive at the moment; the newest checkpoint stands")
+        return Refusal("WrongPhase", "no trainer is alive at the moment to take one; the newest checkpoint remains")
     if state.disk.low is not None:
         return Refusal("Refused", f"{state.disk.words}; no checkpoint is begun")
     if len(state.checkpoints.open) >= OPEN_MAX:
@@ -212,11 +212,11 @@ def _stop(state: Reads, mode: run.StopMode, origin: run.Origin) -> _Found:
 
 def _leave_frozen(state: Reads) -> Decision:
     """End the daemon, but leave the run frozen: a reboot must not resume what only an operator may (decision 0004)."""
-    exit_ = run.ExitDaemon(code=0, why=f"the run stands frozen ({state.run.why}) until an operator goes on")
+    exit_ = run.ExitDaemon(code=0, why=f"the run is frozen ({state.run.why}) until an operator continues it")
     living = state.trainer
     if not living.alive:
         return Decision((), (exit_,), Accepted(state.seq))
-    kill = trainer.KillTrainer(incarnation=living.incarnation, why="the daemon was told to end")
+    kill = trainer.KillTrainer(incarnation=living.incarnation, why="the daemon was ordered to end")
     return Decision((), (kill, exit_), Accepted(state.seq))
 
 

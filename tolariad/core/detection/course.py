@@ -24,7 +24,7 @@ _YOUNG: Final = 256
 _KINDS_KNOWN: Final = 512
 _SIGNED_YOUNG: Final = 1024
 _OLD: Final = 2048
-# If so many gradient norms of exactly zero come within eight that are not zero, the network has died.
+# If this many gradient norms of exactly zero come within eight that are not zero, the network has died.
 _DEAD: Final = 16
 _TURN: Final = math.log(1.5)
 _TURN_SPREADS: Final = 6.0
@@ -34,7 +34,7 @@ _LOG_4: Final = math.log(4.0)
 _LOG_100: Final = math.log(100.0)
 _NEVER: Final = 1 << 30
 _SPIKE: Final = math.log(rules.SPIKE)
-# A rise must last for so many refreshes (one every eight steps) if single losses have been as high before. Bursts of
+# A rise must last for this many refreshes (one every eight steps) if single losses have been as high before. Bursts of
 # them can hold the median of 32 for a while.
 _LOOKS: Final = 5
 # A learning rate that rose by this factor explains a rise of the loss, if the run has had that rate before.

@@ -23,9 +23,9 @@ from tolariad.core.detection.course import WARM, Course, CourseState
 from tolariad.core.detection.envelope import REFRESH, Envelope, EnvelopeState, exp
 from tolariad.core.detection.rules import NO_LIMIT, SPIKE_NORM, SPREADS, Finding, Signal, Verdict
 
-# Limits stay constant for so many unhealthy steps in a row: the first value of a fault must not hide its second.
+# Limits stay constant for this many unhealthy steps in a row: the first value of a fault must not hide its second.
 _STILL: Final = 3
-# At most so many steps in a row are skipped for a high gradient norm alone. No update came between them and each had
+# At most this many steps in a row are skipped for a high gradient norm alone. No update came between them and each had
 # other data, so the weights are the cause and not the batch. If the loss has not changed, this is where learning
 # begins.
 _NORMS_IN_A_ROW: Final = 4

@@ -23,12 +23,12 @@ BLOCKS: Final = 32
 # Excesses are kept as maxima of groups, so that the oldest can be dropped: 16 groups of 256 values.
 _GROUP: Final = 256
 _GROUPS: Final = 16
-# The spread averages the interquartile ranges of so many blocks, scaled to a normal standard deviation.
+# The spread averages the interquartile ranges of this many blocks, scaled to a normal standard deviation.
 _SPREAD_BLOCKS: Final = 16
 TO_SPREAD: Final = 0.7413
 _SPREAD_MIN: Final = 0.02
-# One value raises the excess to at most so many times the limit's distance: one absurd value must not disable the limit
-# for 4096 steps.
+# One value raises the excess to at most this many times the limit's distance: one absurd value must not disable the
+# limit for 4096 steps.
 _EXCESS_GROWTH: Final = 3.0
 # The smallest value whose logarithm is taken.
 LEAST: Final = 1e-12

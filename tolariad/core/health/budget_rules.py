@@ -86,7 +86,7 @@ def judge_memory(state: Reads, event: budgets.BudgetsMeasured, _: At[Reads]) -> 
 
 
 def tell_pressure(state: Reads, event: budgets.MemoryPressed | budgets.MemoryRelieved, _: At[Reads]) -> Decision | None:
-    """Tell a trainer that is built; one that is not hears of it with its order to train."""
+    """Tell a trainer that is built. Any other gets it with its order to train."""
     if not state.trainer.takes_orders:
         return None
     return Decision((), (_order(state, pressed=isinstance(event, budgets.MemoryPressed)),))

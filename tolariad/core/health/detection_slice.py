@@ -27,7 +27,7 @@ _VALIDATIONS_MIN: Final = 3
 # How many validations in a row must show a collapse before the run goes back.
 FALLEN_TO_ACT: Final = 2
 _STEP_SHARE: Final = 1 / 16
-# A finding at most so many steps after the last one belongs to the same place.
+# A finding at most this many steps after the last one belongs to the same place.
 _NEAR: Final = 256
 
 

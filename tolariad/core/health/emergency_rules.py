@@ -36,15 +36,15 @@ from tolariad.core.steps import words as steps
 from tolariad.core.strategy.words import BreakerSet, StrategyTimedOut, StrategyVoted
 from tolariad.core.trainer import words as trainer
 
-_NONE_LEFT: Final = "no checkpoint is left that was not gone back to twice"
+_NONE_LEFT: Final = "the run has gone back twice to every checkpoint that is left"
 
 
 def after_epoch(_: Reads, event: steps.EpochFinished, at: At[Reads]) -> Decision | None:
-    """End an emergency from before this epoch: the epoch was healthy."""
+    """End an emergency that was raised before this epoch: the epoch was healthy."""
     s = at.was.emergency
     if s.level is None or s.troubled:
         return None
-    return Decision((hv.EmergencyCleared(why=f"epoch {event.epoch} went by in health"),))
+    return Decision((hv.EmergencyCleared(why=f"epoch {event.epoch} was healthy"),))
 
 
 def order(state: Reads, command: hv.RaiseEmergency) -> hv.EmergencyRaised | Refusal:
@@ -67,7 +67,7 @@ def order(state: Reads, command: hv.RaiseEmergency) -> hv.EmergencyRaised | Refu
 def carry_out(state: Reads, event: hv.EmergencyRaised, _: At[Reads]) -> Decision | None:
     """Do what the event says. If the run goes back by itself, it lowers its learning rates."""
     if event.follows is hv.Follows.HALT:
-        # The operator wanted to go back, not to halt: say why the run halts.
+        # The operator ordered a rollback, not a halt: say why the run halts.
         is_instead = event.actor is not None and event.level is not hv.Level.CRITICAL
         return _halt(state, f"{event.why}; and {_NONE_LEFT}" if is_instead else event.why)
     target = restorable(state, event.checkpoint)
@@ -88,7 +88,7 @@ def carry_out(state: Reads, event: hv.EmergencyRaised, _: At[Reads]) -> Decision
 
 
 def after_refusal(state: Reads, report: rb.RollbackRefusedReport | StrategyVoted, at: At[Reads]) -> Decision | None:
-    """Halt the run if its rollback was given up for want of a target and calls for a halt then."""
+    """Halt the run if no target was left for its rollback, and the rollback asks for a halt then."""
     opened = at.was.rollbacks.open
     if opened is None or state.rollbacks.open is not None or opened.otherwise is not rb.RefusalPolicy.HALT:
         return None

@@ -54,14 +54,14 @@ def order_to_add(state: Reads, command: qn.QuarantineAdd) -> qn.QuarantineAdded 
 
 def _refusal(state: Reads, command: qn.QuarantineAdd) -> str:
     if state.run.phase in TERMINAL:
-        return f"the run is {state.run.phase.value}; nothing of it will be used again"
+        return f"the run is {state.run.phase.value}; none of its data will be used again"
     batches = command.batches
     if (batches is not None) + bool(command.checkpoint) + bool(command.seed) != 1:
         return "batches, a checkpoint or a seed are put into quarantine, one of them at a time"
     if batches is not None and not (batches.epoch >= 1 and 1 <= batches.first <= batches.last):
         return "epochs and batches are counted from 1, and the last batch is not before the first"
     if command.until is not None and command.until <= state.progress.epoch_finished:
-        return f"epoch {command.until} has ended already; nothing would be in quarantine"
+        return f"epoch {command.until} has ended already, so the quarantine would have no effect"
     if command.seed and state.seeds.seed(command.seed).stage is Stage.FOSSILIZED:
         return f"the seed in slot {command.seed} is fossilized: it is a permanent part of the model"
     targets = [one.id for one in state.checkpoints.catalogue if one.is_target]
@@ -75,7 +75,7 @@ def _no_room(state: Reads, command: qn.QuarantineAdd) -> str:
     known = state.quarantine.of(command.batches, command.checkpoint, command.seed)
     if known is not None:
         return f"it is in quarantine already, as {known.name}; `tolaria quarantine list` shows it"
-    return f"{ENTRIES_MAX} entries are in quarantine, which is all it holds; `tolaria quarantine remove` makes room"
+    return f"quarantine holds its maximum of {ENTRIES_MAX} entries; `tolaria quarantine remove` makes room"
 
 
 def _missing(state: Reads, command: qn.QuarantineAdd) -> str:

@@ -189,9 +189,9 @@ STABILITY: Final[ApplyTable] = {
 # -- quarantine --------------------------------------------------------------------------------------------------------
 
 ENTRIES_MAX: Final = 256
-# After so many deaths in a row at one step, the batch is the cause.
+# After this many deaths in a row at one step, the batch is the cause.
 DEATHS_OF_A_BATCH: Final = 3
-# So many batches in a row, without a step between them, may enter for the trainer's deaths. For the next one the
+# This many batches in a row, without a step between them, may enter for the trainer's deaths. For the next one the
 # trainer itself is suspected, and the limit on its deaths counts on.
 CURED_MAX: Final = 3
 

@@ -237,7 +237,7 @@ def _too_far(group: Group, step: int, value: float, max_factor: float) -> str | 
         return None
     return (
         f"one order moves a rate at most {max_factor:g}-fold, here to {low:g} up to {high:g}, not to {value:g} "
-        "(learning_rate.max_order_factor; 0 lifts it)"
+        "(learning_rate.max_order_factor; 0: no limit)"
     )
 
 

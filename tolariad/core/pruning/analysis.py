@@ -134,7 +134,7 @@ def chosen_units(
 
     `scores`: of every unit that the model has now. Raises ValueError for a NaN.
     """
-    # Units that a compaction took have indices no more; `choose` wants a score for every unit of the width.
+    # Units that a compaction took have no indices any more; `choose` wants a score for every unit of the width.
     padded = {
         layer.name: [*scores[layer.name], *[math.inf] * (layer.width - len(scores[layer.name]))] for layer in layers
     }

@@ -141,7 +141,7 @@ def cancel(
     | Opened,
     _: At[Reads],
 ) -> Decision | None:
-    """Give up the open cycle: nobody wants its result any more. The next checkpoint may begin it again."""
+    """Give up the open cycle: its result is not needed any more. The next checkpoint may begin it again."""
     opened = state.pruning.open
     if opened is None:
         return None

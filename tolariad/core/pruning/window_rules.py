@@ -159,10 +159,16 @@ def _release(state: Reads, cycle: int, why: str) -> Decision | None:
     return Decision((mk.MasksReleaseOrdered(cycle=cycle, why=why),))
 
 
-def compact_due(state: Reads, _: mk.MaskSetPassed, __: At[Reads]) -> Decision | None:
-    """Order a compaction after as many sets of masks as `prune.compact_every` says."""
-    plan = state.run.policy.prune
-    if plan is None or not plan.compact_every or len(state.pruning.sets) < plan.compact_every:
+def compact_due(state: Reads, _: mk.MaskSetPassed | rb.RolledBack, __: At[Reads]) -> Decision | None:
+    """Order a compaction after as many sets of masks as `prune.compact_every` says.
+
+    A rollback may take it back, to masks whose window has ended: then nothing else would order it again. An operator
+    who disabled pruning keeps the masked model.
+    """
+    plan, pruning = state.run.policy.prune, state.pruning
+    if plan is None or not plan.compact_every or len(pruning.sets) < plan.compact_every:
+        return None
+    if pruning.override is PruningPhase.DISABLED or any(pruning.rejection_of(one.sha256) for one in pruning.sets):
         return None
     ordered = ask.compaction(state)
     return None if isinstance(ordered, Refusal) else Decision((ordered,))

@@ -159,7 +159,7 @@ class PruneCycleCancelled(Event, frozen=True, kw_only=True):
 
 
 class PruneBreakerOpened(Event, frozen=True, kw_only=True):
-    """So many cycles failed in a row that nothing is pruned any more, until an operator enables it. `why`: the last."""
+    """`failures` cycles failed in a row, so nothing is pruned until an operator enables it. `why`: the last failure."""
 
     failures: int
     why: str

@@ -1,4 +1,4 @@
-"""Hyper-parameters of optimizers other than the rate: an order on its way to the optimizer, and what became of it."""
+"""Hyper-parameters of optimizers other than the rate: an order for the optimizer, and its outcome."""
 
 from __future__ import annotations
 

@@ -15,8 +15,8 @@ from tolariad.core.snapshots.ask import Restorable
 from tolariad.core.snapshots.slice import HasSnapshots
 from tolariad.core.trainer.slice import HasTrainer
 
-# After so many returns a further one does not help. An operator's emergency then goes further back. Returns are counted
-# by the target's step: a checkpoint taken again on the way from an older one is the same state.
+# After this many returns a further one does not help. An operator's emergency then goes further back. Returns are
+# counted by the target's step: a checkpoint taken again on the way from an older one is the same state.
 RETURNS_MAX: Final = 2
 
 

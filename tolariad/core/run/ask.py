@@ -30,7 +30,8 @@ class RunAndTrainer(HasRun, HasTrainer, Protocol):
 def gate_open(state: RunAndCheckpoints) -> bool:
     """Return whether an update may begin: not before the first checkpoint is committed, never while frozen or ended.
 
-    Nor while a question is open: the orders of its answer act before the next update, also if the trainer died amid it.
+    Nor while a question is open: the orders of its answer act before the next update, also if the trainer died while it
+    was open.
 
     If all committed ones have become unusable, training goes on: the next checkpoint is already ordered.
     """

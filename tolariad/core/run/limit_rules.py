@@ -32,7 +32,7 @@ class Reads(HasRun, HasProgress, HasCheckpoints, HasRollbacks, HasRates, HasTrai
 
 
 _HOUR_NS: Final = 3600 * 10**9
-_MORE: Final = "`tolariad run --dir RUN --epochs N` with more epochs goes on"
+_MORE: Final = "`tolariad run --dir RUN --epochs N` with more epochs continues it"
 
 
 def after_step(state: Reads, _: sv.StepCompleted, at: At[Reads]) -> Decision | None:
@@ -82,7 +82,7 @@ def after_validation(state: Reads, event: sv.ValidationFinished, _: At[Reads]) -
     value = event.metrics.get(policy.metric)
     if value is None:
         there = ", ".join(sorted(event.metrics)) or "none at all"
-        why = f"keep_best or stop.patience goes by the validation's {policy.metric}; the task's metrics are: {there}"
+        why = f"keep_best or stop.patience needs the validation's {policy.metric}; the task's metrics are: {there}"
         return Decision((rv.RunFailed(kind=rv.FailureKind.CONFIGURATION, why=why),))
     if math.isnan(value) or not _is_better(value, state.limits.best, policy.better):
         return None
@@ -133,7 +133,9 @@ def _refusal(state: Reads, command: cv.Extend) -> Refusal | None:
     elif state.checkpoints.is_ending:
         why = f"the training has come to its end, at step {progress.step}; once the run is complete, {_MORE}"
     elif state.limits.is_spent:
-        why = "the run ends here: stop.hours or stop.patience is used up, which no other epoch or step changes"
+        why = (
+            "the run ends here: stop.hours or stop.patience is used up, and another epoch or step does not change that"
+        )
     elif command.epochs is not None and command.epochs <= progress.epoch_finished:
         why = f"the end of epoch {command.epochs} has passed: {here}; `tolaria stop` ends it at the next step"
     elif command.steps is not None and command.steps <= progress.step:

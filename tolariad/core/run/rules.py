@@ -73,7 +73,7 @@ def _complete(state: Reads) -> str:
     end = state.limits.end
     if end is None:
         return "the run is complete"
-    configured = f"with a number of epochs that is not the configured one, {state.run.policy.epochs}, it goes on"
+    configured = f"it continues with another number of epochs than the configured {state.run.policy.epochs}"
     return f"the run is complete, at the end that was ordered (event {end.cause.seq}); {configured}"
 
 
@@ -190,7 +190,7 @@ def _unsaved(state: Reads, was: Reads, mode: rv.StopMode) -> str:
     else:
         return ""
     lost = none_left(held.catalogue, held.removed)
-    return f"{why}; none can be used ({lost})" if lost else f"{why}; a start goes on from step {saved + 1}"
+    return f"{why}; none can be used ({lost})" if lost else f"{why}; a start continues from step {saved + 1}"
 
 
 # -- space on the journal's disk ---------------------------------------------------------------------------------------

@@ -17,7 +17,7 @@ _MS: Final = 1_000_000
 # For steps this long the recorder sleeps: being woken is then a small part of them.
 _POLLED_NS: Final = 5 * _MS
 PAUSE_S: Final = 100e-6
-# The recorder does not poll before this share of the shortest recent step has passed. After that it polls at most so
+# The recorder does not poll before this share of the shortest recent step has passed. After that it polls at most this
 # many times a step.
 _EARLIEST: Final = 0.75
 _LOOKS_A_STEP: Final = 8
@@ -76,7 +76,7 @@ class Pace:
         self._last_ns = 0
 
     def took(self, steps: int, mono_ns: int) -> None:
-        """Take in that so many steps arrived together at this time."""
+        """Record that this many steps arrived together at this time."""
         if self._last_ns:
             self._intervals.append((mono_ns - self._last_ns) // steps)
         self._last_ns = mono_ns

@@ -22,7 +22,7 @@ _OWN: Final = re.compile(r"^([A-Za-z_][\w.]*|[^:]+\.py):[A-Za-z_][\w.]*$")
 
 
 def who_decides(settings: Settings, slots: int) -> str:
-    """Return the strategy of a run whose model has so many slots: `default`, the user's, or "" for nobody.
+    """Return the strategy of a run whose model has this many slots: `default`, the user's, or "" for nobody.
 
     Without a name in the settings the default policy decides if seeds may grow: there is a slot, and
     `enable_morphogenetic` is true.

@@ -1,4 +1,4 @@
-"""The events that matter to whoever watches a run: slice, apply table, and which events those are.
+"""The events that are reported at once to the people who watch a run: slice, apply table, and list.
 
 The console and `tolaria status` show them as the sentences of `core.text.sentences`. The slice holds the events and not
 their sentences, so that a change of wording does not change the state.

@@ -39,7 +39,7 @@ class Following:
         *,
         hosts: int | None = None,
     ) -> None:
-        """`hosts`: so many of the owners, the first ones, are the host's; None: all. New parameters are theirs."""
+        """`hosts`: how many owners, from the first on, are the host's; None: all. New parameters are theirs."""
         self._hosts = len(owners) if hosts is None else hosts
         self._model, self._optimizer_of, self._rates, self._average = model, owners, rates, average
         self._aborted = ""

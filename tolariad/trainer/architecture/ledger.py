@@ -222,7 +222,7 @@ class Ledger:
         if target == before:
             return
         shared = _shared(before, target)
-        # Undo as little as possible: what is undone and made again are other tensors.
+        # Undo as little as possible: a change that is undone and made again has new tensors.
         self._back_to(shared)
         with preserved_rng():
             for change in target[shared:]:

@@ -79,7 +79,7 @@ def capture(setup: Setup, position: Position) -> Snapshot:
         **({"architecture": state_of(setup.ledger.changes)} if setup.ledger.changes else {}),
         **({"seeds": {"slots": garden.state(), "owners": seeds}} if garden.plots else {}),
         **({"pruning": setup.pruner.state()} if setup.pruner.masked else {}),
-        # Absent without a strategy, whose checkpoints are those of a version without one.
+        # Absent without a strategy: such checkpoints are the same as those of older versions.
         **({"strategy": setup.strategy.state} if setup.strategy.state else {}),
         **({"participants": states} if (states := setup.participants.states()) else {}),
     }

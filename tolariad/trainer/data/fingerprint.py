@@ -109,7 +109,7 @@ class _Hashes(Dataset[str]):
             seed_host(derived_seed(0, "fingerprint", index))
             try:
                 _add(hasher, self._item(index), 0)
-            except Exception:  # noqa: BLE001 - an item that is never trained on may raise anything; training would say so
+            except Exception:  # noqa: BLE001 - an item that is never trained on may raise anything
                 return ""
         return hasher.hexdigest(_HASH_BYTES)
 

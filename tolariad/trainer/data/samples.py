@@ -1,4 +1,4 @@
-"""The number of samples in a batch, of whatever containers it is made."""
+"""The number of samples in a batch, in any containers."""
 
 from __future__ import annotations
 

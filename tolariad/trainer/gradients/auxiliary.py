@@ -81,7 +81,7 @@ class AuxiliaryLosses:
             return {}
         numbers = found.telemetry()
         if found.conflicts is None:
-            # Not a check: nothing is known, which is not the same as no conflict.
+            # Not a check: it is not known whether there is a conflict.
             del numbers["conflicts_detected"], numbers["shared_parameters"]
         return numbers
 

@@ -51,7 +51,7 @@ def clip(owners: Sequence[Sequence[torch.Tensor]], norms: torch.Tensor, limit: f
     """Scale the gradients of each owner whose norm exceeds `limit` down to it, in place. `norms`: from `norms_of`."""
     if not limit:
         return
-    # On the host the norms are there for nothing. On a device reading them would wait; a factor of 1 changes no bit.
+    # On the host reading the norms costs nothing. On a device it would wait; a factor of 1 changes no bit.
     on_host = norms.device.type == "cpu"
     for gradients, norm in zip(owners, norms.tolist() if on_host else norms, strict=True):
         if on_host and norm + _EPSILON <= limit:
@@ -81,7 +81,7 @@ def _norms(gradients: list[torch.Tensor]) -> torch.Tensor:
     found: list[torch.Tensor] = [gradients[0]] * len(gradients)
     for (_, dtype), of_kind in places.items():
         chosen = [gradients[place] for place in of_kind]
-        norms = torch._foreach_norm(chosen, 2, torch.float32 if dtype in _HALF else None)  # noqa: SLF001 - as torch does
+        norms = torch._foreach_norm(chosen, 2, torch.float32 if dtype in _HALF else None)  # noqa: SLF001 - as torch
         if len(places) == 1:
             return torch.stack(norms).double()
         for place, norm in zip(of_kind, norms, strict=True):

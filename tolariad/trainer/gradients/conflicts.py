@@ -120,7 +120,8 @@ class _Fixed:
     def project(self, part: Matrix, row: int, against: Sequence[int], limits: ConflictLimits) -> Matrix:
         """Return `part`, which began as `row`, projected against those of `against` that it conflicts with, in order.
 
-        A gradient of which less than epsilon is left, by its squared norm, is compared no more: its products are noise.
+        A gradient whose squared norm fell to epsilon of the original one is not compared any more: its products are
+        noise.
         """
         part, floor = part.copy(), limits.epsilon * float(self._gram[row, row])
         squared = float(part @ self._gram @ part)

@@ -80,8 +80,8 @@ def weigh(
     """Return the seeds with a weight above 0 and a finite loss. `progress`: epoch and total epochs.
 
     `weights`: of the stages that differ from `tolariad.core.seeds.stages.WEIGHTS`. Raises ValueError, which names the
-    seed, for a wrong entry: a second one of a seed, a size below 1, a loss without a graph, an importance or alpha out
-    of range.
+    seed, for a second entry of a seed, a size below 1, or a loss without a graph. It also does for an importance or
+    alpha out of range.
     """
     if not infos:
         return Weighed()

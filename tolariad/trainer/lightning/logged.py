@@ -1,6 +1,6 @@
 """The values that a LightningModule logs: by `self.log` and `self.log_dict`, as numbers or as metrics of torchmetrics.
 
-Promises: a value that is logged where nothing records it is named in the log once, with what to do instead.
+Promises: a value that is logged outside of the recorded hooks is named in the log once, with what to do instead.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _MEANS: Final = ("mean", torch.mean)
 
 
 class Log:
-    """Takes what is logged, while the loop is at a place where that has a meaning.
+    """Takes logged values while the loop is at a place at which they are recorded.
 
     `step`: the values of a training step. `batch`: those of a batch of the validation, as `evaluate` returns them.
     `whole`: those that stand for the whole validation.

@@ -129,7 +129,7 @@ class LightningTask:
     def test_data(self, _cfg: Settings) -> Any:  # noqa: PT019 - this is no test
         """Return the loader of test_dataloader, after `setup("test")`; from then on `evaluate` calls test_step.
 
-        None if there is no such loader: then the validation is what can be tested.
+        None if there is no such loader: then the test uses the data of the validation.
         """
         if "test_dataloader" not in self._source_hooks:
             return None

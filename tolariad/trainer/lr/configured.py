@@ -62,7 +62,7 @@ def controller_for(
 ) -> UnifiedLRController:
     """Return the controller of the run's optimizers, by owner.
 
-    Raises SetupRefused for an invalid schedule, or one of a length that nobody knows.
+    Raises SetupRefused for an invalid schedule, or one of unknown length.
 
     Groups have the rates of the configuration. If the task made the optimizers, the rates keep the ratio that the task
     gave them to the first owner's first group. `schedules` gives the groups of the only optimizer schedules of its own.

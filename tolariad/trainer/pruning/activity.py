@@ -55,7 +55,7 @@ class Activity:
 def activities(
     model: nn.Module, groups: Sequence[UnitGroup], batches: Iterable[Any], loss: Loss, threshold: float
 ) -> dict[str, Activity]:
-    """Return for each group what its units do on `batches`; `loss` runs the model. Raises PruningRefused.
+    """Return the activity of each group's units on `batches`; `loss` runs the model. Raises PruningRefused.
 
     A group is refused if the layer that reads it is not called as a module, or its units have unequal sizes.
     """
@@ -89,7 +89,7 @@ def activities(
 
 
 def redundant(cosines: Tensor, scores: Sequence[float], threshold: float) -> tuple[int, ...]:
-    """Return the units that say the same as a more important one, ascending. The best of them is kept.
+    """Return the units that are redundant beside a more important one, ascending. The best of them is kept.
 
     `cosines`: of each pair. `scores`: the importance of each unit; of equal ones the first is kept.
     """

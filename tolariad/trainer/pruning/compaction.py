@@ -72,8 +72,8 @@ def compact(
 ) -> None:
     """Remove the units of `plan` from the model, its optimizers and its average. Their masks are spent afterwards.
 
-    Call `try_compaction` before it. `hosts`: so many of the owners are the host's; None: all. Raises PruningRefused,
-    and has changed nothing, if the optimizers cannot follow.
+    Call `try_compaction` before it. `hosts`: the number of owners, from the first on, that are the host's; None: all.
+    Raises PruningRefused, and has changed nothing, if the optimizers cannot follow.
     """
     kept = {} if average is None else dict(average.tensors)
     undo, following = Undo(model, owners, rates), Following(model, owners, rates, average, hosts=hosts)

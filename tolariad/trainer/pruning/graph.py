@@ -64,8 +64,8 @@ def trace(
     """Return the groups of `copy`, which is traced with `inputs` and may be changed by it, and what is refused.
 
     All parameters of `copy` must need a gradient. `protected`: names of modules or parameters that no group may touch.
-    `heads`: what computes them is not pruned by channels as well. `used`: parameters that the outputs depend on. Raises
-    PruningRefused if the model cannot be traced, ImportError without torch-pruning (extra `pruning`).
+    `heads`: the layers that compute them are not pruned by channels as well. `used`: parameters that the outputs depend
+    on. Raises PruningRefused if the model cannot be traced, ImportError without torch-pruning (extra `pruning`).
     """
     import torch_pruning as tp
 
@@ -135,8 +135,8 @@ def _sides(graph: Any, root: nn.Module, most: int) -> tuple[_Sides, int, bool] |
     """Return what depends on the root's output channels, by unit; the number of units; whether they are outputs.
 
     Channels that reach the same index are one unit, as in the two halves of a gate. Torch-Pruning's own search keeps
-    only the first of them. It does not end with rotary embeddings, where each round shifts the indices. Return a clause
-    if an index is not below `most`.
+    only the first of them. It does not end with rotary embeddings, because each round shifts the indices. Return a
+    clause if an index is not below `most`.
     """
     prune, width = graph.get_pruner_of_module(root).prune_out_channels, graph.get_out_channels(root)
     origins: dict[tuple[Any, Any], dict[int, int]] = defaultdict(dict)

@@ -22,7 +22,7 @@ from tolariad.trainer.pruning.importance import Scores
 
 FOLDER: Final = "importance"
 FORMAT: Final = "tolaria-importance-1"
-# The scores of so many cycles are in a file.
+# A file has the scores of this many cycles.
 _CYCLES: Final = 4
 _BYTES_MAX: Final = 256 * 1024 * 1024
 _WIDTH: Final = 8

@@ -137,7 +137,7 @@ def apply_masks(model: nn.Module, masks: MaskSet, owners: Sequence[Owner], avera
 def release_masks(model: nn.Module, held: HeldMasks, owners: Sequence[Owner], average: Average | None = None) -> None:
     """Give masked weights, moments and averages the numbers that they had before the masks. All others stay.
 
-    A masked unit would not learn again by itself: what it has no weights for gives it no gradient.
+    A masked unit would not learn again by itself: without weights it gets no gradient.
     """
     _checked(model, held.masks)
     for key, (tensor, dim, indices) in _everywhere(model, held.masks, owners, average).items():
@@ -172,7 +172,8 @@ def widen_masks(
     owners: Sequence[Owner],
     average: Average | None,
 ) -> dict[str, Tensor]:
-    """Mask what the model has grown within masked units. Return `displaced`, those of `newest`, with what it had there.
+    """Mask the numbers that the model has grown within masked units. Return `displaced`, those of `newest`, with what
+    it had there.
 
     Call `check_only_grew` before it.
     """

@@ -63,7 +63,7 @@ class _Transposed:
 
 
 def unknown_to_torch_pruning(model: nn.Module) -> dict[type[nn.Module], _Transposed]:
-    """Return what Torch-Pruning must be told of linear layers that are not torch's own."""
+    """Return the description, for Torch-Pruning, of linear layers that are not torch's own."""
     return {type(one): _Transposed() for one in model.modules() if linear_sides(one) == (1, 0)}
 
 
@@ -141,7 +141,7 @@ def refit(module: nn.Module) -> None:
 
 
 def refit_norm(module: nn.Module, gone: int) -> None:
-    """Let a normalisation expect so many channels fewer. It may have no tensors to tell from."""
+    """Lower the number of channels that a normalisation expects. It may have no tensors that show the number."""
     if isinstance(module, (_BatchNorm, _InstanceNorm)):
         _set(module, {"num_features": module.num_features - gone})
     elif isinstance(module, nn.GroupNorm):

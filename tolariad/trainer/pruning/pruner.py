@@ -47,7 +47,7 @@ class MaskedCycle(NamedTuple):
 
 
 class _Standing(NamedTuple):
-    """All that a pruner knows besides the model."""
+    """Everything that a pruner holds besides the model."""
 
     masked: tuple[MaskedCycle, ...]
     displaced: dict[str, torch.Tensor]
@@ -82,7 +82,7 @@ class Pruner:
         self._watch: WindowWatch | None = None
         self._due: PruneWatchReport | None = None
         self._times = StepTimes(prune.safety.window_steps)
-        # On the CPU a step computes in this thread. That another program has the core is no doing of the masks.
+        # On the CPU a step computes in this thread. If another program has the core, the masks are not the reason.
         self._clock = time.thread_time if ledger.device.type == "cpu" else time.perf_counter
         self.active = False
         self.watches = prune.enabled

@@ -1,4 +1,4 @@
-"""How good a model is on held-out data, in slices: the accuracy, or what stands for it, and its spread.
+"""How good a model is on held-out data, in slices: the accuracy, or its substitute, and its spread.
 
 Promises: pure functions of what the task's `evaluate` returned. Two qualities by the same `before` can be compared.
 """

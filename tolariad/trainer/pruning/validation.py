@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 # Of a task without held-out data, or without a metric of them.
 _TRAINING_LOSS: Final = "training loss"
-# Gradients of so many batches show whether they flow.
+# Gradients of this many batches show whether they flow.
 _FLOW_BATCHES: Final = 4
 
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 # The gradient norm and the memory are judged after so many steps of the window, again and again.
 _EVERY: Final = 8
-# The median is of so many gradient norms. It needs the first number of them, and one of times the second, or all of a
+# The median is of this many gradient norms. It needs the first number of them, and one of times the second, or all of a
 # shorter window.
 _NORMS: Final = 32
 _NORMS_MIN: Final = 8

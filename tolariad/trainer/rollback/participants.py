@@ -136,7 +136,7 @@ class _Seat:
 
 
 class Participants:
-    """Those of one run, in order."""
+    """The participants of one run, in order."""
 
     def __init__(self) -> None:
         self._seats: dict[str, _Seat] = {}

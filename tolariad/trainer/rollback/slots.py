@@ -112,7 +112,7 @@ class Slots:
     def narrow(self, slots: Sequence[int]) -> None:
         """Give the memory of all slots but these back to the system, until `widen` or a copy into the slot."""
         if self._touching is not None:
-            # It must not bring back what is given back here. It takes one piece more at most.
+            # It must not map memory again that is given back here. It takes one piece more at most.
             self._stops = True
             self._touching.join()
         size = self.ring.slot_bytes

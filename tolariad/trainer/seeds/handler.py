@@ -162,7 +162,7 @@ class SeedHandler:
 
 
 def _filled(order: MoveSeed, plot: Plot) -> MoveSeed:
-    """Return the order with the input of the slot, of which one of a script knows it already."""
+    """Return the order with the input shape of the slot. An order of a script has it already."""
     return replace(order, example=plot.input_shape, dtype=plot.input_dtype)
 
 

@@ -59,7 +59,8 @@ def attach(model: nn.Module, qualified_name: str, slot: SeedSlot) -> SeedSlot:
         raise SetupRefused(f"seeds: {shown} is never called, so a slot there sees no input; choose one of {inside}")
     if isinstance(target, torch.jit.ScriptModule):
         raise SetupRefused(f"seeds: {shown} is compiled by TorchScript, which cannot have a slot; attach before that")
-    taken = next((hook.slot for hook in target._forward_hooks.values() if isinstance(hook, _Through)), None)  # noqa: SLF001
+    hooks = target._forward_hooks.values()  # noqa: SLF001
+    taken = next((hook.slot for hook in hooks if isinstance(hook, _Through)), None)
     if taken is not None and taken.name == slot.name:
         return taken
     if taken is not None:

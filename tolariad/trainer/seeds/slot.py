@@ -218,7 +218,7 @@ class SeedSlot(nn.Module):
 
     # -- the module ----------------------------------------------------------------------------------------------------
 
-    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> SeedSlot:  # noqa: FBT001, FBT002 - torch's
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> SeedSlot:  # noqa: FBT001, FBT002
         """Move alpha to the device that the parameters move to. It stays in float32 and keeps its value."""
         super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
         device = fn(torch.zeros((), device=self.alpha.device)).device

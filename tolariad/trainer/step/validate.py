@@ -126,7 +126,7 @@ def _require_metric(setup: Setup, found: Metrics) -> None:
     if asked and found.samples and (metric := read_metric(asked)[0]) not in found.means:
         key = "keep_best" if settings.keep_best else "stop.patience"
         there = ", ".join(sorted(found.means)) or "none at all"
-        raise SetupRefused(f"{key} goes by the validation's {metric}; evaluate(model, batch) returns {there}")
+        raise SetupRefused(f"{key} needs the validation's {metric}; evaluate(model, batch) returns {there}")
 
 
 def _first_batch(setup: Setup, beat: Callable[[], None]) -> tuple[Any, ...]:
@@ -175,9 +175,9 @@ def _sums(found: Any, batch: Any) -> Iterator[tuple[str, Any, int]]:
         else:
             what = _described(value) + (f" for {name!r}" if by_name else "")
             raise SetupRefused(
-                f"evaluate(model, batch) returns {what}. It may return one of three things. A number or a tensor with "
-                "one element is the mean over the batch (its name is then `loss`). The others are a dict of such means "
-                "by name, and a dict of (sum, count) by name"
+                f"evaluate(model, batch) returns {what}. It may return a number or a tensor with one element, the mean "
+                "over the batch (its name is then `loss`). It may also return a dict of those by name, or a dict of "
+                "(sum, count) by name"
             )
 
 

@@ -55,7 +55,7 @@ class NotWritten(Exception):
 
 
 class _OpenGate(Gate):
-    """A gate without a kernel behind it."""
+    """A gate that no kernel serves."""
 
     def ask(self, report: hv.InstabilityReport) -> None:
         """Go on: nobody could answer."""
