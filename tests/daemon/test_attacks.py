@@ -22,7 +22,6 @@ from tolariad.control.connection import ServerLimits
 from tolariad.core.control.words import NoteAdded
 
 CLIENTS = ServerLimits().connections_a_user
-WINDOW_S = 2.0
 GROWTH_MAX = 96 << 20
 ESCAPES = "\x1b[2J\x1b]0;a title\x07\x9b31mred\r\b"
 
@@ -111,16 +110,17 @@ def attacked(daemon: DaemonProcess, *ways: Callable[[socket.socket], None]) -> I
             thread.join()
 
 
-def test_training_does_not_notice_its_clients(start, run_dir):
+@pytest.mark.parametrize("window_s", [1.0, pytest.param(4.0, marks=pytest.mark.torture)])
+def test_training_does_not_notice_its_clients(start, run_dir, window_s):
     """All at once for a while: the speed stays within an order of magnitude, memory is bounded, another client is
     answered.
     """
     daemon = start(environ={"FAKE_STEP_S": "0.005"}, task="digits", epochs=100_000)
     daemon.until(lambda status: status["step"] > 50)
-    quiet = steps_in(daemon, WINDOW_S)
+    quiet = steps_in(daemon, window_s)
     before = resident(daemon.pid)
     with attacked(daemon, flood, flood, drip, ask_and_read, long_names) as sockets:
-        busy = steps_in(daemon, WINDOW_S * 2)
+        busy = steps_in(daemon, window_s * 2)
         grown = resident(daemon.pid) - before
         with answered(daemon), pytest.raises((CallFailed, OSError), match=r"Refused|closed|reset|Broken pipe"):
             daemon.call("Status")

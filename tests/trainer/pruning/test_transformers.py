@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
+
 import pytest
 import torch
 from torch import nn
@@ -11,7 +13,8 @@ from tolariad.core.pruning.budget import UnitKind
 from tolariad.trainer.pruning.verify import find_groups
 
 pytest.importorskip("torch_pruning", reason="torch-pruning (extra `pruning`) is not installed")
-transformers = pytest.importorskip("transformers", reason="transformers (extra `transformers`) is not installed")
+# It takes long to import: only who runs these tests does so.
+pytestmark = pytest.mark.skipif(find_spec("transformers") is None, reason="transformers is not installed")
 
 WORDS = {"vocab_size": 11, "max_position_embeddings": 8}
 SIZES = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 24}
@@ -65,6 +68,8 @@ def test_heads_and_feed_forward_channels_can_go(name, seed):
     """As in the model as it is called: masked and removed they give the same outputs and gradients."""
     kind, sizes, heads, channels = CASES[name]
     torch.manual_seed(seed)
+    import transformers
+
     model = getattr(transformers, f"{name}{kind}")(getattr(transformers, f"{name}Config")(**sizes))
     inputs = torch.randn(2, 3, 8, 8) if name == "ViT" else torch.randint(3, 11, (2, 6))
     found = find_groups(model, (inputs,))
