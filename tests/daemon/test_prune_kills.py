@@ -157,7 +157,7 @@ class Killed:
 def assert_as_one_that_was_not(run: Killed) -> list:
     """Compare the last checkpoint with that of an undisturbed trainer. Return the orders that acted."""
     found = sound(run.run_dir)
-    (stopped,) = of(found, RunStopped)
+    *_, stopped = of(found, RunStopped)
     assert stopped.why == ""
     orders = standing(found, mk.MasksApplied, mk.MasksReleased, mk.ModelCompacted)
     if of(found, sd.SeedMoved):
