@@ -57,13 +57,17 @@ class PruneMasks(Copying, frozen=True, kw_only=True):
 
 
 class PruneWindow(Copying, frozen=True, kw_only=True):
-    """The safety window: the trainer judges updates up to `until_step`. `checkpoint`: the one before the masks."""
+    """The safety window: the trainer judges updates up to `until_step`. `checkpoint`: the one before the masks.
+
+    `accuracy_before`: of the last validation before them, or `loss_before`, if the task measures no accuracy.
+    """
 
     cycle: int
     since_step: int
     until_step: int
     checkpoint: str
     accuracy_before: float | None
+    loss_before: float | None
 
 
 class PruneSummary(msgspec.Struct, frozen=True, kw_only=True):
@@ -178,4 +182,6 @@ def _window(pruning: Pruning) -> PruneWindow | None:
     window = pruning.window
     if window is None:
         return None
-    return PruneWindow.of(window, checkpoint=window.pinned, accuracy_before=finite(window.accuracy_before))
+    loss = window.loss_before
+    accuracy = None if loss is not None else finite(window.accuracy_before)
+    return PruneWindow.of(window, checkpoint=window.pinned, accuracy_before=accuracy, loss_before=finite(loss))

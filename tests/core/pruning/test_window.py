@@ -20,6 +20,7 @@ from tolariad.core.pruning import words as pr
 from tolariad.core.pruning.phase import PruningPhase
 from tolariad.core.pruning.verdict import PruningDecision, WindowAction
 from tolariad.core.rollback import words as rb
+from tolariad.core.text.sentences import sentence
 
 
 def masked(**plan):
@@ -87,6 +88,8 @@ def test_the_loss_stands_for_an_accuracy_that_is_not_measured(monkeypatch, rise,
     assert (applied.accuracy_before, applied.loss_before) == (1.0, before)
     if what is mk.MaskSetPassed:
         assert judged.accuracy == pytest.approx(1 - rise)
+        said = f"loss {before:.4g} before, {before * (1 + rise):.4g} after them."
+        assert sentence(judged) == f"The masks of cycle {judged.cycle} stay: {said}"
     else:
         assert judged.action is WindowAction.ROLLBACK
         assert judged.why == "the loss rose by 0.04 of what it was (limit 0.03)"

@@ -155,12 +155,14 @@ class PruneWatched(Event, frozen=True, kw_only=True):
 class MaskSetPassed(Event, frozen=True, kw_only=True):
     """The masks of `cycle` stay: no limit was exceeded in their safety window. Failures are counted anew.
 
-    `accuracy_before` and `accuracy`: of the validations before and after the masks; None: there was none.
+    `accuracy_before` and `accuracy`: of the validations before and after the masks; None: there was none. With
+    `loss_before` the task measures no accuracy: these are then 1, and 1 - the relative rise of its loss.
     """
 
     cycle: Cycle
     accuracy_before: float | None = None
     accuracy: float | None = None
+    loss_before: float | None = None
 
 
 class MaskSetRejected(Event, frozen=True, kw_only=True):

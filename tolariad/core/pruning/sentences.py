@@ -9,7 +9,7 @@ from tolariad.core.pruning import mask_words as mk
 from tolariad.core.pruning import words as pr
 from tolariad.core.pruning.phase import PruningPhase
 from tolariad.core.pruning.units import count_of
-from tolariad.core.pruning.verdict import PruningDecision, WindowAction
+from tolariad.core.pruning.verdict import PruningDecision, WindowAction, loss_by_accuracy
 from tolariad.core.text.phrases import Sentences, because, counted, size
 
 _DECIDED: Final = {
@@ -68,7 +68,10 @@ def _watched(e: mk.PruneWatched) -> str:
 def _passed(e: mk.MaskSetPassed) -> str:
     if e.accuracy is None or e.accuracy_before is None:
         return f"The masks of cycle {e.cycle} stay: no limit was exceeded."
-    return f"The masks of cycle {e.cycle} stay: accuracy {e.accuracy_before:.4g} before, {e.accuracy:.4g} after them."
+    before, after, what = e.accuracy_before, e.accuracy, "accuracy"
+    if e.loss_before is not None:
+        before, after, what = e.loss_before, loss_by_accuracy(e.accuracy, e.loss_before), "loss"
+    return f"The masks of cycle {e.cycle} stay: {what} {before:.4g} before, {after:.4g} after them."
 
 
 def _rejected(e: mk.MaskSetRejected) -> str:

@@ -76,6 +76,11 @@ def accuracy_by_loss(loss: float, before: float) -> float:
     return 1.0 - (loss - before) / loss_scale(before)
 
 
+def loss_by_accuracy(accuracy: float, before: float) -> float:
+    """Return the loss for which `accuracy_by_loss` gave this."""
+    return before + (1.0 - accuracy) * loss_scale(before)
+
+
 def loss_scale(before: float) -> float:
     """Return what a difference of losses is relative to."""
     return abs(before) or 1.0

@@ -73,7 +73,12 @@ def _passed(state: Reads) -> Decision | None:
         return None
     if window.accuracy is None and window.accuracy_before is not None:
         return None
-    passed = mk.MaskSetPassed(cycle=window.cycle, accuracy_before=window.accuracy_before, accuracy=window.accuracy)
+    passed = mk.MaskSetPassed(
+        cycle=window.cycle,
+        accuracy_before=window.accuracy_before,
+        accuracy=window.accuracy,
+        loss_before=window.loss_before,
+    )
     return Decision((passed,))
 
 
