@@ -7,7 +7,8 @@ import time
 from collections.abc import Callable
 from typing import TypeVar
 
-PATIENCE_S = 60.0
+# Long: nobody waits for it unless a test fails, and a machine may be twenty times as slow as usual.
+PATIENCE_S = 120.0
 _Found = TypeVar("_Found")
 
 

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 import time
+import traceback
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -19,7 +20,7 @@ from tolariad.control.where import socket_of
 
 LONG = 100_000
 # Of a test that waits for something that takes a fraction of a second.
-PATIENCE_S = 60.0
+PATIENCE_S = 120.0
 _CALL = "from tolariad.cli.tolaria import main; main()"
 
 
@@ -103,6 +104,8 @@ def in_a_process(run_dir: Path, hook=None, **options):
     if pid == 0:
         try:
             train(run_dir, hook, **options)
+        except BaseException:
+            traceback.print_exc()
         finally:
             os._exit(0)
     try:
