@@ -66,9 +66,8 @@ gc.disable()
 
 
 def pytest_collection_finish() -> None:
-    """Switch the garbage collector on, for what tests make: less often than usual, because they end soon."""
+    """Switch the garbage collector on, for what tests make."""
     gc.freeze()
-    gc.set_threshold(5_000, 10, 5)
     gc.enable()
     # Each of these keeps the stack of a seed, for a message about a device that the machine may not have. Below a test
     # that takes a millisecond.
