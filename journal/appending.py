@@ -281,7 +281,8 @@ class Appender:
         except OSError as error:
             self._files.close(descriptor)
             # Never retry under the same number. The name may be on disk after all, and a second file with that number
-            # could contradict the first one. Only a new start can find out. safety: name-in-doubt-freezes
+            # could contradict the first one. Only a new start can find out.
+            # safety: name-in-doubt-freezes
             raise self.freeze("the next segment cannot be given its name", error) from error
         # A crash here leaves the new segment complete and empty. The next start continues in it.
         self._reached("rotation")

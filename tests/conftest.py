@@ -9,7 +9,6 @@ import signal
 import sys
 import tempfile
 from pathlib import Path
-from types import SimpleNamespace
 
 import hypothesis
 import hypothesis.core
@@ -69,11 +68,6 @@ def pytest_collection_finish() -> None:
     """Switch the garbage collector on, for what tests make."""
     gc.freeze()
     gc.enable()
-    # Each of these keeps the stack of a seed, for a message about a device that the machine may not have. Below a test
-    # that takes a millisecond.
-    for name in ("torch.cuda", "torch.xpu", "torch.mtia"):
-        if module := sys.modules.get(name):
-            module.traceback = SimpleNamespace(format_stack=list)
 
 
 @pytest.fixture
