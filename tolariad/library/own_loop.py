@@ -13,8 +13,10 @@ that is durable: its next start continues as after a crash.
 
 from __future__ import annotations
 
+import atexit
 import inspect
 import logging
+import weakref
 from collections.abc import Callable, Generator, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final, Self
 
@@ -24,7 +26,7 @@ from tolariad.trainer.step.updates import checked_metrics
 from tolariad.trainer.step.validate import Metrics
 
 if TYPE_CHECKING:
-    from types import TracebackType
+    from types import CodeType, TracebackType
 
     from torch import Tensor
 
@@ -38,6 +40,33 @@ _LEFT: Final = (
     "checkpoint again. To end with a checkpoint, call run.stop(). To have the text of an exception recorded, put the "
     "loop into `with run:`."
 )
+
+
+def _codes_of_caller() -> tuple[CodeType, ...]:
+    """Return the code that called the function that calls this."""
+    frame = inspect.currentframe()
+    try:
+        caller = frame.f_back.f_back if frame is not None and frame.f_back is not None else None
+        return (caller.f_code,) if caller is not None else ()
+    finally:
+        # A frame with a name for itself is freed by a collection only. The caller's would keep a loop that was left.
+        del frame
+
+
+def _close_at_exit(loop: Generator[int, None, None]) -> None:
+    """End the loop with the program, if something still holds it then.
+
+    The interpreter would close it later, after it has stopped the kernel's thread, and wait for that for ever.
+    """
+    held = weakref.ref(loop, lambda _: atexit.unregister(close))
+
+    def close() -> None:
+        held_loop = held()
+        # A thread that is in the loop ends with the program, as in a crash.
+        if held_loop is not None and inspect.getgeneratorstate(held_loop) != inspect.GEN_RUNNING:
+            held_loop.close()
+
+    atexit.register(close)
 
 
 class OwnLoop:
@@ -106,10 +135,10 @@ class OwnLoop:
 
         Raises what `Tolaria.train` raises, and LoopMisused.
         """
-        caller = frame.f_back if (frame := inspect.currentframe()) is not None else None
-        self._task.loop_codes = (caller.f_code,) if caller is not None else ()
+        self._task.loop_codes = _codes_of_caller()
         loop = self._epochs(epochs)
         self._loop = loop if self._is_held else None
+        _close_at_exit(loop)
         return loop
 
     def _epochs(self, epochs: int) -> Generator[int, None, None]:

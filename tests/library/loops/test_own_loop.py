@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import gc
 import os
 import signal
 import threading
@@ -361,3 +362,15 @@ def test_data_without_a_length_need_no_number_of_steps_at_constant_rates(tmp_pat
     assert (result.phase, result.epochs, result.steps) == ("completed", 2, 2 * STEPS_PER_EPOCH)
     assert start(tmp_path / "run", STEPS_PER_EPOCH + 3)[1].phase == "stopped"
     assert start(tmp_path / "run")[0] == calm
+
+
+def test_a_loop_that_is_left_ends_at_once_without_a_collection(tmp_path):
+    """Nothing holds its iterator in a circle: another run can begin in the next line."""
+    gc.disable()
+    try:
+        for _ in range(2):
+            for _ in Loop(tmp_path / "run").run.epochs(EPOCHS):
+                break
+    finally:
+        gc.enable()
+    assert len(of(events_of(tmp_path / "run"), ExceptionRaised)) == 2

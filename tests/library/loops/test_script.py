@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import re
 import signal
+import subprocess
+import sys
 
 import pytest
 
 from tests.house.tree import ROOT
-from tests.recorded import events_of
+from tests.recorded import events_of, of
 from tolariad.core.checkpoints.words import RerunFinished
 from tolariad.core.steps.words import StepCompleted
+from tolariad.core.trainer.words import ExceptionRaised
 
 # Prints every bit of the parameters.
 BITS = """
@@ -27,6 +30,15 @@ def scripts() -> tuple[str, str]:
     sides = ("\n".join(line[1:] for line in lines if line[:1] != sign) for sign in "+-")
     plain, recorded = sides
     return plain, recorded
+
+
+TIMEOUT_S = 60.0
+HELD = """
+epochs = run.epochs(5)
+next(epochs)
+batches = run.batches()
+next(batches)
+"""
 
 
 def start(template, folder, script, failpoint="", *, code=0):
@@ -82,3 +94,16 @@ def test_the_script_killed_and_started_again_ends_with_the_same_bits(template, t
     assert reruns
     assert all(rerun.first_difference is None for rerun in reruns)
     assert [e.step for e in events if isinstance(e, StepCompleted)] == list(range(1, 161))
+
+
+def test_a_program_that_holds_its_iterators_ends_and_says_so(tmp_path, sides):
+    """Nothing closes them before the interpreter's end, which is too late for the kernel's thread."""
+    head, _, _ = sides[1].partition("for epoch in ")
+    # No fork: it would leave without that end.
+    ended = subprocess.run(
+        [sys.executable, "-c", head + HELD], cwd=tmp_path, timeout=TIMEOUT_S, capture_output=True, text=True, check=True
+    )
+    (raised,) = of(events_of(tmp_path / "runs" / "mine"), ExceptionRaised)
+
+    assert "The program left its loop" in raised.traceback
+    assert "The program left its loop" in ended.stderr
