@@ -67,7 +67,8 @@ def test_every_death_is_an_event_and_the_run_goes_on(start, run_dir):
     assert len(of_type(run_dir, RunCompleted)) == 1
     assert caller.failures == []
     assert caller.answers > 20
-    assert caller.longest_s < 30
+    # A call that waited for the hanging trainer would take so long.
+    assert caller.longest_s < HANG_S
 
 
 def test_what_a_trainer_leaves_is_ended_with_it(start, run_dir):

@@ -17,8 +17,8 @@ from tolariad.core.snapshots import words as sn
 from tolariad.core.steps import words as sv
 from tolariad.core.trainer.words import ExecutionContextRecorded, TrainerDied
 
-# Ten times the budget of half a second, and less than the hang: a rollback that waited for the loop is seen.
-LIMIT_S = 5.0
+# Four times the budget of half a second, and a third of the hang: a rollback that waited for the loop is seen.
+LIMIT_S = 2.0
 # Only the first checkpoint: one that is taken just before a death would be newer than every snapshot.
 SETS_OF_BOTH = [*SETS, "snapshots.every=5", "snapshots.watch_steps=5", "checkpoint_interval_epochs=1000000"]
 # The trainer goes on while a test waits: each step sleeps, so that a core is left for the others.
