@@ -83,6 +83,8 @@ class SeededTrainer(RatedTrainer):
         stage = self.stage(order.slot)
         if not is_legal(stage, order.stage):
             return f"slot {order.slot} is in {stage.name} and cannot move to {order.stage.name}"
+        if order.stage is not Stage.GERMINATED and order.number != self.stages[order.slot][2]:
+            return f"the order is for seed {order.number} of the run; the slot holds seed {self.stages[order.slot][2]}"
         gate = GATES.get(order.stage)
         return judge(gate, measured, LIMITS) if gate is not None else ""
 

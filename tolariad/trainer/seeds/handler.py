@@ -76,6 +76,9 @@ class SeedHandler:
             raise OrderRefused(f"the model has no slot {order.slot!r}; its slots: {known}")
         if order.stage is Stage.TERMINATED or not is_legal(plot.stage, order.stage):
             raise OrderRefused(f"the slot is {plot.stage.name}; it cannot move to {order.stage.name}")
+        # An order outlives a rollback, after which the slot may hold an older seed.
+        if order.stage is not Stage.GERMINATED and order.number != plot.number:
+            raise OrderRefused(f"the order is for seed {order.number} of the run; the slot holds seed {plot.number}")
         reached("seed_move")
         if order.stage is Stage.GERMINATED:
             return self._germinate(plot, order)
