@@ -215,8 +215,12 @@ def test_what_cannot_have_seeds_is_refused_before_the_run(seeded, task, options,
             "gate G0_SANITY: the new seed is not the identity",
         ),
         ({"stage": Stage.BLENDING, "number": 1, "slot": "inner", "blend_steps": 2}, "it needs 30"),
+        (
+            {"stage": Stage.CULLED, "number": 7, "slot": "inner"},
+            "the order is for seed 7 of the run; the slot holds seed 1",
+        ),
     ],
-    ids=["a seed that is not the identity", "too early"],
+    ids=["a seed that is not the identity", "too early", "for another seed"],
 )
 def test_a_move_that_its_gate_refuses_changes_nothing(daemon_in, seeded, refused, why):
     """The run ends as one in which nobody ordered it."""
