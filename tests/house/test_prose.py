@@ -16,9 +16,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from tests.house.tree import GENERATED, ROOT, every_file, python_files, shown
+from tests.house.wrapping import WIDTH
 
 WORDS_MAX = 25
-COLUMNS_MAX = 120
 # A triple-quoted text that begins a line is a docstring; one after other text is a value.
 TRIPLE = re.compile(r'^[ \t]*r?"""(.*?)"""|"""(.*?)"""', re.DOTALL | re.MULTILINE)
 LIST_ITEM = re.compile(r"(?:[-*+]|\d+\.)\s")
@@ -128,12 +128,12 @@ def test_lines_fit_into_the_columns():
     kinds = {".py", ".md", ".toml", ".yaml", ".proto", ".sh", ".service", ".socket", ".conf"}
     named = {"Makefile", "Containerfile"}
     wide = [
-        f"{shown(path, number)}: {len(line)} columns, at most {COLUMNS_MAX}"
+        f"{shown(path, number)}: {len(line)} columns, at most {WIDTH}"
         for path in every_file()
         if path.suffix in kinds or path.name in named
         if not path.relative_to(ROOT).as_posix().startswith(GENERATED)
         for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1)
-        if len(line) > COLUMNS_MAX and not (path.suffix == ".md" and line.startswith("|"))
+        if len(line) > WIDTH and not (path.suffix == ".md" and line.startswith("|"))
     ]
 
     assert not wide, "\n".join(["", *wide])

@@ -248,7 +248,7 @@ def test_a_rollback_that_hangs_halts_the_run_by_the_kernels_own_clock(rig):
 
 
 def test_an_order_that_comes_after_the_end_is_refused_and_written_into_no_other_file(rig, tmp_path):
-    """Whoever gives one, in a thread of a program, does not wait for ever. The end may have freed the descriptor."""
+    """A thread of a program that gives one does not wait for ever. The end may have freed the descriptor."""
     descriptors = {int(one.name) for one in Path("/proc/self/fd").iterdir()}
     rig.kernel.stop()
     files = [os.open(tmp_path / f"other-{number}", os.O_CREAT | os.O_RDWR) for number in range(3)]

@@ -84,7 +84,6 @@ class Kernel:
         self._held: Turn | None = None
         self._marks = StateMarks(state.seq)
         self._running = True
-        self.is_over = False
         self._failure: str | None = None
         self._write_started_ns = 0
         self._thread = threading.Thread(target=self._run, name="tolaria-kernel", daemon=True)
@@ -100,6 +99,11 @@ class Kernel:
     def failure(self) -> str | None:
         """Why nothing can be recorded any more, or None."""
         return self._failure
+
+    @property
+    def is_over(self) -> bool:
+        """Whether `stop` has ended the thread: no turn follows, and every later order is refused."""
+        return self._wakeup.is_closed
 
     @property
     def write_started_ns(self) -> int:
@@ -129,7 +133,6 @@ class Kernel:
         if self._thread.is_alive():
             self._thread.join()
         self._script_loader.close()
-        self.is_over = True
         self._wakeup.close()
         refuse_late(self._inputs, self._durable)
 

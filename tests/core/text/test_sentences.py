@@ -178,29 +178,21 @@ def test_a_sentence_names_what_who_and_why(event, words):
     assert sentence(event) == words
 
 
+def built(**more):
+    """The event of a model that was built."""
+    environment = sample(inspect.type_info(tv.Environment))
+    return tv.ExecutionContextRecorded(incarnation=1, environment=environment, hash="ab", parameters=7, **more)
+
+
 def test_notes_of_the_set_up_are_in_the_sentence_of_the_built_model():
     """Such as those of a task without validation data: also in `tolaria events` and `tolaria why`."""
-    event = tv.ExecutionContextRecorded(
-        incarnation=1,
-        environment=sample(inspect.type_info(tv.Environment)),
-        hash="ab",
-        parameters=7,
-        steps_per_epoch=3,
-        notes=("the task has no validation data; epochs end without metrics",),
-    )
+    event = built(steps_per_epoch=3, notes=("the task has no validation data; epochs end without metrics",))
     assert sentence(event).endswith(" Note: the task has no validation data; epochs end without metrics.")
 
 
 def test_an_epoch_of_another_length_is_in_the_sentence_of_the_built_model():
     """A loader with batches of another size is no other data, and is accepted."""
-    event = tv.ExecutionContextRecorded(
-        incarnation=2,
-        environment=sample(inspect.type_info(tv.Environment)),
-        hash="ab",
-        parameters=7,
-        steps_per_epoch=16,
-        former_steps_per_epoch=32,
-    )
+    event = built(steps_per_epoch=16, former_steps_per_epoch=32)
     assert "16 steps an epoch" in sentence(event)
     assert sentence(event).endswith(" An epoch had 32 steps before.")
     assert is_said(event)

@@ -146,7 +146,7 @@ def _is_optional(plain: Any) -> bool:
 
 
 class _Shape(NamedTuple):
-    """What reading a field needs to know of its type. `origin`: `tuple` or `dict` of a list or mapping."""
+    """The type of a field, taken apart for reading. `origin`: `tuple` or `dict` of a list or mapping."""
 
     kind: Any
     section: type[Struct] | None
