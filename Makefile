@@ -11,13 +11,14 @@ INSTALL := $(BIN)/python -m pip install --quiet --no-compile --disable-pip-versi
 # Every process of a run imports torch: without its compiled bytecode on disk that is seconds each time.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help run test types tests torture study bench docs proto clean
+.PHONY: help run test types tests torture outside study bench docs proto clean
 .DEFAULT_GOAL := help
 
 help:
 	@echo "make run      install what a run needs, train the digits task (an interrupted run continues)"
 	@echo "make test     install the rest, then ruff, mypy and pytest"
 	@echo "make torture  the long tests: hundreds of kills, damaged files"
+	@echo "make outside  tests against real servers and programs; those that are not installed are skipped by name"
 	@echo "make study    accuracy of runs in trouble, with seeds and with pruning: tables, half an hour"
 	@echo "make bench    prices of the hot paths, printed"
 	@echo "make docs     write the generated pages under docs/ again"
@@ -70,6 +71,9 @@ LONG := -o faulthandler_timeout=0
 
 torture: $(VENV)/.installed-dev
 	$(BIN)/python -m pytest $(LONG) -m torture -s
+
+outside: $(VENV)/.installed-dev
+	$(BIN)/python -m pytest $(LONG) -m outside -s
 
 study: $(VENV)/.installed-dev
 	$(BIN)/python -m pytest $(LONG) -m study -s
