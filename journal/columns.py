@@ -23,13 +23,16 @@ from journal.files import OS_FILES, Files
 from journal.format import BODY_BYTES_MAX, EVENTS, FrameKind
 from journal.frame import Flaw, Frame, frame_bytes
 from journal.records import events_of
+from journal.scan import check_link, refusal, settle
 from journal.segment import SegmentView, Walk, list_segments
+from journal.tail import Decision
 
 _log = logging.getLogger(__name__)
 # Column types, by the array module's codes: 64 bits each, little-endian on disk.
 TYPES: Final = {"q": "signed integers", "Q": "unsigned integers", "d": "floats"}
 _VALUE_BYTES: Final = 8
 _HEAD_BYTES_MAX: Final = 4096  # of a table without its data: names, types, lengths
+_AHEAD_BYTES: Final = 1 << 20  # how far after zeros frames are looked for that must not be there
 # Columns after those that the caller names, which rows may have or not.
 FURTHER_MAX: Final = 64
 # A segment with half a million rows is closed. The rows of one segment then take about 25 MB of memory.
@@ -82,14 +85,14 @@ class Gathering:
         self._tabulation = tabulation
         self._row = tabulation.row
         self._columns = [_array(kind) for _, kind in tabulation.columns]
-        self._lost = False
+        self.lost = ""  # why the rows are not complete
 
     def __len__(self) -> int:
         return len(self._columns[0]) if self._columns else 0
 
     def add(self, events: Iterable[bytes]) -> None:
         """Add the rows of the segment's next events."""
-        if self._lost:
+        if self.lost:
             return
         try:
             for event in events:
@@ -100,11 +103,11 @@ class Gathering:
                     row = self._fitted(row)
                 for column, value in zip(self._columns, row, strict=True):
                     column.append(value)
-        except Exception:  # noqa: BLE001 -- the caller's function may raise anything
+        except Exception as error:  # noqa: BLE001 -- the caller's function may raise anything
             # The events are already durable and the table is derived, so the commit succeeds. A table with a missing
             # row would be wrong, so this segment gets none.
-            self._lost = True
-            _log.exception("The row function failed on an event. The segment will be closed without its step table.")
+            self.lost = f"{type(error).__name__}: {error}"
+            _log.warning("An event has no row (%s). The segment will be closed without its step table.", self.lost)
 
     def _fitted(self, row: TableRow) -> TableRow:
         """Return the row with NaN for the further values that it lacks. Add the columns that are missing for it."""
@@ -122,7 +125,7 @@ class Gathering:
 
     def room(self, more: int, alignment: int) -> int:
         """Return how many bytes the table takes at most in the file after `more` rows are added."""
-        if self._lost:
+        if self.lost:
             return 0
         # An upper bound, asked before a batch is written: a batch that leaves no room for the table goes to the next
         # segment.
@@ -130,7 +133,7 @@ class Gathering:
 
     def body(self) -> bytes | None:
         """Return the body of a STEP_TABLE frame, or None if there are no rows."""
-        if self._lost or not len(self):
+        if self.lost or not len(self):
             return None
         # Names and types are in the body, so a reader does not need to know the writer's version.
         columns = [(*self._tabulation.column(index), _to_bytes(data)) for index, data in enumerate(self._columns)]
@@ -221,12 +224,16 @@ def read_columns(folder: Path, tabulation: Tabulation, *, files: Files = OS_FILE
     for name in reversed(names):
         view = SegmentView(files, name)
         try:
+            if successor is not None:
+                check_link(view, successor)  # safety: columns-follow-links
             found = _table_at_end(view, successor)
             if found is None or not _same_columns(found, tabulation):
                 # The newest segment has no table yet, and older ones may have another version's columns.
                 found = _from_events(view, successor, tabulation)
         finally:
             view.close()
+            if successor is not None:
+                successor.close()  # its first frame may have been asked for
         views.append(found)
         successor = view
     # Back in the order of the journal.
@@ -262,6 +269,19 @@ def _from_events(view: SegmentView, successor: SegmentView | None, tabulation: T
     gathering = Gathering(tabulation)
     # The successor says where this segment ends. Frames after that point belong to a failed write and are void.
     view.limit = successor.header.previous_length if successor is not None else None
-    for frame in Walk(view):
-        gathering.add_frame(view, frame)
+    walk, stop = Walk(view), None
+    while stop is None:
+        for frame in walk:
+            gathering.add_frame(view, frame)
+        # A damaged table or seal after the last event costs no row.
+        if successor is not None and walk.tail.last_seq == successor.header.previous_last_seq:
+            break
+        # None: a live writer has added a frame meanwhile.
+        stop = settle(walk, lambda: successor, _AHEAD_BYTES)
+        # Rows after the damage would be missing without a word.
+        if stop is not None and stop.decision not in (Decision.END, Decision.TORN):  # safety: columns-are-whole
+            raise refusal(view, stop)
+    if gathering.lost:
+        what = f"an event of the segment has no row of numbers: {gathering.lost}"
+        raise JournalDamaged(what, damage=Damage.BODY, path=view.path)
     return gathering.columns()

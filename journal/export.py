@@ -46,11 +46,11 @@ def readable_line(entry: JournalEntry) -> str:
     labels = {"seq": entry.seq, "wall": rfc3339(entry.wall_ns), "epoch": entry.epoch, "step": entry.step}
     try:
         event = jsonable(msgspec.msgpack.decode(entry.event, ext_hook=_extension, strict=False))
+        # `allow_nan=False`: NaN is not JSON, and many parsers refuse a whole file because of it.
+        return json.dumps({**labels, "event": event}, allow_nan=False)
     except (msgspec.MsgspecError, ValueError, RecursionError, TypeError):
         # The event has no JSON form, or is not msgpack. Export its bytes, so that no line is missing.
         return json.dumps({**labels, "event": None, "raw": _base64(entry.event)})
-    # `allow_nan=False`: NaN is not JSON, and many parsers refuse a whole file because of it.
-    return json.dumps({**labels, "event": event}, allow_nan=False)
 
 
 def raw_line(entry: JournalEntry) -> str:

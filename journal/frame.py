@@ -149,7 +149,7 @@ def decode_events(frame: Frame) -> list[msgspec.Raw] | None:
     """Return the events of an EVENTS frame as raw msgpack, or None if their number differs from the header's."""
     try:
         events = _RAW_EVENTS.decode(frame.body)
-    except msgspec.MsgspecError:
+    except (msgspec.MsgspecError, RecursionError):
         return None
     # With another count, the numbers of all later events would be wrong although every checksum is right.
     return events if len(events) == frame.header.count else None  # safety: body-has-counted-events

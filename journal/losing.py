@@ -69,9 +69,13 @@ def find_cut(folder: Path, files: Files) -> Cut | None:
         if view is None:
             break
         following = _following(files, names, place + 1, view)
-        view.limit = following.header.previous_length if following is not None else None
-        tail, end = _good_end(view)
-        view.close()
+        try:
+            view.limit = following.header.previous_length if following is not None else None
+            tail, end = _good_end(view)
+        finally:
+            view.close()
+            if following is not None:
+                following.close()
         if tail is None:
             break
         cut = Cut(view, tail, names[place + 1 :])
@@ -86,10 +90,13 @@ def _following(
     """Return the segment at an index if it exists, its header verifies, and it follows the segment `before`."""
     if place >= len(names) or names[place].segment_no != place + 1:
         return None
+    view = None
     try:
         view = SegmentView(files, names[place])
         check_link(before, view)
     except JournalError:
+        if view is not None:
+            view.close()
         return None
     return view
 
@@ -135,20 +142,24 @@ def _last_known(cut: Cut, files: Files) -> int:
     for name in reversed(cut.later):
         with contextlib.suppress(JournalError, OSError):
             view = SegmentView(files, name)
-            walk = Walk(view, last_frame_start(view))
-            for _ in walk:
-                continue
-            view.close()
+            try:
+                walk = Walk(view, last_frame_start(view))
+                for _ in walk:
+                    continue
+            finally:
+                view.close()
             return walk.tail.last_seq
     highest = max((name.first_seq - 1 for name in cut.later), default=0)
     view, alignment = cut.view, cut.view.alignment
-    for offset in range(cut.tail.offset, min(view.size, view.header.segment_bytes), alignment):
-        header = view.header_at(offset)
-        if not isinstance(header, Flaw):
-            highest = max(highest, header.last_seq)
-        elif not any(view.read(offset, alignment)) and not any(view.read(offset, _PIECE_BYTES)):
-            break  # only zeros: nothing was written from here on
-    view.close()
+    try:
+        for offset in range(cut.tail.offset, min(view.size, view.header.segment_bytes), alignment):
+            header = view.header_at(offset)
+            if not isinstance(header, Flaw):
+                highest = max(highest, header.last_seq)
+            elif not any(view.read(offset, alignment)) and not any(view.read(offset, _PIECE_BYTES)):
+                break  # only zeros: nothing was written from here on
+    finally:
+        view.close()
     return highest
 
 

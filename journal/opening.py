@@ -110,8 +110,10 @@ def _refuse_nameless(files: Files, folder: Path, segment_no: int) -> None:
         if isinstance(header, Flaw) or header.segment_no != segment_no:
             continue
         view = SegmentView(files, SegmentName(segment_no, header.first_seq, path))
-        frames = [frame for frame in Walk(view) if frame.header.kind == FrameKind.EVENTS]
-        view.close()
+        try:
+            frames = [frame for frame in Walk(view) if frame.header.kind == FrameKind.EVENTS]
+        finally:
+            view.close()
         if frames:
             proper = segment_file_name(segment_no, header.first_seq)
             what = f"the file of segment {segment_no}, which contains events, has lost its name"

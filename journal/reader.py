@@ -2,6 +2,7 @@
 
 A `Reader` is a cursor. Iterating yields the entries after it, up to the present end. Iterating again yields the entries
 that were added since. An entry may appear shortly before its writer reports it as durable, but no other entry appears.
+A segment is read only if it follows from the one before it: two continuations of a run are never read as one history.
 
 The remains of a write that is in flight, or torn, end an iteration like the end of the journal. The reader raises only
 if the journal is damaged and cannot be read further.
@@ -22,7 +23,7 @@ from journal.format import EVENTS, FrameKind
 from journal.frame import Flaw, Frame
 from journal.locate import Target, last_frame_start, start_near
 from journal.records import Capture, JournalEntry, Mark, captures_back, end_after, entries_of, entry_of, records_of
-from journal.scan import declares_void, refusal, settle
+from journal.scan import check_link, declares_void, refusal, settle
 from journal.segment import SegmentView, Tail, Walk, list_segments
 from journal.tail import Decision
 
@@ -47,9 +48,14 @@ class Reader:
         self._after_seq = 0
         self._pending: deque[JournalEntry] = deque()  # entries of the last frame that were not yielded yet
         self._moves = 0  # how often the cursor was moved to another place
+        self._linked: set[int] = set()  # the places whose link to the segment before was checked
         # Open at the first segment. `seek` and `tail` move without reading the segments in between.
         self._walk: Walk
-        self._enter(0)
+        try:
+            self._enter(0)
+        except BaseException:
+            self.close()
+            raise
 
     @property
     def run_id(self) -> bytes:
@@ -132,12 +138,15 @@ class Reader:
             # The capture at a segment's head is the state before its first event, hence `seq + 1`.
             place = max(0, bisect.bisect_right(self._names, seq + 1, key=lambda name: name.first_seq) - 1)
         view = self._borrow(place)
-        successor = self._borrow(place + 1) if place + 1 < len(self._names) else None
-        if successor is not None:
-            view.limit = successor.header.previous_length
-            successor.close()
-        tail = end_after(view, seq, successor)
-        view.close()
+        try:
+            self._check_link(place, view)
+            successor = self._borrow(place + 1) if place + 1 < len(self._names) else None
+            if successor is not None:
+                view.limit = successor.header.previous_length
+                successor.close()
+            tail = end_after(view, seq, successor)
+        finally:
+            view.close()
         # Start at the end of the walk, not at the newest frame: only a capture of this state or an earlier one is
         # useful.
         yield from captures_back(map(self._borrow, range(place, -1, -1)), tail.previous_offset, tail.chain)
@@ -237,10 +246,28 @@ class Reader:
         self._moves += 1
         self._pending.clear()
         view = self._view(place)
+        self._check_link(place, view)
         view.refresh()  # the view may have been kept, and a live writer may have written since
         if place + 1 < len(self._names):
             view.limit = self._view(place + 1).header.previous_length
         self._walk = Walk(view, start)
+
+    def _check_link(self, place: int, view: SegmentView) -> None:
+        """Raise JournalDamaged if a segment does not follow from the one before it."""
+        if place in self._linked:
+            return
+        before = self._borrow(place - 1) if place else None
+        try:
+            check_link(before, view)  # safety: reader-follows-links
+        except JournalDamaged as error:
+            # If the end of the one before cannot be read, nothing says that this one is another run's continuation. A
+            # reader that comes from there has found the damage already.
+            if error.damage is not Damage.FRAME:
+                raise
+        finally:
+            if before is not None and place - 1 not in self._views:
+                before.close()
+        self._linked.add(place)
 
     def _frames(self) -> Iterator[tuple[SegmentView, Frame]]:
         while True:
@@ -296,8 +323,10 @@ class Reader:
 
     def _begins_before(self, place: int, target: Target) -> bool:
         view = self._borrow(place)
-        head = view.header_at(view.alignment)
-        view.close()
+        try:
+            head = view.header_at(view.alignment)
+        finally:
+            view.close()
         # If the first frame does not verify, start in this segment: reading then reports the damage instead of
         # passing over it.
         return isinstance(head, Flaw) or target.lies_after(head)
@@ -336,8 +365,10 @@ class Reader:
         # A walk of its own: asking for the end must not move the cursor.
         self._look_for_more()
         view = self._borrow(len(self._names) - 1)
-        walk = Walk(view, last_frame_start(view))
-        for _ in walk:
-            continue
-        view.close()
+        try:
+            walk = Walk(view, last_frame_start(view))
+            for _ in walk:
+                continue
+        finally:
+            view.close()
         return walk

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import msgspec
 
+from journal.errors import JournalMissing
 from journal.files import OS_FILES, Files
 from journal.format import EVENTS, EntryHeader, FrameKind
 from journal.frame import Flaw, frame_bytes
@@ -111,6 +112,8 @@ def summarize(folder: Path, *, files: Files = OS_FILES) -> JournalSummary:
     """
     counting = _Counting()
     names = list_segments(files, folder)
+    if not names:
+        raise JournalMissing("the journal is empty", path=folder, hint="Its writer has not begun it yet.")
     for name, successor in zip(names, [*names[1:], None], strict=True):
         view = SegmentView(files, name)
         try:

@@ -105,6 +105,10 @@ class Verifier:
         except JournalDamaged as error:
             verdict = Verdict.TAMPERED if error.damage in _TAMPERED else Verdict.DAMAGED
             problem = _problem(error, error.damage)
+        finally:
+            for known in (self._successor, self._following):
+                if known is not None:
+                    known.close()
         # A torn end is reported as such and not as damage: the journal is in order, and the next start continues.
         if self.stop is not None and self.stop.decision is Decision.TORN and self.view is not None:
             verdict, problem = Verdict.TORN_TAIL, _torn(self.view, self.stop)

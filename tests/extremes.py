@@ -51,6 +51,8 @@ def usual(kind: inspect.Type) -> object:
             return False
         case inspect.StrType():
             return "a"
+        case inspect.BytesType():
+            return b"a"
         case _:
             raise AssertionError(f"no usual value for {kind}")
 

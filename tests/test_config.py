@@ -12,6 +12,7 @@ from tolariad.config import load
 from tolariad.core.settings.model import Settings
 from tolariad.core.settings.reading import ConfigError
 from tolariad.core.settings.rules import resolved_json
+from tolariad.daemon.settings import policy_of
 
 
 @pytest.fixture
@@ -215,6 +216,22 @@ def test_a_mapping_given_to_load_is_left_as_it_was():
     load(given, ["stop.hours=2.0", "stop.steps=5"])
 
     assert given == {"tolaria": {"stop": {"hours": 1.0}}}
+
+
+@pytest.mark.parametrize(
+    ("detect", "acts"),
+    [
+        ({}, (True, False, False)),
+        ({"rollback": True}, (True, True, False)),
+        ({"rollback": False}, (False, False, False)),
+        ({"halt": True}, (True, True, True)),
+        ({"act": False, "rollback": True}, (False, True, False)),
+    ],
+)
+def test_by_default_only_what_is_not_finite_leads_back(detect, acts):
+    """Who asks for rollbacks, or for the halt after them, gets them for finite values too."""
+    policy = policy_of(load({"tolaria": {"detect": detect}}))
+    assert (policy.detect_rollback, policy.detect_finite, policy.detect_halt) == acts
 
 
 def test_the_resolved_form_is_a_configuration(write):

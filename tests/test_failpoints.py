@@ -49,3 +49,13 @@ def test_with_a_file_it_happens_once_and_only_while_the_file_is_there(tmp_path):
     assert passes(f"step:2@{token}") == (-signal.SIGKILL, 2)
     assert not token.exists()
     assert passes(f"step:2@{token}") == (0, 5)
+
+
+def test_a_point_can_raise_an_error_instead():
+    """At each pass that was named; the process goes on if its code does."""
+    code = PASSES.replace(
+        '    reached("step")', "    try: reached('step')\n    except OSError as error: print(error.errno)"
+    )
+    environment = {**os.environ, "TOLARIA_FAILPOINT": "step:2!ENOSPC,step:3!EIO"}
+    ended = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, check=True, text=True)
+    assert ended.stdout.split() == ["0", "1", "28", "2", "5", "3", "4"]

@@ -1,13 +1,15 @@
-"""Named points at which a test may end the process. A no-op unless the environment variable arms one.
+"""Named points at which a test may end the process, or let an operation fail. A no-op unless the environment arms one.
 
 `TOLARIA_FAILPOINT=NAME:N[:DELAY_US][@FILE][,…]` kills the process with SIGKILL, DELAY_US microseconds after it has
 reached NAME for the N-th time. N counts from 1, in each process anew. With a FILE, passes count only while FILE exists.
-The process that unlinks FILE is killed, so the failpoint acts once for all processes. Promise: if no point is armed,
-`reached` is one comparison.
+The process that unlinks FILE is killed, so the failpoint acts once for all processes. With `!EIO` (or the name of
+another error) after N or DELAY_US the point raises this OSError instead. Promise: if no point is armed, `reached` is
+one comparison.
 """
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import time
@@ -49,9 +51,13 @@ VARIABLE: Final = "TOLARIA_FAILPOINT"
 
 
 class _Armed:
-    """One rule: kill at the `times`-th pass, after `delay_s`. With a `token`, only the process that unlinks it."""
+    """One rule: kill at the `times`-th pass, after `delay_s`. With a `token`, only the process that unlinks it.
 
-    def __init__(self, times: int, delay_s: float, token: str) -> None:
+    `error`: the number of the error to raise instead, or 0.
+    """
+
+    def __init__(self, times: int, delay_s: float, token: str, error: int) -> None:
+        self.error = error
         self._times = times
         self._token = token
         self._passed = 0
@@ -79,10 +85,12 @@ def _parse(text: str) -> dict[str, list[_Armed]]:
     armed: dict[str, list[_Armed]] = {}
     for part in filter(None, text.split(",")):
         rule, _, token = part.partition("@")
+        rule, _, error = rule.partition("!")
         name, count, *delay = rule.split(":")
         if name not in POINTS:
             raise ValueError(f"{VARIABLE}: there is no point {name!r}; the points are {', '.join(POINTS)}")
-        armed.setdefault(name, []).append(_Armed(int(count), int(delay[0]) / 1e6 if delay else 0.0, token))
+        delay_s, number = int(delay[0]) / 1e6 if delay else 0.0, int(getattr(errno, error)) if error else 0
+        armed.setdefault(name, []).append(_Armed(int(count), delay_s, token, number))
     return armed
 
 
@@ -90,11 +98,17 @@ _armed = _parse(os.environ.get(VARIABLE, ""))
 
 
 def reached(name: str) -> None:
-    """Mark point `name`. Does not return if the point is armed and due."""
+    """Mark point `name`. Does not return if the point is armed and due. Raises OSError if it is armed with an error."""
     if not _armed or name not in _armed:
         return
+    error = 0
     for armed in _armed[name]:
         if armed.is_due():
             time.sleep(armed.delay_s)
-            # SIGKILL and not exit: no handler, no flush, nothing that a real crash would not do either.
-            os.kill(os.getpid(), signal.SIGKILL)
+            # Raised only after every rule has counted this pass.
+            error = armed.error
+            if not error:
+                # SIGKILL and not exit: no handler, no flush, nothing that a real crash would not do either.
+                os.kill(os.getpid(), signal.SIGKILL)
+    if error:
+        raise OSError(error, os.strerror(error))

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from tests.control.fakes import Recorder
-from tolariad.control.status import RunStatus
+from tolariad.control.replies import RunStatus
 from tolariad.core.checkpoints.words import CheckpointAborted
 from tolariad.core.health.budget_words import BudgetHistogram, BudgetsMeasured, MemoryPressed
 from tolariad.core.health.budgets import BUDGETS

@@ -16,10 +16,12 @@ from tolariad.control.connection import ServerLimits
 from tolariad.control.methods import Change
 from tolariad.control.peer import Operators, operators
 from tolariad.control.place import bind
-from tolariad.control.pruning import PruneTable, prune_table
+from tolariad.control.pruning import prune_table
+from tolariad.control.replies import RunStatus
+from tolariad.control.reply_tables import BudgetTable, PruneTable, RateTable, SeedTable
 from tolariad.control.server import ControlServer
-from tolariad.control.status import Heartbeat, LiveFacts, RunStatus, run_status
-from tolariad.control.tables import BudgetTable, RateTable, SeedTable, budget_table, rate_table, seed_table
+from tolariad.control.status import Heartbeat, LiveFacts, run_status
+from tolariad.control.tables import budget_table, rate_table, seed_table
 from tolariad.core.base import Actor, Event
 from tolariad.core.checkpoints import words as ck
 from tolariad.core.control import words as cv
@@ -104,7 +106,11 @@ class Recorder:
 
     def status(self) -> RunStatus:
         beat = Heartbeat(step=self.state.progress.step, age_s=0.01, activity="step")
-        facts = LiveFacts(pid=4711, wall_ns=self.now.wall, mono_ns=self.mono, heartbeat=beat, segment=1)
+        found = self.journal_path.parent.stat()
+        inode = f"{found.st_dev}:{found.st_ino}"
+        facts = LiveFacts(
+            pid=4711, dir_inode=inode, wall_ns=self.now.wall, mono_ns=self.mono, heartbeat=beat, segment=1
+        )
         return run_status(self.state, str(self.journal_path.parent), facts)
 
     def rates(self) -> RateTable:

@@ -39,6 +39,27 @@ def test_a_dead_run_has_no_pid_no_speed_and_no_ages(recorder):
     assert shown.trainer.alive is False
 
 
+def test_the_status_says_in_one_line_what_the_detector_does_not_act_on(recorder):
+    """By default finite values; all with `detect.rollback: false`. No line if it acts, or if the run is over."""
+    run = recorder.state.run
+
+    def line(**policy: bool) -> list[str]:
+        known = replace(run, policy=replace(run.policy, **policy))
+        shown = run_status(replace(recorder.state, run=known), "/r", facts(recorder))
+        return [one for one in status_lines(msgspec.to_builtins(shown)) if "  detector " in one]
+
+    (told,) = line(detect_finite=False)
+    assert told == (
+        "  detector    rolls back only if a value is not finite; a finite rise is only recorded (detect.rollback)"
+    )
+    (told,) = line(detect_rollback=False)
+    assert "only recorded" in told
+    assert line() == []
+    recorder.record(RunCompleted(step=1, epochs=1, checkpoint=""))
+    run = recorder.state.run
+    assert line(detect_finite=False) == []
+
+
 def test_speed_and_time_left_follow_the_steps(recorder):
     """Steps of ten milliseconds give almost a hundred steps per second, and the matching time left."""
     for _ in range(9):

@@ -12,6 +12,7 @@ import signal
 import socket
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 from tolariad import lifelines, run_files
@@ -39,6 +40,31 @@ ENVIRONMENT = tv.Environment(
 )
 
 
+def a_pipe() -> int:
+    """Return the end of a pipe that nobody writes to."""
+    return os.pipe()[0]
+
+
+# Packets that are none of ours: bytes, and what makes the descriptor beside them.
+HOSTILE: dict[str, tuple[bytes, Callable[[], int] | None]] = {
+    "naked": (b"\x01", None),
+    "pipe": (b"\x01", a_pipe),
+    "folder": (b"\x01", lambda: os.open("/", os.O_RDONLY)),
+    "emptiness": (b"", None),
+}
+
+
+def send_on_the_channel(packet: bytes, make: Callable[[], int] | None) -> None:
+    """Send a packet to the recorder, past everything that is ours."""
+    for path in Path("/proc/self/fd").iterdir():
+        try:
+            with socket.socket(fileno=os.dup(int(path.name))) as sock:
+                if sock.type == socket.SOCK_SEQPACKET:
+                    socket.send_fds(sock, [packet], [make()] if make else [])
+        except OSError:
+            continue
+
+
 def misbehave(run: Path, step: int) -> None:
     """Do what this step is to do, unless an earlier trainer of this run did it already."""
     for action, _, at in (one.partition("@") for one in filter(None, os.environ.get("FAKE_TRAINER", "").split(","))):
@@ -61,6 +87,9 @@ def misbehave(run: Path, step: int) -> None:
             (run / "worker").write_text(str(worker))
         elif action == "print":
             print("a line of the task", flush=True)
+        elif action in HOSTILE:
+            send_on_the_channel(*HOSTILE[action])
+            time.sleep(600)
         elif action == "flood":
             print(("x" * 200 + "\n") * 50_000, flush=True)
         else:

@@ -7,7 +7,8 @@ import time
 
 from tests.daemon.harness import CallFailed, is_gone, of_type
 from tests.waiting import wait_for
-from tolariad.core.run.words import RunCompleted
+from tolariad.core.control.words import ReportRefused
+from tolariad.core.run.words import DaemonStarted, RunCompleted
 from tolariad.core.steps.words import StepCompleted
 from tolariad.core.trainer.words import DeathReason, TrainerDied, TrainerHung, TrainerStarted
 
@@ -38,6 +39,24 @@ class Caller(threading.Thread):
             if answer["phase"] == "completed":
                 break
             time.sleep(0.01)
+
+
+def test_whatever_a_trainer_sends_the_recorder_lives_and_says_why_it_ended_the_trainer(start, run_dir):
+    """A packet without its file, and one with a pipe as its file. The trainer is ended; the next one goes on."""
+    daemon = start(environ={"FAKE_TRAINER": "naked@4,pipe@8"}, linger=True)
+    daemon.until(lambda status: status["phase"] == "completed", "completion")
+    daemon.process.terminate()
+    assert daemon.wait() == 0, daemon.stderr
+
+    refused, deaths = of_type(run_dir, ReportRefused), of_type(run_dir, TrainerDied)
+    assert "came with 0 of its 1 files" in refused[0].why
+    assert "no readable memory file" in refused[1].why
+    assert [(one.incarnation, one.step, one.reason) for one in deaths] == [
+        (one.incarnation, step, DeathReason.KILLED) for one, step in zip(refused, (4, 8), strict=True)
+    ]
+    assert len(of_type(run_dir, DaemonStarted)) == 1
+    steps = [one.step for one in of_type(run_dir, StepCompleted)]
+    assert steps == list(range(1, len(steps) + 1))
 
 
 def test_every_death_is_an_event_and_the_run_goes_on(start, run_dir):

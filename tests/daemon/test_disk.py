@@ -84,3 +84,14 @@ def test_a_disk_too_small_at_the_start_pauses_the_run_until_there_is_space(start
     assert low.free < 2_000_000 < low.floor <= recovered.free
     assert of_type(run_dir, RunCompleted)
     assert verify(run_dir / "journal").verdict is Verdict.CLEAN
+
+
+def test_a_small_run_runs_on_a_small_disk(start, small_disk):
+    """With the settings as they come, and 16 MB: three segments of the greatest length would be 300 MB."""
+    subprocess.run(["mount", "-o", "remount,size=16m", small_disk], check=True)
+    run_dir = small_disk / "run"
+    daemon = start(run_dir=run_dir, sets=[], task="digits", epochs=3)
+    assert daemon.wait() == 0, daemon.stderr
+
+    assert of_type(run_dir, DiskLow) == []
+    assert of_type(run_dir, RunCompleted)

@@ -67,7 +67,8 @@ def jumping(start, tmp_path):
             "rng_seed=1",
             "learning_rate.warmup_epochs=0",
         )
-        given += ("checkpoint_interval_epochs=1", "checkpoint.min_gap_s=0", "budgets.act=false", *sets)
+        given += ("checkpoint_interval_epochs=1", "checkpoint.min_gap_s=0", "budgets.act=false")
+        given += ("detect.rollback=true", *sets)
         return start(task=f"{file}:Jumps", epochs=STEPS // 20, trainer_command=None, sets=list(given))
 
     return begin

@@ -7,7 +7,8 @@ import threading
 import time
 from pathlib import Path
 
-from tolariad.control.status import Heartbeat, LiveFacts, RunStatus, run_status
+from tolariad.control.replies import RunStatus
+from tolariad.control.status import Heartbeat, LiveFacts, run_status
 from tolariad.core.control.words import NoteAdded
 from tolariad.core.run.slice import Phase, Run
 from tolariad.core.run.words import ExitDaemon, Policy

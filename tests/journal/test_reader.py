@@ -9,6 +9,7 @@ import pytest
 
 from journal import (
     BatchRefused,
+    Damage,
     Files,
     FrameKind,
     Journal,
@@ -17,6 +18,9 @@ from journal import (
     JournalTooNew,
     Mark,
     Reader,
+    Tabulation,
+    Verdict,
+    verify,
 )
 from journal.frame import crc32c
 from journal.packing import Packer
@@ -240,3 +244,18 @@ def test_the_last_entries_of_a_large_segment_cost_a_few_reads(quick_path):
             assert reader.last_seq == 30
             assert list(reader) == []
     assert counting.read < 10_000_000
+
+
+def test_an_event_nested_deeper_than_any_reader_goes_is_damage(tmp_path):
+    """Its checksums are right. Every function says the same, and the journal is not opened for writing."""
+    with begin(Journal.open(tmp_path)) as journal:
+        commit(journal, [event(0)])
+        commit(journal, [b"\x91" * 100_000 + b"\x90"])
+        commit(journal, [event(2)])
+    got, error = read_all(tmp_path, Files())
+    assert got == numbered([event(0)])
+    assert isinstance(error, JournalDamaged)
+    assert error.damage is Damage.BODY
+    assert verify(tmp_path).verdict is Verdict.DAMAGED
+    with pytest.raises(JournalDamaged):
+        Journal.open(tmp_path, tabulation=Tabulation((("n", "d"),), lambda _: None)).close()

@@ -29,7 +29,7 @@ class Lapse(nn.Module):
 def train(run_dir, at=0, times=2, **config):
     """Return bits and events."""
     model = nn.Sequential(network(), Lapse(at, times))
-    result = made(run_dir, **config).train(model, *loaders(), EPOCHS)
+    result = made(run_dir, **{"detect": {"rollback": True}, **config}).train(model, *loaders(), EPOCHS)
     assert (result.phase, result.steps) == ("completed", EPOCHS * STEPS_PER_EPOCH)
     return bits(model), events_of(run_dir)
 

@@ -145,8 +145,12 @@ def plain() -> nn.Module:
 def train_long(
     run_dir, *, model, epochs=LONG_EPOCHS, dataset=None, hot=None, die_at=None, quarantine=(), **config
 ) -> list[Event]:
-    """Run with one order of rate `hot`, or one death at `die_at` after a rollback. Return its events."""
-    tolaria = made(run_dir, **{"checkpoint": {"min_gap_s": 0, "throttle_mb_s": None}, **config})
+    """Run with one order of rate `hot`, or one death at `die_at` after a rollback. Return its events.
+
+    Findings of finite values lead to rollbacks, unless `config` says otherwise.
+    """
+    acting = {"checkpoint": {"min_gap_s": 0, "throttle_mb_s": None}, "detect": {"rollback": True}}
+    tolaria = made(run_dir, **{**acting, **config})
 
     def once(name: str) -> bool:
         try:

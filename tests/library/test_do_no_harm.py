@@ -26,6 +26,8 @@ CONFIG = {
     "checkpoint_interval_epochs": 1,
     "journal": {"sync": "batch"},
     "budgets": {"act": False},
+    # By default nothing that is finite would be acted on.
+    "detect": {"rollback": True},
 }
 
 

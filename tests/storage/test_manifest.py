@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 import random
+from pathlib import Path
 
 import pytest
+from blake3 import blake3
 
 from tolariad.core.checkpoints.words import Piece
-from tolariad.storage import Manifest
+from tolariad.storage import CheckpointUnusable, Manifest, read_manifest
 from tolariad.storage.manifest import FORMAT, complete, decode_manifest, encode_manifest, merkle_root
+from tolariad.storage.verify import verify
 
 MANIFEST = complete(
     Manifest(
@@ -127,3 +130,64 @@ def test_a_piece_never_lies_outside_its_folder(name):
     read["chunks"][0]["name"] = name
     with pytest.raises(ValueError, match="name of a piece"):
         decode_manifest(json.dumps(read).encode())
+
+
+def _with(**changed):
+    return json.dumps(json.loads(encode_manifest(MANIFEST)) | changed).encode()
+
+
+def _chunk(number, **changed):
+    chunks = json.loads(encode_manifest(MANIFEST))["chunks"]
+    chunks[number] |= changed
+    return _with(chunks=chunks)
+
+
+_DEEP = b"[" * 100_000
+BAD = {
+    "a negative length": _chunk(0, len=-1),
+    "a huge length": _chunk(0, len=2**64),
+    "a length of thousands of digits": encode_manifest(MANIFEST).replace(b'"len": 3', b'"len": 3' + b"0" * 5000),
+    "an offset of another place": _chunk(1, offset=4),
+    "a negative offset": _chunk(0, offset=-3),
+    "one name twice": _chunk(1, name="model-00000.safetensors"),
+    "a name with a NUL": _chunk(0, name="a\0b"),
+    "a hidden name": _chunk(0, name=".bashrc"),
+    "the folder above": _chunk(0, name=".."),
+    "an absolute name": _chunk(0, name="/etc/passwd"),
+    "a name with an escape": _chunk(0, name="a\x1b[2J"),
+    "a long name": _chunk(0, name="x" * 300),
+    "a negative step": _with(global_step=-1),
+    "a huge step": _with(global_step=2**63),
+    "an epoch that no run reaches": _with(epoch=2**40),
+    "a negative size": _with(sizes={"model-00000.safetensors": -7}),
+    "a negative dimension": _with(cut={"model-00000.safetensors": {"w": [2, -3]}}),
+    "a field of another type": _with(chunks={"a": 1}),
+    "text that is no Unicode": encode_manifest(MANIFEST).replace(b'"ck"', b'"\xff"'),
+    "values within each other": b'{"format": "tolaria_3.1_c020", "chunks": ' + _DEEP,
+    "unknown values within each other": encode_manifest(MANIFEST)[:-3] + b', "later": ' + _DEEP + b"}",
+    "one field twice": encode_manifest(MANIFEST).replace(b'"epoch": 1', b'"epoch": 1, "epoch": 1'),
+    "no object": b"[]",
+    "nothing": b"",
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_a_manifest_that_no_run_writes_is_refused_as_any_damaged_one(name, tmp_path):
+    """With one line that names what is wrong. Its hash is right: whoever wrote the journal wrote it too."""
+    folder = tmp_path / "c000001"
+    folder.mkdir()
+    (folder / "manifest.json").write_bytes(BAD[name])
+    (tmp_path / "c000001" / "model-00000.safetensors").write_bytes(b"abc")
+    with pytest.raises(CheckpointUnusable) as refused:
+        verify(folder, blake3(BAD[name]).hexdigest())
+
+    assert refused.value.file == "manifest.json"
+    assert len(refused.value.why) < 400
+    assert "\n" not in refused.value.why
+
+
+@pytest.mark.parametrize("id_", ["..", ".", "a/b", "/etc", "", "a\0b", ".hidden"])
+def test_a_checkpoint_never_lies_outside_the_folder_of_checkpoints(id_, tmp_path):
+    """A journal may name anything as an id."""
+    with pytest.raises(CheckpointUnusable):
+        read_manifest(tmp_path / "checkpoints" / id_ if id_ != "/etc" else Path("/"), "00")

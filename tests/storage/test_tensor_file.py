@@ -64,3 +64,33 @@ def test_what_is_no_safetensors_file_is_refused(content, why):
     """The error says what is wrong with it."""
     with pytest.raises(ValueError, match=why):
         parse(content)
+
+
+@pytest.mark.parametrize(
+    "place",
+    [
+        {"dtype": "F32", "shape": [-1], "data_offsets": [0, 4]},
+        {"dtype": "F32", "shape": [-2, -2], "data_offsets": [0, 16]},
+        {"dtype": "F32", "shape": [3], "data_offsets": [0, 4]},
+        {"dtype": "F32", "shape": [0], "data_offsets": [0, 4]},
+        {"dtype": "F32", "shape": [2**62, 2**62], "data_offsets": [0, 0]},
+        {"dtype": "F32", "shape": [1] * 65, "data_offsets": [0, 4]},
+        {"dtype": "F32", "shape": [1], "data_offsets": [4, 0]},
+        {"dtype": "F32", "shape": [1], "data_offsets": [-4, 0]},
+        {"dtype": "F32", "shape": [10**30], "data_offsets": [0, 4]},
+        {"dtype": 5, "shape": [1], "data_offsets": [0, 4]},
+        [],
+    ],
+)
+def test_a_tensor_that_cannot_be_is_refused(place):
+    """A shape that does not fit the bytes, or none at all."""
+    head = json.dumps({"w": place}).encode()
+    with pytest.raises(ValueError, match=r"."):
+        parse(len(head).to_bytes(8, "little") + head + b"\0" * 16)
+
+
+def test_a_header_of_values_within_each_other_is_refused():
+    """It would exhaust the stack."""
+    head = b'{"w": ' + b"[" * 100_000
+    with pytest.raises(ValueError, match="nested"):
+        parse(len(head).to_bytes(8, "little") + head)

@@ -141,6 +141,7 @@ def train(
         "checkpoint": {"min_gap_s": 0, "throttle_mb_s": None},
         "journal": {"sync": "batch"},
         "budgets": {"act": False},
+        "detect": {"rollback": True},
         "rollback": {"fast_path_enabled": from_memory},
     }
     tolaria = Tolaria({"tolaria": config}, run_dir=run_dir)

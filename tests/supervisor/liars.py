@@ -11,6 +11,8 @@ import threading
 import time
 from pathlib import Path
 
+import msgspec
+
 from tolariad.leyline import (
     AdaptationCommand,
     CommandOptimizerAdjustment,
@@ -20,7 +22,7 @@ from tolariad.leyline import (
 )
 
 HEADER = struct.Struct("<IBQ")
-COMMAND, STATE = 17, 18
+READY, COMMAND, STATE = 16, 17, 18
 
 
 def channel() -> int:
@@ -216,6 +218,14 @@ class HangsAtStart(Honest):
 class DiesAtStart(Honest):
     def __init__(self):
         os._exit(5)
+
+
+class NoTextAtStart(Honest):
+    """Says READY itself, with a text that is no UTF-8."""
+
+    def __init__(self):
+        body = msgspec.msgpack.encode({"source_hash": "hash", "state": b""}).replace(b"hash", b"\xff\xfe\xfd\xfc")
+        sends(HEADER.pack(len(body), READY, 0) + body)
 
 
 class Stateless:

@@ -12,7 +12,7 @@ import pytest
 
 # The descriptors that are passed begin at 3, which only a process of its own has free.
 CHILD = """
-import os, socket, sys
+import os, socket, stat, sys
 from tolariad.supervisor.activation import ActivationError, take_passed_socket
 os.environ["LISTEN_PID"] = os.environ.get("FORCED_PID", str(os.getpid()))
 try:
@@ -22,6 +22,12 @@ except ActivationError as error:
 else:
     inherits = taken is not None and os.get_inheritable(taken.socket.fileno())
     left = sorted(name for name in os.environ if name.startswith("LISTEN_"))
+    if taken is not None:
+        for number in range(3, 10):
+            try:
+                assert number == taken.socket.fileno() or not stat.S_ISSOCK(os.fstat(number).st_mode)
+            except OSError:
+                pass
     print("none" if taken is None else f"taken called={taken.called} inherits={inherits}", left)
 """
 
@@ -84,3 +90,35 @@ def test_what_cannot_be_the_control_socket_is_refused(tmp_path):
         assert "not a socket" in ask(high(file))
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as idle:
         assert "listening Unix stream socket" in ask(high(idle))
+
+
+def test_of_several_only_the_control_socket_stays_open(listener):
+    """Every trainer would inherit the others."""
+    others = [socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) for _ in range(2)]
+    told = ask(high(others[0]), high(listener), high(others[1]), LISTEN_FDNAMES="metrics:control:trace")
+    assert told.startswith("taken called=False inherits=False")
+    for one in others:
+        one.close()
+
+
+def test_a_name_or_a_number_beyond_what_was_passed_is_refused(listener):
+    """More names than descriptors, more descriptors than there are, numbers that are none."""
+    assert "FileDescriptorName=control" in ask(high(listener), high(listener), LISTEN_FDNAMES="a:b:control")
+    assert "cannot be used: Bad file descriptor" in ask(LISTEN_FDS="1")
+    for count in ("-1", "1.0", "9" * 5000):
+        assert ask(high(listener), LISTEN_FDS=count) == "none []"
+
+
+def test_a_socket_without_a_path_is_refused():
+    """Every user can connect to the abstract name space."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as sock:
+        sock.bind(f"\0tolaria-test-{os.getpid()}")
+        sock.listen()
+        assert "with a path" in ask(high(sock))
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as sock:
+        sock.bind(f"\0tolaria-test-{os.getpid()}-packets")
+        sock.listen()
+        assert "listening Unix stream socket" in ask(high(sock))
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as sock:
+        sock.listen()
+        assert "listening Unix stream socket" in ask(high(sock))

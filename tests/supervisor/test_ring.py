@@ -13,7 +13,8 @@ import xxhash
 
 from tolariad.core.inputs import RingPrepared, SnapshotDiffers
 from tolariad.core.snapshots.words import PrepareRing, VerifySnapshot
-from tolariad.storage.slot import Table, TensorRow, encode_table, head
+from tolariad.storage import CheckpointUnusable
+from tolariad.storage.slot import Table, TensorRow, encode_table, head, table_of
 from tolariad.supervisor.ring import MemoryRing
 
 SLOT_BYTES = 4 * 1024 * 1024
@@ -171,3 +172,29 @@ def test_a_look_that_failed_altogether_is_not_the_last_one(told, ring, monkeypat
     os.pwrite(ring.descriptor, b"x", SLOT_BYTES + WEIGHT_AT)
 
     assert isinstance(looked(ring, told, digest), SnapshotDiffers)
+
+
+@pytest.mark.parametrize("rows", [(-1, 10), (0, -1), (0, SLOT_BYTES + 1), (SLOT_BYTES, 1), (2**62, 2**62)])
+def test_a_table_that_names_a_place_outside_its_slot_is_no_snapshot(rows):
+    """The trainer wrote it, with its digest: nothing else is read for it."""
+    first, size = rows
+    for table in (
+        Table(step=1, epoch=1, batch=1, acted=(), parent="", aliases={}, transient=(), state_group="s", state_xxh3=0,
+              groups={"model": (TensorRow("w", "U8", (1,), first, size, 0),)}, state_first=0, state_size=0),
+        Table(step=1, epoch=1, batch=1, acted=(), parent="", aliases={}, transient=(), state_group="s", state_xxh3=0,
+              groups={}, state_first=first, state_size=size),
+    ):  # fmt: skip
+        encoded, digest = encode_table(table)
+        image = head(4096, len(encoded)).ljust(4096, b"\0") + encoded
+        with pytest.raises(CheckpointUnusable, match="outside the slot"):
+            table_of(0, SLOT_BYTES, digest, lambda at, count, image=image: image[at : at + count])
+
+
+@pytest.mark.parametrize("encoded", [b"", b"\xc1", b"\x91" * 5000, b"\x81\xa4step\xa1\xff", b"\x80"])
+def test_a_table_that_cannot_be_read_is_no_snapshot(encoded):
+    """Its digest is right."""
+    image = head(4096, len(encoded)).ljust(4096, b"\0") + encoded
+    with pytest.raises(CheckpointUnusable):
+        table_of(0, SLOT_BYTES, xxhash.xxh3_128_hexdigest(encoded), lambda at, count: image[at : at + count])
+    with pytest.raises(CheckpointUnusable, match="no table"):
+        table_of(0, SLOT_BYTES, "", lambda *_: b"")

@@ -182,6 +182,7 @@ async def test_a_strategy_that_hangs_at_its_start_is_started_again(tmp_path, mon
     [
         ("DiesAtStart", "ended with exit code 5"),
         ("Honist", "did you mean Honest?"),
+        ("NoTextAtStart", "sent a READY that cannot be read"),
     ],
 )
 async def test_a_strategy_that_cannot_start_is_said_and_tried_again_later(name, why):

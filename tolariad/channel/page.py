@@ -11,6 +11,7 @@ trainer's gate). A new page is frozen.
 from __future__ import annotations
 
 import enum
+import fcntl
 import mmap
 import os
 from typing import Final
@@ -76,10 +77,11 @@ class Page:
     @classmethod
     def create(cls, incarnation: int) -> Page:
         """Make a page, frozen, for the trainer with this incarnation number."""
-        descriptor = os.memfd_create("tolaria-page", os.MFD_CLOEXEC)
-        # The file gets its full length before anybody maps it: touching a page beyond its end would kill the process
-        # by SIGBUS.
+        descriptor = os.memfd_create("tolaria-page", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+        # The file gets its full length before anybody maps it, and keeps it, whatever the trainer's code does: touching
+        # a page beyond its end would kill the process by SIGBUS.
         os.ftruncate(descriptor, PAGE_BYTES)
+        fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL)
         page = cls(descriptor)
         # Frozen first: a trainer must not update before the kernel has recorded its start and opened the gate.
         page._words[_W_FROZEN] = _SHUT

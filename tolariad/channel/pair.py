@@ -14,7 +14,7 @@ from typing import Final
 
 import msgspec
 
-from tolariad.channel.packets import REPORT_BYTES_MAX, ChannelError, Packets
+from tolariad.channel.packets import PASSED_OVER_MAX, REPORT_BYTES_MAX, ChannelError, Packets
 from tolariad.channel.page import Page
 from tolariad.channel.ring import SLOTS, RingReader, RingWriter
 from tolariad.core.bounds import refusal
@@ -227,12 +227,13 @@ class Reports:
         return report
 
     def _receive(self) -> _Numbered | None:
-        while (numbered := self.end.receive()) is not None:
-            if numbered.incarnation == self.incarnation:
+        for _ in range(PASSED_OVER_MAX):
+            numbered = self.end.receive()
+            if numbered is None or numbered.incarnation == self.incarnation:
                 return numbered
             # Invariant: only this incarnation's reports pass. A dead trainer's child may still hold the socket.
             self.dropped_count += 1
-        return None
+        raise ChannelError(f"{PASSED_OVER_MAX} reports of other incarnations came without a pause")
 
 
 class TrainerEnd(_End):

@@ -147,8 +147,10 @@ def _put_words(answer: Answer, shown: Callable[[int, dict[str, Any]], str]) -> N
 def _put_links(links: tuple[Link, ...], label: str, shown: Callable[[int, dict[str, Any]], str]) -> None:
     for link in links:
         first, *rest = shown(link.seq, link.fields).split("\n")
-        if checked := link.fields.get("verified"):
-            first += f" Verified: {safe(checked['group'])} at {checked['rate']:.6g}."
+        checked = link.fields.get("verified")
+        # An event of a newer version may have a field of this name.
+        if isinstance(checked, dict) and isinstance(checked.get("rate"), float):
+            first += f" Verified: {safe(str(checked.get('group')))} at {checked['rate']:.6g}."
         output.put(f"  {label:<9}{first}", indent=_INDENT)
         for one in rest:
             output.put(" " * _INDENT + one, indent=_INDENT + 4)

@@ -41,6 +41,10 @@ class CommandError(Exception):
         super().__init__(what)
 
 
+# The variable that lets an unexpected exception through.
+_TRACEBACK: Final = "TOLARIA_TRACEBACK"
+# Of an error reply. A sentence of ours is shorter.
+_SAID_CHARACTERS_MAX: Final = 4096
 # The name of the error whose text is the help. Its lines are printed without the program's name in front.
 _HELP: Final = "Help"
 _CONTROL_HINTS: Final = {
@@ -58,6 +62,7 @@ def of_control(error: ControlError) -> CommandError:
     """Return the error of a command for an error reply of the daemon."""
     name = error.name.rpartition(".")[2]
     said = error.parameters.get("why") or " ".join(f"{key} {value}" for key, value in error.parameters.items())
+    said = str(said)[:_SAID_CHARACTERS_MAX]
     what = f"{name}: {said}" if said else name
     code = {"NotDurable": Exit.NOT_DURABLE, "InvalidParameter": Exit.USAGE, "MethodNotFound": Exit.USAGE}
     return CommandError(code.get(name, Exit.REFUSED), what, hint=_CONTROL_HINTS.get(name, ""), name=name)
@@ -111,8 +116,12 @@ def translated(error: Exception) -> CommandError | None:
     names = {kind.__name__ for kind in type(error).__mro__}
     if "ControlError" in names:
         return of_control(cast("ControlError", error))
+    if "NotTrusted" in names:
+        return CommandError(Exit.NOT_REACHABLE, str(error), name="NotTrusted")
     if "NotReachable" in names:
         return of_reach(error)
+    if "BadReply" in names:
+        return CommandError(Exit.NOT_REACHABLE, str(error), hint=_CONTROL_HINTS["MethodNotFound"], name="BadReply")
     for kind, (code, name, hint) in _JOURNAL_ERRORS.items():
         if kind in names:
             return CommandError(code, str(error), hint=hint, name=name or type(error).__name__)
@@ -150,6 +159,15 @@ def wants_json(arguments: Sequence[str]) -> bool:
     return "--json" in arguments or "json" in output or "-ojson" in arguments or "--output=json" in arguments
 
 
+def _defect(error: Exception) -> CommandError:
+    """Return the error for an exception that no command expects. Raises it if the user wants its traceback."""
+    if os.environ.get(_TRACEBACK):
+        raise error
+    what = f"the command failed in a way that it should not: {type(error).__name__}: {error}"
+    hint = f"please report it, with what {_TRACEBACK}=1 prints; `tolaria journal verify RUN` checks the run's journal"
+    return CommandError(Exit.NO, what[:_SAID_CHARACTERS_MAX], hint=hint, name="Defect")
+
+
 def run_command(command: click.Command, program: str, arguments: Sequence[str] | None = None) -> NoReturn:
     """Run a click command and end the process with its exit code."""
     given = list(sys.argv[1:] if arguments is None else arguments)
@@ -163,10 +181,8 @@ def run_command(command: click.Command, program: str, arguments: Sequence[str] |
         # once more, so stdout becomes /dev/null.
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         code = Exit.DONE
-    except Exception as error:
-        known = translated(error)
-        if known is None:
-            raise
+    except Exception as error:  # noqa: BLE001 - every command ends with a sentence
+        known = translated(error) or _defect(error)
         report(known, program, as_json=wants_json(given))
         code = known.code
     sys.exit(int(code) if isinstance(code, int) else 0)

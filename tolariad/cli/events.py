@@ -21,6 +21,7 @@ from tolariad.core.text.nearest import all_near, did_you_mean
 from tolariad.core.text.plain import plain_event
 from tolariad.forensics import timeline
 from tolariad.forensics.positions import JournalPosition, parse_position
+from tolariad.forensics.timeline import number_in
 from tolariad.forensics.words import block, in_words, safe
 
 # A long sentence goes on below its type.
@@ -175,7 +176,7 @@ def _kind(fields: dict[str, Any]) -> str:
 
 def line(seq: int, fields: dict[str, Any]) -> str:
     """Return one event as one line: when, its number, its type, its sentence."""
-    return f"{_short(fields.get('wall', 0) // 1_000_000_000)} {seq:>5} {_kind(fields)}  {in_words(fields)}"
+    return f"{_short((number_in(fields, 'wall') or 0) // 1_000_000_000)} {seq:>5} {_kind(fields)}  {in_words(fields)}"
 
 
 def _cat(_: int, fields: dict[str, Any]) -> str:
@@ -185,7 +186,7 @@ def _cat(_: int, fields: dict[str, Any]) -> str:
 def verbose(seq: int, fields: dict[str, Any]) -> str:
     """Return one event as a block: when, its number, its type, its sentence, every field."""
     rest = {name: value for name, value in fields.items() if name not in ("type", "wall")}
-    return f"{stamp(fields.get('wall', 0))} {seq} {_kind(fields)}\n    {in_words(fields)}\n{block(rest)}"
+    return f"{stamp(number_in(fields, 'wall') or 0)} {seq} {_kind(fields)}\n    {in_words(fields)}\n{block(rest)}"
 
 
 def _json(seq: int, fields: dict[str, Any]) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from datetime import datetime
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -13,7 +12,7 @@ import msgspec
 
 from tolariad.cli import output, runs
 from tolariad.cli.errors import CommandError, Exit
-from tolariad.cli.events import SINCE, UNTIL
+from tolariad.cli.events import SINCE, UNTIL, stamp
 from tolariad.forensics.words import safe
 
 
@@ -113,14 +112,10 @@ def stats(run: str | None, as_json: bool) -> int:
         output.put(f"{summary.bytes_a_step_packed:.0f} bytes per step in packed segments")
     if (sizes := summary.frame_sizes) is not None:
         output.put(f"frame bytes: min {sizes.least}, median {sizes.median}, p99 {sizes.p99}, max {sizes.most}")
-        output.put(f"from {_moment(summary.first_wall_ns)} to {_moment(summary.last_wall_ns)}")
+        output.put(f"from {stamp(summary.first_wall_ns)} to {stamp(summary.last_wall_ns)}")
     after_failure = output.counted(summary.segments_poisoned, "segment")
     output.put(f"{output.counted(summary.boots, 'boot')}, {after_failure} begun after a failed write")
     return Exit.DONE
-
-
-def _moment(wall_ns: int) -> str:
-    return datetime.fromtimestamp(wall_ns / 1e9).astimezone().isoformat(sep=" ", timespec="seconds")
 
 
 @journal.command()

@@ -5,7 +5,9 @@ If no daemon answers, `status` folds the run's journal and shows the run as not 
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
 import time
 from collections.abc import Iterator, Mapping
 from datetime import datetime
@@ -13,17 +15,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+import msgspec
 
 from tolariad.cli import output, runs
 from tolariad.cli.errors import CommandError, Exit, translated
 from tolariad.cli.status_words import FACTS_INDENT, budget_lines, status_lines, status_row
-from tolariad.control.where import socket_of
+from tolariad.control.where import SOCKET_NAME, socket_of
 from tolariad.core.bounds import SECONDS_MAX
 from tolariad.forensics.words import safe
 
 if TYPE_CHECKING:
-    from tolariad.control.status import RunStatus
-    from tolariad.control.tables import BudgetTable
+    from tolariad.control.replies import RunStatus
+    from tolariad.control.reply_tables import BudgetTable
     from tolariad.core.health.histogram import Histogram
 
 
@@ -52,7 +55,13 @@ def _measured(journal: Path) -> Mapping[str, Histogram]:
     histograms = BudgetHistograms()
     with Reader(journal) as reader:
         for entry in reader:
-            if may_add(bytes(entry.event)) and not isinstance(event := decode_event(entry.event), Unknown):
+            if not may_add(bytes(entry.event)):
+                continue
+            try:
+                event = decode_event(entry.event)
+            except (ValueError, RecursionError):
+                continue  # the fold says that it cannot be read
+            if not isinstance(event, Unknown):
                 histograms.add(event)
     return histograms.by_budget
 
@@ -75,7 +84,8 @@ def status(target: runs.Target, *, quiet: bool, budgets: bool, as_json: bool) ->
         if as_json:
             output.put_json(shown)
         else:
-            for line in budget_lines(shown["budgets"]) if budgets else status_lines(shown):
+            told = output.printable(shown)
+            for line in budget_lines(told["budgets"]) if budgets else status_lines(told):
                 output.put(line, indent=2 if budgets else FACTS_INDENT)
     if not shown["live"]:
         return Exit.NOT_REACHABLE
@@ -99,14 +109,17 @@ def _seconds(_: click.Context, __: click.Parameter, value: float) -> float:
 def watch(target: runs.Target, *, plain: bool, as_json: bool, interval: float) -> int:
     """Show a live run's progress until the run ends."""
     from tolariad.cli.progress import Progress
+    from tolariad.control.client import read_reply
+    from tolariad.control.replies import RunStatus
 
     progress, last = Progress(rewrite=False if plain else None, silent_s=0.0), None
     with target.connect() as client:
         for reply in client.stream("Watch", {"interval_s": interval}):
+            told = msgspec.to_builtins(read_reply(reply.get("status") or {}, RunStatus))
             if as_json:
-                output.put_json(reply["status"])
+                output.put_json(told)
             else:
-                last = reply["status"]
+                last = output.printable(told)
                 progress.show(last)
     if last is not None and progress.end():
         output.put(status_row(last))
@@ -119,11 +132,13 @@ def _targets(folder: Path | None) -> Iterator[runs.Target]:
         return
     if not folder.is_dir():
         raise CommandError(Exit.USAGE, f"there is no folder {folder}", hint="give a folder that holds runs")
-    if (folder / runs.JOURNAL).is_dir():
-        yield runs.Target(folder, socket_of(folder))
-    for entry in sorted(folder.iterdir()):
-        if (entry / runs.JOURNAL).is_dir():
-            yield runs.Target(entry, socket_of(entry))
+    for entry in (folder, *sorted(folder.iterdir())):
+        try:
+            if (entry / runs.JOURNAL).is_dir():
+                yield runs.Target(entry, socket_of(entry))
+        except OSError:
+            # A folder that may not be examined has a row too, which says so.
+            yield runs.Target(entry, entry / SOCKET_NAME)
 
 
 def row(target: runs.Target) -> dict[str, Any]:
@@ -153,7 +168,7 @@ def _age_s(moment: str) -> float | None:
     """Return the seconds since `moment`. The year 1970 means that nothing is recorded yet: None."""
     try:
         recorded_s = datetime.fromisoformat(moment).timestamp()
-    except ValueError:
+    except (ValueError, OverflowError):
         return None
     return max(0.0, time.time() - recorded_s) if recorded_s else None
 
@@ -162,13 +177,15 @@ def _size(folder: Path | None) -> int | None:
     """Return the bytes on disk: allocated blocks, so a sparse file counts what it really takes."""
     if folder is None:
         return None
-    total = 0
-    for path in folder.rglob("*"):
-        try:
-            found = path.lstat()
-        except OSError:
-            continue
-        total += found.st_blocks * 512
+    total, pending = 0, [str(folder)]
+    while pending:
+        # A folder that cannot be read, or is too deep to be named, does not count.
+        with contextlib.suppress(OSError), os.scandir(pending.pop()) as entries:
+            for entry in entries:
+                with contextlib.suppress(OSError):
+                    total += entry.stat(follow_symlinks=False).st_blocks * 512
+                    if entry.is_dir(follow_symlinks=False):
+                        pending.append(entry.path)
     return total
 
 
@@ -192,11 +209,11 @@ def _run_cells(one: Mapping[str, Any]) -> tuple[str, ...]:
     accuracy = one.get("accuracy")
     return (
         safe(str(one["name"])),
-        one["phase"] or "?",
+        safe(one["phase"] or "?"),
         "yes" if one["live"] else "no",
         f"{one['epoch']}/{one['epochs']}" if one["phase"] else "-",
         output.number(one["step"]),
-        output.number(one.get("loss"), one.get("loss_state")),
+        safe(output.number(one.get("loss"), one.get("loss_state"))),
         f"{100 * accuracy:.2f} %" if accuracy is not None else "-",
         output.age(one.get("age_s")),
         output.size(one["size"]) if one["size"] is not None else "-",

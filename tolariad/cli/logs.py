@@ -23,13 +23,17 @@ _POLL_S: Final = 0.2
 
 def last_lines(file: BinaryIO, count: int) -> bytes:
     """Return the last `count` lines and leave the file at its end. Reads backwards, so a long log costs nothing."""
-    end = file.seek(0, 2)
-    start, data = end, b""
-    while start > 0 and data.count(b"\n") <= count:
+    start = end = file.seek(0, 2)
+    blocks: list[bytes] = []
+    missing = count + 1
+    while start > 0 and missing > 0:
+        before = start
         start = max(0, start - _BLOCK_BYTES)
         file.seek(start)
-        data = file.read(end - start)
+        blocks.append(file.read(before - start))
+        missing -= blocks[-1].count(b"\n")
     file.seek(end)
+    data = b"".join(reversed(blocks))
     return b"".join(data.splitlines(keepends=True)[-count:]) if count else b""
 
 
@@ -85,7 +89,7 @@ def last_printed(path: Path, file: BinaryIO, count: int) -> bytes:
 @runs.takes_target
 def logs(target: runs.Target, *, follow: bool, lines: int) -> int:
     """Show the trainer's output."""
-    path = _folder(target) / "logs" / "trainer.log"
+    path = runs.known_folder(target) / "logs" / "trainer.log"
     try:
         file = _opened(path)
     except OSError as error:
@@ -103,14 +107,6 @@ def logs(target: runs.Target, *, follow: bool, lines: int) -> int:
             for chunk in followed(path, file):
                 _put(chunk)
     return Exit.DONE
-
-
-def _folder(target: runs.Target) -> Path:
-    """Return the run's folder. If only the socket is known, ask the daemon."""
-    if target.folder is not None:
-        return target.folder
-    with target.connect() as client:
-        return Path(client.call("Status")["status"]["dir"])
 
 
 def _put(data: bytes) -> None:

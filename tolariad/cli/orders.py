@@ -10,18 +10,22 @@ import functools
 import re
 import sys
 from collections.abc import Callable
+from itertools import islice
 from textwrap import fill
-from typing import Any
+from typing import Any, Final
 
 import click
+import msgspec
 
 from tolariad.cli import output, runs
 from tolariad.cli.errors import CommandError, Exit
-from tolariad.control.client import NotReachable
+from tolariad.control.client import NotReachable, read_reply
+from tolariad.control.replies import Recorded
 from tolariad.core.bounds import ID_CHARACTERS_MAX, NOTE_CHARACTERS_MAX, text_refusal
 from tolariad.forensics.words import safe
 
 Parameters = dict[str, Any]
+_REPLIES_MAX: Final = 8
 
 
 def at_most(characters: int) -> Callable[[click.Context, click.Parameter, str | None], str | None]:
@@ -87,9 +91,14 @@ def _order(
     seq, outcome = 0, None
     try:
         with target.connect(timeout_s=60.0) as client:
-            for reply in [client.call(method, parameters)] if no_wait else client.stream(method, parameters):
-                seq, outcome = reply["seq"], reply.get("outcome")
+            replies = [client.call(method, parameters)] if no_wait else client.stream(method, parameters)
+            # One when the order is recorded, one when it has ended. A server that sends more is none of ours.
+            for reply in islice(replies, _REPLIES_MAX):
+                told = msgspec.to_builtins(read_reply(reply, Recorded))
+                seq, outcome = told["seq"], told["outcome"]
                 show({"method": method, "seq": seq, "outcome": outcome})
+                if outcome is not None:
+                    break
     except NotReachable:
         if not seq:
             _refuse_complete(method, target)
@@ -106,14 +115,15 @@ def _order(
 def _put_words(told: dict[str, Any]) -> None:
     outcome, said = told["outcome"], _said(told["method"])
     if outcome is None:
-        print(f"{said}: recorded as event {told['seq']}", flush=True)
+        output.put(f"{said}: recorded as event {told['seq']}", flush=True)
         return
+    outcome = output.printable(outcome)
     by = f" by {outcome['event']}, event {outcome['seq']}" if outcome.get("event") else ""
-    why = f": {safe(outcome['why'])}" if outcome.get("why") else ""
+    why = f": {outcome['why']}" if outcome.get("why") else ""
     at = f", from step {outcome['step']} on" if outcome.get("step") is not None else ""
     words = f"{said}: {outcome['state']}{by}{at}{why}"
     # A file is searched by line; only a terminal has an edge.
-    print(fill(words, output.COLUMNS, subsequent_indent="  ") if sys.stdout.isatty() else words, flush=True)
+    output.put(fill(words, output.COLUMNS, subsequent_indent="  ") if sys.stdout.isatty() else words, flush=True)
 
 
 def _said(method: str) -> str:

@@ -15,6 +15,7 @@ from tolariad.cli.errors import CommandError, Exit
 from tolariad.cli.wrapping import columns_of, fitted_to
 from tolariad.core.text.phrases import counted as counted  # noqa: PLC0414 - for commands
 from tolariad.core.text.phrases import size as size  # noqa: PLC0414 - for commands
+from tolariad.core.text.plain import escaped_json, safe, safe_lines
 
 _F = TypeVar("_F", bound=Callable[..., Any] | click.Command)
 _COLOURS: Final = {"bold": "1", "dim": "2", "red": "31", "green": "32", "yellow": "33", "cyan": "36"}
@@ -65,15 +66,22 @@ def shown(text: str) -> str:
 
     Commands escape text from outside when they format it. This is a second barrier.
     """
-    from tolariad.core.text.plain import safe_lines
-
     return "".join(part if part in _OWN else safe_lines(part) for part in OWN_MARKS.split(text))
 
 
-def put(text: str, *, indent: int | None = None) -> None:
+def printable(value: Any) -> Any:
+    """Return a copy of plain values in which every text is one line without control characters."""
+    if isinstance(value, str):
+        return safe(value)
+    if isinstance(value, dict):
+        return {printable(key): printable(one) for key, one in value.items()}
+    return [printable(one) for one in value] if isinstance(value, list | tuple) else value
+
+
+def put(text: str, *, indent: int | None = None, flush: bool = False) -> None:
     """Print a line of the answer to stdout. With `indent`: broken to fit a terminal, further lines indented so far."""
     for line in [text] if indent is None else fitted_to(sys.stdout, text, indent):
-        print(shown(line))
+        print(shown(line), flush=flush)
 
 
 def table(rows: Sequence[tuple[str, ...]], numbers: Container[int] = (), gap: str = "  ") -> Iterator[str]:
@@ -113,8 +121,6 @@ def put_table(rows: Sequence[tuple[str, ...]]) -> None:
 def json_line(value: Mapping[str, Any]) -> str:
     """Return a JSON object on one line."""
     import json
-
-    from tolariad.core.text.plain import escaped_json
 
     return escaped_json(json.dumps(value, ensure_ascii=False, allow_nan=False))
 

@@ -28,6 +28,10 @@ _IMAGE_COLUMNS: Final = 2000
 # Between two steps with a loss there is always another loss, so one that is missing is not finite.
 _WITHOUT_GAPS: Final = ("loss", "lr")
 _FORMATS: Final = (".png", ".svg")
+# Axes are computed from differences of values, which must be finite and not zero.
+_GREATEST: Final = 1e300
+_LEAST_RANGE: Final = 1e-290
+_TITLE_CHARACTERS_MAX: Final = 200
 
 Points = list[tuple[float, float]]
 
@@ -110,14 +114,19 @@ def _panel(name: str, there: dict[str, Points], *, is_log: bool, alone: bool) ->
     curves = [_curve(one, there[one], only_positive=is_log and one != "lr") for one in together]
     left_out = sum(curve.left_out for curve in curves)
     why = "not finite or not positive" if is_log else "not finite"
-    return Panel(safe(name) + (f" ({left_out} {why})" if left_out else ""), curves)
+    return Panel(_label(name) + (f" ({left_out} {why})" if left_out else ""), curves)
+
+
+def _label(name: str) -> str:
+    return safe(name[:_TITLE_CHARACTERS_MAX])
 
 
 def _curve(name: str, points: Points, *, only_positive: bool) -> Curve:
     lines: list[Points] = [[]]
     left_out = 0
     for step, value in points:
-        if math.isfinite(value) and (value > 0 or not only_positive):
+        # One that is too large for an axis counts as one that is not finite.
+        if abs(value) < _GREATEST and (value > 0 or not only_positive):
             lines[-1].append((step, value))
             continue
         # A NaN of a metric is a step without it: the curve goes on over it.
@@ -132,7 +141,7 @@ def thinned(points: Points, columns: int) -> Points:
     """Return at most two points for each of so many columns: those with the least and the greatest value, in order."""
     if len(points) <= 2 * columns:
         return points
-    first, width = points[0][0], (points[-1][0] - points[0][0] + 1) / columns
+    first, width = points[0][0], max(1.0, points[-1][0] - points[0][0] + 1) / columns
     found: Points = []
     column: Points = []
     at = 0
@@ -165,7 +174,7 @@ def _drawn(panel: Panel, columns: int, height: int, *, is_log: bool) -> str:
     """Return the picture as lines of text, coloured if the terminal shows colours."""
     plotext = plotting.figure(columns, height, panel.title)
     for curve, colour, mark in zip(panel.curves, ("blue", "orange"), ("braille", "x"), strict=False):
-        label = safe(curve.name) if len(panel.curves) > 1 else None
+        label = _label(curve.name) if len(panel.curves) > 1 else None
         for line in curve.lines:
             points = thinned(line, 2 * columns)
             steps, values = [point[0] for point in points], [_scaled(point[1], is_log=is_log) for point in points]
@@ -188,9 +197,11 @@ def _set_axes(plotext: Any, steps: Sequence[float], values: Sequence[float], hei
     ticks = sorted({round(at) for at in _spread(min(steps), max(steps), 5)})
     plotext.xticks(ticks, [str(tick) for tick in ticks])
     low, high = _scaled(min(values), is_log=is_log), _scaled(max(values), is_log=is_log)
-    if low == high:
-        plotext.ylim(low - (abs(low) or 1.0) / 2, high + (abs(high) or 1.0) / 2)
-    marks = _spread(low, high, max(2, height // 3)) if low < high else [low]
+    is_flat = high - low < _LEAST_RANGE
+    if is_flat:
+        half = max(abs(low), _LEAST_RANGE) / 2 if low else 0.5
+        plotext.ylim(low - half, high + half)
+    marks = [low] if is_flat else _spread(low, high, max(2, height // 3))
     plotext.yticks(marks, [f"{10**mark if is_log else mark:.4g}" for mark in marks])
 
 
@@ -233,4 +244,4 @@ def _put_curves(axes: Any, panel: Panel) -> None:
 
 def _plain(text: str) -> str:
     """Return text that matplotlib does not take for mathematics."""
-    return safe(text).replace("$", r"\$")
+    return _label(text).replace("$", r"\$")

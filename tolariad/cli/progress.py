@@ -23,7 +23,7 @@ from journal.verification import Verdict, verify
 from tolariad.cli.output import OWN_MARKS, colours_wanted, counted, duration, number, on_disk
 from tolariad.cli.status_words import figures, fitted, place, said_lines, stage, status_row
 from tolariad.cli.wrapping import width
-from tolariad.control.status import RunStatus
+from tolariad.control.replies import RunStatus
 from tolariad.core.rates.words import LrViolationDetected
 from tolariad.core.run.words import FailureKind
 from tolariad.core.text.said_slice import CORRECTIONS_SAID_MAX, FURTHER_CORRECTIONS

@@ -15,7 +15,7 @@ from tolariad.core.text.phrases import counted
 from tolariad.forensics.words import safe
 
 if TYPE_CHECKING:
-    from tolariad.control.pruning import PruneTable
+    from tolariad.control.reply_tables import PruneTable
 
 
 @click.group(invoke_without_command=True)
@@ -41,6 +41,7 @@ def status(target: runs.Target, *, as_json: bool = False) -> int:
     if as_json:
         output.put_json(table)
         return Exit.DONE
+    table = output.printable(table)
     for line in _lines(table):
         output.put(safe(line), indent=9)
     return Exit.DONE

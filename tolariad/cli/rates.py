@@ -18,7 +18,7 @@ from tolariad.forensics.words import safe
 from tolariad.rate_functions import FunctionRefused, tabulate
 
 if TYPE_CHECKING:
-    from tolariad.control.tables import RateTable
+    from tolariad.control.reply_tables import RateTable
 
 _COLUMNS: Final = ("group", "policy", "base", "now", "next", "last change")
 
@@ -38,6 +38,7 @@ def show(target: runs.Target, *, as_json: bool) -> int:
     if as_json:
         output.put_json(table)
         return Exit.DONE
+    table = output.printable(table)
     output.put_table([_COLUMNS, *map(_row, table["groups"])])
     if not table["groups"]:
         output.note("no parameter group is known yet: the trainer is still starting")

@@ -13,12 +13,14 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 import click
 
+from tolariad.cli import output
 from tolariad.cli.errors import CommandError, Exit
-from tolariad.control.where import SOCKET_NAME, SYSTEM_RUNS, runtime_folder, socket_of
+from tolariad.control.where import SOCKET_NAME, SYSTEM_RUNS, SYSTEM_STATE, runtime_folder, socket_of, why_not_private
 
 RUNS: Final = Path("runs")
-SYSTEM_STATE: Final = Path("/var/lib/tolariad")
 JOURNAL: Final = "journal"
+# How long a candidate may take to answer, if none was named: a recorder answers within milliseconds.
+_ALIVE_S: Final = 5.0
 # The parameters that name a run: three options, and the argument RUN of some commands.
 NAMES: Final = ("name", "folder", "socket", "run")
 if TYPE_CHECKING:
@@ -42,28 +44,39 @@ class Target(NamedTuple):
         return self.folder / JOURNAL if self.folder is not None and (self.folder / JOURNAL).is_dir() else None
 
     def connect(self, *, timeout_s: float = 10.0) -> Client:
-        """Connect to the run's daemon. Raises NotReachable."""
+        """Connect to the run's daemon. Raises NotReachable, and NotTrusted if another may answer; BadReply."""
         from tolariad.control.client import Client
 
-        return Client(self.socket, timeout_s=timeout_s)
+        return Client(self.socket, folder=self.folder, timeout_s=timeout_s)
+
+    def view(self, method: str) -> msgspec.Struct:
+        """Return the daemon's answer to a method that shows the run. Raises as `connect`, and ControlError."""
+        from tolariad.control.client import read_reply
+        from tolariad.control.reply_tables import VIEWS
+
+        name, kind = VIEWS[method]
+        with self.connect() as client:
+            return read_reply(client.call(method).get(name) or {}, kind)
 
     def ask(self, method: str, fold: Callable[[Path], msgspec.Struct]) -> dict[str, Any]:
-        """Return the first parameter of the daemon's reply or, without a daemon, what `fold` makes of the journal.
+        """Return the daemon's answer as a mapping or, without a daemon, what `fold` makes of the journal.
 
-        Raises NotReachable if there is neither a daemon nor a journal.
+        Raises NotReachable if there is neither a daemon nor a journal, BadReply if the answer is of another type.
         """
+        import msgspec
+
         from tolariad.control.client import NotReachable
+        from tolariad.control.trust import NotTrusted
 
         try:
-            with self.connect() as client:
-                reply = next(iter(client.call(method).values()))
-        except NotReachable:
+            found = self.view(method)
+        except NotReachable as error:
             if self.journal is None:
                 raise
-            import msgspec
-
-            reply = msgspec.to_builtins(fold(self.journal))
-        answer: dict[str, Any] = reply
+            if isinstance(error, NotTrusted):
+                output.note(f"{error}. The journal is read instead")
+            found = fold(self.journal)
+        answer: dict[str, Any] = msgspec.to_builtins(found)
         return answer
 
 
@@ -118,45 +131,60 @@ def by_name(name: str) -> Target:
     if "/" in name or (as_path / JOURNAL).is_dir():
         return Target(as_path, socket_of(as_path))
     for candidate in (runtime_folder() / name, SYSTEM_RUNS / name, RUNS / name, SYSTEM_STATE / name):
-        if candidate.is_dir():
+        if _is_folder(candidate):
+            if candidate.parent == runtime_folder() and (why := why_not_private(candidate.parent)):
+                raise CommandError(Exit.NOT_REACHABLE, why, name="NotTrusted")
             return _target(candidate)
     places = ", ".join(str(place) for place in (runtime_folder(), SYSTEM_RUNS, RUNS))
     hint = "`tolaria list` shows the known runs; --dir names a folder anywhere else"
     raise CommandError(Exit.NOT_REACHABLE, f"there is no run {name!r} in {places}", hint=hint, name="NoRun")
 
 
+def _is_folder(path: Path) -> bool:
+    """Return whether this is a folder; False also if it cannot be examined."""
+    try:
+        return path.is_dir()
+    except (OSError, ValueError):
+        return False
+
+
 def _target(candidate: Path) -> Target:
     if candidate.parent == SYSTEM_RUNS:
         state = SYSTEM_STATE / candidate.name
-        return Target(state if state.is_dir() else None, candidate / SOCKET_NAME)
+        return Target(state if _is_folder(state) else None, candidate / SOCKET_NAME)
     folder = candidate.resolve() if candidate.is_symlink() else candidate
     return Target(folder, socket_of(folder))
 
 
 def candidates() -> Iterator[Target]:
-    """Yield every run in the known places, each once."""
+    """Yield every run in the known places, each once. A place that is somebody else's is one that cannot be reached."""
     seen: set[Path] = set()
     for place in (runtime_folder(), SYSTEM_RUNS, RUNS):
         try:
-            found = sorted(entry for entry in place.iterdir() if entry.is_dir())
+            found = sorted(filter(_is_folder, place.iterdir()))
+            if place == runtime_folder() and why_not_private(place):
+                found = [place]
         except OSError:
             continue
         for entry in found:
-            target = _target(entry)
-            key = (target.folder or target.socket).resolve()
+            target = Target(None, place / SOCKET_NAME) if entry == place else _target(entry)
+            # Not `resolve`: it raises for a link to itself.
+            key = Path(os.path.realpath(target.folder or target.socket))
             if key not in seen:
                 seen.add(key)
                 yield target
 
 
 def is_live(target: Target) -> bool:
-    """Return whether a daemon accepts connections at the run's socket."""
-    from tolariad.control.client import NotReachable
+    """Return whether a daemon answers for this run at its socket."""
+    from tolariad.control.client import BadReply, ControlError, NotReachable
 
     try:
-        with target.connect(timeout_s=1.0):
+        with target.connect(timeout_s=_ALIVE_S):
             return True
-    except NotReachable:
+    except ControlError:
+        return True  # it has no room for one more client
+    except (NotReachable, BadReply):
         return False
 
 
@@ -179,7 +207,7 @@ def journal_folder(run: str | Path | None) -> Path:
     None: the run that the options of `tolaria` or $TOLARIA_RUN name, else the only live run. Raises CommandError if
     there is no journal.
     """
-    folder = Path(run) if run is not None else _known_folder(find())
+    folder = Path(run) if run is not None else known_folder(find())
     if run is not None and not folder.is_dir() and "/" not in str(run):
         folder = by_name(str(run)).folder or folder
     if (folder / JOURNAL).is_dir():
@@ -190,12 +218,11 @@ def journal_folder(run: str | Path | None) -> Path:
     raise CommandError(Exit.USAGE, f"there is no journal in {folder}", hint=hint, name="NoRun")
 
 
-def _known_folder(target: Target) -> Path:
+def known_folder(target: Target) -> Path:
     """Return the run's folder. If only a socket was given, the daemon is asked."""
     if target.folder is not None:
         return target.folder
-    with target.connect() as client:
-        return Path(next(iter(client.call("Status").values()))["dir"])
+    return Path(target.ask("Status", folded)["dir"])
 
 
 def folded(journal: Path) -> RunState:

@@ -16,7 +16,7 @@ from tolariad.core.text.phrases import last_name
 from tolariad.forensics.words import safe
 
 if TYPE_CHECKING:
-    from tolariad.control.tables import SeedTable
+    from tolariad.control.reply_tables import SeedTable
 
 _COLUMNS: Final = ("slot", "stage", "alpha", "norm", "lr", "params", "epochs", "seed")
 
@@ -52,6 +52,7 @@ def list_slots(target: runs.Target, *, as_json: bool = False) -> int:
     if as_json:
         output.put_json(table)
         return Exit.DONE
+    table = output.printable(table)
     output.put_rows(table["slots"], _COLUMNS, _row, as_json=False)
     if not table["slots"]:
         output.note("the model has no slots for seeds, or the trainer is still starting")

@@ -77,6 +77,7 @@ def _facts(status: Status) -> Iterator[str]:
         "frozen": safe(str(status["frozen"] or "")),
         "last error": safe(str(status["last_error"] or "")),
         "disk": status.get("disk_low") and f"{safe(status['disk_low'])}; {_DISK_ADVICE}",
+        "detector": safe(str(status.get("detector") or "")),
         "emergency": emergency and f"{painted(safe(emergency['level'].upper()), 'red')}: {safe(emergency['why'])}",
         "mode": status.get("conservative") and _conservative(status["conservative"]),
         "memory": status.get("memory") and _memory(status["memory"]),

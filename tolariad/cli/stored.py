@@ -78,8 +78,11 @@ def _row(entry: CatalogueEntry) -> dict[str, Any]:
 
 def _check(folder: Path, entry: CatalogueEntry, *, verified: bool) -> dict[str, Any]:
     """Return whether the checkpoint is on disk and, with `verified`, whether every byte there is what was written."""
-    present = (folder / FILE_NAME).is_file()
-    problem = None if present else "is not on disk"
+    try:
+        present = (folder / FILE_NAME).is_file()
+        problem = None if present else "is not on disk"
+    except OSError as error:
+        present, problem = False, str(error.strerror)
     if present and verified:
         try:
             verify(folder, entry.manifest)

@@ -15,7 +15,8 @@ from typing import Any, Final, TypeVar
 import msgspec
 
 from journal.reader import Reader
-from tolariad.control.outcome import Outcome, outcome_of
+from tolariad.control.outcome import outcome_of
+from tolariad.control.replies import Outcome
 from tolariad.core.control import words as cv
 from tolariad.core.text.plain import plain_event
 from tolariad.core.vocabulary import decode_event

@@ -19,11 +19,10 @@ from tolariad import loop_files
 from tolariad.control.connection import Connection, ServerLimits
 from tolariad.control.history import History
 from tolariad.control.order_methods import METHODS, described, read_order
-from tolariad.control.outcome import Outcome, ended_with_daemon, outcome_of
+from tolariad.control.outcome import ended_with_daemon, outcome_of
 from tolariad.control.peer import Operators, Rate
-from tolariad.control.pruning import PruneTable
-from tolariad.control.status import RunStatus
-from tolariad.control.tables import BudgetTable, RateTable, SeedTable
+from tolariad.control.replies import Outcome, Recorded, RunStatus
+from tolariad.control.reply_tables import BudgetTable, PruneTable, RateTable, SeedTable
 from tolariad.control.wire import INTERFACE, SERVICE, Call, own_error, read_parameters, service_error
 from tolariad.core.base import Actor, Event, Refusal, Seconds, Seq
 from tolariad.core.decision import Answer
@@ -95,11 +94,6 @@ class _Watch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class _Events(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     from_seq: Seq | None = None
     follow: bool | None = None
-
-
-class _Recorded(msgspec.Struct, frozen=True):
-    seq: int
-    outcome: Outcome | None = None
 
 
 async def description(interface: str) -> str:
@@ -230,11 +224,11 @@ class Methods:
         unsubscribe = self._port.subscribe(changes.put_nowait)
         try:
             seq = await self._recorded(command, client.peer.actor)
-            await client.send(_Recorded(seq), continues=bool(call.more))
+            await client.send(Recorded(seq), continues=bool(call.more))
             if call.more:
                 # A repeated id gets the first order's answer. That order may have ended in the past.
                 found = await self._history.outcome(command, seq) if seq <= known_seq else None
-                await client.send(_Recorded(seq, found or await self._ended(command, seq, changes)))
+                await client.send(Recorded(seq, found or await self._ended(command, seq, changes)))
         finally:
             unsubscribe()
 

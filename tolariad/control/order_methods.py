@@ -14,11 +14,18 @@ from typing import Annotated, Any, Final, Literal, NamedTuple, get_args, get_ori
 
 import msgspec
 
-from tolariad.control.outcome import Outcome, OutcomeState
-from tolariad.control.pruning import PruneTable
-from tolariad.control.said_status import SaidStatus, TroubleStatus
-from tolariad.control.status import NumberState, RunStatus, Server
-from tolariad.control.tables import BudgetTable, RateTable, SeedTable
+from tolariad.control.replies import (
+    FAILURE,
+    PHASE,
+    NumberState,
+    Outcome,
+    OutcomeState,
+    RunStatus,
+    SaidStatus,
+    Server,
+    TroubleStatus,
+)
+from tolariad.control.reply_tables import BudgetTable, PruneTable, RateTable, SeedTable
 from tolariad.control.wire import INTERFACE, Call, read_parameters, service_error
 from tolariad.core.base import Batch, Epoch
 from tolariad.core.control.words import Command
@@ -29,6 +36,7 @@ from tolariad.core.learning_rate.schedule import LRPolicy, policy_named
 from tolariad.core.orders import ORDERS
 from tolariad.core.rollback.words import Tier
 from tolariad.core.run.slice import Phase
+from tolariad.core.run.words import FailureKind
 from tolariad.core.settings.optimization import PolicyName
 
 _WIDTH: Final = 118
@@ -70,6 +78,8 @@ _NAMES: Final[dict[Any, str]] = {
     SaidStatus: "Said",
     TroubleStatus: "Trouble",
 }
+# The enums that `replies` names.
+_ENUMS: Final[dict[str, type[Enum]]] = {PHASE: Phase, FAILURE: FailureKind}
 _PLAIN: Final = {bool: "bool", int: "int", float: "float", str: "string"}
 
 
@@ -148,7 +158,7 @@ def _name(kind: Any, types: dict[str, str]) -> str:
         return f"?{_name(_without_none(kind), types)}"
     if get_origin(kind) is Annotated:
         kind, *notes = get_args(kind)
-        kind = next((note for note in notes if not isinstance(note, msgspec.Meta)), kind)  # the values of a text
+        kind = next((_ENUMS[note] for note in notes if isinstance(note, str)), kind)  # the values of a text
     if get_origin(kind) is tuple:
         return f"[]{_name(get_args(kind)[0], types)}"
     if get_origin(kind) is dict:

@@ -7,10 +7,9 @@ journal.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Final, Literal
+from typing import Final
 
-import msgspec
-
+from tolariad.control.replies import Outcome, RollbackPlace
 from tolariad.core.base import Event
 from tolariad.core.control import words as cv
 from tolariad.core.health import words as hv
@@ -18,38 +17,6 @@ from tolariad.core.orders import ORDERS
 from tolariad.core.rollback import words as rb
 from tolariad.core.run import words as rv
 from tolariad.core.vocabulary import Unknown
-
-OutcomeState = Literal["done", "failed", "overtaken", "ended"]
-
-
-class RollbackPlace(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a rollback went back to, and how many steps it gave up.
-
-    With `batch` 0 the place is before the first batch of `epoch`.
-    """
-
-    checkpoint: str
-    step: int
-    epoch: int
-    batch: int
-    given_up: int
-
-
-class Outcome(msgspec.Struct, frozen=True, kw_only=True):
-    """How an order ended: `event` ended it (absent if the run's process ended first).
-
-    `why` is the reason if the order was not done. For a stop that was done, it is the reason why its last checkpoint is
-    missing. For other orders it says what was done, if there is more to say. `step` is the first step on which the
-    order acts.
-    """
-
-    state: OutcomeState
-    seq: int | None = None
-    event: str | None = None
-    step: int | None = None
-    why: str | None = None
-    rollback: RollbackPlace | None = None
-
 
 # This order asks for the halt. At a lower level the run halts only if no target is left.
 _CRITICAL: Final = ORDERS[hv.RaiseEmergency]._replace(

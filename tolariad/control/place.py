@@ -12,13 +12,12 @@ import errno
 import logging
 import os
 import socket
-import stat
 from pathlib import Path
 from typing import Final
 
 import msgspec
 
-from tolariad.control.where import SOCKET_NAME, runtime_folder, short_path
+from tolariad.control.where import SOCKET_NAME, runtime_folder, short_path, why_not_private
 
 SOCKET_MODE: Final = 0o660
 PATH_BYTES_MAX: Final = 107
@@ -44,11 +43,10 @@ class Bound(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def private_folder(path: Path) -> Path:
-    """Create the folder for this user only. Raises PlaceError if it belongs to another user."""
+    """Create the folder for this user only. Raises PlaceError if another user owns it or may write to it."""
     path.mkdir(mode=0o700, parents=True, exist_ok=True)
-    seen = path.lstat()
-    if not stat.S_ISDIR(seen.st_mode) or seen.st_uid != os.getuid():
-        raise PlaceError(f"{path} does not belong to this user; remove it, or set XDG_RUNTIME_DIR")
+    if why := why_not_private(path):
+        raise PlaceError(why)
     return path
 
 

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import msgspec
-
-from tolariad.core.base import Copying, Refusal
+from tolariad.control.replies import PruneSummary, PruneWindow
+from tolariad.control.reply_tables import PruneFound, PruneMasks, PruneTable
+from tolariad.core.base import Refusal
 from tolariad.core.pruning import ask
 from tolariad.core.pruning.schedule import budget_at, cap_at
 from tolariad.core.pruning.units import count_of
@@ -19,102 +19,6 @@ if TYPE_CHECKING:
     from tolariad.core.pruning.parts_slice import Found, MaskedSet
     from tolariad.core.pruning.slice import Pruning
     from tolariad.core.state import RunState
-
-
-class PruneFound(Copying, frozen=True, kw_only=True):
-    """The newest analysis. `applicable`: `PruneApply` would be accepted; if not, `why` says what stands in the way.
-
-    `correlation`: rank correlation of the importance with the measured change of the loss. `stability`: with the last
-    ranking. `spread`: of the accuracy in repeated validations.
-    """
-
-    cycle: int
-    checkpoint: str
-    epoch: int
-    phase: str
-    decision: str
-    reasons: tuple[str, ...]
-    channels: int
-    estimator: str
-    correlation: float | None
-    stability: float | None
-    accuracy: float | None
-    spread: float | None
-    seconds: float
-    applicable: bool
-    why: str | None
-
-
-class PruneMasks(Copying, frozen=True, kw_only=True):
-    """The masks of one cycle that are in force, from update `step` on."""
-
-    cycle: int
-    step: int
-    channels: int
-    units: int
-    layers: int
-    parameters: int
-
-
-class PruneWindow(Copying, frozen=True, kw_only=True):
-    """The safety window: the trainer judges updates up to `until_step`. `checkpoint`: the one before the masks.
-
-    `accuracy_before`: of the last validation before them, or `loss_before`, if the task measures no accuracy.
-    """
-
-    cycle: int
-    since_step: int
-    until_step: int
-    checkpoint: str
-    accuracy_before: float | None
-    loss_before: float | None
-
-
-class PruneSummary(msgspec.Struct, frozen=True, kw_only=True):
-    """Pruning in the status of a run; fields as in PruneTable. `why`: the reason of DISABLED.
-
-    `failures`: failed cycles in a row, `why_failed`: why the last one failed.
-    """
-
-    phase: str
-    why: str | None
-    cycles: int
-    analyzing: int | None
-    total: int | None
-    masked: int
-    removed: int
-    failures: int
-    why_failed: str | None
-    window: PruneWindow | None
-
-
-class PruneTable(Copying, frozen=True, kw_only=True):
-    """Pruning as of the last event. `why`: the reason of DISABLED. `active_after`: the last epoch of VALIDATION_ONLY.
-
-    `share` of the channels before any pruning (`total`, absent until an analysis counted them) are masked or removed.
-    `budget`, `cap`: of one cycle, and of all together, in this epoch. `analyzing`: the cycle that is open. `failures`:
-    in a row. `rejected`: masks that proved harmful.
-    """
-
-    phase: str
-    why: str | None
-    epoch: int
-    total: int | None
-    masked: int
-    removed: int
-    share: float
-    budget: float
-    cap: float
-    cycles: int
-    analyzing: int | None
-    failures: int
-    failures_max: int | None
-    rejected: int
-    importance_bytes: int
-    found: PruneFound | None
-    masks: tuple[PruneMasks, ...]
-    window: PruneWindow | None
-    active_after: int | None = None
 
 
 def prune_table(state: RunState) -> PruneTable:

@@ -4,41 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-import msgspec
-
+from tolariad.control.replies import SaidStatus, TroubleStatus
 from tolariad.core.text.plain import rfc3339
 from tolariad.core.text.sentences import sentence
 
 if TYPE_CHECKING:
     from tolariad.core.state import RunState
-
-
-class SaidStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """A notable action of the run, recorded as event `seq`, as a sentence.
-
-    `number` counts all actions from 1; `start` is the start of the daemon that it is from.
-    """
-
-    number: int
-    start: int
-    seq: int
-    time: str
-    event: str
-    text: str
-
-
-class TroubleStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """Troubles of one kind, named by their type of event: how many there were, and the last one as a sentence.
-
-    `why`: the topic of `tolaria why RUN` that tells more.
-    """
-
-    event: str
-    count: int
-    seq: int
-    time: str
-    text: str
-    why: str
 
 
 # Topics of `tolaria why` for the kinds of trouble; any other kind is explained by its last event.

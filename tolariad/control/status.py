@@ -5,25 +5,30 @@ Promises: a pure function. The fields are the same over the socket, with `--json
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Any
 
 import msgspec
 
-from tolariad.control.pruning import PruneSummary, prune_summary
-from tolariad.control.said_status import SaidStatus, TroubleStatus, said_status, trouble_status
-from tolariad.control.strategy_status import StrategyStatus, strategy_status
-from tolariad.control.tables import SeedStatus, growing
-from tolariad.core.base import Copying
+from tolariad.control.pruning import prune_summary
+from tolariad.control.replies import (
+    CheckpointStatus,
+    ConservativeStatus,
+    EmergencyStatus,
+    JournalStatus,
+    MemoryStatus,
+    RunStatus,
+    Server,
+    TrainerStatus,
+)
+from tolariad.control.said_status import said_status, trouble_status
+from tolariad.control.strategy_status import strategy_status
+from tolariad.control.tables import growing
 from tolariad.core.checkpoints.catalogue_slice import none_left
 from tolariad.core.run import limit_ask as limits
 from tolariad.core.run.slice import TERMINAL, TRAINING, Phase
-from tolariad.core.run.words import FailureKind
 from tolariad.core.state import RunState
 from tolariad.core.steps.slice import speed_steps_s
 from tolariad.core.text.plain import finite, number_state, rfc3339
-
-NumberState = Literal["finite", "nan", "pos_inf", "neg_inf"]
-Server = Literal["daemon", "library"]
 
 
 class Heartbeat(msgspec.Struct, frozen=True, kw_only=True):
@@ -43,6 +48,7 @@ class LiveFacts(msgspec.Struct, frozen=True, kw_only=True):
 
     pid: int | None = None
     served_by: Server | None = None
+    dir_inode: str | None = None
     wall_ns: int = 0
     mono_ns: int = 0
     heartbeat: Heartbeat = Heartbeat()
@@ -53,132 +59,6 @@ class LiveFacts(msgspec.Struct, frozen=True, kw_only=True):
     def age_s(self, wall_ns: int) -> float | None:
         """Return the seconds since a moment, or None without a daemon."""
         return max(0.0, (self.wall_ns - wall_ns) / 1e9) if self.pid is not None else None
-
-
-class CheckpointStatus(Copying, frozen=True, kw_only=True):
-    """The newest usable checkpoint. `given_up`: why a later one was not completed, if one was begun."""
-
-    id: str
-    step: int
-    epoch: int
-    size: int
-    time: str
-    age_s: float | None
-    given_up: str | None = None
-
-
-class JournalStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """The end of the journal: last event, segment, why writing failed (if it did), age of a write in flight."""
-
-    seq: int
-    segment: int
-    failed: str | None
-    write_age_s: float | None
-
-
-class TrainerStatus(Copying, frozen=True, kw_only=True):
-    """The current or last trainer process. `deaths` counts those in a row without a new durable step."""
-
-    alive: bool
-    pid: int
-    incarnation: int
-    deaths: int
-    deaths_total: int
-    last_death: str | None
-    activity: str | None
-    waiting: bool
-    heartbeat_step: int | None
-    heartbeat_age_s: float | None
-
-
-class ConservativeStatus(Copying, frozen=True, kw_only=True):
-    """Conservative mode: the run starts nothing new, and takes checkpoints twice as often."""
-
-    since: str
-    age_s: float | None
-    why: str
-    healthy_epochs: int
-
-
-class MemoryStatus(Copying, frozen=True, kw_only=True):
-    """A part of the run holds `percent` of its memory, over its share `limit`: the trainer keeps none for later."""
-
-    since: str
-    age_s: float | None
-    budget: str
-    percent: float
-    limit: float
-
-
-class EmergencyStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """The highest emergency level since the last healthy epoch, or since an operator resumed the run."""
-
-    level: str
-    why: str
-
-
-class RunStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """The reply of `Status`, and the output of `tolaria status --json`.
-
-    A number that is not finite is null; the field `..._state` beside it holds `nan`, `pos_inf` or `neg_inf`. `time` is
-    now or, without a daemon, the time of the last step or of the run's start. `metrics`: all values of the last
-    validation, by the task's names; `step_metrics`: those of the last step. `said`: the newest actions, oldest first.
-    `troubles`: all kinds that there were since the run began, the one that occurred last at the end. `served_by`:
-    `daemon` or `library` (a program that calls `Tolaria.train` or `run`), absent if the run is not live; `pid` is this
-    process.
-    """
-
-    name: str
-    run_id: str
-    dir: str
-    task: str
-    phase: Annotated[str, Phase]
-    live: bool
-    pid: int | None
-    time: str
-    epoch: int
-    epochs: int
-    step: int
-    steps_total: int | None
-    steps_per_epoch: int | None
-    loss: float | None
-    loss_state: NumberState | None
-    grad_norm: float | None
-    grad_norm_state: NumberState | None
-    lr: float | None
-    lr_state: NumberState | None
-    train_loss: float | None
-    train_loss_state: NumberState | None
-    validation_loss: float | None
-    validation_loss_state: NumberState | None
-    accuracy: float | None
-    accuracy_state: NumberState | None
-    best_accuracy: float | None
-    metrics: dict[str, float | None]
-    steps_per_s: float | None
-    eta_s: float | None
-    ordered: str | None
-    frozen: str | None
-    last_error: str | None
-    failure: Annotated[str, FailureKind] | None
-    rerunning_to: int | None
-    rng_seed: int
-    starts: int
-    checkpoint: CheckpointStatus | None
-    checkpoint_none: str | None
-    journal: JournalStatus
-    trainer: TrainerStatus | None
-    conservative: ConservativeStatus | None
-    memory: MemoryStatus | None
-    emergency: EmergencyStatus | None
-    disk_low: str | None
-    strategy: StrategyStatus | None = None
-    said: tuple[SaidStatus, ...] = ()
-    troubles: tuple[TroubleStatus, ...] = ()
-    served_by: Server | None = None
-    step_metrics: dict[str, float | None] = {}
-    seeds: tuple[SeedStatus, ...] = ()
-    pruning: PruneSummary | None = None
 
 
 def run_status(state: RunState, directory: str, facts: LiveFacts) -> RunStatus:
@@ -237,7 +117,19 @@ def run_status(state: RunState, directory: str, facts: LiveFacts) -> RunStatus:
         step_metrics={name: finite(value) for name, value in progress.step_metrics.items()},
         seeds=growing(state),
         pruning=prune_summary(state),
+        detector=_detector(state),
+        dir_inode=facts.dir_inode,
     )
+
+
+def _detector(state: RunState) -> str | None:
+    """Return what the detector's findings do not lead to, while the run may train."""
+    policy = state.run.policy
+    if state.run.phase in TERMINAL or (policy.detect_rollback and policy.detect_finite):
+        return None
+    if not policy.detect_rollback:
+        return "findings are only recorded; the run does not roll back for them (detect.rollback)"
+    return "rolls back only if a value is not finite; a finite rise is only recorded (detect.rollback)"
 
 
 def _number(name: str, value: float | None) -> dict[str, Any]:

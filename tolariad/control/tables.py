@@ -7,12 +7,20 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import msgspec
 from msgspec.structs import replace
 
-from tolariad.core.base import Copying
+from tolariad.control.replies import SeedStatus
+from tolariad.control.reply_tables import (
+    BudgetRow,
+    BudgetTable,
+    Quantiles,
+    RateGroup,
+    RateTable,
+    SeedRow,
+    SeedTable,
+)
 from tolariad.core.checkpoints import ask as retention
-from tolariad.core.health.budgets import BUDGETS, Kind, Unit
+from tolariad.core.health.budgets import BUDGETS
 from tolariad.core.health.histogram import Bucket, Histogram, quantile, with_one
 from tolariad.core.learning_rate.group import rate_of
 from tolariad.core.rates.words import SetRate
@@ -26,54 +34,6 @@ if TYPE_CHECKING:
     from tolariad.core.health.budget_slice import BudgetState
     from tolariad.core.health.budgets import Budget
     from tolariad.core.state import RunState
-
-
-class Quantiles(msgspec.Struct, frozen=True, kw_only=True):
-    """Three quantiles of some durations."""
-
-    p50: float
-    p95: float
-    p99: float
-
-
-class BudgetRow(Copying, frozen=True, kw_only=True):
-    """One budget: its limit in this run and its measurements, in `unit`.
-
-    `breaches` of the `count` measurements were over `limit`. Quantiles are absent if nothing was measured. `setting` is
-    the configuration key that overrides the limit. `compares`: what is compared with what, if the name does not say it.
-    Of durations that exclude the wait for a processor: `waited` is that wait, `clock` the same durations with it.
-    """
-
-    name: str
-    limit: float
-    unit: Unit
-    kind: Kind
-    part_of: str | None
-    setting: str | None
-    source: str
-    compares: str | None = None
-    count: int
-    breaches: int
-    p50: float | None
-    p95: float | None = None
-    p99: float | None
-    worst: float | None
-    clock: Quantiles | None = None
-    waited: Quantiles | None = None
-
-
-class BudgetTable(msgspec.Struct, frozen=True, kw_only=True):
-    """All budgets. `act`: overruns may lead to conservative mode. `open`: the budgets whose breakers are open.
-
-    `slow_boundaries`: epoch boundaries over their budget, in a row. `since`: the start of the measurements. A live
-    daemon has those since its start; without it, they are of the whole run.
-    """
-
-    act: bool
-    since: str | None
-    slow_boundaries: int
-    open: tuple[str, ...]
-    budgets: tuple[BudgetRow, ...]
 
 
 def budget_table(
@@ -124,39 +84,6 @@ def _quantiles(counts: tuple[Bucket, ...]) -> Quantiles | None:
     return None if p50 is None or p95 is None or p99 is None else Quantiles(p50=p50, p95=p95, p99=p99)
 
 
-class RateGroup(msgspec.Struct, frozen=True, kw_only=True):
-    """One parameter group. `now` is the rate of the last update, if there was one, `next` of the one to come.
-
-    `policy`: of a function, its file and name. `curve_steps`: the length of its schedule, if there is one. `waiting`
-    counts the pending orders. The `changed_*` fields describe the newest order or plateau, if there was one.
-    """
-
-    name: str
-    policy: str
-    base: float
-    now: float | None
-    next: float
-    waiting: int
-    curve_steps: int | None = None
-    changed_step: int | None = None
-    changed_rate: float | None = None
-    changed_by: str | None = None
-    changed_why: str | None = None
-    changed_time: str | None = None
-
-
-class RateTable(msgspec.Struct, frozen=True, kw_only=True):
-    """All groups, in the order of the optimizer's. `step` is the last applied one.
-
-    `violations` counts changes of a rate from outside the rate controller. None of them affected an update.
-    """
-
-    step: int
-    conservative: bool
-    violations: int
-    groups: tuple[RateGroup, ...]
-
-
 def rate_table(state: RunState) -> RateTable:
     """Return the rates as of this state."""
     step = state.progress.step
@@ -189,58 +116,6 @@ def _rate_group(state: RunState, index: int, step: int) -> RateGroup:
         changed_why=change.reason if change else None,
         changed_time=rfc3339(change.wall) if change else None,
     )
-
-
-class SeedStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """A slot that is not empty, or not free yet: its stage by Leyline's name, and the seed's share in the output."""
-
-    slot: str
-    stage: str
-    alpha: float
-
-
-class SeedRow(msgspec.Struct, frozen=True, kw_only=True):
-    """One slot and its seed. `stage` is its name in Leyline; in DORMANT the slot is empty, and most fields are absent.
-
-    `alpha`: the seed's share in the slot's output. `number`: which germination of the run it is, from 1. `waiting`: the
-    stage of a pending move. `steps` in this stage, and `epochs` since the germination, that were completed.
-    `born_step`: the first update with the seed. `free_after`: the epoch after which a culled slot can germinate again.
-    The last measurements are those of an epoch's end or of a gate: `gradient_norm`, `learning_rate`, and `dropped`
-    updates since the move.
-    """
-
-    slot: str
-    layer_depth: int
-    stage: str
-    alpha: float
-    number: int | None = None
-    born_step: int | None = None
-    blueprint: str | None = None
-    parameters: int | None = None
-    steps: int | None = None
-    epochs: int | None = None
-    gradient_norm: float | None = None
-    learning_rate: float | None = None
-    dropped: int | None = None
-    waiting: str | None = None
-    quarantine: str | None = None
-    free_after: int | None = None
-    moved_step: int | None = None
-    moved_by: str | None = None
-    moved_why: str | None = None
-
-
-class SeedTable(msgspec.Struct, frozen=True, kw_only=True):
-    """All slots, in the order of the model's modules. `step` is the last applied one.
-
-    `germinations`: how many were ever ordered. `blueprints`: the names that a germination can give.
-    """
-
-    step: int
-    conservative: bool
-    germinations: int
-    blueprints: tuple[str, ...]
-    slots: tuple[SeedRow, ...]
 
 
 def seed_table(state: RunState) -> SeedTable:

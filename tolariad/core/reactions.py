@@ -335,7 +335,11 @@ TABLE: Final[tuple[Row[RunState], ...]] = (
     on(cv.EndOrdered, limit_rules.send_end),
     on(rv.DiskLow, prune_rules.cancel, run_rules.pause_for_disk, makes=(pr.PruneCycleCancelled, rv.RunPaused)),
     on(rv.DiskRecovered, run_rules.go_on_after_disk, makes=(rv.RunResumed,)),
-    on(rv.RunResumed, run_rules.resumed, rate_rules.back_off, makes=(rb.RatesBackedOff, lv.RateOrdered)),
+    on(
+        rv.RunResumed,
+        *(run_rules.resumed, rate_rules.back_off, checkpoint_rules.needed_after_wait),
+        makes=(rb.RatesBackedOff, lv.RateOrdered, ck.CheckpointBegun),
+    ),
     on(rv.RunFailed, prune_rules.cancel, run_rules.failed, makes=(pr.PruneCycleCancelled,)),
     # -- checkpoints, snapshots, rates, quarantine ---------------------------------------------------------------------
     on(
@@ -353,7 +357,7 @@ TABLE: Final[tuple[Row[RunState], ...]] = (
         checkpoint_rules.needed_one_failed,
         checkpoint_rules.stop_is_saved,
         checkpoint_rules.retain,
-        makes=(rv.RunFailed, *_RETAINED),
+        makes=(rv.RunFailed, ck.CheckpointBegun, *_RETAINED),
     ),
     on(sn.SnapshotRingOpened, snapshot_rules.send_ring),
     on(sn.SnapshotRejected, snapshot_rules.verify_next),

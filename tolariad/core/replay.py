@@ -66,7 +66,10 @@ class Replayed(msgspec.Struct, frozen=True):
 def newest_usable(captures: Iterable[CaptureLike]) -> RunState:
     """Return the state to fold from: the first capture of this FOLD_VERSION, else the empty state."""
     for one in captures:
-        state = read_capture(one.body)
+        try:
+            state = read_capture(one.body)
+        except (ValueError, RecursionError):
+            continue  # no capture of ours: the events before it say the same
         if state is not None:
             return state
     return RunState()
@@ -93,10 +96,17 @@ def replay_records(
             break
         if record.seq != state.seq + 1:
             raise ReplayError(f"event {record.seq} follows event {state.seq}: run `tolaria journal verify`")
-        event = decode_event(record.event)
-        if isinstance(event, Unknown):
-            _count_unknown(event, record.seq, unknown, strict=strict)
-        state = apply(state, event)
+        try:
+            event = decode_event(record.event)
+            if isinstance(event, Unknown):
+                _count_unknown(event, record.seq, unknown, strict=strict)
+            state = apply(state, event)
+        except ReplayError:
+            raise
+        except Exception as error:
+            # `apply` accepts what a run can have recorded. Bytes from elsewhere may hold anything.
+            why = f"{type(error).__name__}: {error}"
+            raise ReplayError(f"event {record.seq} cannot be folded, so no run has written it ({why})") from error
         if progress is not None and state.seq % 4096 == 0:
             progress(state.seq)
     return Replayed(state, unknown)
@@ -112,7 +122,13 @@ def _count_unknown(event: Unknown, seq: int, unknown: dict[str, int], *, strict:
 
 
 def _check_mark(state: RunState, mark: MarkLike) -> None:
-    if getattr(mark.kind, "name", "") == "STATE_HASH" and mark.seq == state.seq and not hash_agrees(state, mark.body):
+    if getattr(mark.kind, "name", "") != "STATE_HASH" or mark.seq != state.seq:
+        return
+    try:
+        agrees = hash_agrees(state, mark.body)
+    except (ValueError, RecursionError):
+        agrees = False  # no hash of ours
+    if not agrees:
         raise ReplayError(
             f"the state after event {state.seq} is not the one that was recorded when it was live. "
             "`apply` has changed without a new FOLD_VERSION, or the journal was edited"

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-from tolariad.control.status import RunStatus
+from tolariad.control.replies import RunStatus
 from tolariad.core.run.slice import Phase
 from tolariad.kernel import Kernel
 from tolariad.supervisor.notify import Notifier

@@ -12,7 +12,7 @@ from typing import Final
 from journal import Journal
 from tolariad import loop_files
 from tolariad.core.inputs import DiskMeasured
-from tolariad.core.run.ask import floor_bytes, would_change
+from tolariad.core.run.ask import floor_bytes, reserve_bytes, would_change
 from tolariad.core.settings.model import Settings
 from tolariad.core.state import RunState
 from tolariad.kernel import Kernel
@@ -24,7 +24,9 @@ _LOOK_S: Final = 1.0
 
 def measured(journal: Journal, state: RunState, settings: Settings) -> DiskMeasured:
     """Return the free space and the required space. Raises OSError if the system does not tell."""
-    return DiskMeasured(free=journal.free_bytes(), floor=floor_bytes(state, settings.journal.segment_bytes))
+    free = journal.free_bytes()
+    reserve = reserve_bytes(journal.statistics().segment_no, settings.journal.segment_bytes)
+    return DiskMeasured(free=free, floor=floor_bytes(state, reserve))
 
 
 async def watch_disk(journal: Journal, kernel: Kernel, settings: Settings) -> None:

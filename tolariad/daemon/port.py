@@ -19,9 +19,11 @@ from typing import Final
 from journal import Journal
 from tolariad.channel import Page
 from tolariad.control.methods import Change
-from tolariad.control.pruning import PruneTable, prune_table
-from tolariad.control.status import Heartbeat, LiveFacts, RunStatus, Server, run_status
-from tolariad.control.tables import BudgetTable, RateTable, SeedTable, budget_table, rate_table, seed_table
+from tolariad.control.pruning import prune_table
+from tolariad.control.replies import RunStatus, Server
+from tolariad.control.reply_tables import BudgetTable, PruneTable, RateTable, SeedTable
+from tolariad.control.status import Heartbeat, LiveFacts, run_status
+from tolariad.control.tables import budget_table, rate_table, seed_table
 from tolariad.core.base import Actor, Event
 from tolariad.core.decision import Answer
 from tolariad.core.inputs import CommandReceived, Now
@@ -121,6 +123,8 @@ class RunPort:
     ) -> None:
         """`page`: that of the living trainer. `histograms`: what was measured of the budgets since this was made."""
         self._run_dir = run_dir
+        found = run_dir.stat()
+        self._inode = f"{found.st_dev}:{found.st_ino}"
         self._journal = journal
         self._kernel = kernel
         self._page = page
@@ -174,6 +178,7 @@ class RunPort:
         facts = LiveFacts(
             pid=os.getpid(),
             served_by=self._served_by,
+            dir_inode=self._inode,
             wall_ns=time.time_ns(),
             mono_ns=mono_ns,
             heartbeat=self._heartbeat(mono_ns),

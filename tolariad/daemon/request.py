@@ -8,7 +8,7 @@ from pathlib import Path
 
 import msgspec
 
-from tolariad.control.status import RunStatus
+from tolariad.control.replies import RunStatus
 from tolariad.core.settings.model import Settings
 from tolariad.supervisor import Timeouts
 

@@ -148,7 +148,9 @@ def policy_of(settings: Settings) -> Policy:
         lr_probes=breaker.probes,
         skip_batches=settings.rollback.skip_batches,
         skip_batch_on_death=settings.on_death == "skip_batch",
-        detect_rollback=settings.detect.act and settings.detect.rollback,
+        detect_rollback=settings.detect.act and settings.detect.rollback is not False,
+        # Who asks for a halt asks for the rollbacks before it.
+        detect_finite=settings.detect.rollback or settings.detect.halt,
         detect_halt=settings.detect.halt,
         budgets_act=settings.budgets.act,
         budget_limits=limits_of(settings),

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable
 from typing import Final
 
-from tolariad.control.status import RunStatus
+from tolariad.control.replies import RunStatus
 from tolariad.daemon.request import Progress
 
 _log: Final = logging.getLogger(__name__)

@@ -16,11 +16,12 @@ import msgspec
 
 from journal.columns import Tabulation, read_columns
 from journal.reader import Reader
+from tolariad.core.replay import ReplayError
 from tolariad.core.state import RunState
 from tolariad.core.steps.table import METRIC, STEP_COLUMNS, step_row
 from tolariad.core.steps.words import NOT_MEASURED
 from tolariad.forensics.moment import state_at
-from tolariad.forensics.timeline import Query, forwards
+from tolariad.forensics.timeline import UNREADABLE, Query, forwards
 
 OF_EVERY_STEP: Final = ("loss", "grad_norm", "lr")
 OF_A_VALIDATION: Final = "val_"
@@ -109,7 +110,10 @@ def epochs_of(journal: Path) -> list[Epoch]:
     validated: dict[int, dict[str, float]] = {}
     with Reader(journal) as reader:
         for entry in forwards(reader, Query(types=_TYPES)):
-            told = _decode(entry.event)
+            try:
+                told = _decode(entry.event)
+            except UNREADABLE as error:
+                raise ReplayError(f"event {entry.seq} does not have the numbers of its type: {error}") from error
             if told.type == "EpochFinished":
                 means = {shown_name(name): value for name, value in told.metrics.items()}
                 ended[told.epoch] = Epoch(told.epoch, told.step, {"loss": told.train_loss, **means})

@@ -1,7 +1,8 @@
 """The events of a run: all, a selection, the last N, newest first, or as they are recorded.
 
 Promises: memory is bounded by the request, not by the journal. The last N of a million events cost N reads. Events are
-decoded as maps, so an event type of a newer version is shown like any other.
+decoded as maps, so an event type of a newer version is shown like any other. No event ends a listing, whatever its
+fields hold: one that cannot be read is shown as such.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
-from typing import Any, Final
+from typing import Any, Final, get_type_hints
 
 import msgspec
 
@@ -49,8 +50,77 @@ class Brief(msgspec.Struct, frozen=True, gc=False):
         return self.type == name and fits
 
 
-brief = msgspec.msgpack.Decoder(Brief, strict=False).decode
-decode_fields: Final[Callable[[msgspec.Raw], dict[str, Any]]] = msgspec.msgpack.Decoder(dict[str, Any]).decode
+# What a decoder raises for bytes that it cannot read as the wanted type: msgspec's own errors are ValueErrors.
+UNREADABLE: Final = (ValueError, RecursionError)
+# The type of an event that is shown although it cannot be read.
+_NO_TYPE: Final = "(unreadable)"
+# A value within so many others is none of ours. Every function that shows one calls itself for each of them.
+_DEPTH_MAX: Final = 64
+_decode_brief: Final = msgspec.msgpack.Decoder(Brief, strict=False).decode
+_decode_map: Final[Callable[[msgspec.Raw], dict[str, Any]]] = msgspec.msgpack.Decoder(dict[str, Any]).decode
+_decode_any: Final = msgspec.msgpack.Decoder().decode
+
+
+def brief(event: msgspec.Raw) -> Brief:
+    """Return the fields by which an event is selected. One of another type than ours counts as absent."""
+    try:
+        return _decode_brief(event)
+    except UNREADABLE:
+        return _brief_of(decode_fields(event))
+
+
+def _brief_of(fields: dict[str, Any]) -> Brief:
+    kinds = get_type_hints(Brief)
+    values: dict[str, Any] = {"type": str(fields.get("type", ""))}
+    for name in kinds.keys() & fields.keys() - values.keys():
+        try:
+            values[name] = msgspec.convert(fields[name], kinds[name], strict=False)
+        except UNREADABLE:
+            continue
+    return Brief(**values)
+
+
+def decode_fields(event: msgspec.Raw) -> dict[str, Any]:
+    """Return an event's fields by name. Of one that is no map, or cannot be read, only that."""
+    try:
+        fields = _decode_map(event)
+    except UNREADABLE:
+        fields = _fields_of(event)
+    # Most events hold no value with others in it.
+    if any(isinstance(value, dict | list | tuple) and _is_deep(value) for value in fields.values()):
+        return _unreadable(event, "its values are nested too deeply")
+    return fields
+
+
+def _fields_of(event: msgspec.Raw) -> dict[str, Any]:
+    try:
+        found = _decode_any(event)
+    except UNREADABLE as error:
+        return _unreadable(event, str(error))
+    if not isinstance(found, dict):
+        return _unreadable(event, "it is no map")
+    return {str(name): value for name, value in found.items()}
+
+
+def _unreadable(event: msgspec.Raw, why: str) -> dict[str, Any]:
+    return {"type": _NO_TYPE, "why": why, "bytes": len(bytes(event))}
+
+
+def _is_deep(value: Any) -> bool:
+    """Return whether values lie within each other more than `_DEPTH_MAX` times."""
+    level = [value]
+    for _ in range(_DEPTH_MAX):
+        level = [inner for one in level for inner in (one.values() if isinstance(one, dict) else one)]
+        level = [one for one in level if isinstance(one, dict | list | tuple)]
+        if not level:
+            return False
+    return True
+
+
+def number_in(fields: dict[str, Any], name: str) -> int | None:
+    """Return a whole number of an event; None if it has none of this name."""
+    value = fields.get(name)
+    return value if isinstance(value, int) and not isinstance(value, bool) else None
 
 
 class Query(msgspec.Struct, frozen=True, kw_only=True):

@@ -18,7 +18,16 @@ from tolariad.core.run.slice import TRANSITIONS
 from tolariad.core.vocabulary import EVENT_TYPES
 from tolariad.forensics.moment import state_at
 from tolariad.forensics.positions import JournalPosition, PositionKind
-from tolariad.forensics.timeline import Brief, Query, backwards, brief, decode_fields, entry_of_step, first_at
+from tolariad.forensics.timeline import (
+    Brief,
+    Query,
+    backwards,
+    brief,
+    decode_fields,
+    entry_of_step,
+    first_at,
+    number_in,
+)
 
 DEPTH_MAX: Final = 64
 CONSEQUENCES_MAX: Final = 50
@@ -190,9 +199,10 @@ def _skips(reader: Reader, step: int) -> list[JournalEntry]:
 
 
 def _skipped_before(reader: Reader, event: Link) -> tuple[Link, ...]:
-    if event.fields.get("type") != "StepCompleted":
+    step = number_in(event.fields, "step")
+    if event.fields.get("type") != "StepCompleted" or step is None:
         return ()
-    return tuple(Link(one.seq, decode_fields(one.event)) for one in _skips(reader, int(event.fields["step"])))
+    return tuple(Link(one.seq, decode_fields(one.event)) for one in _skips(reader, step))
 
 
 def _ended(reader: Reader, event: Link, until_seq: int | None) -> tuple[Link, ...]:
@@ -212,12 +222,13 @@ def _first_step_with(reader: Reader, event: Link, until_seq: int | None) -> tupl
 
     The added field `verified` names group and rate. Empty if the group's rate changed again before that step.
     """
-    if event.fields.get("type") not in _RATE_CHANGES:
+    step = number_in(event.fields, "applied_before_step")
+    if event.fields.get("type") not in _RATE_CHANGES or step is None:
         return ()
-    entry = entry_of_step(reader, int(event.fields["applied_before_step"]))
+    entry = entry_of_step(reader, step)
     if entry is None or (until_seq is not None and entry.seq > until_seq) or _changed_again(reader, event, entry.seq):
         return ()
-    verified = {"group": event.fields["group"], "rate": event.fields["rate"]}
+    verified = {"group": event.fields.get("group"), "rate": event.fields.get("rate")}
     return (Link(entry.seq, {**decode_fields(entry.event), "verified": verified}),)
 
 
@@ -225,7 +236,8 @@ def _changed_again(reader: Reader, event: Link, before_seq: int) -> bool:
     for entry in reader.seek(seq=event.seq + 1):
         if entry.seq >= before_seq:
             return False
-        if brief(entry.event).type in _RATE_CHANGES and decode_fields(entry.event)["group"] == event.fields["group"]:
+        changed = decode_fields(entry.event) if brief(entry.event).type in _RATE_CHANGES else None
+        if changed is not None and changed.get("group") == event.fields.get("group"):
             return True
     return False
 
@@ -257,7 +269,7 @@ def _causes(reader: Reader, event: Link) -> tuple[Link, ...]:
     chain: list[Link] = []
     at = event
     while len(chain) < DEPTH_MAX:
-        cause = int(at.fields.get("cause", 0))
+        cause = number_in(at.fields, "cause") or 0
         entry = _entry(reader, cause) if 0 < cause < at.seq else None
         if entry is None:
             break

@@ -53,8 +53,9 @@ def one_line(fields: Mapping[str, Any]) -> str:
 
 def by_whom(actor: Mapping[str, Any]) -> str:
     """Return the actor as `(by tolaria, uid 1000: reason)`."""
-    uid = actor.get("uid", -1)
-    who = ", ".join(part for part in (str(actor.get("program", "")), f"uid {uid}" if uid >= 0 else "") if part)
+    uid = actor.get("uid")
+    of_user = f"uid {uid}" if isinstance(uid, int) and uid >= 0 else ""
+    who = ", ".join(part for part in (str(actor.get("program", "")), of_user) if part)
     reason = actor.get("reason", "")
     return safe(f"(by {who or 'tolariad'}{': ' if reason else ''}{reason})")
 
@@ -71,7 +72,7 @@ def _short(value: Any) -> str:
         case bytes():
             text = value.hex()
         case Mapping():
-            text = "{" + " ".join(f"{key}={_short(inner)}" for key, inner in value.items()) + "}"
+            text = "{" + " ".join(f"{safe(str(key))}={_short(inner)}" for key, inner in value.items()) + "}"
         case list() | tuple():
             text = f"[{len(value)}]" if len(value) > 4 else "[" + " ".join(_short(one) for one in value) + "]"
         case str():
@@ -103,7 +104,7 @@ def _for_people(value: Any) -> Any:
     if not isinstance(value, Mapping):
         return value
     is_table = value.keys() >= {"source", "hash", "steps", "packed"}
-    shown = {**value, "packed": f"{len(value['packed'])} characters"} if is_table else value
+    shown = {**value, "packed": f"{len(str(value['packed']))} characters"} if is_table else value
     return {name: _for_people(inner) for name, inner in shown.items()}
 
 
@@ -123,7 +124,8 @@ def _block(fields: Mapping[str, Any], indent: str) -> str:
             lines.append(f"{indent}{safe(name)}:")
             lines += [f"{indent}    {line}" for line in safe_lines(value.rstrip()).split("\n")]
         elif isinstance(value, Mapping) and value:
-            lines += [f"{indent}{safe(name)}:", _block(value, indent + "    ")]
+            inner = {str(key): one for key, one in value.items()}
+            lines += [f"{indent}{safe(name)}:", _block(inner, indent + "    ")]
         elif isinstance(value, list | tuple) and any(isinstance(one, Mapping) for one in value):
             lines += [f"{indent}{safe(name)}:", *(f"{indent}    {_whole(one)}" for one in value)]
         else:

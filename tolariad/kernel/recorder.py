@@ -254,7 +254,8 @@ class Kernel:
         if reports is None:
             return False
         try:
-            taken = reports.drain(REPORTS_A_TURN, check_socket=check_socket)
+            # If a send has found the other side gone, its last reports are still in the socket.
+            taken = reports.drain(REPORTS_A_TURN, check_socket=check_socket or reports.end.closed)
         except ChannelError as error:
             # Nothing that follows on this channel can be trusted. The next trainer starts from what is recorded.
             log.warning("trainer %d: %s", reports.incarnation, error)

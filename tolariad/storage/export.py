@@ -8,6 +8,7 @@ at all.
 from __future__ import annotations
 
 import enum
+import math
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -18,6 +19,7 @@ import msgspec
 from tolariad.storage.grown import Fossil, compactions, fossils
 from tolariad.storage.manifest import (
     AVERAGE_PIECE,
+    FILE_NAME,
     MODEL_PIECE,
     OF_AVERAGE,
     OF_MODEL,
@@ -132,6 +134,9 @@ def _tensors(folder: Path, manifest: Manifest, group: str) -> dict[str, Tensor]:
 def _joined(rows: list[Tensor], shape: tuple[int, ...]) -> Tensor:
     """Join the rows of a tensor that is stored in several files."""
     data = memoryview(b"".join(row.data for row in rows))
+    held = sum(math.prod(row.entry.shape) for row in rows)
+    if held != math.prod(shape):
+        raise CheckpointUnusable(FILE_NAME, f"{rows[0].entry.name} has {held} elements, not those of its shape")
     return Tensor(msgspec.structs.replace(rows[0].entry, shape=shape, size=len(data)), data)
 
 

@@ -40,15 +40,13 @@ def fossils(state: bytes) -> tuple[Fossil, ...]:
         built = [json.loads(arguments) for name, arguments, *_ in tree.get("architecture", ()) if name == GERMINATE]
         # The newest germination of a slot is the one that is there.
         newest = {one["slot"]: one for one in built}
-        return tuple(
-            Fossil(
-                slot=name,
-                prefix=one["prefix"],
-                **{field: newest[name][field] for field in ("blueprint", "parameters", "example", "dtype")},
-            )
+        of_seed = ("blueprint", "parameters", "example", "dtype")
+        found = [
+            {"slot": name, "prefix": one["prefix"], **{field: newest[name][field] for field in of_seed}}
             for name, one in grown.items()
-        )
-    except (msgspec.DecodeError, KeyError, TypeError, AttributeError) as error:
+        ]
+        return msgspec.convert(found, tuple[Fossil, ...])
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise ValueError(f"it does not say how its seeds were built: {error!r}") from error
 
 
@@ -56,8 +54,9 @@ def compactions(state: bytes) -> tuple[str, ...]:
     """Return what each compaction of a checkpoint's model has removed. Raises ValueError if it is no such state."""
     try:
         tree = _plain(msgspec.msgpack.decode(state))
-        return tuple(arguments for name, arguments, *_ in tree.get("architecture", ()) if name == COMPACT)
-    except (msgspec.DecodeError, TypeError, ValueError, AttributeError) as error:
+        found = [arguments for name, arguments, *_ in tree.get("architecture", ()) if name == COMPACT]
+        return msgspec.convert(found, tuple[str, ...])
+    except (TypeError, ValueError, AttributeError, RecursionError) as error:
         raise ValueError(f"it does not say which channels were removed: {error!r}") from error
 
 

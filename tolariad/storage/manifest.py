@@ -2,18 +2,22 @@
 
 Everything that differs between two equal states (ids, times, digests) is here, so that tensor files do not contain it.
 Promises: an older reader ignores unknown fields. Another format is refused by name. The Merkle root is that of the
-manifest's pieces and execution context.
+manifest's pieces and execution context. Whatever the bytes are, `decode_manifest` returns a manifest that a run can
+have written, or raises ValueError.
 """
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import PurePath
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 from blake3 import blake3
 
+from tolariad.core.bounds import COUNT_MAX, EPOCH_MAX
 from tolariad.core.checkpoints.words import HealthStatus, Piece
 from tolariad.core.text.plain import rfc3339
 
@@ -36,6 +40,8 @@ _CONTEXT: Final = (
 )
 
 
+# A piece lies in its checkpoint's folder, and its name needs no escape anywhere.
+_PIECE_NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,199}")
 _LEAF: Final = b"\x00"
 _NODE: Final = b"\x01"
 _ROOT: Final = b"\x02"
@@ -121,6 +127,12 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
         return tuple(piece for piece in self.pieces if group_of(piece.name) == name)
 
 
+def check_id(checkpoint_id: str) -> None:
+    """Raise ValueError if this cannot be the name of a checkpoint's folder."""
+    if not checkpoint_id or checkpoint_id.startswith(".") or not {"/", "\0"}.isdisjoint(checkpoint_id):
+        raise ValueError(f"{checkpoint_id[:200]!r} cannot be the name of a checkpoint's folder")
+
+
 def file_of(group: str, number: int) -> str:
     """Return the name of a group's file `number`. File 0 has the name of the group."""
     path = PurePath(group)
@@ -197,14 +209,55 @@ def encode_manifest(manifest: Manifest) -> bytes:
 
 def decode_manifest(data: bytes) -> Manifest:
     """Decode a manifest. Raises ValueError, naming the wrong field or the other format."""
-    found = _format_decoder.decode(data).format
-    if found != FORMAT:
-        raise ValueError(f"the format is {found!r}; this version reads {FORMAT!r}")
-    manifest = _decoder.decode(data)
-    for chunk in manifest.chunks:
-        if "/" in chunk.name or chunk.name in {"", ".", "..", FILE_NAME}:
-            raise ValueError(f"{chunk.name!r} is not a valid name of a piece")
+    try:
+        found = _format_decoder.decode(data).format
+        if found != FORMAT:
+            raise ValueError(f"the format is {found!r}; this version reads {FORMAT!r}")
+        manifest = _decoder.decode(data)
+        # msgspec takes the last of two equal names, other readers the first.
+        json.loads(data, object_pairs_hook=_unique)
+    except RecursionError:
+        raise ValueError("its values are nested too deeply") from None
+    _check_numbers(manifest)
+    _check_chunks(manifest)
     root = merkle_root(manifest.pieces, manifest.context)
     if manifest.merkle_root != root:
         raise ValueError(f"the Merkle root is {manifest.merkle_root!r}, but pieces and context give {root}")
     return manifest
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> None:
+    names = [name for name, _ in pairs]
+    if len(set(names)) < len(names):
+        twice = next(name for place, name in enumerate(names) if name in names[:place])
+        raise ValueError(f"it has two values for {twice!r}")
+
+
+def _check_numbers(manifest: Manifest) -> None:
+    """Raise ValueError for a number that no run writes."""
+    counts = {"global_step": manifest.global_step, "batch": manifest.batch, "branch": manifest.branch}
+    counts |= {f"sizes.{group}": size for group, size in manifest.sizes.items()}
+    bounds = [(name, value, COUNT_MAX) for name, value in counts.items()]
+    bounds += [("epoch", manifest.epoch, EPOCH_MAX), ("compactions", manifest.compactions, COUNT_MAX)]
+    shapes = (shape for tensors in manifest.cut.values() for shape in tensors.values())
+    bounds += [("a dimension in cut", size, COUNT_MAX) for shape in shapes for size in shape]
+    for name, value, most in bounds:
+        if not 0 <= value <= most:
+            raise ValueError(f"{name} must be from 0 to {most}")
+
+
+def _check_chunks(manifest: Manifest) -> None:
+    """Raise ValueError unless the pieces are distinct files of the folder, one after the other."""
+    seen: set[str] = set()
+    offset = 0
+    for chunk in manifest.chunks:
+        if not _PIECE_NAME.fullmatch(chunk.name) or chunk.name == FILE_NAME:
+            raise ValueError(f"{chunk.name[:200]!r} is not a valid name of a piece")
+        if chunk.name in seen:
+            raise ValueError(f"it names {chunk.name} twice")
+        if not 0 <= chunk.len <= COUNT_MAX:
+            raise ValueError(f"the length of {chunk.name} must be from 0 to {COUNT_MAX}")
+        if chunk.offset != offset:
+            raise ValueError(f"{chunk.name} must begin at {offset}")
+        seen.add(chunk.name)
+        offset += chunk.len

@@ -19,7 +19,8 @@ from typing import Final
 
 from tolariad import run_files
 from tolariad.failpoints import reached
-from tolariad.storage.write import check_id, sync_folder
+from tolariad.storage.manifest import check_id
+from tolariad.storage.write import sync_folder
 
 _OURS: Final = re.compile(r"^\.?c(\d{6,})(\.partial|\.removed)?$")
 

@@ -71,11 +71,26 @@ def table_of(slot: int, size: int, digest: str, read: Callable[[int, int], bytes
 
     Raises CheckpointUnusable if its digest is not `digest`.
     """
-    magic, first, length = _HEAD.unpack(read(0, _HEAD.size))
+    head_bytes = read(0, _HEAD.size)
+    if len(head_bytes) < _HEAD.size:
+        raise CheckpointUnusable(f"slot {slot}", "it has no table")
+    magic, first, length = _HEAD.unpack(head_bytes)
     encoded = read(first, length) if first + length <= size else b""
     if magic != _MAGIC or xxhash.xxh3_128_hexdigest(encoded) != digest:
         raise CheckpointUnusable(f"slot {slot}", "its table is not the one that was recorded")
-    return msgspec.msgpack.decode(encoded, type=Table)
+    try:
+        table = msgspec.msgpack.decode(encoded, type=Table)
+    except (ValueError, RecursionError) as error:
+        raise CheckpointUnusable(f"slot {slot}", f"its table cannot be read: {error}") from error
+    # The trainer wrote it, and runs the user's code: no place outside the slot is read.
+    places = [(row.first, row.size) for rows in table.groups.values() for row in rows]
+    if any(begin < 0 or count < 0 or begin + count > size for begin, count in (*places, _state_of(table))):
+        raise CheckpointUnusable(f"slot {slot}", "its table names a place outside the slot")
+    return table
+
+
+def _state_of(table: Table) -> tuple[int, int]:
+    return table.state_first, table.state_size
 
 
 def verify_slot(

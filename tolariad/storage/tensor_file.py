@@ -13,6 +13,8 @@ from typing import Final, NamedTuple
 import msgspec
 
 _LABELS: Final = "__metadata__"
+# torch has at most 64 dimensions, too.
+_DIMENSIONS_MAX: Final = 64
 
 
 class TensorEntry(msgspec.Struct, frozen=True, kw_only=True):
@@ -102,7 +104,11 @@ def _split(data: bytes | memoryview) -> tuple[dict[str, msgspec.Raw], memoryview
     first = 8 + int.from_bytes(data[:8], "little")
     if len(data) < 8 or first > len(data):
         raise ValueError(f"is not a safetensors file: it has {len(data)} bytes, but its header would end at {first}")
-    return msgspec.json.decode(bytes(data[8:first]), type=dict[str, msgspec.Raw]), memoryview(data)[first:]
+    try:
+        table = msgspec.json.decode(bytes(data[8:first]), type=dict[str, msgspec.Raw])
+    except RecursionError:
+        raise ValueError("is not a safetensors file: the values of its header are nested too deeply") from None
+    return table, memoryview(data)[first:]
 
 
 def labels_of(data: bytes | memoryview) -> dict[str, str]:
@@ -119,10 +125,20 @@ def parse(data: bytes | memoryview) -> dict[str, Tensor]:
     for name, raw in table.items():
         place = msgspec.json.decode(raw, type=_HeaderEntry)
         begin, end = place.data_offsets
-        count = math.prod(place.shape)
         if not 0 <= begin <= end <= len(content):
             raise ValueError(f"{name} would lie at {begin} to {end} of {len(content)} bytes")
-        width = (end - begin) // count if count else 1
+        width = _width(name, place.shape, end - begin)
         entry = TensorEntry(name=name, dtype=place.dtype, shape=place.shape, size=end - begin, element_size=width)
         tensors[name] = Tensor(entry, content[begin:end])
     return tensors
+
+
+def _width(name: str, shape: tuple[int, ...], size: int) -> int:
+    """Return the bytes of an element; 1 if there are none. Raises ValueError if a tensor cannot have this shape."""
+    if len(shape) > _DIMENSIONS_MAX or min(shape, default=0) < 0:
+        raise ValueError(f"{name} has no possible shape")
+    count = math.prod(shape)
+    # Types of less than a byte exist: four bits for an element.
+    if (size and not count) or count > 8 * size or (count and size % count and count % size):
+        raise ValueError(f"{name} has {size} bytes for {count} elements")
+    return max(1, size // count) if count else 1

@@ -19,7 +19,7 @@ from blake3 import blake3
 
 from tolariad import run_files
 from tolariad.core.checkpoints.words import Piece
-from tolariad.storage.manifest import FILE_NAME, Manifest, decode_manifest
+from tolariad.storage.manifest import FILE_NAME, Manifest, check_id, decode_manifest
 
 _SLICE_BYTES: Final = 64 * 1024 * 1024
 _READ_BYTES: Final = 4 * 1024 * 1024
@@ -96,7 +96,10 @@ def _opened(folder: Path, name: str) -> Iterator[tuple[int, int]]:
     Raises CheckpointUnusable, also for any OSError inside the `with` block.
     """
     try:
+        check_id(folder.name)
         descriptor = run_files.open_file(folder.parent, f"{folder.name}/{name}", os.O_RDONLY)
+    except ValueError as error:
+        raise CheckpointUnusable(name, str(error)) from error
     except run_files.UnsafeFile as error:
         raise CheckpointUnusable(name, str(error.strerror)) from error
     except OSError as error:

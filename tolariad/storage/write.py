@@ -18,7 +18,7 @@ from blake3 import blake3
 
 from tolariad import run_files
 from tolariad.core.checkpoints.words import Piece
-from tolariad.storage.manifest import FILE_NAME, Manifest, complete, encode_manifest
+from tolariad.storage.manifest import FILE_NAME, Manifest, check_id, complete, encode_manifest
 from tolariad.storage.pace import Pace
 
 
@@ -29,12 +29,6 @@ def sync_folder(folder: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
-
-
-def check_id(checkpoint_id: str) -> None:
-    """Raise ValueError if this cannot be the name of a checkpoint's folder."""
-    if not checkpoint_id or checkpoint_id.startswith(".") or "/" in checkpoint_id:
-        raise ValueError(f"{checkpoint_id!r} cannot be the name of a checkpoint's folder")
 
 
 def remove_partial(root: Path) -> list[str]:

@@ -79,7 +79,7 @@ class StrategyProcess(PeerProcess):
             raise StrategyFailed(f"began with a {said.kind.name} frame instead of READY")
         try:
             return msgspec.msgpack.decode(said.body, type=Ready)
-        except (msgspec.DecodeError, RecursionError) as error:
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise StrategyFailed(f"sent a READY that cannot be read: {error}") from error
 
     async def request(self, kind: Kind, generation: int, body: bytes) -> Answer:

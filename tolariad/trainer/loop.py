@@ -17,7 +17,7 @@ import time
 from contextlib import closing, nullcontext
 from functools import partial
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from msgspec.structs import replace
 
@@ -26,6 +26,7 @@ from tolariad.core.checkpoints import words as checkpoints
 from tolariad.core.control import words as control
 from tolariad.core.health.budget_words import BudgetsReport
 from tolariad.core.rates import words as learning_rate
+from tolariad.core.run.ask import reserve_bytes
 from tolariad.core.seeds.words import SlotFound
 from tolariad.core.steps import words as steps
 from tolariad.core.trainer import words as trainer
@@ -34,7 +35,7 @@ from tolariad.processor_time import waited_s
 from tolariad.storage import CheckpointUnfit, CheckpointUnusable
 from tolariad.trainer.architecture.handler import ArchitectureHandler
 from tolariad.trainer.checkpoints.handler import CheckpointHandler
-from tolariad.trainer.checkpoints.save import Saver
+from tolariad.trainer.checkpoints.save import Saver, newest_segment
 from tolariad.trainer.checkpoints.snapshot import Position
 from tolariad.trainer.checkpoints.start import begin
 from tolariad.trainer.health.memory import MemoryBudgetManager
@@ -60,10 +61,6 @@ if TYPE_CHECKING:
     from tolariad.channel import TrainerEnd
     from tolariad.trainer.setup import Setup
 
-# A checkpoint must leave the journal this many segments of space: it has to record that the disk is full.
-_SEGMENTS_KEPT_FREE: Final = 3
-
-
 Flow: TypeAlias = "Generator[tuple[Any, ...] | None, None, None]"
 
 
@@ -88,7 +85,8 @@ class Trainer:
             self._checkpoints,
             run_id,
             bytes_s=settings.checkpoint.throttle_mb_s * 1e6 if settings.checkpoint.throttle_mb_s else None,
-            keep_free=_SEGMENTS_KEPT_FREE * settings.journal.segment_bytes,
+            # The journal has to record that the disk is full.
+            keep_free=lambda: reserve_bytes(newest_segment(run_dir), settings.journal.segment_bytes),
         )
         link = Link.over(end)
         self._snapshots = SnapshotHandler(setup, ring)

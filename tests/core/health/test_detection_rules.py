@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 from msgspec.structs import replace
 
@@ -83,6 +85,30 @@ def test_where_nothing_is_to_be_done_the_finding_is_recorded_and_the_update_made
         assert not find(one, rb.RollbackBegun)
         assert find(one, hv.InstabilityDetected)[-1].level is None
         assert one.state.instability.asked is None
+
+
+@pytest.mark.parametrize("finding", [Finding.SUSTAINED, Finding.EXPLOSION])
+def test_by_default_a_finite_value_is_recorded_and_said_and_nothing_more(finding):
+    """However often it is found: no rollback, no halt, no conservative mode. The trainer always gets its answer."""
+    world = World(0, detect_finite=False)
+    for step in (6, 7, 8, 9):
+        until(world, step)
+        assert isinstance(tell(world, finding)[-1], hv.GoOn)
+    completes(world)
+
+    found = find(world, hv.InstabilityDetected)
+    assert [(one.level, one.goes_on) for one in found] == [(None, False)] * 4
+    assert not {"EmergencyRaised", "RollbackBegun", "RunFrozen", "ConservativeModeEntered"} & set(kinds(world))
+    assert world.state.said.troubles["InstabilityDetected"].count == 4
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_by_default_a_value_that_is_not_finite_leads_back(value):
+    """It calls for a rollback if its batch was not skipped, or if many in a row were."""
+    world = until(World(0, detect_finite=False), 6)
+    tell(world, Verdict(Finding.SUSTAINED, Signal.LOSS, value, 2.0, 4.0))
+    completes(world)
+    assert len(find(world, rb.RolledBack)) == 1
 
 
 def test_a_question_that_crosses_with_a_rollback_is_answered_too():

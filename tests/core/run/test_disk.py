@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from journal.format import FIRST_SEGMENT_BYTES as FORMAT_FIRST_SEGMENT_BYTES
+from journal.rotation import Growth
 from tolariad.core.base import Actor, Refusal
 from tolariad.core.checkpoints import words as ck
 from tolariad.core.control import words as cv
@@ -19,7 +21,7 @@ from tolariad.core.inputs import (
     StartMode,
 )
 from tolariad.core.run import words as rv
-from tolariad.core.run.ask import floor_bytes, is_pausing
+from tolariad.core.run.ask import floor_bytes, is_pausing, reserve_bytes
 from tolariad.core.run.slice import Phase
 from tolariad.core.state import RunState, fold
 from tolariad.core.trainer import words as tv
@@ -120,16 +122,26 @@ def test_a_run_that_is_over_does_not_care(end):
     assert kinds(taken(fold(RunState(), (STARTED, end)), LOW)[1]) == []
 
 
-def test_the_floor_is_three_segments_and_a_checkpoint():
+def test_the_reserve_is_three_segments_of_the_length_that_the_journal_has_reached():
+    """A small run runs on a small disk: three megabytes at first. The plan of lengths is the journal's own."""
+    for most in (10**8, 65_536, 4_000_000):
+        plan = Growth.between(FORMAT_FIRST_SEGMENT_BYTES, most, 512)
+        for number in range(60):
+            assert abs(reserve_bytes(number, most) - 3 * plan.planned(number + 1)) < 3 * 512
+    assert reserve_bytes(1, 10**8) == 3 << 20
+    assert reserve_bytes(1000, 10**8) == 3 * 10**8
+
+
+def test_the_floor_is_the_reserve_and_a_checkpoint():
     """The newest one's size counts; before there is any, none does."""
     state = fold(RunState(), (STARTED,))
-    assert floor_bytes(state, 100) == 300
+    assert floor_bytes(state, 300) == 300
     begun = ck.CheckpointBegun(id="c000001", reason=ck.CheckpointReason.START)
     committed = ck.CheckpointCommitted(
         id="c000001", step=0, epoch=1, batch=0, manifest="", pieces=(), size=1000, seconds=0.0, branch=0,
         environment="", cause=2,
     )  # fmt: skip
-    assert floor_bytes(fold(state, (begun, committed)), 100) == 1300
+    assert floor_bytes(fold(state, (begun, committed)), 300) == 1300
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import threading
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -11,6 +14,7 @@ from safetensors import safe_open
 
 from tests.trainer.checkpoints.own import OwnTask, save, step
 from tests.waiting import wait_for
+from tolariad import run_files
 from tolariad.core.checkpoints.words import (
     CheckpointFailedReport,
     CheckpointReason,
@@ -18,13 +22,14 @@ from tolariad.core.checkpoints.words import (
     HealthStatus,
     TakeCheckpoint,
 )
+from tolariad.core.run.ask import reserve_bytes
 from tolariad.storage.export import Weights, export_weights
 from tolariad.storage.verify import verify
 from tolariad.trainer.checkpoints import save as saving
 from tolariad.trainer.checkpoints.buffers import HostBuffer
 from tolariad.trainer.checkpoints.capture import MODEL_FILE, capture
 from tolariad.trainer.checkpoints.restore import load, restore
-from tolariad.trainer.checkpoints.save import Saver
+from tolariad.trainer.checkpoints.save import Saver, newest_segment
 from tolariad.trainer.checkpoints.snapshot import Position
 
 
@@ -166,13 +171,53 @@ def test_a_write_that_hangs_shows_no_life_and_one_that_moves_does(tmp_path, made
 
 def test_a_checkpoint_for_which_there_is_no_room_is_refused_before_the_journal_has_none(tmp_path, made):
     """Nothing is written, and the other checkpoints stay."""
-    saver = Saver(made(), tmp_path, "ff", keep_free=2**60)
+    saver = Saver(made(), tmp_path, "ff", keep_free=lambda: 2**60)
     saver.order(order("a"))
     saver.capture(Position(0, 1, 0))
     report = finished(saver)
     assert isinstance(report, CheckpointFailedReport)
     assert "No space left" in report.why
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("name", ["fsync", "write", "rename", "open"])
+@pytest.mark.parametrize("code", [errno.EIO, errno.ENOSPC])
+def test_a_disk_that_fails_once_costs_no_checkpoint(tmp_path, made, monkeypatch, name, code):
+    """The copy is written again, into new files; the folder is complete and verifies."""
+    saver = Saver(made(), tmp_path, "ff")
+    target, attribute = (run_files, "open_file") if name == "open" else (Path if name == "rename" else os, name)
+    real, failures = getattr(target, attribute), [2]
+
+    def failing(*given, **more):
+        if failures[0] and threading.current_thread().name == "checkpoint-writer":
+            failures[0] -= 1
+            raise OSError(code, os.strerror(code))
+        return real(*given, **more)
+
+    monkeypatch.setattr(target, attribute, failing)
+    saver.order(order("a"))
+    saver.capture(Position(0, 1, 0))
+    report = finished(saver)
+
+    assert failures == [0]
+    assert isinstance(report, CheckpointWrittenReport)
+    assert verify(tmp_path / "a", report.manifest).pieces == report.pieces
+    assert [path.name for path in tmp_path.iterdir()] == ["a"]
+
+
+def test_a_small_checkpoint_fits_on_a_small_disk(tmp_path, made, monkeypatch):
+    """150 MB are free, and the journal is in its first segment: it needs three megabytes."""
+    free = SimpleNamespace(f_bavail=150_000, f_frsize=1000)
+    monkeypatch.setattr("tolariad.trainer.checkpoints.save.os.statvfs", lambda _: free)
+    run = tmp_path / "run"
+    (run / "journal").mkdir(parents=True)
+    (run / "journal" / "00000001-0000000000000001.wal").touch()
+    saver = Saver(made(), run / "checkpoints", "ff", keep_free=lambda: reserve_bytes(newest_segment(run), 100_000_000))
+    saver.order(order("a"))
+    saver.capture(Position(0, 1, 0))
+    assert isinstance(finished(saver), CheckpointWrittenReport)
+    assert newest_segment(run) == 1
+    assert newest_segment(tmp_path) == 0
 
 
 def test_the_copy_shares_no_memory_with_what_is_trained_and_its_memory_is_used_again(made):

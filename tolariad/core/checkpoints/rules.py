@@ -5,7 +5,7 @@ Promises: every checkpoint that was begun ends exactly once, even if its trainer
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Final, Protocol
 
 from msgspec.structs import replace
 
@@ -61,6 +61,9 @@ class Reads(
 ):
     """The slices that the rules of checkpoints read."""
 
+
+# How often the run's first or last checkpoint is ordered, if the disk has space and fails all the same.
+NEEDED_ATTEMPTS: Final = 3
 
 # -- beginning one -----------------------------------------------------------------------------------------------------
 
@@ -207,12 +210,26 @@ def _nobody_ordered(state: Reads, id_: str) -> Decision:
 
 
 def needed_one_failed(state: Reads, event: ck.CheckpointAborted, at: At[Reads]) -> Decision | None:
-    """Fail the run if its first or last checkpoint could not be written: it can neither begin nor end without them."""
+    """Fail the run if its first or last checkpoint could not be written: it can neither begin nor end without them.
+
+    Before that it is ordered again, under another id, while the trainer has the state. A low disk is waited for.
+    """
     reason = at.was.checkpoints.reason_of(event.id)
     if not state.trainer.alive or reason not in (ck.CheckpointReason.START, ck.CheckpointReason.END):
         return None
+    if state.disk.low is not None or state.run.phase is Phase.PAUSED:
+        return None
+    if state.checkpoints.needed_failures < NEEDED_ATTEMPTS:
+        return _begin(state, reason)
     why = f"the {reason.value} checkpoint could not be written: {event.why}"
     return Decision((rv.RunFailed(kind=rv.FailureKind.STORAGE, why=why),))
+
+
+def needed_after_wait(state: Reads, _: rv.RunResumed, __: At[Reads]) -> Decision | None:
+    """The run goes on after a pause: order its first or last checkpoint again if that one was given up meanwhile."""
+    if not state.checkpoints.needed_failures or not state.trainer.alive or state.disk.low is not None:
+        return None
+    return _begin(state, ck.CheckpointReason.END) if limits.is_training_over(state) else _instead_of_all(state)
 
 
 def last_is_there(state: Reads, event: ck.CheckpointCommitted, at: At[Reads]) -> Decision | None:

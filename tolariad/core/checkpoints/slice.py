@@ -31,7 +31,9 @@ class Checkpoints(msgspec.Struct, frozen=True):
     `clock_mono`: when the interval to the next one began. `best`: the id of the checkpoint that holds the end of the
     best epoch, or empty. `script_seq`: the event at which the present trainer's script begins. `rerunning`: that script
     is being run. `watched`: those not promoted yet, oldest first. `watch_from`: the step from which healthy steps are
-    counted. `given_up`: why the last one ordered was aborted; "" if it was not.
+    counted. `given_up`: why the last one ordered was aborted; "" if it was not. `needed_failures`: how often the
+    run's first or last one was aborted while its trainer lived. `needs`: the bytes of the newest one
+    for which there was no space, until one is committed.
     """
 
     ordered: int = 0
@@ -48,6 +50,8 @@ class Checkpoints(msgspec.Struct, frozen=True):
     watched: tuple[Watched, ...] = ()
     watch_from: int = 0
     given_up: str = ""
+    needed_failures: int = 0
+    needs: int = 0
 
     @property
     def best_epoch(self) -> int:
@@ -117,7 +121,16 @@ def _committed(s: Checkpoints, e: ck.CheckpointCommitted, at: Cause) -> Checkpoi
         forgotten = next(one for one in catalogue[1:] if one.id != best)
         catalogue = tuple(one for one in catalogue if one is not forgotten)
     watched = s.watched if entry.abandoned else (*s.watched, Watched(e.id, e.step))[-CATALOGUE_MAX:]
-    return replace(s, open=_without(s, e.id), catalogue=catalogue, best=best, watched=watched, given_up="")
+    return replace(
+        s,
+        open=_without(s, e.id),
+        catalogue=catalogue,
+        best=best,
+        watched=watched,
+        given_up="",
+        needed_failures=0,
+        needs=0,
+    )
 
 
 def _promoted(s: Checkpoints, e: ck.CheckpointPromoted, _: Cause) -> Checkpoints:
@@ -147,7 +160,8 @@ def _script_seq(s: Checkpoints, order: OpenCheckpoint | None, orders: int | None
 
 
 def _aborted(s: Checkpoints, e: ck.CheckpointAborted, _: Cause) -> Checkpoints:
-    return replace(s, open=_without(s, e.id), given_up=e.why)
+    failures = s.needed_failures + (s.reason_of(e.id) in (ck.CheckpointReason.START, ck.CheckpointReason.END))
+    return replace(s, open=_without(s, e.id), given_up=e.why, needed_failures=failures, needs=e.needs or s.needs)
 
 
 def _quarantined(s: Checkpoints, e: qn.QuarantineAdded, _: Cause) -> Checkpoints:
@@ -201,7 +215,7 @@ def _rolled_back(s: Checkpoints, e: rb.RolledBack, _: Cause) -> Checkpoints:
 
 def _training_started(s: Checkpoints, e: ck.TrainingStarted, _: Cause) -> Checkpoints:
     entry = next((one for one in s.catalogue if one.id == e.checkpoint), None)
-    return replace(s, clock_mono=e.mono, script_seq=entry.script_from if entry else 1)
+    return replace(s, clock_mono=e.mono, script_seq=entry.script_from if entry else 1, needed_failures=0, needs=0)
 
 
 def _gap(s: Checkpoints, e: rv.GapRecorded, _: Cause) -> Checkpoints:

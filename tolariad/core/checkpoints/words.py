@@ -124,10 +124,11 @@ class CheckpointPromoted(Event, frozen=True, kw_only=True):
 
 
 class CheckpointAborted(Event, frozen=True, kw_only=True):
-    """The checkpoint was not made. Its unfinished files are removed."""
+    """The checkpoint was not made. Its unfinished files are removed. `needs`: see CheckpointFailedReport."""
 
     id: str
     why: str
+    needs: int = 0
 
 
 class CheckpointRejected(Event, frozen=True, kw_only=True):
@@ -352,10 +353,14 @@ class CheckpointWrittenReport(Report, frozen=True, kw_only=True):
 
 
 class CheckpointFailedReport(Report, frozen=True, kw_only=True):
-    """Checkpoint `id` was given up and its files are removed; training goes on."""
+    """Checkpoint `id` was given up and its files are removed; training goes on.
+
+    `needs`: its bytes, if there was no space for them; otherwise 0.
+    """
 
     id: str
     why: str
+    needs: int = 0
 
 
 class CheckpointUnusableReport(Report, frozen=True, kw_only=True):

@@ -179,14 +179,15 @@ def level_of(verdict: Verdict) -> hv.Level | None:
 
 def judged(state: Reads, found: hv.InstabilityDetected, level: hv.Level | None) -> hv.InstabilityDetected:
     """Return the finding with its consequence: an emergency of `level`, or to go on although it calls for one."""
-    near = state.instability.near(found.step)
+    near, policy = state.instability.near(found.step), state.run.policy
     found = replace(found, returns=near.returns if near else 0)
-    if level is None or not state.run.policy.detect_rollback or not may_go_back(state):
+    acts_on = policy.detect_rollback and (policy.detect_finite or not isfinite(found.value))
+    if level is None or not acts_on or not may_go_back(state):
         return found
     if near is not None and near.granted and isfinite(found.value):
         return replace(found, goes_on=True)
     may_return = target_of(state, found, level) is not None and found.returns < targets.RETURNS_MAX
-    acts = may_return or is_lost(near, found) or state.run.policy.detect_halt
+    acts = may_return or is_lost(near, found) or policy.detect_halt
     return replace(found, level=level) if acts else replace(found, goes_on=True)
 
 

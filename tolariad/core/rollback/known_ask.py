@@ -35,6 +35,7 @@ _PARTS: Final = {one.name: type(one.default) for one in fields(Known) if isinsta
 _ANEW: Final = {
     "progress": ("validating", "validating_epoch"),
     "limits": ("clock_mono",),
+    "checkpoints": ("needed_failures", "needs"),
     "boundary": ("asked",),
     "stability": ("healthy_epochs",),
     "instability": ("asked", "last_mono"),

@@ -15,6 +15,9 @@ from tolariad.core.trainer import words as trainer
 from tolariad.core.trainer.slice import HasTrainer
 
 FLOOR_SEGMENTS: Final = 3
+# The journal's plan: the first segment has this length, each later one four times as many bytes (a test compares them).
+FIRST_SEGMENT_BYTES: Final = 1 << 18
+_DOUBLINGS_MAX: Final = 40
 # This share above the floor must be free before the run goes on. Otherwise it would pause again at once.
 _MARGIN: Final = 1 / 8
 
@@ -66,10 +69,22 @@ def pause_reached(state: HasProgress, pause: Cause | None = None, step: int | No
 # -- space on the journal's disk ---------------------------------------------------------------------------------------
 
 
-def floor_bytes(state: HasCheckpoints, segment_bytes: int) -> int:
-    """Return the bytes that must be free: three segments, and a checkpoint as large as the newest one."""
+def reserve_bytes(segment_no: int, segment_bytes: int) -> int:
+    """Return the bytes that the journal needs: three segments as long as the one after number `segment_no`.
+
+    `segment_bytes` is the greatest length. A small run has short segments, so it runs on a small disk.
+    """
+    following = min(segment_bytes, FIRST_SEGMENT_BYTES << min(2 * segment_no, _DOUBLINGS_MAX))
+    return FLOOR_SEGMENTS * following
+
+
+def floor_bytes(state: HasCheckpoints, reserve: int) -> int:
+    """Return the bytes that must be free: the journal's `reserve`, and a checkpoint.
+
+    It is as large as the newest one, or as a later one for which there was no space.
+    """
     newest = state.checkpoints.newest
-    return FLOOR_SEGMENTS * segment_bytes + (newest.size if newest is not None else 0)
+    return reserve + max(newest.size if newest is not None else 0, state.checkpoints.needs)
 
 
 def would_change(state: HasRun, given: DiskMeasured) -> bool:

@@ -173,7 +173,13 @@ class Detect(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
             description="skip a non-finite or spiking batch; false: roll back if non-finite, otherwise only record it"
         ),
     ] = True
-    rollback: Annotated[bool, Meta(description="roll back if the run diverges; false: only record it")] = True
+    rollback: Annotated[
+        bool | None,
+        Meta(
+            description="true: roll back if the run diverges; absent: only if a value is not finite, or `halt` is set; "
+            "false: only record it"
+        ),
+    ] = None
     halt: Annotated[
         bool,
         Meta(description="halt if two rollbacks did not help; false: halt only if non-finite or exploding"),

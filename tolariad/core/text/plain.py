@@ -108,6 +108,8 @@ def _plain_map(given: Mapping[Any, Any]) -> dict[str, Any]:
 
 def plain_event(seq: int, fields: Mapping[str, Any]) -> dict[str, Any]:
     """Return one journaled event: its number and time first, `wall` as `time`, then its fields under their names."""
-    shown: dict[str, Any] = {"seq": seq, "time": rfc3339(fields.get("wall", 0)), "type": fields.get("type", "")}
+    wall = fields.get("wall")
+    wall_ns = wall if isinstance(wall, int) else 0
+    shown: dict[str, Any] = {"seq": seq, "time": rfc3339(wall_ns), "type": plain(fields.get("type", ""))}
     shown.update(_plain_map({key: value for key, value in fields.items() if key not in ("type", "wall")}))
     return shown

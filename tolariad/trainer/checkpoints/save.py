@@ -8,6 +8,7 @@ removed. An error aborts that checkpoint only.
 from __future__ import annotations
 
 import errno
+import logging
 import os
 import threading
 import time
@@ -56,6 +57,15 @@ _Report = CheckpointWrittenReport | CheckpointFailedReport
 _UNPACED: Final = frozenset({CheckpointReason.START, CheckpointReason.STOP, CheckpointReason.END})
 _SPAN_OF: Final = {MODEL_FILE: "model", AVERAGE_FILE: "model", OPTIMIZER_FILE: "optimizer", SEEDS_FILE: "seeds"}
 _CLOSE_S: Final = 10.0
+# The copy is in memory, and often nothing else has this state: a disk that fails once must not cost it.
+_AGAIN_S: Final = (0.1, 0.5)
+_log: Final = logging.getLogger(__name__)
+
+
+def newest_segment(run_dir: Path) -> int:
+    """Return the number of the newest segment of a run's journal; 0 if there is none."""
+    names = (path.name for path in (run_dir / "journal").glob("*.wal*"))
+    return max((int(name[:8]) for name in names if name[:8].isdecimal()), default=0)
 
 
 class Abort(Exception):
@@ -114,12 +124,12 @@ class Saver:
         run_id: str,
         *,
         bytes_s: float | None = None,
-        keep_free: int = 0,
+        keep_free: Callable[[], int] = int,
         file_bytes: int = FILE_BYTES_MAX,
     ) -> None:
         """`bytes_s`: greatest speed during training.
 
-        `keep_free`: bytes of the disk that a checkpoint must leave free.
+        `keep_free` returns the bytes of the disk that a checkpoint must leave free.
         """
         self._setup = setup
         self._root = root
@@ -285,14 +295,28 @@ class Saver:
     def _run(self, job: _Job) -> None:
         stand_back()
         try:
-            job.report = self._written(job)
+            job.report = self._written_at_last(job)
         except Abort as abort:
             job.report = CheckpointFailedReport(id=job.order.id, why=str(abort))
         except OSError as error:
             reason = os.strerror(error.errno) if error.errno else str(error)
-            job.report = CheckpointFailedReport(id=job.order.id, why=f"cannot be written to {self._root}: {reason}")
+            needs = job.snapshot.nbytes if error.errno in (errno.ENOSPC, errno.EDQUOT) else 0
+            why = f"cannot be written to {self._root}: {reason}"
+            job.report = CheckpointFailedReport(id=job.order.id, why=why, needs=needs)
         except Exception as error:  # noqa: BLE001 - a checkpoint without an end would block all later ones
             job.report = CheckpointFailedReport(id=job.order.id, why=f"cannot be written: {error!r}")
+
+    def _written_at_last(self, job: _Job) -> CheckpointWrittenReport:
+        """Write the copy, again from the beginning if the disk fails. Raises the last OSError, and as `_written`."""
+        for pause_s in _AGAIN_S:
+            try:
+                return self._written(job)
+            except OSError as error:
+                # New files each time: what a failed write or sync has left of the old ones is not known.
+                _log.warning("checkpoint %s could not be written (%s); it is written again", job.order.id, error)
+            job.tick()
+            time.sleep(pause_s)
+        return self._written(job)
 
     def _written(self, job: _Job) -> CheckpointWrittenReport:
         self._require_space(job.snapshot.nbytes)
@@ -324,7 +348,7 @@ class Saver:
     def _require_space(self, size: int) -> None:
         """Raise ENOSPC if the checkpoint would take the space that the journal needs."""
         found = os.statvfs(self._root.parent)
-        if found.f_bavail * found.f_frsize < size + self._keep_free:
+        if found.f_bavail * found.f_frsize < size + self._keep_free():
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     def _manifest(self, job: _Job) -> Manifest:
