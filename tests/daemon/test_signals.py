@@ -45,7 +45,7 @@ def test_a_checkpoint_by_signal_and_a_stop_by_signal(start, run_dir):
     daemon.until(lambda _: len(of_type(run_dir, CheckpointCommitted)) > 1)
     assert daemon.status()["trainer"]["pid"] == status["trainer"]["pid"]
     daemon.send(signal.SIGUSR2)
-    daemon.until(lambda status: status["phase"] == "stopping")
+    wait_for(lambda: of_type(run_dir, StopRequested))
     daemon.send(signal.SIGTERM)
     assert daemon.wait() == 143, daemon.stderr
 

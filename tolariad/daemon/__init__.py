@@ -19,7 +19,7 @@ from tolariad.core.run.exits import EXIT_IO
 from tolariad.daemon.live import Daemon, log_fields
 from tolariad.daemon.opening import OpenRun, open_run, require_linux
 from tolariad.daemon.request import FolderLost, From, Progress, RunRequest, StartRefused, refusing
-from tolariad.daemon.signalled import close_ears
+from tolariad.daemon.signal_handler import block_for_good
 from tolariad.failpoints import reached
 from tolariad.supervisor.activation import ActivationError, PassedSocket, take_passed_socket
 from tolariad.supervisor.notify import Notifier
@@ -77,7 +77,7 @@ async def _live(
     try:
         return await Daemon(request, opened, notifier, passed, log).live()
     finally:
-        close_ears()
+        block_for_good()
 
 
 def _mode(request: RunRequest, passed: PassedSocket | None) -> StartMode:

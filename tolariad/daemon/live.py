@@ -49,7 +49,7 @@ from tolariad.daemon.reload import Reloader
 from tolariad.daemon.request import FolderLost, RunRequest, refusing
 from tolariad.daemon.settings import RESOLVED_NAME
 from tolariad.daemon.showing import Showing
-from tolariad.daemon.signalled import Signalled
+from tolariad.daemon.signal_handler import SignalHandler
 from tolariad.daemon.spending import Spending
 from tolariad.daemon.trainer_start import former_trainer, threads_argument, trainer_code
 from tolariad.kernel import Kernel, Published
@@ -109,7 +109,7 @@ class Daemon:
             scheduling=self._scheduling,
             lost=self._place.lost,
         )
-        self._signalled = Signalled(settings.signals, self._kernel, lambda why: self._end(why, Phase.STOPPING))
+        self._signals = SignalHandler(settings.signals, self._kernel, lambda why: self._end(why, Phase.STOPPING))
         log.bind(lambda: log_fields(run.run_dir, self._kernel.durable))
         self._saved = SavedStates(run.run_dir / "checkpoints", self._kernel.submit)
         self._trainer_log = _open_trainer_log(run)
@@ -157,7 +157,7 @@ class Daemon:
 
         Raises StartRefused, FolderLost.
         """
-        self._signalled.listen()
+        self._signals.listen()
         with refusing(EXIT_IO, "the journal cannot be opened for writing", JournalError):
             facts = begin(self._run, self._kernel)
         try:
@@ -183,7 +183,7 @@ class Daemon:
             disk = measured(run.journal, run.state, run.resolved.settings)
         self._kernel.submit(Opened(mode=run.mode, facts=facts, disk=disk))
         self._loop.add_signal_handler(signal.SIGXCPU, self._scheduling.yield_up)
-        self._signalled.begin()
+        self._signals.begin()
         watch = PlaceWatch(self._place, self._kernel.check_place)
         showing = None
         try:
@@ -255,7 +255,7 @@ class Daemon:
         await self._supervisor.close()
         if self._server is not None:
             await self._server.close()
-        if self._kernel.write_started_ns and self._signalled.is_hurried:
+        if self._kernel.write_started_ns and self._signals.is_hurried:
             # The kernel's thread hangs in a write. It ends with the process, and the journal is as after a crash.
             _log.critical("A write to the journal does not end. The daemon exits without closing the journal.")
             return
@@ -302,7 +302,7 @@ class Daemon:
                 self._saved.obey(effect)
 
     def _end(self, effect: ExitDaemon, phase: Phase) -> None:
-        if self._lingers and phase is Phase.COMPLETED and not self._signalled.is_stop_ordered:
+        if self._lingers and phase is Phase.COMPLETED and not self._signals.is_stop_ordered:
             self._lingers = False
             _log.info("%s. The daemon stays until it is stopped (--linger)", effect.why)
         elif not self._exit.done():
@@ -322,7 +322,7 @@ class Daemon:
             self._server.set_operators(self._may_change(settings))
 
     def _stop_is_overdue(self) -> None:
-        self._signalled.stop_at_once("the stop exceeded its budget")
+        self._signals.stop_at_once("the stop exceeded its budget")
 
     # -- beside the run ------------------------------------------------------------------------------------------------
 

@@ -32,10 +32,12 @@ _log: Final = logging.getLogger(__name__)
 
 # How long an immediate stop may take. After that the process exits even if the kernel hangs in a write.
 _FORCE_S: Final = 10.0
+# Until the stop is recorded, further signals within this time are the same one.
+_TWIN_S: Final = 1.0
 _SENDER: Final = Actor(program="signal")
 
 
-class Signalled:
+class SignalHandler:
     """Takes the signals of one daemon, on its loop. `force` ends the daemon although its run has not ended."""
 
     def __init__(self, words: SignalSettings, kernel: Kernel, force: Callable[[ExitDaemon], None]) -> None:
@@ -45,6 +47,7 @@ class Signalled:
         self._loop = asyncio.get_running_loop()
         self._waiting: list[signal.Signals] | None = []
         self._stops = 0
+        self._first_s = 0.0
         self.is_stop_ordered = False
 
     @property
@@ -55,7 +58,7 @@ class Signalled:
     def listen(self) -> None:
         """Take the signals from now on, also those that waited."""
         for one in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2):
-            self._loop.add_signal_handler(one, self._hear, one)
+            self._loop.add_signal_handler(one, self._take, one)
         # A closed terminal sends SIGHUP; it must not stop the run.
         self._loop.add_signal_handler(signal.SIGHUP, _log.info, "SIGHUP is ignored: the run is still starting")
         signal.pthread_sigmask(signal.SIG_UNBLOCK, DAEMONS)
@@ -66,7 +69,7 @@ class Signalled:
         for which in came:
             self._act(which)
 
-    def _hear(self, which: signal.Signals) -> None:
+    def _take(self, which: signal.Signals) -> None:
         if self._waiting is None:
             self._act(which)
         else:
@@ -77,12 +80,24 @@ class Signalled:
         if word == "checkpoint":
             self._save(which)
         elif word is None and self._stops:
-            self.stop_at_once(which.name)
+            self._repeat(which)
         else:
             _log.info("%s: the run stops at the next boundary, after a last checkpoint", which.name)
-            self._stops += 0 if word else 1
+            if word is None:
+                self._stops, self._first_s = 1, self._loop.time()
             self.is_stop_ordered = True
             self._kernel.submit(SignalReceived(count=1, name=which.name))
+
+    def _repeat(self, which: signal.Signals) -> None:
+        """Stop at once, unless the signal is a twin of the first: `timeout` signals its child, and then the group too.
+
+        Nobody can have meant a second signal before there was a stop to hasten. Without a record in time, the disk
+        hangs.
+        """
+        if self._kernel.durable.run.stop is None and self._loop.time() - self._first_s < _TWIN_S:
+            _log.info("%s came twice before the stop was recorded: it counts once", which.name)
+        else:
+            self.stop_at_once(which.name)
 
     def _save(self, which: signal.Signals) -> None:
         name = which.name
@@ -105,6 +120,6 @@ class Signalled:
         self._loop.call_later(_FORCE_S, self._force, forced)
 
 
-def close_ears() -> None:
+def block_for_good() -> None:
     """Block the signals for the rest of the process, before the loop takes its handlers away: the code is decided."""
     signal.pthread_sigmask(signal.SIG_BLOCK, DAEMONS)
