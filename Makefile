@@ -11,7 +11,7 @@ INSTALL := $(BIN)/python -m pip install --quiet --no-compile --disable-pip-versi
 # Every process of a run imports torch: without its compiled bytecode on disk that is seconds each time.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help run test types tests torture outside study bench docs proto clean
+.PHONY: help run test types tests torture outside study bench dist docs proto clean
 .DEFAULT_GOAL := help
 
 help:
@@ -21,6 +21,7 @@ help:
 	@echo "make outside  tests against real servers and programs; those that are not installed are skipped by name"
 	@echo "make study    accuracy of runs in trouble, with seeds and with pruning: tables, half an hour"
 	@echo "make bench    prices of the hot paths, printed"
+	@echo "make dist     build the wheel and the sdist in dist/"
 	@echo "make docs     write the generated pages under docs/ again"
 	@echo "make proto    generate the code of the messages below proto/ again"
 	@echo "make clean    remove caches and $(VENV); runs/ is yours and stays"
@@ -80,6 +81,12 @@ study: $(VENV)/.installed-dev
 
 bench: $(VENV)/.installed-bench
 	$(BIN)/python -m pytest $(LONG) -m bench -s
+
+# Without a build environment of its own: hatchling is installed, and nothing is fetched.
+dist: $(VENV)/.installed-dev
+	rm -rf dist
+	$(BIN)/python -m hatchling build
+	@ls -l dist
 
 docs: $(VENV)/.installed-dev
 	$(BIN)/python -m tests.house.pages

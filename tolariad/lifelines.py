@@ -15,6 +15,8 @@ import sys
 import time
 from typing import Final, NoReturn
 
+from tolariad import signals
+
 _PR_SET_PDEATHSIG: Final = 1
 # Higher than the daemon's: if memory runs out, the system should kill the trainer first, and a helper before it.
 TRAINER_SCORE: Final = 500
@@ -38,13 +40,13 @@ def die_with_parent(parent_pid: int) -> None:
 def become_helper(parent_pid: int, descriptor: int) -> None:
     """Tie a process that the run can do without to its daemon. `descriptor`: of its connection to the daemon.
 
-    If it does not answer, SIGUSR2 makes it write its stacks to stderr. Raises ProcessError.
+    If it does not answer, the signal STACKS makes it write its stacks to stderr. Raises ProcessError.
     """
     die_with_parent(parent_pid)
     be_ordinary()
-    ignore_terminal_signals()
+    signals.leave_to_the_daemon()
     offer_as_victim(HELPER_SCORE)
-    faulthandler.register(signal.SIGUSR2, all_threads=True)
+    faulthandler.register(signals.STACKS, all_threads=True)
     guard_children((descriptor,))
 
 
@@ -52,12 +54,6 @@ def _set_death_signal() -> None:
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0) != 0:
         raise ProcessError(f"prctl(PR_SET_PDEATHSIG) failed: {os.strerror(ctypes.get_errno())}")
-
-
-def ignore_terminal_signals() -> None:
-    """Ignore ^C and SIGTERM: the daemon handles them and orders what follows."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
 
 
 def be_ordinary() -> None:

@@ -13,29 +13,22 @@
 #SBATCH --requeue
 # All starts write to the same output file.
 #SBATCH --open-mode=append
-# Send USR1 to the batch script (B:) two minutes before the time limit. The daemon's budget for a stop is 75 s.
-#SBATCH --signal=B:USR1@120
+# Two minutes before the time limit, send USR1 to every process of the step: the daemon stops the run, and all others
+# ignore the signal. The daemon's budget for a stop is 75 s. This script itself gets no warning.
+#SBATCH --signal=USR1@120
 set -u
 
 : "${CONFIG:?a configuration}" "${RUN:?the folder of the run}"
-ending=""
-child=""
 
-# On the first SIGTERM tolariad stops at the next step boundary with a checkpoint. `ending` keeps a signal that arrives
-# before the child exists.
-end() {
-    ending=$1
-    heard=yes
-    [ -n "$child" ] && kill -TERM "$child" 2>/dev/null
-}
-trap 'end requeue' USR1
-# scancel and preemption: Slurm decides whether the job is queued again.
-trap 'end stop' TERM
+# scancel and preemption send SIGTERM to all processes of the job. The daemon stops the run. This script waits for it,
+# and leaves to Slurm whether the job is queued again.
+is_ended=""
+heard=""
+trap 'is_ended=yes; heard=yes' TERM
 
-srun --ntasks=1 --kill-on-bad-exit=1 tolariad run "$CONFIG" --dir "$RUN" &
+srun --ntasks=1 --kill-on-bad-exit=1 tolariad run "$CONFIG" --dir "$RUN" --set signals.USR1=stop &
 child=$!
-[ -n "$ending" ] && kill -TERM "$child" 2>/dev/null
-# A signal interrupts `wait`, which then returns the signal's code and not the child's: wait again.
+# A signal to this script interrupts `wait`, which then returns the signal's code and not the child's: wait again.
 while :; do
     heard=""
     wait "$child"
@@ -44,21 +37,14 @@ while :; do
 done
 
 case $code in
-    0)
-        # Stopped at the time limit: queue a job for the rest of the run.
-        if [ "$ending" = requeue ]; then
+    75 | 143)
+        # 143: a signal ended the run before its end, such as the warning. 75: a daemon on an earlier node still holds
+        # the run. Queue a job for the rest of the run. Every other end is final: another start would end in the same
+        # way. After an I/O error (74) the folder may be gone, and another start would begin a new run.
+        if [ -z "$is_ended" ]; then
+            echo "tolariad: exit $code, queueing the job again" >&2
             scontrol requeue "$SLURM_JOB_ID"
         fi
         ;;
-    75)
-        # A daemon on an earlier node still holds the run: the same start may succeed later.
-        echo "tolariad: exit $code, queueing the job again" >&2
-        scontrol requeue "$SLURM_JOB_ID"
-        exit "$code"
-        ;;
-    *)
-        # Wrong usage, damage, a failed run, a wrong configuration: another start would end in the same way. After
-        # an I/O error (74) the folder may be gone, and another start would begin a new run.
-        exit "$code"
-        ;;
 esac
+exit "$code"

@@ -45,6 +45,32 @@ def test_a_bad_configuration_is_78_and_names_the_key(tolariad, tmp_path):
     assert not (tmp_path / "new" / "journal").exists()
 
 
+@pytest.mark.parametrize(
+    ("program", "names", "code", "said"),
+    [
+        ("tolariad", ("SIGUSR1", "SIGUSR2", "SIGHUP"), 78, "bad.yaml"),
+        ("tolaria", ("SIGTERM",), 143, "tolaria: SIGTERM came before the run was open; nothing was started"),
+        ("tolariad", ("SIGINT",), 130, ""),
+    ],
+    ids=["warnings", "SIGTERM", "interrupt"],
+)
+def test_signals_while_the_daemons_modules_are_imported(tmp_path, program, names, code, said):
+    """Warnings wait, and do not end the process by their default action. The others end it with their code."""
+    (tmp_path / "bad.yaml").write_text("tolaria: {task: digits, epoch: 3}\n")
+    process = (
+        "import os, signal, sys; from tolariad.cli import tolariad as cli; found = cli.default_folder\n"
+        "def get(*given):\n"
+        f"    for name in {names}: os.kill(os.getpid(), signal.Signals[name])\n"
+        "    return found(*given)\n"
+        f"cli.default_folder = get; from tolariad.cli.{program} import main; main()"
+    )
+    command = [sys.executable, "-c", process, "run", str(tmp_path / "bad.yaml")]
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=60)
+
+    assert (ran.returncode, said in ran.stderr) == (code, True), ran.stderr
+    assert not (tmp_path / "work" / "runs").exists()
+
+
 def test_the_schema_is_json(tolariad):
     """For editors and other programs."""
     code, out, _ = tolariad("check", "--schema")

@@ -138,8 +138,8 @@ class World:
     def crash_trainer(self) -> None:
         self._gone(tv.DeathReason.SIGNAL)
 
-    def signal(self, count: int = 1) -> None:
-        self.give(SignalReceived(count=count, name="SIGTERM"))
+    def signal(self, count: int = 1, name: str = "SIGTERM") -> None:
+        self.give(SignalReceived(count=count, name=name))
 
     def restart_daemon(self, mode: StartMode = StartMode.EXPLICIT) -> None:
         """The daemon dies with its trainer, wherever they are, and is started again."""

@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from tolariad import lifelines, run_files
+from tolariad import lifelines, run_files, signals
 from tolariad.channel import Activity, Page, TrainerEnd
 from tolariad.core.checkpoints import words as ck
 from tolariad.core.control import words as cv
@@ -221,7 +221,7 @@ def main() -> int:
     else:
         lifelines.die_with_parent(args.parent_pid)
     lifelines.be_ordinary()
-    lifelines.ignore_terminal_signals()
+    signals.leave_to_the_daemon()
     dump_stacks_on_request(args.run)
     page = Page.attach(args.page_fd)
     page.beat(0, time.monotonic_ns(), Activity.BUILD)

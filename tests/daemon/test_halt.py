@@ -52,7 +52,7 @@ def test_a_halt_lets_no_further_update_through_and_only_an_operator_goes_on(trai
     assert len(of_type(run_dir, TrainerStarted)) == 1
     # A signal, as at a reboot, is no operator either.
     again.send(signal.SIGTERM)
-    assert again.wait() == 0, again.stderr
+    assert again.wait() == 143, again.stderr
     again = start(environ=SLOW, sets=[*SETS, "journal.sync=step"])
     status = again.until(lambda status: status["phase"] != "starting")
     assert (status["phase"], status["frozen"], status["trainer"]["alive"]) == ("frozen", "smoke", False)

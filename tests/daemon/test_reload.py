@@ -72,7 +72,7 @@ def test_what_may_change_is_taken_over(start, run_dir, tmp_path, manager):
     assert len(of_type(run_dir, ConfigChanged)) == 1
     assert daemon.status()["phase"] == "running"
     daemon.send(signal.SIGTERM)
-    assert daemon.wait() == 0, daemon.stderr
+    assert daemon.wait() == 143, daemon.stderr
 
 
 def test_the_logs_format_is_taken_over(start, tmp_path):
@@ -85,7 +85,7 @@ def test_the_logs_format_is_taken_over(start, tmp_path):
     daemon.send(signal.SIGHUP)
     daemon.until(lambda _: of_type(daemon.run_dir, ConfigChanged))
     daemon.send(signal.SIGTERM)
-    assert daemon.wait() == 0, daemon.stderr
+    assert daemon.wait() == 143, daemon.stderr
     started, ended = (
         next(line for line in daemon.stderr.splitlines() if words in line)
         for words in ("started as pid", "The daemon ends")
@@ -111,7 +111,7 @@ def goes_on(daemon) -> None:
     step = daemon.status()["step"]
     daemon.until(lambda status: status["step"] > step, "a further step")
     daemon.send(signal.SIGTERM)
-    assert daemon.wait() == 0, daemon.stderr
+    assert daemon.wait() == 143, daemon.stderr
 
 
 async def test_a_change_that_could_not_be_recorded_is_not_used(tmp_path):

@@ -29,7 +29,7 @@ def test_a_signal_stops_at_a_boundary_with_a_checkpoint(start, run_dir, tmp_path
     daemon = start(environ=CRAWL | hidden)
     status = daemon.until(lambda status: status["step"] >= 3)
     daemon.send(which)
-    assert daemon.wait() == 0, daemon.stderr
+    assert daemon.wait() == 128 + which, daemon.stderr
     assert is_gone(status["trainer"]["pid"])
     assert not (run_dir / "control.sock").exists()
     stopped = of_type(run_dir, RunStopped)[0]
@@ -56,7 +56,7 @@ def test_a_second_signal_stops_at_once(start, run_dir):
     daemon.until(lambda status: status["trainer"]["activity"] and status["phase"] == "stopping")
     started = time.monotonic()
     daemon.send(signal.SIGTERM)
-    assert daemon.wait() == 0, daemon.stderr
+    assert daemon.wait() == 143, daemon.stderr
     assert time.monotonic() - started < 60
     assert is_gone(status["trainer"]["pid"])
     assert of_type(run_dir, RunStopped)[-1].mode is StopMode.KILL
@@ -67,7 +67,7 @@ def test_a_stop_that_does_not_advance_is_cut_short(start, run_dir):
     daemon = start(environ={"FAKE_TRAINER": "hang@5"}, stop_budget_s=0.5)
     daemon.until(lambda status: status["step"] >= 5)
     daemon.send(signal.SIGTERM)
-    assert daemon.wait() == 0, daemon.stderr
+    assert daemon.wait() == 143, daemon.stderr
     assert [one.mode for one in of_type(run_dir, StopRequested)] == [StopMode.GRACEFUL, StopMode.KILL]
     assert of_type(run_dir, RunStopped)[-1].step == 5
 

@@ -76,7 +76,7 @@ def test_a_thread_stops_on_a_signal_and_an_exception_is_a_death_that_is_survived
     daemon = ForkedDaemon(tmp_path / "run", config=str(config), trainer_command=None)
     daemon.until(lambda status: status["step"] and status["step"] > 20, "steps after the exception")
     daemon.send(signal.SIGTERM)
-    assert daemon.wait() == 0, daemon.stderr
+    assert daemon.wait() == 143, daemon.stderr
 
     (died,) = of_type(tmp_path / "run", TrainerDied)
     assert died.reason.value == "exception"

@@ -8,6 +8,7 @@ import os
 import re
 import signal
 import subprocess
+from contextlib import suppress
 
 import pytest
 
@@ -24,9 +25,9 @@ exec "$@"
 # A run that waits for its stop, or ends at once with $CODE; it says what it was called with.
 TOLARIAD = """#!/bin/bash
 echo "$@" > called
-trap 'sleep 0.3; echo stopped > stopped; exit 0' TERM
+trap 'sleep 0.3; echo stopped > stopped; exit 143' TERM USR1
 [ -n "$CODE" ] && exit "$CODE"
-touch running
+echo $$ > running.new && mv running.new running
 while :; do sleep 0.02; done
 """
 SCONTROL = """#!/bin/bash
@@ -54,7 +55,8 @@ def job(tmp_path):
 
     yield start
     for one in started:
-        if one.poll() is None:
+        # A run that lives on would hold the pipe open.
+        with suppress(ProcessLookupError):
             os.killpg(one.pid, signal.SIGKILL)
         one.communicate()
 
@@ -66,19 +68,23 @@ def said(folder) -> str:
 
 
 @pytest.mark.parametrize(
-    ("number", "told"), [(signal.SIGUSR1, "requeue 7\n"), (signal.SIGTERM, "")], ids=["time is up", "cancelled"]
+    ("number", "to_script", "told"),
+    [(signal.SIGUSR1, False, "requeue 7\n"), (signal.SIGTERM, True, ""), (signal.SIGTERM, False, "requeue 7\n")],
+    ids=["time is up", "cancelled", "the step alone"],
 )
-def test_a_signal_stops_the_run_in_order(job, tmp_path, number, told):
-    """Only the batch script gets the signal. It sends one SIGTERM to the run and waits. Only the time limit requeues
-    the job.
+def test_a_signal_stops_the_run_in_order(job, tmp_path, number, to_script, told):
+    """The run gets the signal of its step. The script waits for it, and has its exit code. The script of a job that is
+    cancelled is signalled too, and does not queue it again.
     """
     started = job()
     wait_for((tmp_path / "running").exists)
-    os.kill(started.pid, number)
+    if to_script:
+        os.kill(started.pid, number)
+    os.kill(int((tmp_path / "running").read_text()), number)
 
-    assert started.wait(60) == 0
+    assert started.wait(60) == 143
     assert (tmp_path / "stopped").read_text() == "stopped\n"
-    assert (tmp_path / "called").read_text() == "run my.yaml --dir runs/my\n"
+    assert (tmp_path / "called").read_text() == "run my.yaml --dir runs/my --set signals.USR1=stop\n"
     assert said(tmp_path) == told
 
 
@@ -86,7 +92,9 @@ def test_a_signal_stops_the_run_in_order(job, tmp_path, number, told):
     ("code", "told"),
     [
         *((code, "") for code in (0, 2, exits.EXIT_DAMAGED, exits.EXIT_FAILED, exits.EXIT_IO, exits.EXIT_CONFIG)),
+        (exits.EXIT_INTERRUPTED, ""),
         (exits.EXIT_TRY_AGAIN, "requeue 7\n"),
+        (exits.EXIT_TERMINATED, "requeue 7\n"),
     ],
 )
 def test_an_end_that_may_pass_is_queued_again_and_no_other(job, tmp_path, code, told):
@@ -96,9 +104,9 @@ def test_an_end_that_may_pass_is_queued_again_and_no_other(job, tmp_path, code, 
 
 
 def test_the_warning_comes_earlier_than_the_daemon_needs():
-    """The batch script is told with more time left than a stop may take, and the job may be queued again at all."""
+    """The step is told with more time left than a stop may take, and the job may be queued again at all."""
     text = JOB.read_text(encoding="utf-8")
-    seconds = int(re.search(r"^#SBATCH --signal=B:USR1@([0-9]+)$", text, re.MULTILINE)[1])
+    seconds = int(re.search(r"^#SBATCH --signal=USR1@([0-9]+)$", text, re.MULTILINE)[1])
 
     assert seconds >= STOP_BUDGET_S + 15
     assert "\n#SBATCH --requeue\n" in text

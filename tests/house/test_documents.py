@@ -7,8 +7,12 @@ from pathlib import Path
 
 import pytest
 
+import journal.format
 from tests.house.test_imports import EVERYBODY, OPTIONAL, ROOMS, ROOTS, is_ours, is_within, room_of
 from tests.house.tree import PRODUCT, ROOT, every_file, imports_of, is_standard, module_name, python_files
+from tolariad.core.state import FOLD_VERSION
+from tolariad.leyline import SystemStateSerializer
+from tolariad.storage.manifest import FORMAT
 
 PAGES = sorted(path for path in every_file() if path.suffix == ".md")
 # The names of distributions whose packages have other names.
@@ -97,6 +101,19 @@ def test_every_promise_of_the_design_has_its_row_and_every_row_its_tests():
 
     assert {number for number, *_ in rows} - {"-"} == {f"P{n}" for n in range(1, 14)}
     assert [text for _, text, shown_by in rows if not re.search(r"`tests/[\w/.]+`", shown_by)] == []
+
+
+def test_the_formats_on_the_page_are_those_of_the_code():
+    """docs/releases.md says what an old file may expect, by the numbers that this version writes."""
+    page = (ROOT / "docs" / "releases.md").read_text(encoding="utf-8")
+    rows = dict(re.findall(r"^\| (journal|fold|checkpoint|messages)[^|]* \| `?([\w.]+)", page, re.MULTILINE))
+
+    assert rows == {
+        "journal": str(journal.format.VERSION),
+        "fold": str(FOLD_VERSION),
+        "checkpoint": FORMAT,
+        "messages": str(SystemStateSerializer.CURRENT_VERSION),
+    }
 
 
 def test_every_fault_class_that_the_page_names_has_its_file():

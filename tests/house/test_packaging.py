@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import configparser
 import os
 import re
 import subprocess
 import sys
+import tarfile
 import tomllib
+import zipfile
 from pathlib import Path
 
 import pytest
 
 import journal
 import tolariad
-from tests.house.tree import PRODUCT, ROOT, imports_of, python_files
+from tests.house.tree import PRODUCT, ROOT, every_file, imports_of, python_files
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 CONSTRAINTS = dict(
@@ -118,19 +121,48 @@ def test_importing_tolariad_loads_nothing_heavy():
     assert result.stdout.strip() == "['Task', 'Tolaria', 'TrainingResult', '__version__'] []"
 
 
-def test_an_installation_gives_both_packages_and_both_commands(tmp_path):
-    """`pip install .` installs journal and tolariad, the two commands, and nothing else."""
-    command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-build-isolation", "--no-index"]
-    command += ["--no-compile", "--disable-pip-version-check", "--target", str(tmp_path / "site"), str(ROOT)]
-    installed = subprocess.run(command, capture_output=True, text=True, timeout=300)
-    assert installed.returncode == 0, installed.stderr
+def build(kind: str, source: Path, target: Path) -> Path:
+    """Build a wheel or sdist as `make dist` does."""
+    command = [sys.executable, "-m", "hatchling", "build", "--target", kind, "--directory", str(target)]
+    built = subprocess.run(command, cwd=source, capture_output=True, text=True, timeout=300)
+    assert built.returncode == 0, built.stderr
+    (found,) = target.iterdir()
+    return found
 
-    folders = {path.name for path in (tmp_path / "site").iterdir() if path.suffix != ".dist-info"}
-    assert folders == {"bin", "journal", "tolariad"}
-    assert {path.name for path in (tmp_path / "site" / "bin").iterdir()} == {"tolaria", "tolariad"}
 
-    found = run_python("import journal, tolariad; print(journal.__file__)", [tmp_path / "site"])
-    assert found.stdout.strip() == str(tmp_path / "site" / "journal" / "__init__.py"), found.stderr
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory) -> Path:
+    """A wheel of this tree."""
+    return build("wheel", ROOT, tmp_path_factory.mktemp("wheel"))
+
+
+def test_a_wheel_has_both_packages_and_both_commands_and_nothing_else(wheel, tmp_path):
+    """Every file of the two packages, with types, protocol descriptions and licence; it imports from anywhere."""
+    with zipfile.ZipFile(wheel) as packed:
+        names = set(packed.namelist())
+        packed.extractall(tmp_path)
+    (info,) = tmp_path.glob("*.dist-info")
+    ours = {path.relative_to(ROOT).as_posix() for path in every_file() if path.relative_to(ROOT).parts[0] in PRODUCT}
+    commands = configparser.ConfigParser()
+    commands.read(info / "entry_points.txt")
+
+    assert {name for name in names if not name.startswith(info.name)} == ours
+    assert {"tolariad/py.typed", "tolariad/control/io.esper.tolaria.varlink"} <= ours
+    assert set(commands["console_scripts"]) == {"tolaria", "tolariad"}
+    assert (info / "licenses" / "LICENSE").read_bytes() == (ROOT / "LICENSE").read_bytes()
+    found = run_python("import journal, tolariad; print(journal.__file__, tolariad.__version__)", [tmp_path])
+    assert found.stdout.split() == [str(tmp_path / "journal" / "__init__.py"), tolariad.__version__]
+
+
+def test_an_sdist_is_enough_to_build_the_same_wheel(wheel, tmp_path):
+    """Byte for byte: it lacks nothing, and two builds are equal. No environment or run of a developer is in it."""
+    with tarfile.open(build("sdist", ROOT, tmp_path / "sdist")) as packed:
+        packed.extractall(tmp_path / "source", filter="data")
+    (source,) = (tmp_path / "source").iterdir()
+    kept = {path.relative_to(ROOT).parts[0] for path in every_file()} | {"PKG-INFO"}
+
+    assert {path.name for path in source.iterdir()} == kept
+    assert build("wheel", source, tmp_path / "again").read_bytes() == wheel.read_bytes()
 
 
 def test_public_names_resolve_on_first_use():

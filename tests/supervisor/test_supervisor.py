@@ -36,7 +36,7 @@ from tolariad.channel import Activity, Page
 page = Page.attach(int(args.page_fd))
 os.makedirs(args.run + "/logs", exist_ok=True)
 stacks = open(args.run + "/logs/trainer.stacks", "a")
-faulthandler.register(signal.SIGUSR2, file=stacks, all_threads=True)
+faulthandler.register(signal.SIGRTMAX, file=stacks, all_threads=True)
 def beat(activity=Activity.STEP):
     page.beat(1, time.monotonic_ns(), activity)
 beat(); beat()

@@ -7,6 +7,7 @@ import os
 import runpy
 import select
 import signal
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -117,7 +118,9 @@ def test_a_trainer_whose_daemon_is_gone_exits_without_another_update(daemon_in, 
 
 
 def test_workers_die_with_the_trainer_and_leave_its_lock(daemon_in, configured):
-    """Killed while two workers load data: both end at once, and the next trainer gets the lock."""
+    """Killed while two workers load data: both end at once, and the next trainer gets the lock. Neither they nor the
+    trainer die of warnings that a scheduler sends to every process.
+    """
     task = Path(__file__).with_name("tasks") / "augmenting.py"
     configuration = configured(f"{task}:Augmenting", epochs=200, batch_size=8, workers=2)
     daemon = daemon_in("workers", 200, checkpoint_every_epoch=False)
@@ -128,6 +131,16 @@ def test_workers_die_with_the_trainer_and_leave_its_lock(daemon_in, configured):
     children = [int(pid) for pid in Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()]
     # Between two epochs, those of the epoch before may not have ended yet.
     assert len(children) >= 2
+    for pid in (process.pid, *children):
+        with suppress(ProcessLookupError):
+            for one in (signal.SIGUSR1, signal.SIGUSR2, signal.SIGHUP):
+                os.kill(pid, one)
+    warned_at = daemon.last_step
+    while daemon.last_step < warned_at + 20:
+        select.select([daemon.end], [], [], 0.02)
+        daemon.pump()
+    assert process.poll() is None
+    children = [int(pid) for pid in Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()]
     process.kill()
     process.wait()
     # torch's own watchdog looks every 5 s.

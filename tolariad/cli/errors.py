@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final, NoReturn, cast
 
 import click
 
+from tolariad import signals
 from tolariad.cli.wrapping import fitted_to
 from tolariad.forensics.words import safe
 
@@ -171,11 +172,17 @@ def _defect(error: Exception) -> CommandError:
 def run_command(command: click.Command, program: str, arguments: Sequence[str] | None = None) -> NoReturn:
     """Run a click command and end the process with its exit code."""
     given = list(sys.argv[1:] if arguments is None else arguments)
+    if arguments is None and given[:1] == ["run"]:
+        # Before the daemon's modules are imported, which takes longer than all that comes before.
+        signals.hold()
     try:
         code = command.main(args=given, prog_name=program, standalone_mode=False)
         sys.stdout.flush()
     except (KeyboardInterrupt, click.Abort):
         code = Exit.INTERRUPTED
+    except signals.Terminated as ended:
+        put_fitted(f"{program}: SIGTERM came before the run was open; nothing was started")
+        code = ended.code
     except (BrokenPipeError, SystemExit):
         # The reader (head, less) closed the pipe; click raises SystemExit for it. Closing stdout at exit would raise
         # once more, so stdout becomes /dev/null.

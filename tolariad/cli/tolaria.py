@@ -15,6 +15,7 @@ from tolariad.cli.lazy import LazyGroup
 from tolariad.cli.runs import options
 
 COMMANDS: Final = {
+    "run": "tolariad.cli.tolariad:run",
     "status": "tolariad.cli.live:status",
     "watch": "tolariad.cli.live:watch",
     "quarantine": "tolariad.cli.quarantine:quarantine",
@@ -32,6 +33,7 @@ COMMANDS: Final = {
     "export-weights": "tolariad.cli.stored:export_weights",
     "journal": "tolariad.cli.journals:journal",
     "call": "tolariad.cli.live:call",
+    "version": "tolariad.cli.version:version",
 }
 
 

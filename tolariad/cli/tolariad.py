@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,9 +15,10 @@ from tolariad.cli.errors import CommandError, run_command
 from tolariad.cli.lazy import LazyGroup
 from tolariad.cli.runs import JOURNAL, by_name
 from tolariad.cli.wrapping import fitted_to
-from tolariad.core.run.exits import EXIT_DAMAGED, EXIT_IO
+from tolariad.core.run.exits import EXIT_DAMAGED, EXIT_IO, ORDERLY
 
 if TYPE_CHECKING:
+    from tolariad.control.status import RunStatus
     from tolariad.daemon import From
 
 COMMANDS: Final = {
@@ -66,15 +68,16 @@ def run(
 
     If the run's folder already holds a journal, the run continues from it.
 
-    Exit codes: 0: completed or stopped. 2: wrong usage. 65: journal or checkpoint damaged, or written by a newer
-    version. 70: the run failed. 74: input or output failed. 75: another daemon holds the run, try again. 78: wrong
-    configuration.
+    Exit codes: 0: completed, or stopped by an order. 130, 143: ended before its end by ^C, or by SIGTERM or another
+    signal. 2: wrong usage. 65: journal or checkpoint damaged, or written by a newer version. 70: the run failed. 74:
+    input or output failed. 75: another daemon holds the run, try again. 78: wrong configuration.
     """
-    from tolariad.cli.progress import Progress, closing_words
+    from tolariad.cli.progress import Progress
     from tolariad.daemon import RunRequest, StartRefused
     from tolariad.daemon import run as run_daemon
 
     progress = Progress()
+    folder = folder or _folder_before_the_command()
     request = RunRequest(
         run_dir=folder or default_folder(config, task),
         config=config,
@@ -93,12 +96,33 @@ def run(
         progress.end()
     if progress.last is None:
         return code
-    lines, clean = closing_words(progress.last, request.run_dir)
+    try:
+        # ^C ends the summary, which reads the whole journal. It does not change how the run ended.
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+        return _summarized(progress.last, request.run_dir, code)
+    except KeyboardInterrupt:
+        return code
+
+
+def _summarized(last: RunStatus, run_dir: Path, code: int) -> int:
+    """Print the summary of a run that has ended. Return the exit code: another one if the journal is damaged."""
+    from tolariad.cli.progress import closing_words
+
+    lines, clean = closing_words(last, run_dir)
+    stream = sys.stdout if code in ORDERLY else sys.stderr
     for line in lines:
-        stream = sys.stderr if code else sys.stdout
         for part in (one for whole in line.split("\n") for one in fitted_to(stream, whole)):
             print(output.shown(part), file=stream)
-    return code if clean or code else EXIT_DAMAGED
+    return code if clean or code not in ORDERLY else EXIT_DAMAGED
+
+
+def _folder_before_the_command() -> Path | None:
+    """Return RUN of `tolaria --dir RUN run`, or None. Raises UsageError for options that name a live run."""
+    given = click.get_current_context().find_root().params
+    if given.get("name") or given.get("socket"):
+        raise click.UsageError("run takes the run's folder: --dir RUN")
+    folder: Path | None = given.get("folder")
+    return folder
 
 
 def default_folder(config: Path | None, task: str | None) -> Path:

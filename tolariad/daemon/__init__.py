@@ -13,11 +13,13 @@ import os
 from collections.abc import Callable
 from typing import Final
 
+from tolariad import signals
 from tolariad.core.inputs import StartMode
 from tolariad.core.run.exits import EXIT_IO
 from tolariad.daemon.live import Daemon, log_fields
 from tolariad.daemon.opening import OpenRun, open_run, require_linux
 from tolariad.daemon.request import FolderLost, From, Progress, RunRequest, StartRefused, refusing
+from tolariad.daemon.signal_handler import block_for_good
 from tolariad.failpoints import reached
 from tolariad.supervisor.activation import ActivationError, PassedSocket, take_passed_socket
 from tolariad.supervisor.notify import Notifier
@@ -32,9 +34,20 @@ def run(request: RunRequest) -> int:
     """Run until the end and return the exit code.
 
     Raises StartRefused (code and reason) if nothing was started, FolderLost if the run's folder was deleted or moved.
+    Raises Terminated if SIGTERM came before the run was open.
 
-    Call it in the main thread: signals arrive there, and a trainer dies with the thread that started it.
+    Call it in the main thread: signals arrive there, and a trainer dies with the thread that started it. After it has
+    returned, the daemon's signals stay blocked: the process is to end with that code.
     """
+    restore = signals.hold()
+    try:
+        return _run(request)
+    except BaseException:
+        restore()
+        raise
+
+
+def _run(request: RunRequest) -> int:
     require_linux()
     reached("start")
     # Print all stacks on a crash in native code, or on the SIGABRT of a watchdog.
@@ -61,7 +74,10 @@ def run(request: RunRequest) -> int:
 async def _live(
     request: RunRequest, opened: OpenRun, notifier: Notifier, passed: PassedSocket | None, log: DaemonLog
 ) -> int:
-    return await Daemon(request, opened, notifier, passed, log).live()
+    try:
+        return await Daemon(request, opened, notifier, passed, log).live()
+    finally:
+        block_for_good()
 
 
 def _mode(request: RunRequest, passed: PassedSocket | None) -> StartMode:

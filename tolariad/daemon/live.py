@@ -27,9 +27,9 @@ from tolariad.control.server import ControlServer
 from tolariad.core.base import Event
 from tolariad.core.checkpoints.words import CheckpointBegun, CheckpointReason
 from tolariad.core.control.words import StopRequested
-from tolariad.core.inputs import BudgetsReported, Opened, SignalReceived, StartMode
+from tolariad.core.inputs import BudgetsReported, Opened, StartMode
 from tolariad.core.pruning.words import AnalyzeCheckpoint, CancelAnalysis
-from tolariad.core.run.exits import EXIT_CONFIG, EXIT_IO
+from tolariad.core.run.exits import EXIT_CONFIG, EXIT_IO, ORDERLY
 from tolariad.core.run.slice import TERMINAL, Phase
 from tolariad.core.run.words import ExitDaemon
 from tolariad.core.settings.model import STOP_BUDGET_S, Settings
@@ -49,6 +49,7 @@ from tolariad.daemon.reload import Reloader
 from tolariad.daemon.request import FolderLost, RunRequest, refusing
 from tolariad.daemon.settings import RESOLVED_NAME
 from tolariad.daemon.showing import Showing
+from tolariad.daemon.signal_handler import SignalHandler
 from tolariad.daemon.spending import Spending
 from tolariad.daemon.trainer_start import former_trainer, threads_argument, trainer_code
 from tolariad.kernel import Kernel, Published
@@ -66,8 +67,6 @@ _log: Final = logging.getLogger(__name__)
 _SWITCH_INTERVAL_S: Final = 0.0005
 _SPENDING_TOLD_S: Final = 60.0
 _IDLE_LOOK_S: Final = 1.0
-# How long an immediate stop may take. After that the process exits even if the kernel hangs in a write.
-_FORCE_S: Final = 10.0
 # Limit of each of the last pieces of work: the kernel's last turns, the journal's close. A slow disk needs seconds.
 _LEAVE_S: Final = 30.0
 # Checkpoints with which a run ends.
@@ -94,7 +93,6 @@ class Daemon:
         self._exit: asyncio.Future[ExitDaemon] = self._loop.create_future()
         self._is_open: asyncio.Future[None] = self._loop.create_future()
         self._lingers = request.linger
-        self._signals = 0
         self._heeded_ns = time.monotonic_ns()
         self._tasks: list[asyncio.Task[Any]] = []
         settings = run.resolved.settings
@@ -111,6 +109,7 @@ class Daemon:
             scheduling=self._scheduling,
             lost=self._place.lost,
         )
+        self._signals = SignalHandler(settings.signals, self._kernel, lambda why: self._end(why, Phase.STOPPING))
         log.bind(lambda: log_fields(run.run_dir, self._kernel.durable))
         self._saved = SavedStates(run.run_dir / "checkpoints", self._kernel.submit)
         self._trainer_log = _open_trainer_log(run)
@@ -158,6 +157,7 @@ class Daemon:
 
         Raises StartRefused, FolderLost.
         """
+        self._signals.listen()
         with refusing(EXIT_IO, "the journal cannot be opened for writing", JournalError):
             facts = begin(self._run, self._kernel)
         try:
@@ -182,8 +182,8 @@ class Daemon:
         with suppress(OSError):  # `watch_disk` logs it
             disk = measured(run.journal, run.state, run.resolved.settings)
         self._kernel.submit(Opened(mode=run.mode, facts=facts, disk=disk))
-        # After Opened, so that no stop is recorded before the start of the run. Until here a signal ends the process.
-        self._add_signal_handlers()
+        self._loop.add_signal_handler(signal.SIGXCPU, self._scheduling.yield_up)
+        self._signals.begin()
         watch = PlaceWatch(self._place, self._kernel.check_place)
         showing = None
         try:
@@ -197,7 +197,7 @@ class Daemon:
             self._notifier.status(exit_.why)
             if why := self._place.lost():
                 raise FolderLost(EXIT_IO, why)
-            level = logging.INFO if exit_.code == 0 else logging.ERROR
+            level = logging.INFO if exit_.code in ORDERLY else logging.ERROR
             _log.log(level, "The daemon ends: %s", exit_.why, extra={"told_by": "summary"})
             return exit_.code
         finally:
@@ -255,7 +255,7 @@ class Daemon:
         await self._supervisor.close()
         if self._server is not None:
             await self._server.close()
-        if self._kernel.write_started_ns and self._signals > 1:
+        if self._kernel.write_started_ns and self._signals.is_hurried:
             # The kernel's thread hangs in a write. It ends with the process, and the journal is as after a crash.
             _log.critical("A write to the journal does not end. The daemon exits without closing the journal.")
             return
@@ -302,7 +302,7 @@ class Daemon:
                 self._saved.obey(effect)
 
     def _end(self, effect: ExitDaemon, phase: Phase) -> None:
-        if self._lingers and phase is Phase.COMPLETED and not self._signals:
+        if self._lingers and phase is Phase.COMPLETED and not self._signals.is_stop_ordered:
             self._lingers = False
             _log.info("%s. The daemon stays until it is stopped (--linger)", effect.why)
         elif not self._exit.done():
@@ -315,37 +315,14 @@ class Daemon:
 
     # -- what comes from outside ---------------------------------------------------------------------------------------
 
-    def _add_signal_handlers(self) -> None:
-        for one in (signal.SIGTERM, signal.SIGINT):
-            self._loop.add_signal_handler(one, self._take_signal, one)
-        self._loop.add_signal_handler(signal.SIGXCPU, self._scheduling.yield_up)
-        # A closed terminal sends SIGHUP; it must not stop the run.
-        self._loop.add_signal_handler(signal.SIGHUP, _log.info, "SIGHUP is ignored: the run is still starting")
-
     def _take_over(self, settings: Settings) -> None:
         """Apply the settings that may change in a running daemon."""
         self._log.configure(settings.logging.level, settings.logging.format)
         if self._server is not None:
             self._server.set_operators(self._may_change(settings))
 
-    def _take_signal(self, which: signal.Signals) -> None:
-        if self._signals:
-            self._stop_at_once(which.name)
-            return
-        _log.info("%s: the run stops at the next boundary, after a last checkpoint", which.name)
-        self._signals = 1
-        self._kernel.submit(SignalReceived(count=1, name=which.name))
-
     def _stop_is_overdue(self) -> None:
-        self._stop_at_once("the stop exceeded its budget")
-
-    def _stop_at_once(self, why: str) -> None:
-        """Stop without a last checkpoint. If the run has not ended after `_FORCE_S`, the daemon exits."""
-        _log.warning("%s: the run stops at once, without a last checkpoint", why)
-        self._signals = max(self._signals, 1) + 1
-        self._kernel.submit(SignalReceived(count=self._signals, name=why))
-        forced = ExitDaemon(code=EXIT_IO, why="the run did not stop in time, so the daemon exits without it")
-        self._loop.call_later(_FORCE_S, self._end, forced, Phase.STOPPING)
+        self._signals.stop_at_once("the stop exceeded its budget")
 
     # -- beside the run ------------------------------------------------------------------------------------------------
 

@@ -23,7 +23,7 @@ from tolariad.core.control import words as cv
 from tolariad.core.decision import Accepted, Answer
 from tolariad.core.inputs import CommandReceived, Input, Opened, SignalReceived, StartMode, TrainerGone, TrainerSpawned
 from tolariad.core.rollback.words import Rollback
-from tolariad.core.run.exits import EXIT_CONFIG
+from tolariad.core.run.exits import EXIT_CONFIG, ORDERLY
 from tolariad.core.run.slice import Phase
 from tolariad.core.run.words import ExitDaemon
 from tolariad.core.settings.model import Settings
@@ -54,7 +54,7 @@ from tolariad.trainer.setup import Setup
 from tolariad.trainer.step.stepper import Stepper
 from tolariad.trainer.tasks.task import FoundTask
 
-_TERMINATED: Final = "SIGTERM: the run stops at the next boundary with a checkpoint. Start the program again to go on."
+_TERMINATED: Final = "the run stops at the next boundary with a checkpoint. Start the program again to go on."
 _Ends: TypeAlias = "queue.SimpleQueue[CheckpointCommitted | CheckpointAborted]"
 
 
@@ -124,7 +124,7 @@ class Live:
             opened.journal.start_preparing()
             kernel.submit(Opened(mode=opened.mode, facts=facts))
             # Only now: no stop may be recorded before the start of the run.
-            hear(self._stop)
+            hear(self._take_signal)
             self._control.start()
             self._asking.prepare(len(self._setup.garden.plots))
             if opened.state.run.phase in (Phase.PAUSED, Phase.FROZEN) or opened.state.run.pause is not None:
@@ -163,7 +163,7 @@ class Live:
                     # Do not wait for an operator: the program is to learn at once what happened.
                     raise RunFailed(f"{run.why}; the run is frozen. Call `train` again to resume it nevertheless")
                 continue
-            if effect.code:
+            if effect.code not in ORDERLY:
                 raise RunFailed(effect.why)
             if not trained:
                 self._take_over_weights()
@@ -258,10 +258,19 @@ class Live:
         self._kernel.submit(CommandReceived(command=command, actor=actor), answered.put)
         return answered.get()
 
-    def _stop(self, name: str) -> None:
-        if name == "SIGTERM":
-            self._saying.note(_TERMINATED)
+    def _take_signal(self, name: str) -> None:
+        words = self._opened.resolved.settings.signals
+        if getattr(words, name.removeprefix("SIG"), "stop") == "checkpoint":
+            order = CommandReceived(command=cv.Checkpoint(reason=name), actor=Actor(program="signal"))
+            self._kernel.submit(order, lambda answer: self._note_refusal(name, answer))
+            return
+        if name != "SIGINT":
+            self._saying.note(f"{name}: {_TERMINATED}")
         self._kernel.submit(SignalReceived(count=1, name=name))
+
+    def _note_refusal(self, name: str, answer: Answer) -> None:
+        if not isinstance(answer, Accepted):
+            self._saying.note(f"{name}: no checkpoint is taken: {answer.why}")
 
     def stop(self) -> bool:
         """Order a stop with a checkpoint. Return whether it was accepted."""

@@ -5,7 +5,8 @@
 
 Training runs in the thread that calls `train`; recording runs in the kernel's thread. A program that is killed and
 started again continues where it was, bit for bit. ^C and a notebook's stop button end the training at the next step
-boundary, with a checkpoint. SIGTERM does the same, and ends the program after that.
+boundary, with a checkpoint. SIGTERM does the same, and ends the program after that. SIGUSR1 and SIGUSR2 write a
+checkpoint, or act as SIGTERM does: `signals` of the configuration says which.
 
 Promises: P1 to P3, as for the daemon. Signal handlers, random state and torch's global switches are restored at the
 end. Only one run at a time in a process, because random state and switches belong to the process.
@@ -27,7 +28,8 @@ from msgspec.structs import replace
 from torch import nn
 
 from tolariad import config as reading
-from tolariad.core.settings.model import Settings
+from tolariad.core.run.exits import EXIT_TERMINATED
+from tolariad.core.settings.model import Settings, SignalSettings
 from tolariad.core.state import RunState
 from tolariad.daemon.request import RunRequest
 from tolariad.library.live import Live
@@ -47,6 +49,8 @@ from tolariad.trainer.tasks.task import GIVEN
 _busy: Final = threading.Lock()
 # What a second signal does, as in any Python program.
 _USUAL: Final[dict[int, Any]] = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.SIG_DFL}
+# Warnings of job schedulers; the setting `signals` says what they do.
+_WARNINGS: Final = (signal.SIGUSR1, signal.SIGUSR2)
 
 
 class Tolaria:
@@ -140,7 +144,7 @@ class Tolaria:
         drive: Callable[[Trainer], Steps],
         stepper: type[Stepper] | None = None,
     ) -> Steps:
-        """Open the run, and yield what `drive` yields until it ends. Raises SystemExit after a SIGTERM."""
+        """Open the run, and yield what `drive` yields until it ends. Raises SystemExit after SIGTERM."""
         settings = replace(settings, task=settings.task or GIVEN)
         request = RunRequest(
             run_dir=self.run_dir,
@@ -154,7 +158,7 @@ class Tolaria:
                 "another Tolaria.train is running in this process; only one can use the process's random state"
             )
         try:
-            with _signals_given_back() as hear, preserved_rng(), lent():
+            with _signals_given_back(_ending(settings.signals)) as hear, preserved_rng(), lent():
                 self._live = live = Live.open(request, given, stepper)
                 try:
                     yield from live.run(hear, drive)
@@ -228,36 +232,57 @@ class Tolaria:
         return {name: value for name, value in found.items() if value is not None}
 
 
+def _ending(words: SignalSettings) -> frozenset[int]:
+    """Return the signals that end the run and then the program."""
+    stopping = {signal.SIGUSR1: words.USR1 == "stop", signal.SIGUSR2: words.USR2 == "stop", signal.SIGTERM: True}
+    return frozenset(number for number, stops in stopping.items() if stops)
+
+
 @contextmanager
-def _signals_given_back() -> Iterator[Callable[[Callable[[str], None]], None]]:
+def _signals_given_back(ending: frozenset[int]) -> Iterator[Callable[[Callable[[str], None]], None]]:
     """In the block, the first ^C or SIGTERM calls the given function with its name; a second one acts as usual.
 
-    Yield a function that takes the function to call. Only the main thread can handle signals. A program's own handler
-    of SIGTERM is left as it is. After a SIGTERM the block ends with SystemExit: that signal ends the program, and its
-    exit handlers run.
+    So does every SIGUSR1 and SIGUSR2, also one that comes before the function is given. Yield a function that takes
+    the function to call. Only the main thread can handle signals. A program's own handler is left as it is, but for ^C.
+    After one of the signals in `ending` the block ends with SystemExit: the program's exit handlers run.
     """
     if threading.current_thread() is not threading.main_thread():
         yield lambda _: None
         return
-    before, owner, came = {number: signal.getsignal(number) for number in _USUAL}, os.getpid(), list[int]()
-    taken = [signal.SIGINT] + [signal.SIGTERM] * (before[signal.SIGTERM] is signal.SIG_DFL)
+    before = {number: signal.getsignal(number) for number in (*_USUAL, *_WARNINGS)}
+    taken = [number for number in before if number == signal.SIGINT or before[number] is signal.SIG_DFL]
+    owner, came, early = os.getpid(), list[int](), list[str]()
+    told = [early.append]
 
-    def hear(stop: Callable[[str], None]) -> None:
-        def first(number: int, _frame: Any) -> None:
-            signal.signal(number, _USUAL[number])
-            if os.getpid() != owner:
-                signal.raise_signal(number)  # a forked child, such as a worker of a pool: nothing stops there
-                return
-            came.append(number)
-            stop(signal.Signals(number).name)
+    def first(number: int, _frame: Any) -> None:
+        signal.signal(number, _USUAL[number])
+        if os.getpid() != owner:
+            signal.raise_signal(number)  # a forked child, such as a worker of a pool: nothing stops there
+            return
+        take(number)
 
-        for number in taken:
+    def warned(number: int, _frame: Any) -> None:
+        # A forked child, such as a worker of a loader, gets what is sent to the process group. It must not die of it.
+        if os.getpid() == owner:
+            take(number)
+
+    def take(number: int) -> None:
+        came.append(number)
+        told[-1](signal.Signals(number).name)
+
+    def hear(act: Callable[[str], None]) -> None:
+        for number in set(taken) & _USUAL.keys():
             signal.signal(number, first)
+        told.append(act)
+        for name in early:
+            act(name)
 
+    for number in set(taken) & set(_WARNINGS):
+        signal.signal(number, warned)
     try:
         yield hear
     finally:
         for number in taken:
             signal.signal(number, before[number])
-        if signal.SIGTERM in came:
-            raise SystemExit(128 + signal.SIGTERM)
+        if ending.intersection(came):
+            raise SystemExit(EXIT_TERMINATED)

@@ -11,7 +11,6 @@ import asyncio
 import contextlib
 import logging
 import os
-import signal
 import time
 from abc import abstractmethod
 from collections.abc import Mapping
@@ -23,6 +22,7 @@ import msgspec
 from tolariad import loop_files, run_files
 from tolariad.channel import DaemonEnd, Heartbeat, Page, channel_pair
 from tolariad.core.inputs import Input, TrainerGone, TrainerSilent, TrainerSpawned, TrainerStuck
+from tolariad.signals import STACKS
 from tolariad.supervisor.hang import HangLimits, HangMonitor, Silence
 from tolariad.supervisor.output import OutputCapture, Sink
 from tolariad.supervisor.process import ChildProcess, Evidence, child_environment, death_reason
@@ -224,10 +224,10 @@ class Incarnation(RunningTrainer):
 
     async def _take_stacks(self) -> str:
         """Make the trainer's faulthandler write the stacks of all threads, and read them."""
-        if not catches(self.pid, signal.SIGUSR2):
+        if not catches(self.pid, STACKS):
             return ""
         before = await loop_files.in_thread(_size, self._run_dir)
-        self._child.send(signal.SIGUSR2)
+        self._child.send(STACKS)
         return await _read_added(self._run_dir, before, self._timeouts.stacks_s)
 
     def _end(self, stacks: str) -> TrainerGone:

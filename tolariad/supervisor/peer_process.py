@@ -10,7 +10,6 @@ import asyncio
 import contextlib
 import logging
 import os
-import signal
 import socket
 import time
 from collections.abc import Mapping
@@ -18,6 +17,7 @@ from typing import Final
 
 import msgspec
 
+from tolariad.signals import STACKS
 from tolariad.supervisor.output import OutputCapture, Sink
 from tolariad.supervisor.process import ChildProcess, Exit, child_environment
 from tolariad.supervisor.procfs import catches, wait_channel
@@ -131,8 +131,8 @@ class PeerProcess:
 
     async def kill_with_stacks(self) -> None:
         """Make a process that does not answer write its stacks to the log, and kill it."""
-        if not self._gone.is_set() and catches(self.pid, signal.SIGUSR2):
-            self._child.send(signal.SIGUSR2)
+        if not self._gone.is_set() and catches(self.pid, STACKS):
+            self._child.send(STACKS)
             await self.gone_within(self._peer_limits.stacks_s)
         self.kill()
 

@@ -17,6 +17,7 @@ from typing import Final
 import msgspec
 
 from tolariad.core.trainer.words import DeathReason
+from tolariad.signals import kept_from_new_processes
 from tolariad.supervisor.procfs import process_stat
 
 # Variables for the daemon alone. A child must not answer the daemon's service manager or take its sockets.
@@ -116,20 +117,21 @@ class ChildProcess:
         """Start `command` in a new session; stdout and stderr go to descriptor `output`. Raises OSError.
 
         Only the main thread or a ParentThread may call this: a child with PR_SET_PDEATHSIG dies with the thread that
-        created it.
+        created it. The child begins with the daemon's signals blocked (tolariad/signals.py).
         """
         thread = threading.current_thread()
         if thread is not threading.main_thread() and not isinstance(thread, ParentThread):
             raise RuntimeError("start a process from the main thread only: it dies with the thread that started it")
-        popen = subprocess.Popen(
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=output,
-            env=dict(environment),
-            pass_fds=passed,
-            start_new_session=True,
-        )
+        with kept_from_new_processes():
+            popen = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                env=dict(environment),
+                pass_fds=passed,
+                start_new_session=True,
+            )
         stat = process_stat(popen.pid)
         try:
             return cls(popen, os.pidfd_open(popen.pid), stat.start_ticks if stat else 0)

@@ -18,7 +18,7 @@ import uuid
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from tolariad import lifelines, run_files
+from tolariad import lifelines, run_files, signals
 from tolariad.core.run.exits import EXIT_CONFIG, EXIT_TRY_AGAIN
 from tolariad.trainer.process.lifelines import dump_stacks_on_request, lock_run
 
@@ -103,7 +103,7 @@ def _serve(arguments: argparse.Namespace) -> int:
     """Become a trainer: first the lifelines, then import torch, then train."""
     lifelines.die_with_parent(arguments.parent_pid)
     lifelines.be_ordinary()
-    lifelines.ignore_terminal_signals()
+    signals.leave_to_the_daemon()
     lifelines.offer_as_victim(lifelines.TRAINER_SCORE)
     dump_stacks_on_request(arguments.run)
 

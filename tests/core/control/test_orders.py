@@ -73,13 +73,13 @@ def test_a_pause_while_the_trainer_waits_for_its_next_start_is_reached_at_once()
 
 
 @pytest.mark.parametrize("at", range(TOTAL))
-def test_a_stop_takes_a_checkpoint_at_the_boundary_and_exits_with_0(at):
+def test_a_stop_takes_a_checkpoint_at_the_boundary(at):
     """SIGTERM at any step; the next start goes on from there and re-runs nothing."""
     world = until(World(0), at)
     world.signal()
     world.run()
 
-    assert world.exit == 0
+    assert world.exit == 143
     assert world.state.run.phase is Phase.STOPPED
     stopped = find(world, rv.RunStopped)[-1]
     newest = world.state.checkpoints.newest
@@ -116,7 +116,7 @@ def test_a_stop_whose_last_checkpoint_fails_says_so_and_from_where_a_start_goes_
         "the last checkpoint was not done when the trainer ended; a start continues from step 5",
     ]
     assert f"the run is stopped; {stops[1].why}" in [one.why for one in exits if isinstance(one, rv.ExitDaemon)]
-    assert (saved.exit, died.exit) == (0, 0)
+    assert (saved.exit, died.exit) == (143, 143)
     assert [one.first for one in find(failed, ck.RerunBegun)] == [5]
 
 
@@ -143,7 +143,7 @@ def test_a_second_signal_does_not_wait_for_the_boundary():
     world.signal(2)
     world.run()
 
-    assert world.exit == 0
+    assert world.exit == 143
     assert world.state.run.phase is Phase.STOPPED
     assert find(world, rv.RunStopped)[0].mode is rv.StopMode.KILL
     assert world.state.checkpoints.newest is not None

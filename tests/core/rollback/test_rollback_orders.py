@@ -124,7 +124,7 @@ def test_a_signal_ends_the_daemon_and_not_the_halt(ticks, mode):
         world.tick()
     effects = noted(world)
     world.give(SignalReceived(name="SIGTERM", count=1))
-    assert world.exit == 0
+    assert world.exit == 143
     assert [type(e) for e in effects] == [*([] if ticks else [tv.KillTrainer]), rv.ExitDaemon]
     world.restart_daemon(mode)
     for _ in range(40):

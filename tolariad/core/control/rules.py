@@ -21,6 +21,7 @@ from tolariad.core.engine import At, Numbered
 from tolariad.core.inputs import CommandReceived, SignalReceived
 from tolariad.core.run import words as run
 from tolariad.core.run.ask import is_pausing, pause_reached, stops_at_boundary
+from tolariad.core.run.exits import of_signal
 from tolariad.core.run.slice import TERMINAL, TRAINING, HasRun, Phase, gap_words
 from tolariad.core.steps.slice import HasProgress
 from tolariad.core.trainer import words as trainer
@@ -192,27 +193,42 @@ def stop(state: Reads, command: control.Stop) -> _Found:
 def signalled(state: Reads, given: SignalReceived, _: At[Reads]) -> Decision:
     """Stop by a signal: the first at the next boundary with a checkpoint, the second at once."""
     mode = run.StopMode.GRACEFUL if given.count == 1 else run.StopMode.KILL
-    found = _stop(state, mode, run.Origin.SIGNAL)
+    found = _stop(state, mode, run.Origin.SIGNAL, given.name)
     return _decision(state, found, actor=Actor(program="signal", reason=given.name))
 
 
-def _stop(state: Reads, mode: run.StopMode, origin: run.Origin) -> _Found:
+def _stop(state: Reads, mode: run.StopMode, origin: run.Origin, signal: str = "") -> _Found:
     phase = state.run.phase
     if phase in TERMINAL:
         # Nothing is left to stop except the daemon that answers.
-        exit_ = run.ExitDaemon(code=0, why=f"the run is {phase.value}")
+        exit_ = run.ExitDaemon(code=_code_of_end(state, signal), why=f"the run is {phase.value}")
         return Decision((), (exit_,), Accepted(state.seq))
     if phase is Phase.FROZEN and origin is run.Origin.SIGNAL:
-        return _leave_frozen(state)
+        return _leave_frozen(state, signal)
     order = state.run.stop
     if order is not None and _STRENGTH[mode] <= _STRENGTH[order.mode]:
         return _wrong_phase(state, "not stopping already")
-    return control.StopRequested(mode=mode, origin=origin)
+    if order is not None and origin is run.Origin.SIGNAL:
+        # Keep what ordered the stop first: a signal only hastens it. So an operator's stop is completed by a start.
+        origin, signal = order.origin, order.signal
+    return control.StopRequested(mode=mode, origin=origin, signal=signal)
 
 
-def _leave_frozen(state: Reads) -> Decision:
+def _code_of_end(state: Reads, signal: str) -> int:
+    """Return the exit code of a daemon that is ended after its run has ended. `signal`: "" if an order ends it."""
+    match state.run.phase:
+        case Phase.FAILED:
+            return state.run.failure_code
+        case Phase.STOPPED if signal:
+            return of_signal(signal)
+        case _:
+            return 0
+
+
+def _leave_frozen(state: Reads, signal: str) -> Decision:
     """End the daemon, but leave the run frozen: a reboot must not resume what only an operator may (decision 0004)."""
-    exit_ = run.ExitDaemon(code=0, why=f"the run is frozen ({state.run.why}) until an operator continues it")
+    why = f"the run is frozen ({state.run.why}) until an operator continues it"
+    exit_ = run.ExitDaemon(code=of_signal(signal), why=why)
     living = state.trainer
     if not living.alive:
         return Decision((), (exit_,), Accepted(state.seq))

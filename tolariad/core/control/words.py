@@ -84,13 +84,18 @@ class ResumeRequested(Event, frozen=True, kw_only=True):
 
 
 class StopRequested(Event, frozen=True, kw_only=True):
-    """A stop was ordered, by a command or by a signal to the daemon."""
+    """A stop was ordered, by a command or by a signal to the daemon.
+
+    `signal`: the name of the first signal that ordered it. A signal that only hastens an ordered stop is not named: the
+    origin stays the command, so a start completes that stop.
+    """
 
     ORDER: ClassVar[str] = "Stop"
 
     mode: StopMode
     origin: Origin
     id: str = ""
+    signal: str = ""
 
 
 class CheckpointRequested(Event, frozen=True, kw_only=True):

@@ -151,8 +151,7 @@ def trainer_is_gone(state: Reads, what: tv.TrainerDied | tv.TrainerEnded, at: At
         case Phase.COMPLETED:
             return Decision((), (rv.ExitDaemon(code=0, why="the run is complete"),))
         case Phase.FAILED:
-            code = EXIT_CODES[state.run.failure] if state.run.failure else EXIT_FAILED
-            return Decision((), (rv.ExitDaemon(code=code, why=state.run.why),))
+            return Decision((), (rv.ExitDaemon(code=state.run.failure_code, why=state.run.why),))
         case _:
             return None
 
@@ -169,7 +168,8 @@ def _stopped(state: Reads, was: Reads) -> Decision:
         why=why,
     )
     said = f"the run is stopped; {why}" if why else "the run is stopped"
-    return Decision((event.caused_by(order.cause if order else None),), (rv.ExitDaemon(code=0, why=said),))
+    exit_ = rv.ExitDaemon(code=order.exit_code if order else 0, why=said)
+    return Decision((event.caused_by(order.cause if order else None),), (exit_,))
 
 
 def _unsaved(state: Reads, was: Reads, mode: rv.StopMode) -> str:

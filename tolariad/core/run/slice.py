@@ -21,7 +21,7 @@ from tolariad.core.checkpoints import words as ck
 from tolariad.core.control import words as control
 from tolariad.core.rollback import words as rb
 from tolariad.core.run import words as run
-from tolariad.core.run.exits import EXIT_CONFIG, EXIT_DAMAGED, EXIT_FAILED, EXIT_IO
+from tolariad.core.run.exits import EXIT_CONFIG, EXIT_DAMAGED, EXIT_FAILED, EXIT_IO, of_signal
 from tolariad.core.run.limit_slice import RunLimits
 from tolariad.core.trainer import words as trainer
 
@@ -54,11 +54,17 @@ EXIT_CODES: Final = {
 
 
 class PendingStop(msgspec.Struct, frozen=True):
-    """A stop that was ordered and is not complete."""
+    """A stop that was ordered and is not complete. `signal`: see StopRequested."""
 
     mode: run.StopMode
     origin: run.Origin
     cause: Cause
+    signal: str = ""
+
+    @property
+    def exit_code(self) -> int:
+        """The daemon's exit code after this stop."""
+        return of_signal(self.signal) if self.origin is run.Origin.SIGNAL else 0
 
 
 class Gap(msgspec.Struct, frozen=True):
@@ -94,6 +100,11 @@ class Run(msgspec.Struct, frozen=True):
     def is_halted(self) -> bool:
         """Return whether nothing may change the model. Then even steps already in the journal may not be re-run."""
         return self.phase is Phase.FROZEN or self.phase in TERMINAL
+
+    @property
+    def failure_code(self) -> int:
+        """The daemon's exit code for a failed run."""
+        return EXIT_CODES[self.failure] if self.failure else EXIT_FAILED
 
 
 class Disk(msgspec.Struct, frozen=True):
@@ -205,7 +216,7 @@ def _disk_recovered(s: Run, e: run.DiskRecovered, _: Cause) -> Run:
 
 def _stop_requested(s: Run, e: control.StopRequested, at: Cause) -> Run:
     pause = None if e.origin is run.Origin.COMMAND else s.pause
-    return replace(s, stop=PendingStop(e.mode, e.origin, at), pause=pause)
+    return replace(s, stop=PendingStop(e.mode, e.origin, at, e.signal), pause=pause)
 
 
 def _failed(s: Run, e: run.RunFailed, _: Cause) -> Run:

@@ -48,6 +48,7 @@ FREE: Final = (
     "audit",
     "digest",
     "notify",
+    "signals",
     # Every answer is recorded with the orders that it led to.
     "strategy",
     "integration",

@@ -249,6 +249,20 @@ class Stop(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     ] = None
 
 
+SignalWord: TypeAlias = Literal["checkpoint", "stop"]
+
+
+class SignalSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What SIGUSR1 and SIGUSR2 to the daemon, or to a program of the library, do: warnings of job schedulers.
+
+    `checkpoint` writes one at the next step boundary, and the run goes on. `stop` ends the run there with a checkpoint,
+    as SIGTERM does.
+    """
+
+    USR1: Annotated[SignalWord, Meta(description="what SIGUSR1 does")] = "checkpoint"
+    USR2: Annotated[SignalWord, Meta(description="what SIGUSR2 does")] = "checkpoint"
+
+
 class Ema(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """An exponential moving average of the weights: `average += (1 - decay) * (weights - average)` after every step.
 
@@ -321,6 +335,7 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         Meta(description="if the trainer dies at the same batch again and again: fail the run, or skip the batch"),
     ] = "fail"
     stop: Stop = Stop()
+    signals: SignalSettings = SignalSettings()
     learning_rate: LearningRate = LearningRate()
     optimizer: Optimizer = Optimizer()
     optimizers: Annotated[

@@ -8,13 +8,13 @@ from __future__ import annotations
 import faulthandler
 import fcntl
 import os
-import signal
 import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from tolariad import run_files
 from tolariad.lifelines import ProcessError
+from tolariad.signals import STACKS
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -45,9 +45,9 @@ def lock_run(run_dir: Path, each: Callable[[], None]) -> int:
 
 
 def dump_stacks_on_request(run_dir: Path) -> None:
-    """On SIGUSR2, write every thread's stack to `<run>/logs/trainer.stacks`, even inside a C call that hangs."""
+    """On the signal STACKS, write every thread's stack to `<run>/logs/trainer.stacks`, even amid a hanging C call."""
     run_files.make_folder(run_dir, "logs")
     descriptor = run_files.open_file(run_dir, "logs/trainer.stacks", os.O_WRONLY | os.O_CREAT)
     os.ftruncate(descriptor, 0)
     # It is open from now on: a signal handler must not open files.
-    faulthandler.register(signal.SIGUSR2, file=descriptor, all_threads=True)
+    faulthandler.register(STACKS, file=descriptor, all_threads=True)
