@@ -17,6 +17,7 @@ from tolariad.core.steps.words import NOT_MEASURED
 from tolariad.trainer.data.feed import to_device
 from tolariad.trainer.errors import SetupRefused
 from tolariad.trainer.step.measured import InFlight, Measured, measured
+from tolariad.trainer.torch_private import lists
 
 if TYPE_CHECKING:
     from tolariad.trainer.optim.owners import Owner
@@ -194,7 +195,7 @@ def _device_norm(gradients: list[torch.Tensor], device: torch.device) -> torch.T
     """Return the same on a device, without waiting for it."""
     if not gradients:
         return torch.zeros((), device=device)
-    norms = torch._foreach_norm([_dense(gradient) for gradient in gradients])  # noqa: SLF001 - clip_grad_norm_ uses it
+    norms = lists.norm([_dense(gradient) for gradient in gradients])
     total: torch.Tensor = torch.linalg.vector_norm(torch.stack([norm.to(device, torch.float32) for norm in norms]))
     return total
 
@@ -207,11 +208,12 @@ def _to_host(losses: list[torch.Tensor], norm: torch.Tensor, overflow: torch.Ten
     """Return the mean loss, the norm and whether gradients overflowed, in one transfer."""
     loss = torch.stack([loss.double() for loss in losses]).mean()
     found = (norm,) if overflow is None else (norm, overflow)
-    values = torch.stack([loss, *(_beside(loss, one) for one in found)])
+    values = torch.stack([loss, *(beside(loss, one) for one in found)])
     return InFlight(values) if values.device.type == "cuda" else measured(*values.tolist())
 
 
-def _beside(loss: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
-    # Fill a host number in on the device: copying it there could wait for the device.
+def beside(loss: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
+    """Return a number as float64 on the device of `loss`, 0-dim and float64 itself, without waiting for the device."""
+    # Fill a number of the host in on the device: copying it there could wait.
     here = value.device.type == "cpu"
     return torch.full_like(loss, float(value)) if here else value.detach().reshape(()).to(loss.device).double()

@@ -17,7 +17,7 @@ import torch
 from tolariad.core.steps.words import NOT_MEASURED
 from tolariad.core.text.nearest import did_you_mean, nearest
 from tolariad.trainer.errors import SetupRefused
-from tolariad.trainer.step.gradients import backward, drop_gradients, norm_of, scalar
+from tolariad.trainer.step.gradients import backward, beside, drop_gradients, norm_of, scalar
 from tolariad.trainer.step.measured import InFlight, Measured, measured
 
 if TYPE_CHECKING:
@@ -130,7 +130,7 @@ class Updates:
         """Take in the numbers of an update before it is made."""
         if self._late:
             self._losses.append(loss.double())
-            self._norms.append(torch.as_tensor(norm, device=loss.device, dtype=torch.float64))
+            self._norms.append(beside(loss.double(), torch.as_tensor(norm)))
             return
         self._losses.append(loss.item())
         self._norms.append(float(norm))
@@ -162,8 +162,9 @@ class Updates:
         """Return the same from a device, without waiting for it."""
         loss, norms = torch.stack(self._losses).sum(), torch.stack(self._norms)
         if given is not None:
-            loss = torch.where(loss.isfinite(), torch.as_tensor(given).to(loss), loss)
-        norm = torch.where((norms == NOT_MEASURED).any(), NOT_MEASURED, torch.linalg.vector_norm(norms))
+            loss = torch.where(loss.isfinite(), beside(loss, torch.as_tensor(given)), loss)
+        # Not `where`: it would copy the number to the device, and wait for that.
+        norm = torch.linalg.vector_norm(norms).masked_fill((norms == NOT_MEASURED).any(), NOT_MEASURED)
         return InFlight(torch.stack([loss, norm]))
 
 
