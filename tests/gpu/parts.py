@@ -149,8 +149,9 @@ def checkpoint(place: Place) -> str:
     written = of(run.events(), CheckpointCommitted)[-1]
     held, took = 1e3 * written.spans.held, written.seconds
     figures = [f"{written.size / 1e9:.2f} GB: training held {held:.0f} ms, on disk after {took:.1f} s"]
-    taken = run.until("a promoted snapshot", lambda events: of(events, SnapshotPromoted) and of(events, SnapshotTaken))
-    figures.append(f"snapshot: held {1e3 * taken[-1].held_s:.0f} ms")
+    # Newer than the checkpoint, which a rollback to an older one would abandon.
+    taken = run.until("a promoted snapshot", lambda events: _promoted(events, written.step))
+    figures.append(f"snapshot: held {1e3 * taken.held_s:.0f} ms")
     for tier in ("fast", "full"):
         before = len(of(run.events(), RolledBack))
         run.order("rollback", "--tier", tier, "--yes", *(("--to", written.id) if tier == "full" else ()))
@@ -162,6 +163,12 @@ def checkpoint(place: Place) -> str:
     run.step(of(run.events(), RolledBack)[-1].step + 3)
     run.order("stop", "--now")
     return "; ".join(figures)
+
+
+def _promoted(events: Sequence[Event], after: int) -> SnapshotTaken | None:
+    """Return a promoted snapshot of a step after this one, or None."""
+    names = {one.id for one in of(events, SnapshotPromoted)}
+    return next((one for one in of(events, SnapshotTaken) if one.id in names and one.step > after), None)
 
 
 def resume(place: Place) -> str:

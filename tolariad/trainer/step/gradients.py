@@ -122,7 +122,7 @@ def _backward(setup: Setup, batch: Any, parts: int, step: int) -> torch.Tensor:
     loss = scalar(returned)
     if setup.garden.active and (auxiliary := setup.seed_gradients.auxiliary) is not None and loss.requires_grad:
         setup.metrics.log(auxiliary.add_gradients(setup.model, loss, batch, parts, step), parts)
-        return loss.detach()
+        return _kept(loss, parts)
     return add_gradients(setup, loss, parts, "the loss that loss(model, batch) returns")
 
 
@@ -132,7 +132,13 @@ def add_gradients(setup: Setup, loss: torch.Tensor, parts: int, what: str) -> to
     Raises SetupRefused, which begins with `what`, if the loss has no graph.
     """
     backward(setup, loss if parts == 1 else loss / parts, what)
-    return loss.detach()
+    return _kept(loss, parts)
+
+
+def _kept(loss: torch.Tensor, parts: int) -> torch.Tensor:
+    """Return a loss without its graph, as it will still be after the next forward pass."""
+    # A replayed CUDA graph writes each result to the same memory.
+    return loss.detach() if parts == 1 or loss.is_cpu else loss.detach().clone()
 
 
 def backward(setup: Setup, loss: torch.Tensor, what: str, *, retain_graph: bool = False) -> None:

@@ -129,8 +129,10 @@ class Updates:
     def _measure(self, loss: Tensor, norm: Tensor | float, overflow: Tensor | None) -> None:
         """Take in the numbers of an update before it is made."""
         if self._late:
-            self._losses.append(loss.double())
-            self._norms.append(beside(loss.double(), torch.as_tensor(norm)))
+            # A copy: a later forward pass may write to the same memory.
+            loss = loss.to(torch.float64, copy=True)
+            self._losses.append(loss)
+            self._norms.append(beside(loss, torch.as_tensor(norm)))
             return
         self._losses.append(loss.item())
         self._norms.append(float(norm))

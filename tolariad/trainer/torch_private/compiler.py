@@ -70,7 +70,8 @@ def watched(begin: Callable[[], None], end: Callable[[], None]) -> Iterator[None
 
     There is no public way: nothing is called then.
     """
-    handler = private(_module("torch._dynamo.callback"), "callback_handler")
+    off = "the watch for hangs does not know when the compiler works"
+    handler = private(_module("torch._dynamo.callback"), "callback_handler", off)
     if handler is None:
         yield
         return

@@ -52,7 +52,8 @@ EACH: Final[dict[str, Callable[..., Any]]] = {
 
 
 def _function(name: str) -> Together:
-    return private(torch, f"_foreach_{name}") or _one_by_one(EACH[name])
+    found: Together | None = private(torch, f"_foreach_{name}", "many small tensors take a call each")
+    return found or _one_by_one(EACH[name])
 
 
 add_: Final = _function("add_")

@@ -26,7 +26,11 @@ def _named_parameters(module: nn.Module) -> dict[str, nn.Parameter | None]:
 
 def _own(name: str, public: Callable[[nn.Module], Any]) -> Callable[[nn.Module], Any]:
     """Return the fastest function that reads this attribute of a module, which every step calls; else `public`."""
-    return public if private(nn.Module(), name) is None else attrgetter(name)
+    return (
+        public
+        if private(nn.Module(), name, "a module's tensors are listed anew in every step") is None
+        else attrgetter(name)
+    )
 
 
 # The module's own buffers by name. The public way leaves out those that are None. In a scripted module it is no dict:

@@ -22,7 +22,11 @@ def _unknown(_: Tensor) -> int:
 
 
 # How often a tensor was written to, as autograd counts. Every step calls it.
-version_of: Final[Callable[[Tensor], int]] = _unknown if private(Tensor, "_version") is None else attrgetter("_version")
+version_of: Final[Callable[[Tensor], int]] = (
+    _unknown
+    if private(Tensor, "_version", "large buffers are copied in every step") is None
+    else attrgetter("_version")
+)
 
 
 def leaves_in(value: Any) -> list[Any]:
