@@ -161,7 +161,7 @@ def checkpoint(place: Place) -> str:
         seconds = back.spans.load + back.commit_s + back.confirm_s
         figures.append(f"rollback {tier}: {1e3 * seconds:.0f} ms" + ("" if used == tier else f" (went the {used} way)"))
     run.step(of(run.events(), RolledBack)[-1].step + 3)
-    run.order("stop", "--now")
+    run.order("stop", "--now", "--yes")
     return "; ".join(figures)
 
 
