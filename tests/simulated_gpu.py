@@ -154,9 +154,10 @@ class SimulatedGpu(TorchFunctionMode):
             shapes = [tuple(one.shape) for one in of_host]
             raise RuntimeError(f"{name}: expected all tensors to be on the same device, but {shapes} are on cpu")
         indices = [one for one in tree_leaves(args[1:2]) if isinstance(one, torch.Tensor)]
-        if name in READING or (name == "where" and of_host) or (name.startswith(("index", "_index")) and (
-            any(not isinstance(one, OnDevice) or one.dtype is torch.bool for one in indices)
-        )):  # fmt: skip
+        is_read = name.startswith(("index", "_index")) and any(
+            not isinstance(one, OnDevice) or one.dtype is torch.bool for one in indices
+        )
+        if is_read or name in READING:
             self.wait(name)
         with self._draws() if torch.Tag.nondeterministic_seeded in func.tags else contextlib.nullcontext():
             found = func(*self._inner(args), **self._inner(kwargs))
@@ -218,6 +219,9 @@ class SimulatedGpu(TorchFunctionMode):
             return made
         if name == "is_pinned":
             return self.is_pinned(args[0])
+        if name == "where" and any(type(one) is torch.Tensor for one in args):
+            # A number is filled in on the device; a tensor with one element is copied there.
+            self.wait(name)
         wanted = kwargs.get("device")
         if wanted is not None and torch.device(wanted).type == "cuda":
             return self._made(func, name, args, kwargs)

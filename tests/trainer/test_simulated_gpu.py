@@ -11,6 +11,8 @@ from torch import nn
 
 from tests.simulated_gpu import CUDA, OnDevice, SimulatedGpu
 from tests.trainer.pruning import in_a_run
+from tests.trainer.seeds.test_seeds_in_a_run import MOVES, orders
+from tolariad.core.seeds.stages import Stage
 from tolariad.trainer.checkpoints import lanes, pinned
 from tolariad.trainer.checkpoints.buffers import HostBuffer
 from tolariad.trainer.checkpoints.random_states import fitted
@@ -87,6 +89,21 @@ def test_a_step_with_masks_does_not_wait_either(daemon_in, configured, counted):
     assert [one for one, _, _ in counted[3:]] == [{}] * (in_a_run.STEPS - 2)
 
 
+def test_a_step_with_seeds_waits_for_their_norms_only(daemon_in, configured, counted):
+    """They come in one transfer, beside that of the step's numbers. A seed learns, and another one is blended in."""
+    daemon = daemon_in("run", 1, script_orders=orders(MOVES[:5]))
+    task = f"{TASKS}/seeded.py:Seeded"
+    setup = daemon.train_here(configured(task, epochs=1, batch_size=5, ema={"decay": 0.9}, device="cuda:0"))
+    assert {name: plot.stage for name, plot in setup.garden.plots.items()} == {
+        "inner": Stage.BLENDING,
+        "outer": Stage.TRAINING,
+    }
+    steps = counted[1:]
+    assert [waits for waits, _, _ in steps] == [{}] * len(steps)
+    # Before an order is obeyed, the step before is settled.
+    assert all(events <= 3 and transfers <= 2 for _, events, transfers in steps)
+
+
 def test_losses_are_read_at_once_if_the_update_depends_on_them(daemon_in, configured, counted):
     """With `detect.sync` a step waits for its own numbers, and for nothing else."""
     daemon = daemon_in("run", 1)
@@ -144,7 +161,7 @@ def test_a_wait_is_counted(gpu):
         lambda: torch.ones(3).to("cuda"),
         one.cpu,
         lambda: torch.tensor(1.0, device="cuda"),
-        lambda: torch.where(one > 0, 1.0, one),
+        lambda: torch.where(one > 0, torch.ones(()), one),
         lambda: bool(one[0]),
         lambda: torch.nonzero(one),
     ):
@@ -153,7 +170,7 @@ def test_a_wait_is_counted(gpu):
         assert gpu.waits.total() == before + 1
     for free in (
         lambda: torch.full((), 1.0, device="cuda"),
-        lambda: one.masked_fill(one > 0, 1.0),
+        lambda: torch.where(one > 0, 1.0, one),
         lambda: one * torch.tensor(2.0),
         lambda: one[1:],
         lambda: one.double().sum(),

@@ -165,8 +165,7 @@ class Updates:
         loss, norms = torch.stack(self._losses).sum(), torch.stack(self._norms)
         if given is not None:
             loss = torch.where(loss.isfinite(), beside(loss, torch.as_tensor(given)), loss)
-        # Not `where`: it would copy the number to the device, and wait for that.
-        norm = torch.linalg.vector_norm(norms).masked_fill((norms == NOT_MEASURED).any(), NOT_MEASURED)
+        norm = torch.where((norms == NOT_MEASURED).any(), NOT_MEASURED, torch.linalg.vector_norm(norms))
         return InFlight(torch.stack([loss, norm]))
 
 
