@@ -304,6 +304,7 @@ def _patch_torch(patch: Any, device: SimulatedGpu) -> None:
         "is_initialized": lambda: True,
         "device_count": lambda: 1,
         "current_device": lambda: 0,
+        "is_current_stream_capturing": lambda: False,
         "set_device": lambda _: None,
         "synchronize": lambda _=None: device.wait("synchronize"),
         "current_stream": lambda _=None: SimpleNamespace(synchronize=lambda: device.wait("stream")),
