@@ -100,7 +100,7 @@ def serve(path: str) -> None:
 
 def _start_light() -> None:
     """As every trainer does before it imports an optimizer."""
-    from tolariad.trainer.process import light_start
+    from tolariad.trainer.torch_private import light_start
 
     light_start.install()
 

@@ -12,7 +12,7 @@ ROOMS = ("tolariad/core/", "tolariad/trainer/")
 # Attributes of objects that torch, the standard library or ctypes made. They have no method for it.
 FOREIGN = {
     *("grad", "training", "forward", "weight", "param_groups"),  # parameters, modules, optimizers
-    *("benchmark", "deterministic", "fail_on_recompile_limit_hit"),  # torch's settings
+    *("benchmark", "deterministic", "fail_on_recompile_limit_hit", "recompile_limit"),  # torch's settings
     *("prefetch_factor", "_prefetch_factor", "_iterator", "dataset"),  # a DataLoader, a data set around another
     *("argtypes", "__spec__"),
     *("use_cache",),  # the configuration of a transformers model's copy

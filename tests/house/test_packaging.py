@@ -71,8 +71,10 @@ def test_the_makefile_never_installs_without_the_constraints():
     installs = [line for line in text.splitlines() if "pip install" in line]
 
     assert installs
-    assert all("-c constraints.txt" in line for line in installs)
-    assert "torch==2.13.0" in text
+    assert all("-c $(CONSTRAINTS)" in line for line in installs)
+    assert f"TORCH ?= {CONSTRAINTS['torch']}" in text
+    assert f"ifeq ($(TORCH),{CONSTRAINTS['torch']})\nVENV := .venv\nCONSTRAINTS := constraints.txt" in text
+    assert "hatchling torch==$(TORCH)" in text
 
 
 def test_no_registry_is_named():

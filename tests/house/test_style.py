@@ -231,6 +231,7 @@ def test_tests_mirror_the_tree():
         "study",
         "torture",
         "everyday",
+        "gpu",
     }
 
     assert folders - rooms - beside == set()

@@ -30,8 +30,8 @@ from tolariad.core.trainer import words as trainer
 from tolariad.trainer.build import build
 from tolariad.trainer.errors import ToldToExit
 from tolariad.trainer.loop import Trainer
-from tolariad.trainer.process import light_start
 from tolariad.trainer.setup import Setup
+from tolariad.trainer.torch_private import light_start
 
 # Of this folder's tests.
 __all__ = ["tmp_path"]

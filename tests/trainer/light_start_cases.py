@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from torch.optim import optimizer as hooks_of_all
 
 from tests.trainer.light_start_compiler import use_compiler
-from tolariad.trainer.process import light_start
+from tolariad.trainer.torch_private import light_start
 
 KINDS: dict[str, dict[str, list[Any]]] = {
     "SGD": {"momentum": [0.0, 0.9], "nesterov": [False, True], "weight_decay": [0.0, 0.1]},

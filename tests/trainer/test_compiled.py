@@ -13,8 +13,10 @@ from torch import nn
 from tolariad.channel import Activity
 from tolariad.trainer import build
 from tolariad.trainer.checkpoints.capture import MODEL_FILE
+from tolariad.trainer.errors import SetupRefused
 from tolariad.trainer.step import compiled, stepper
-from tolariad.trainer.step.compiled import compile_forward, compiler_watched
+from tolariad.trainer.step.compiled import compile_forward
+from tolariad.trainer.torch_private import compiler
 
 TASK = f"{Path(__file__).with_name('tasks')}/augmenting.py:Augmenting"
 
@@ -80,6 +82,41 @@ def test_the_same_shape_gets_the_same_graph_whatever_was_met_before(monkeypatch)
     torch._dynamo.reset()
 
 
+def test_a_compiler_that_does_not_work_is_a_sentence():
+    """At the first batch; an error of the model's own code stays what it is."""
+
+    def broken(graph, inputs):
+        raise OSError("no C++ compiler here")
+
+    torch._dynamo.reset()
+    model = nn.Linear(3, 2)
+    compile_forward(model, strict=True, backend=broken)
+    with pytest.raises(SetupRefused, match=r"no C\+\+ compiler here.*Install what is missing, or set compile: false"):
+        model(torch.ones(4, 3))
+
+    class Mistaken(nn.Linear):
+        def forward(self, x):
+            raise KeyError("mine")
+
+    mistaken = Mistaken(3, 2)
+    compile_forward(mistaken, strict=True, backend="eager")
+    with pytest.raises(KeyError, match="mine"):
+        mistaken(torch.ones(4, 3))
+    torch._dynamo.reset()
+
+
+def test_a_compiled_method_is_called_without_a_wrapper_after_the_first_time():
+    """The wrapper only explains what fails at first."""
+    if why_not("eager"):
+        pytest.skip(why_not("eager"))
+    model = nn.Linear(3, 2)
+    compile_forward(model, strict=True, backend="eager")
+    before = model.forward
+    assert torch.equal(model(torch.ones(4, 3)), nn.functional.linear(torch.ones(4, 3), model.weight, model.bias))
+    assert model.forward is not before
+    torch._dynamo.reset()
+
+
 def test_the_compilers_work_is_announced(daemon_in, configured, monkeypatch):
     """The heartbeat shows the compiler's work, and afterwards the activity before it."""
     if why_not("eager"):
@@ -103,6 +140,6 @@ def test_the_compilers_work_is_announced(daemon_in, configured, monkeypatch):
     daemon.train_here(configured(TASK, epochs=1, batch_size=8, compile=True))
     # First for the trial of `evaluate`, then for training.
     assert seen[:4] == [Activity.COMPILE, Activity.STEP, Activity.COMPILE, Activity.STEP]
-    with compiler_watched(seen.clear, seen.clear), nullcontext():
+    with compiler.watched(seen.clear, seen.clear), nullcontext():
         pass
     assert seen

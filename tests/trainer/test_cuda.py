@@ -11,10 +11,15 @@ import torch
 from tolariad.core.settings.reading import read_settings
 from tolariad.core.settings.rules import resolved_json
 from tolariad.trainer.build import build
+from tolariad.trainer.checkpoints import lanes, pinned
 from tolariad.trainer.data.randomness import rng_states, set_rng_states
+from tolariad.trainer.orders import Boundary
 from tolariad.trainer.step.gradients import InFlight, forward_backward, update
 
-pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no CUDA device here")
+pytestmark = [
+    pytest.mark.cuda,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no CUDA device here"),
+]
 TASKS = f"{Path(__file__).with_name('tasks')}/augmenting.py"
 
 
@@ -27,6 +32,11 @@ def workspace():
 def configured(task="Augmenting", **explicit):
     base = {"task": f"{TASKS}:{task}", "rng_seed": 7, "device": "cuda:0", "torch_threads": 1, "determinism": "strict"}
     return resolved_json(read_settings({"epochs": 2, "batch_size": 8, **base, **explicit}))
+
+
+def on_device(task, **explicit):
+    named = {"task": f"{Path(TASKS).with_name('on_device.py')}:{task}", "rng_seed": 3, **explicit}
+    return configured(**named)
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
@@ -87,3 +97,72 @@ def test_a_run_on_the_device_resumes_to_the_same_bits(daemon_in, task, options):
     assert broken.skips == plain.skips or options.get("precision") == "fp16"
     assert broken.reruns()
     assert bool(plain.skips) is (task == "Overflowing")
+
+
+@pytest.fixture
+def unwatched(monkeypatch):
+    """Torch's sync guard raises at every wait in a step, and at none between two steps."""
+    real = Boundary.stop
+
+    def stop(boundary):
+        torch.cuda.set_sync_debug_mode("default")
+        real(boundary)
+        steps.append(boundary)
+        if len(steps) > 3:
+            torch.cuda.set_sync_debug_mode("error")
+
+    steps: list[Boundary] = []
+    monkeypatch.setattr(Boundary, "stop", stop)
+    yield steps
+    torch.cuda.set_sync_debug_mode("default")
+
+
+@pytest.mark.parametrize(
+    ("task", "options"),
+    [
+        ("Plain", {}),
+        ("Measuring", {"precision": "bf16", "ema": {"decay": 0.9}, "batch_size": 4, "accumulate": 2}),
+        ("Clipping", {}),
+        ("Cautious", {"grad_norm": {"every": 3}}),
+        ("Several", {"grad_norm": {"every": 2}}),
+    ],
+    ids=["plain", "averages and metrics", "clipped", "cautious", "several"],
+)
+def test_no_step_of_a_run_waits_for_the_device(daemon_in, unwatched, task, options):
+    """The cases of test_simulated_gpu.py. The first steps make memory and handles, which may wait."""
+    daemon = daemon_in("run", 1)
+    try:
+        daemon.train_here(on_device(task, epochs=1, **options))
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    assert len(daemon.steps) == 5
+    assert len(unwatched) >= 5
+
+
+def test_the_memory_of_a_checkpoint_is_pinned_and_given_back():
+    """Copies into it are asynchronous; afterwards it is ordinary memory again."""
+    memory = torch.zeros(1 << 22, dtype=torch.uint8)
+    assert pinned.pin(memory)
+    assert memory.is_pinned()
+    source = torch.arange(1 << 20, dtype=torch.float32, device="cuda")
+    lanes.copy([(memory.view(torch.float32), source)])
+    assert torch.equal(memory.view(torch.float32), source.cpu())
+    pinned.unpin(memory)
+    assert not memory.is_pinned()
+    # Pinned twice is an error, which the next kernel must not report again.
+    assert pinned.pin(memory)
+    assert not pinned.pin(memory)
+    assert float(torch.ones(3, device="cuda").sum()) == 3.0
+    pinned.unpin(memory)
+
+
+def test_a_copy_waits_for_streams_of_the_task():
+    """What a task computes on a stream of its own is part of the state."""
+    stream, target = torch.cuda.Stream(), torch.empty(1 << 20)
+    source = torch.zeros(1 << 20, device="cuda")
+    torch.cuda.synchronize()
+    with torch.cuda.stream(stream):
+        torch.cuda._sleep(200_000_000)
+        source.fill_(1.0)
+    lanes.copy([(target, source)])
+    assert float(target.min()) == 1.0

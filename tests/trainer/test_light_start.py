@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from tolariad.trainer.process import light_start
+from tolariad.trainer.torch_private import choice, light_start
 
 ROOT = Path(__file__).resolve().parents[2]
 CASES = 24
@@ -69,10 +69,18 @@ def test_no_bit_differs_in_thousands_of_cases(seed):
     assert light.endswith(USED)
 
 
-def test_the_stand_in_is_for_versions_that_were_tried(monkeypatch):
-    """Other versions of torch get no stand-in; this one is tested."""
+def test_the_stand_in_is_for_a_torch_that_asks_as_known(monkeypatch):
+    """This one does. One that keeps the answer elsewhere, or a wish for public ways only, gets no stand-in."""
     monkeypatch.delitem(sys.modules, "torch._dynamo", raising=False)
-    assert torch.__version__.rpartition(".")[0] in light_start.TRIED, "try this version, then add it to TRIED"
-    monkeypatch.setattr(light_start, "TRIED", ("2.12", "2.1"))
-    light_start.install()
+    assert light_start.asks_as_known()
+
+    def otherwise(fn, recursive=True):
+        return torch.disable(fn, recursive, wrapping=False)
+
+    with monkeypatch.context() as changed:
+        changed.setattr(torch, "_disable_dynamo", otherwise)
+        assert not light_start.install()
+    with monkeypatch.context() as changed:
+        changed.setattr(choice, "ONLY_PUBLIC", True)
+        assert not light_start.install()
     assert "torch._dynamo" not in sys.modules

@@ -39,6 +39,7 @@ from tolariad.trainer.step.precision import Scaling, forward_context
 from tolariad.trainer.tasks.given import program_of
 from tolariad.trainer.tasks.names import misnamed, uncallable
 from tolariad.trainer.tasks.task import FoundTask, find_task
+from tolariad.trainer.torch_private.choice import notes as notes_of_torch
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -199,8 +200,9 @@ def _fingerprints(*feeds: Feed | None) -> tuple[DataPrint, ...]:
 
 
 def _notes(train: Feed, validation: Feed | None, drawn_for: Horizon) -> tuple[str, ...]:
-    """Return what the user should know of the data."""
-    return tuple(filter(None, (train.note, _WITHOUT_VALIDATION if validation is None else "", drawn_for.note)))
+    """Return what the user should know of the data, and of torch."""
+    told = (train.note, _WITHOUT_VALIDATION if validation is None else "", drawn_for.note)
+    return (*filter(None, told), *notes_of_torch())
 
 
 def _loss_unit(task: Any) -> float | None:

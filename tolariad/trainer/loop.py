@@ -47,12 +47,12 @@ from tolariad.trainer.orders import Boundary, BoundaryOrders, Link
 from tolariad.trainer.pruning.handler import PruneHandler
 from tolariad.trainer.rollback import RollbackCommitted, RollbackHandler, SnapshotHandler, standing_at
 from tolariad.trainer.seeds.handler import SeedHandler
-from tolariad.trainer.step.compiled import compiler_watched
 from tolariad.trainer.step.several import StepperOfUpdates
 from tolariad.trainer.step.stepper import Stepper
 from tolariad.trainer.step.validate import Metrics, try_evaluate, validate
 from tolariad.trainer.tasks.callbacks import Callbacks
 from tolariad.trainer.tasks.context import HookContext
+from tolariad.trainer.torch_private import compiler
 
 if TYPE_CHECKING:
     from collections.abc import Generator
@@ -186,7 +186,7 @@ class Trainer:
             )
         )
         reporter = self._reporter
-        with compiler_watched(reporter.compiling, reporter.compiled) if setup.settings.compile else nullcontext():
+        with compiler.watched(reporter.compiling, reporter.compiled) if setup.settings.compile else nullcontext():
             self._start()
             while True:
                 try:

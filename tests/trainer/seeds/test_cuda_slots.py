@@ -10,7 +10,10 @@ from tolariad.core.seeds.stages import Stage
 from tolariad.trainer.checkpoints.tensors import same_bits
 from tolariad.trainer.seeds import find_blueprint, sanity
 
-pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no CUDA device here")
+pytestmark = [
+    pytest.mark.cuda,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no CUDA device here"),
+]
 SPECIAL = [-0.0, 0.0, float("inf"), float("-inf"), float("nan"), 1.0, -1e-40, 3.0]
 
 

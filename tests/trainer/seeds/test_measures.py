@@ -149,7 +149,7 @@ WITHOUT_COMPILER = """
 import sys
 import torch
 from torch import nn
-from tolariad.trainer.process import light_start
+from tolariad.trainer.torch_private import light_start
 light_start.install()
 from tolariad.core.seeds.stages import Stage
 from tolariad.trainer.seeds import *

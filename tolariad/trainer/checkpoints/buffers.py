@@ -2,7 +2,7 @@
 
 The first access to a page costs several times as much as the copy. So there is one buffer, as large as the largest
 state so far, whose pages are touched ahead of time in the background. The memory is pinned if tensors come from a CUDA
-device.
+device, so that copies are as fast as the bus.
 """
 
 from __future__ import annotations
@@ -14,6 +14,9 @@ import threading
 from typing import TYPE_CHECKING, Final
 
 import torch
+
+from tolariad.trainer.checkpoints.pinned import pin, unpin
+from tolariad.trainer.process.threads import same_device
 
 if TYPE_CHECKING:
     from tolariad.storage.slot import TensorRow
@@ -28,7 +31,8 @@ class HostBuffer:
     """One piece of memory. `take` returns parts of it, from the beginning."""
 
     def __init__(self, *, pinned: bool = False) -> None:
-        self._pinned = pinned
+        self._wants_pinned = pinned
+        self._is_pinned = False
         self._memory = torch.empty(0, dtype=torch.uint8)
         self._used = 0
         self._filling: threading.Thread | None = None
@@ -42,25 +46,31 @@ class HostBuffer:
         """Make the buffer at least `size` bytes large. If it grows, parts taken before do not belong to it any more."""
         self.wait()
         if size > self.size:
-            self._memory = self._allocated(size)
+            self._use(_mapped(size))
         self._used = 0
 
     def reserve_ahead(self, size: int) -> None:
         """Do the same in the background, and touch every page."""
+        take_device = same_device()
 
         def fill() -> None:
-            memory = self._allocated(size)
-            for first in range(0, 0 if self._pinned else size, _TOUCH_BYTES):
+            take_device()
+            memory = _mapped(size)
+            for first in range(0, size, _TOUCH_BYTES):
                 ctypes.memset(memory.data_ptr() + first, 0, min(_TOUCH_BYTES, size - first))
-            self._memory = memory
+            self._use(memory)
 
         if size > self.size:
             self.wait()
             self._filling = threading.Thread(target=fill, name="checkpoint-memory", daemon=True)
             self._filling.start()
 
-    def _allocated(self, size: int) -> torch.Tensor:
-        return torch.empty(size, dtype=torch.uint8, pin_memory=True) if self._pinned else _mapped(size)
+    def _use(self, memory: torch.Tensor) -> None:
+        """Use other memory from now on, pinned if that is wanted."""
+        if self._is_pinned:
+            unpin(self._memory)
+        self._is_pinned = self._wants_pinned and pin(memory)
+        self._memory = memory
 
     def wait(self) -> None:
         """Wait until the work in the background is done."""
@@ -71,7 +81,8 @@ class HostBuffer:
     def release(self) -> None:
         """Give the memory back; the next `reserve` makes it anew."""
         self.wait()
-        self._memory, self._used = torch.empty(0, dtype=torch.uint8), 0
+        self._use(torch.empty(0, dtype=torch.uint8))
+        self._used = 0
 
     def take(self, size: int) -> torch.Tensor:
         """Return the next `size` bytes, aligned for any dtype. Raises ValueError if they were not reserved."""

@@ -27,6 +27,7 @@ from tolariad.trainer.checkpoints.tensors import check_tensor, overlap, without_
 from tolariad.trainer.checkpoints.tree import NotCapturable, encode_tree
 from tolariad.trainer.data.randomness import rng_states
 from tolariad.trainer.errors import SetupRefused
+from tolariad.trainer.torch_private import modules
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -69,7 +70,8 @@ def capture(setup: Setup, position: Position) -> Snapshot:
         "model": {**model_tree(setup.model), "buffers": buffer_tree(setup.model, setup.environment.model_hash)},
         "optimizer": optimizer_state,
         **({"first_owner": optimizer.name, "owners": owners} if owners else {}),
-        "rng": rng_states(),
+        # Without a GPU the entry is absent: such checkpoints are the same as those of older versions.
+        "rng": {**rng_states(), **({"device": setup.device.index or 0} if setup.device.type == "cuda" else {})},
         "data": setup.train.state(),
         "task": task_state(setup.task),
         "orders": setup.acted.count,
@@ -139,8 +141,7 @@ def transient_buffers(model: nn.Module) -> tuple[str, ...]:
     return tuple(
         f"{prefix}.{name}" if prefix else name
         for prefix, module in model.named_modules(remove_duplicate=False)
-        for name in sorted(module._non_persistent_buffers_set)  # noqa: SLF001 - torch has no public name for it
-        if name in module._buffers and module._buffers[name] is not None  # noqa: SLF001 - scripted: no `get`
+        for name in modules.transient_names(module)
     )
 
 
@@ -164,15 +165,15 @@ def buffer_tree(model: nn.Module, built: str) -> dict[str, Any]:
     `built` is the hash of the structure that the task created. In the result, `modules` stands for the names of all
     current modules, `held` are the buffers, and `empty` the names of buffers without a tensor.
     """
-    modules = "\n".join(name for name, _ in model.named_modules(remove_duplicate=False))
+    names = "\n".join(name for name, _ in model.named_modules(remove_duplicate=False))
     return {
         "built": built,
-        "modules": blake3(modules.encode()).hexdigest(),
+        "modules": blake3(names.encode()).hexdigest(),
         "held": [name for name, _ in model.named_buffers(remove_duplicate=False)],
         "empty": [
             f"{prefix}.{name}" if prefix else name
             for prefix, module in model.named_modules(remove_duplicate=False)
-            for name, buffer in module._buffers.items()  # noqa: SLF001 - torch has no public name for it
+            for name, buffer in modules.buffers_of(module).items()
             if buffer is None
         ],
     }

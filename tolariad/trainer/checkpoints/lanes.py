@@ -19,6 +19,7 @@ import torch
 import xxhash
 
 from tolariad.trainer.checkpoints.tensors import copy_into, raw_bytes
+from tolariad.trainer.torch_private import lists
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -102,16 +103,22 @@ def take_digests(tensors: Iterable[torch.Tensor]) -> Digests:
 
 @torch.no_grad()
 def copy_all(pairs: Sequence[Pair]) -> None:
-    """Copy with torch only, between any devices. Expanded tensors are copied one by one."""
+    """Copy with torch only, between any devices. Expanded tensors are copied one by one.
+
+    Waits for all work of the devices, before the copies and after them.
+    """
+    devices = {tensor.device for pair in pairs for tensor in pair if tensor.is_cuda}
+    # Before: the task may compute on streams of its own, and the copies run on the current one.
+    for device in devices:
+        torch.cuda.synchronize(device)
     plain = [pair for pair in pairs if 0 not in pair[0].stride()]
     if plain:
-        torch._foreach_copy_([target for target, _ in plain], [source for _, source in plain], non_blocking=True)
+        lists.copy_([target for target, _ in plain], [source for _, source in plain], non_blocking=True)
     for target, source in pairs:
         if 0 in target.stride():
             copy_into(target, source)
-    if any(tensor.is_cuda for pair in plain for tensor in pair):
-        # Wait: the copies run asynchronously on the current stream.
-        torch.cuda.current_stream().synchronize()
+    for device in devices:
+        torch.cuda.synchronize(device)
 
 
 def _run(jobs: list[_Job], digests: Digests | None, meanwhile: Callable[[Callable[[_Job], None]], None]) -> None:

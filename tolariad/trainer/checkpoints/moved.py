@@ -11,6 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from tolariad.trainer.checkpoints.capture import buffer_tree
+from tolariad.trainer.torch_private import modules
 
 if TYPE_CHECKING:
     import torch
@@ -65,12 +66,10 @@ def put_buffers(setup: Setup, loaded: Loaded, moved: Moved) -> None:
         tensor = stored[name]
         if id(tensor) not in made:
             made[id(tensor)] = tensor.to(setup.device, copy=True)
-        module._buffers[leaf] = made[id(tensor)]  # noqa: SLF001 - the module may not know the name yet
-        if name in loaded.transient:
-            module._non_persistent_buffers_set.add(leaf)  # noqa: SLF001
+        modules.put_buffer(module, leaf, made[id(tensor)], transient=name in loaded.transient)
     for name in moved.emptied:
         module, leaf = _place(model, name)
-        module._buffers[leaf] = None  # noqa: SLF001
+        modules.put_buffer(module, leaf, None)
     for name in moved.removed:
         module, leaf = _place(model, name)
         delattr(module, leaf)

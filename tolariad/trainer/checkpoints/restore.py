@@ -21,6 +21,7 @@ from tolariad.trainer.checkpoints import lanes
 from tolariad.trainer.checkpoints.capture import live_tensors, optimizer_tree
 from tolariad.trainer.checkpoints.loaded import Loaded
 from tolariad.trainer.checkpoints.moved import Moved, moved_buffers, put_buffers
+from tolariad.trainer.checkpoints.random_states import fitted
 from tolariad.trainer.checkpoints.snapshot import Position, Snapshot
 from tolariad.trainer.checkpoints.tensors import place_of, raw_bytes, read_tensors, without_duplicates
 from tolariad.trainer.checkpoints.tree import Given, Stored, decode_tree, made
@@ -132,10 +133,6 @@ def check_fits(setup: Setup, loaded: Loaded) -> Moved:
         setup.pruner.check(loaded.pruning)  # safety: masks-of-checkpoint-fit
     except PruningRefused as refused:
         raise CheckpointUnfit(names.STATE_FILE, f"its masks do not fit the model: {refused}") from refused
-    cuda = loaded.state["rng"]["cuda"]
-    if cuda and len(cuda) != torch.cuda.device_count():
-        why = f"it holds random states of {len(cuda)} CUDA devices, here are {torch.cuda.device_count()}"
-        raise CheckpointUnfit(names.STATE_FILE, why)
     return moved
 
 
@@ -258,7 +255,7 @@ def restore(
     _restore_task(setup, loaded)
     setup.train.load_state(made(loaded.state["data"], device))
     # Random states last: the calls above may have drawn.
-    set_rng_states(made(loaded.state["rng"], device))
+    set_rng_states(fitted(made(loaded.state["rng"], device), device))
     done("rest")
     return loaded.position
 

@@ -13,6 +13,8 @@ from typing import Any, Final
 
 import torch
 
+from tolariad.trainer.torch_private import lists
+
 # As in torch: it keeps the division defined for a norm of 0.
 _EPSILON: Final = 1e-6
 _HALF: Final = (torch.float16, torch.bfloat16)
@@ -65,7 +67,7 @@ def _scale(gradients: Sequence[torch.Tensor], factor: Any) -> None:
     for of_device in _by_device(gradients):
         by = factor.to(of_device[0].device) if isinstance(factor, torch.Tensor) else factor
         if dense := [gradient for gradient in of_device if not gradient.is_sparse]:
-            torch._foreach_mul_(dense, by)
+            lists.mul_(dense, by)
         for gradient in of_device:
             if gradient.is_sparse:
                 gradient.mul_(by)
@@ -81,7 +83,7 @@ def _norms(gradients: list[torch.Tensor]) -> torch.Tensor:
     found: list[torch.Tensor] = [gradients[0]] * len(gradients)
     for (_, dtype), of_kind in places.items():
         chosen = [gradients[place] for place in of_kind]
-        norms = torch._foreach_norm(chosen, 2, torch.float32 if dtype in _HALF else None)  # noqa: SLF001 - as torch
+        norms = lists.norm(chosen, 2, torch.float32 if dtype in _HALF else None)
         if len(places) == 1:
             return torch.stack(norms).double()
         for place, norm in zip(of_kind, norms, strict=True):

@@ -13,6 +13,8 @@ from typing import Final, NamedTuple
 
 import torch
 
+from tolariad.trainer.torch_private import hooks, lists
+
 # Columns of a block that are in double precision at one time.
 _COLUMNS: Final = 1 << 20
 _WIDE: Final = (torch.float64, torch.complex128)
@@ -119,7 +121,7 @@ class Block:
             dense.append(torch.view_as_real(gradient.resolve_conj()) if gradient.is_complex() else gradient)
         if views:
             # One call for all: a call for each takes most of the time.
-            torch._foreach_copy_(views, dense)
+            lists.copy_(views, dense)
 
     @torch.no_grad()
     def gram(self) -> torch.Tensor:
@@ -153,7 +155,7 @@ class Block:
             for _, gradient in self._sparse.get(place, ()):
                 leaf.grad = gradient.clone() if leaf.grad is None else leaf.grad + gradient
             if place in self._given or self._sparse.get(place):
-                for hook in (getattr(leaf, "_post_accumulate_grad_hooks", None) or {}).values():
+                for hook in hooks.after_accumulation(leaf):
                     hook(leaf)
 
 

@@ -14,17 +14,17 @@ from typing import TYPE_CHECKING, Final
 
 import torch
 from torch import nn
-from torch.nn.modules.batchnorm import _NormBase
 from torch.nn.modules.module import register_module_buffer_registration_hook
 
 from tolariad.trainer.checkpoints.tensors import same_bits
+from tolariad.trainer.torch_private import lists, modules
+from tolariad.trainer.torch_private.tensors import UNKNOWN, version_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 # A write changes a tensor's version, unless it bypasses autograd. Running statistics bypass it, and so do modules that
 # write through `.data`, such as codebooks with moving averages.
-_UNKNOWN: Final = -1
 # A buffer of at most this many bytes is copied at every step: checking its version would save nothing.
 _SMALL: Final = 64 * 1024
 # A larger one is compared with its copy this many times at the beginning, and later at every power of two.
@@ -42,40 +42,40 @@ class _Slot:
         self._module = module
         self._name = name
         # A scripted module may be a norm, or contain one, which writes without a change of version.
-        self._shows_writes = not isinstance(module, (_NormBase, torch.jit.ScriptModule))
+        self._shows_writes = not isinstance(module, (*modules.NORMS, torch.jit.ScriptModule))
         self._live: torch.Tensor | None = None
         self._copy: torch.Tensor | None = None
-        self._version = _UNKNOWN
+        self._version = UNKNOWN
         self._kept = 0
         self._is_fresh = False
 
     def keep(self, copies: list[torch.Tensor], lives: list[torch.Tensor]) -> None:
         """Append copy and buffer to the lists, unless the buffer has not changed since it was copied."""
         # In a scripted module this is not a dict: it has no `get` and no `pop`, and cannot be iterated over.
-        buffers = self._module._buffers  # noqa: SLF001 - the fastest access
+        buffers = modules.buffers_of(self._module)
         live = buffers[self._name] if self._name in buffers else _GONE  # noqa: SIM401
         copy = self._copy
         if live is not self._live or copy is None or live is None or live.numel() != copy.numel():
             self._begin(live)
             return
-        if self._version != _UNKNOWN:
-            version = live._version  # noqa: SLF001
+        if self._version != UNKNOWN:
+            version = version_of(live)
             if version == self._version and self._is_still(live):
                 return
-            self._version = version if self._shows_writes else _UNKNOWN
+            self._version = version if self._shows_writes else UNKNOWN
         copies.append(copy)
         lives.append(live)
         self._is_fresh = True
 
     def _begin(self, live: torch.Tensor | None) -> None:
         """Start again with a new tensor, or a tensor with a new shape."""
-        self._live, self._copy, self._version, self._is_fresh = live, None, _UNKNOWN, True
+        self._live, self._copy, self._version, self._is_fresh = live, None, UNKNOWN, True
         if live is None or live is _GONE:
             return
         self._copy = live.detach().clone()
         is_large = live.numel() * live.element_size() > _SMALL
         if is_large and self._shows_writes and not live.is_inference():
-            self._version = live._version  # noqa: SLF001
+            self._version = version_of(live)
 
     def _is_still(self, live: torch.Tensor) -> bool:
         """Return whether buffer and copy are equal: by the version, and sometimes by comparing the values."""
@@ -98,18 +98,18 @@ class _Slot:
         """Restore the tensor object and its values."""
         live, copy = self._live, self._copy
         if live is _GONE:
-            if self._name in self._module._buffers:  # noqa: SLF001
-                del self._module._buffers[self._name]  # noqa: SLF001
+            if self._name in modules.buffers_of(self._module):
+                delattr(self._module, self._name)
             return
         if live is not None and copy is not None:
-            unseen = live.layout is torch.strided and live._version == self._version != _UNKNOWN  # noqa: SLF001
+            unseen = live.layout is torch.strided and version_of(live) == self._version != UNKNOWN
             if unseen and not self._is_fresh and not self._equals(live):
                 # Written without a change of version, at an unknown time. Keep the live value: the copy is older.
                 self._shows_writes = False
             else:
                 live.copy_(copy)
         # A forward pass may also have put another tensor there.
-        self._module._buffers[self._name] = live  # noqa: SLF001
+        modules.put_buffer(self._module, self._name, live)
 
 
 class _Registered:
@@ -151,7 +151,7 @@ class ForwardStateBackup:
                     slot.keep(copies, lives)
                 if copies:
                     # One call for all: a call for each would take most of the time.
-                    torch._foreach_copy_(copies, lives)
+                    lists.copy_(copies, lives)
         # The same as `torch.get_rng_state()`, without its wrapper.
         self._host_draws = torch.default_generator.get_state()
         if self._cuda is not None:
@@ -170,5 +170,8 @@ class ForwardStateBackup:
             torch.cuda.set_rng_state(self._device_draws, self._cuda)
 
     def _places(self) -> Iterator[tuple[nn.Module, str]]:
-        modules = self._model.modules()
-        return ((module, name) for module in modules for name in module._buffers.keys())  # noqa: SLF001, SIM118
+        return (
+            (module, name)
+            for module in self._model.modules()
+            for name in modules.buffers_of(module).keys()  # noqa: SIM118 - scripted modules have no other way
+        )

@@ -4,9 +4,13 @@
 without tolariad would do: data, forward and backward pass with loss and gradient norm, update, moving average, hooks.
 The rest is reports, waits at the gate, orders at boundaries, snapshots among them. Both are timed within the same
 steps, so the load of the machine changes both alike. Every step is timed until the first measurement, later about one
-in eight (on a GPU one in 64, because timing waits for the device). Steps while a checkpoint is copied or written do not
-count. Checkpoints have budgets of their own, and the configuration chooses how often one is taken. One measurement has
-at least 50 timed steps, from as many epochs as that needs.
+in eight. Steps while a checkpoint is copied or written do not count. Checkpoints have budgets of their own, and the
+configuration chooses how often one is taken. One measurement has at least 50 timed steps, from as many epochs as that
+needs.
+
+On a GPU nothing waits for the device to be timed. The times are those of this thread: the wait for a step's numbers is
+the task's own time, as the device computes then. Whatever recording does while the device has work costs nothing, and
+is counted all the same. So the share is an upper bound there.
 
 The time of an epoch boundary is without the wait for a processor, as the system's scheduler counts it. On a loaded
 machine that wait is most of the time, and no fault of the run. It is that of this thread and of the two threads of the
@@ -49,8 +53,6 @@ FIRST_STEPS: Final = 53
 # The share of steps that are timed after the first measurement. The golden ratio spreads them evenly over every period:
 # the length of an epoch, the steps between two digests.
 _TIMED: Final = 1 / 8
-# Timing waits for the device.
-_TIMED_CUDA: Final = 1 / 64
 _GOLDEN: Final = 0.6180339887498949
 # If measuring costs as much as the work itself, only one step in this many is measured.
 _SAMPLED: Final = 64
@@ -143,14 +145,14 @@ class Stopwatch:
             return function(*args, **kwargs)
         begun = self._clock()
         found = function(*args, **kwargs)
-        self._own += self._done() - begun
+        self._own += self._clock() - begun
         return found
 
     def of_ours(self, function: Callable[_Given, _Found], *args: _Given.args, **kwargs: _Given.kwargs) -> _Found:
         """Call a part of recording from within the task's own work: its time does not count as the task's."""
         if not self.times_task:
             return function(*args, **kwargs)
-        begun = self._done()
+        begun = self._clock()
         found = function(*args, **kwargs)
         self._own -= self._clock() - begun
         return found
@@ -162,14 +164,8 @@ class Stopwatch:
     def take_back(self) -> None:
         """The user's loop has called."""
         if self._lent is not None and self.times_task:
-            self._own += self._done() - self._lent
+            self._own += self._clock() - self._lent
         self._lent = None
-
-    def _done(self) -> float:
-        """Return the time when everything that was started is done, on the device too."""
-        if self._device.type == "cuda":
-            torch.cuda.synchronize(self._device)
-        return self._clock()
 
     def advance(self, rates: UnifiedLRController, epoch: int) -> tuple[float, ...]:
         """Advance to the rates of the next step, and return those of this one. Time some, with a check by the guard."""
@@ -202,7 +198,7 @@ class Stopwatch:
     def _begin_step(self) -> None:
         self.times_task = self._made * _GOLDEN % 1.0 < self._share and not self._is_checkpointing
         if self.times_task:
-            self._since, self._own, self._standing = self._done(), 0.0, 0.0
+            self._since, self._own, self._standing = self._clock(), 0.0, 0.0
 
     def checkpoint_begun(self) -> None:
         """A checkpoint is ordered or being written: this step and those after it do not count."""
@@ -219,7 +215,7 @@ class Stopwatch:
         if self._steps >= TIMED_STEPS:
             self._add_value("training_degradation", 100.0 * (1.0 - self._own_s / self._whole_s))
             self._steps, self._whole_s, self._own_s = 0, 0.0, 0.0
-            self._share = _TIMED_CUDA if self._device.type == "cuda" else _TIMED
+            self._share = _TIMED
         if self._bytes is not None:
             grown = 100.0 * (self._held(self._device) - self._bytes) / self._bytes
             self._add_value("memory_overhead", max(0.0, grown))

@@ -9,15 +9,13 @@ finds them.
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from itertools import chain
 from operator import is_
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from torch.optim.optimizer import _global_optimizer_pre_hooks
-
 from tolariad.trainer.lr import schedulers, source_lines, unrolled
+from tolariad.trainer.torch_private.hooks import BEFORE_ANY_STEP, before_step
 
 if TYPE_CHECKING:
     import torch
@@ -206,9 +204,7 @@ class Guard:
 
         `caller`: the global pre-hook that calls this; it changes nothing.
         """
-        # It is an OrderedDict, though annotated otherwise; torch has no public way to order hooks.
-        hooks: OrderedDict[int, Any]
-        hooks = self.optimizer._optimizer_step_pre_hooks  # type: ignore[assignment]  # noqa: SLF001
+        hooks = before_step(self.optimizer)
         # setdefault: if other code removed the hook through a handle, it is registered again.
         hooks.setdefault(self.hook_id, self._before_step)
         hooks.move_to_end(self.hook_id)
@@ -216,7 +212,7 @@ class Guard:
         # later in this step was changed by one of the suspects, and is reported with their lines.
         if not self.is_clean():
             self.heal()
-        others = (*_global_optimizer_pre_hooks.values(), *hooks.values())
+        others = (*BEFORE_ANY_STEP.values(), *hooks.values())
         ours = (caller, self._before_step)
         self.suspects = [hook for hook in others if hook not in ours]
 

@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakValueDictionary
 
 from torch import nn
-from torch.optim.optimizer import _global_optimizer_pre_hooks, register_optimizer_step_pre_hook
+from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from tolariad.core.learning_rate.schedule import LRIntegrityError
 from tolariad.trainer.lr import schedulers, source_lines
 from tolariad.trainer.lr.guard import GUARD_ATTRIBUTE, UNKNOWN_GROUP, Guard, Tell, Violation
+from tolariad.trainer.torch_private.hooks import BEFORE_ANY_STEP, before_step
 
 if TYPE_CHECKING:
     from torch.optim import Optimizer
@@ -39,7 +40,7 @@ class Integrity:
         self._clean_epoch = True
         _controllers[next(_numbers)] = self
         # One global hook for all controllers: it costs every optimizer of the process a call per step.
-        if _before_any_step not in _global_optimizer_pre_hooks.values():
+        if _before_any_step not in BEFORE_ANY_STEP.values():
             register_optimizer_step_pre_hook(_before_any_step)
 
     def verify(self, strict: bool = False, *, where: str = "") -> bool:  # noqa: FBT001, FBT002 - the interface's
@@ -147,7 +148,7 @@ def _before_any_step(optimizer: Optimizer, _: Any, __: Any) -> None:
         for controller in tuple(_controllers.values()):
             controller.refuse_if_ours(optimizer)
         return
-    hooks = own["_optimizer_step_pre_hooks"]
+    hooks = before_step(optimizer)
     # In nearly every run the guard's hook and this one are the only hooks, and there is nothing to do.
-    if len(hooks) != 1 or len(_global_optimizer_pre_hooks) != 1 or guard.hook_id not in hooks or guard.suspects:
+    if len(hooks) != 1 or len(BEFORE_ANY_STEP) != 1 or guard.hook_id not in hooks or guard.suspects:
         guard.come_last(_before_any_step)

@@ -13,6 +13,7 @@ from weakref import ReferenceType, WeakKeyDictionary, ref
 from torch.optim.lr_scheduler import LRScheduler
 
 from tolariad.core.rates.words import SCHEDULER_STEPPED
+from tolariad.trainer.torch_private.schedulers import is_marked, last_rates
 
 if TYPE_CHECKING:
     from torch.optim import Optimizer
@@ -25,7 +26,7 @@ _found: Final[WeakKeyDictionary[Optimizer, list[ReferenceType[LRScheduler]]]] = 
 def what_wrote(optimizer: Optimizer, index: int, found: float | None) -> str:
     """Return the violation's words if a scheduler wrote this rate into the group `index`; else ""."""
     for scheduler in _schedulers(optimizer):
-        rates = getattr(scheduler, "_last_lr", ())
+        rates = last_rates(scheduler)
         if index < len(rates) and found is not None and float(rates[index]) == found:
             return _words(scheduler)
     if _is_scheduled(optimizer) and not _schedulers(optimizer):
@@ -43,8 +44,9 @@ def what_stepped(optimizer: Optimizer) -> str:
 
 
 def _is_scheduled(optimizer: Optimizer) -> bool:
-    """Return whether a scheduler was ever made for this optimizer; it leaves a mark."""
-    return bool(getattr(optimizer.step, "_wrapped_by_lr_sched", False))
+    """Return whether a scheduler was ever made for this optimizer."""
+    marked = is_marked(optimizer)
+    return bool(_schedulers(optimizer)) if marked is None else marked
 
 
 def _words(scheduler: Any) -> str:

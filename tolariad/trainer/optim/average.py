@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from tolariad.trainer.checkpoints.tensors import copy_into
+from tolariad.trainer.torch_private import lists
 
 if TYPE_CHECKING:
     from torch import nn
@@ -40,7 +41,7 @@ class Average:
     @torch.no_grad()
     def update(self) -> None:
         """Move the averages towards the current parameters."""
-        torch._foreach_lerp_(self._averages, self._parameters, self._share)
+        lists.lerp_(self._averages, self._parameters, self._share)
 
     @torch.no_grad()
     def load(self, values: Mapping[str, torch.Tensor]) -> None:

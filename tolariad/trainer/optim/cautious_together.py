@@ -18,13 +18,12 @@ from tolariad.trainer.optim.cautious_rule import (
     scale_of,
     summed,
 )
+from tolariad.trainer.torch_private import lists
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from tolariad.trainer.optim.cautious_rule import Member, Options
-
-# ruff: noqa: SLF001 - torch's foreach functions have private names; its own optimizers are written with them
 
 
 def update(members: Sequence[Member], options: Options, moved: AgreementCount) -> None:
@@ -34,26 +33,26 @@ def update(members: Sequence[Member], options: Options, moved: AgreementCount) -
     squares = [_with_dimension(member.exp_avg_sq) for member in members]
     gradients = [_with_dimension(member.gradient.to(member.exp_avg.dtype)) for member in members]
     bias = [corrections(member, options) for member in members]
-    torch._foreach_lerp_(moments, gradients, 1 - options.beta1)
+    lists.lerp_(moments, gradients, 1 - options.beta1)
     _decay(parameters, moments, options)
-    torch._foreach_mul_(squares, _factor(options.beta2, squares[0]))
-    torch._foreach_addcmul_(squares, gradients, gradients, 1 - options.beta2)
-    divisors = torch._foreach_sqrt(squares)
+    lists.mul_(squares, _factor(options.beta2, squares[0]))
+    lists.addcmul_(squares, gradients, gradients, 1 - options.beta2)
+    divisors = lists.sqrt(squares)
     if options.caution:
-        torch._foreach_add_(divisors, [options.eps * one.root for one in bias])
+        lists.add_(divisors, [options.eps * one.root for one in bias])
         masks, scales = _masks(members, gradients, moments, options, moved)
-        torch._foreach_mul_(masks, moments)
+        lists.mul_(masks, moments)
         if isinstance(scales[0], torch.Tensor):
-            torch._foreach_mul_(masks, scales)
+            lists.mul_(masks, scales)
             amounts = [-one.step_size * one.root for one in bias]
         else:
             amounts = [-one.step_size * one.root * scale for one, scale in zip(bias, scales, strict=True)]
-        torch._foreach_addcdiv_(parameters, masks, divisors, amounts)
+        lists.addcdiv_(parameters, masks, divisors, amounts)
     else:
-        torch._foreach_div_(divisors, [one.root for one in bias])
-        torch._foreach_add_(divisors, options.eps)
-        torch._foreach_addcdiv_(parameters, moments, divisors, [-one.step_size for one in bias])
-    torch._foreach_add_([member.step for member in members], 1.0)
+        lists.div_(divisors, [one.root for one in bias])
+        lists.add_(divisors, options.eps)
+        lists.addcdiv_(parameters, moments, divisors, [-one.step_size for one in bias])
+    lists.add_([member.step for member in members], 1.0)
 
 
 def _masks(
@@ -105,9 +104,9 @@ def _decay(parameters: list[torch.Tensor], moments: list[torch.Tensor], options:
             agreement(parameter, moment, torch.empty_like(moment))
             for parameter, moment in zip(parameters, moments, strict=True)
         ]
-        torch._foreach_addcmul_(parameters, parameters, signs, -amount)
+        lists.addcmul_(parameters, parameters, signs, -amount)
     else:
-        torch._foreach_mul_(parameters, _factor(1 - amount, parameters[0]))
+        lists.mul_(parameters, _factor(1 - amount, parameters[0]))
 
 
 def _with_dimension(tensor: torch.Tensor) -> torch.Tensor:

@@ -84,9 +84,12 @@ def lent() -> Iterator[None]:
     threads = torch.get_num_threads()
     debug_mode = torch.get_deterministic_debug_mode()
     benchmark, deterministic = torch.backends.cudnn.benchmark, torch.backends.cudnn.deterministic
+    current = torch.cuda.current_device() if torch.cuda.is_initialized() else None
     try:
         yield
     finally:
+        if current is not None:
+            torch.cuda.set_device(current)
         torch.set_num_threads(threads)
         torch.set_deterministic_debug_mode(debug_mode)
         torch.backends.cudnn.benchmark, torch.backends.cudnn.deterministic = benchmark, deterministic

@@ -20,7 +20,7 @@ from tolariad.core.settings.reading import ConfigError
 from tolariad.core.trainer.words import ExceptionReport, SetupRefusedReport
 from tolariad.failpoints import reached
 from tolariad.trainer.errors import SetupRefused, TaskRaised, ToldToExit
-from tolariad.trainer.process import light_start
+from tolariad.trainer.torch_private import light_start
 
 if TYPE_CHECKING:
     from tolariad.channel import TrainerEnd

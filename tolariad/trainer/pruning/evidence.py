@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.utils import _pytree as pytree
 
 from tolariad.core.seeds.stages import Stage
 from tolariad.trainer.data.feed import to_device
@@ -25,6 +24,7 @@ from tolariad.trainer.pruning.importance import Loss, on_a_copy
 from tolariad.trainer.pruning.units import Found, PruningRefused
 from tolariad.trainer.pruning.verify import find_groups
 from tolariad.trainer.step.gradients import scalar
+from tolariad.trainer.torch_private.tensors import leaves_in, with_leaves
 
 if TYPE_CHECKING:
     from tolariad.trainer.setup import Setup
@@ -72,7 +72,7 @@ def training_data(setup: Setup, epoch: int, samples: int) -> Evidence:
 
 def pieces(batch: Any, parts: int) -> list[Any]:
     """Cut a batch into so many parts along its first dimension; itself, if its tensors differ there."""
-    tensors = [one for one in pytree.tree_leaves(batch) if isinstance(one, Tensor)]
+    tensors = [one for one in leaves_in(batch) if isinstance(one, Tensor)]
     lengths = {len(one) if one.dim() else 0 for one in tensors}
     if parts < 2 or len(lengths) != 1 or (length := lengths.pop()) < 2:
         return [batch]
@@ -81,7 +81,7 @@ def pieces(batch: Any, parts: int) -> list[Any]:
 
 
 def _rows(value: Any, first: int, size: int) -> Any:
-    return pytree.tree_map(lambda one: one.narrow(0, first, size) if isinstance(one, Tensor) else one, value)
+    return with_leaves(lambda one: one.narrow(0, first, size) if isinstance(one, Tensor) else one, value)
 
 
 def loss_of(setup: Setup) -> Loss:

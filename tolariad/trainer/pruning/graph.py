@@ -12,11 +12,12 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from torch import nn
-from torch.nn.modules.conv import _ConvNd
 
 from tolariad.core.pruning.budget import UnitKind
 from tolariad.trainer.pruning.modules import ChannelDims, linear_sides, places, unknown_to_torch_pruning
 from tolariad.trainer.pruning.units import Found, PruningRefused, Refusal, Role, TensorSlice, UnitGroup
+from tolariad.trainer.torch_private.modules import CONVOLUTIONS
+from tolariad.trainer.torch_private.tensors import leaves_in
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -88,7 +89,7 @@ def trace(
     for module, name in names.modules.items():
         if module in covered or name in of_heads or module not in graph.module2node:
             continue
-        if not linear_sides(module) and not isinstance(module, _ConvNd):
+        if not linear_sides(module) and not isinstance(module, CONVOLUTIONS):
             continue
         found = _sides(graph, module, most)
         if isinstance(found, str):
@@ -126,9 +127,7 @@ def _not_said(names: _Names, said: set[str], held: set[str], used: Collection[st
 
 def _marked(outputs: Any) -> list[Tensor]:
     """Return the outputs, each as the result of an operation: Torch-Pruning does not see a module's own result."""
-    from torch.utils import _pytree as pytree
-
-    return [one * 1.0 for one in pytree.tree_leaves(outputs) if getattr(one, "grad_fn", None) is not None]
+    return [one * 1.0 for one in leaves_in(outputs) if getattr(one, "grad_fn", None) is not None]
 
 
 def _sides(graph: Any, root: nn.Module, most: int) -> tuple[_Sides, int, bool] | str:

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 import torch
 from msgspec.structs import replace
-from torch.utils import _pytree as pytree
 
 from tolariad.channel import Activity
 from tolariad.core.pruning.ledger import COMPACT
@@ -33,6 +32,7 @@ from tolariad.trainer.pruning.compaction import sizes, try_compaction
 from tolariad.trainer.pruning.inputs import noise_like
 from tolariad.trainer.pruning.plan import structure_of
 from tolariad.trainer.pruning.units import PruningRefused
+from tolariad.trainer.torch_private.tensors import leaves_in
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -186,9 +186,7 @@ def seconds_of(model: nn.Module, inputs: tuple[Any, ...]) -> float:
     begun = time.perf_counter()
     while not times or (len(times) <= _PASSES and time.perf_counter() - begun < _TIMED_S):
         started = time.perf_counter()
-        outputs = [
-            one for one in pytree.tree_leaves(model(*inputs)) if isinstance(one, torch.Tensor) and one.requires_grad
-        ]
+        outputs = [one for one in leaves_in(model(*inputs)) if isinstance(one, torch.Tensor) and one.requires_grad]
         if outputs:
             torch.autograd.backward([one.abs().sum() for one in outputs])
         model.zero_grad(set_to_none=True)

@@ -18,6 +18,7 @@ from torch import nn
 from tolariad.core.pruning.budget import UnitKind
 from tolariad.trainer.pruning.modules import linear_sides
 from tolariad.trainer.pruning.units import Role, TensorSlice, UnitGroup
+from tolariad.trainer.torch_private.modules import parameters_of
 
 _COUNTS: Final = ("num_heads", "n_heads", "n_head", "heads", "num_attention_heads")
 _KEY_COUNTS: Final = ("num_key_value_heads", "num_kv_heads", "n_kv_heads")
@@ -80,7 +81,9 @@ def _layouts(module: nn.Module, around: nn.Module) -> Iterator[_Layout]:
     """Yield the parts of an attention layer: once for each layer that may read its heads. `around` contains it."""
     if isinstance(module, nn.MultiheadAttention):
         # Without a common weight, queries, keys and values have widths of their own.
-        if "in_proj_bias" in module._parameters and module._parameters["in_proj_weight"] is not None:  # noqa: SLF001
+        own = parameters_of(module)
+        computes_bias = getattr(module, "in_proj_bias", None) is not None and "in_proj_bias" not in own
+        if own.get("in_proj_weight") is not None and not computes_bias:
             width = module.embed_dim
             tensors = _held(module.in_proj_weight, 0, module.in_proj_bias)
             rows = [_Part(tensors, width, part * width) for part in range(3)]

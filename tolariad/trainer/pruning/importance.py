@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from tolariad.trainer.optim.transform import Kind, kinds_of
 from tolariad.trainer.pruning.units import PruningRefused, Role, TensorSlice, UnitGroup, removed
 from tolariad.trainer.pruning.verify import zero
+from tolariad.trainer.torch_private.tensors import leaves_in
 
 if TYPE_CHECKING:
     from tolariad.trainer.optim.owners import Owner
@@ -219,6 +220,4 @@ def relative(values: Tensor) -> tuple[float, ...]:
 
 
 def _size(batch: Any) -> int:
-    from torch.utils import _pytree as pytree
-
-    return next((len(one) for one in pytree.tree_leaves(batch) if isinstance(one, Tensor) and one.dim()), 1)
+    return next((len(one) for one in leaves_in(batch) if isinstance(one, Tensor) and one.dim()), 1)

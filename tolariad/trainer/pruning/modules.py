@@ -9,11 +9,16 @@ from __future__ import annotations
 from typing import Any, Final, NamedTuple
 
 from torch import nn
-from torch.nn.modules.batchnorm import _BatchNorm
-from torch.nn.modules.conv import _ConvNd, _ConvTransposeNd
-from torch.nn.modules.instancenorm import _InstanceNorm
 
 from tolariad.trainer.pruning.units import Role
+from tolariad.trainer.torch_private.modules import (
+    BATCH_NORMS,
+    CONVOLUTIONS,
+    INSTANCE_NORMS,
+    TRANSPOSED_CONVOLUTIONS,
+    buffers_of,
+    parameters_of,
+)
 
 _MIXES: Final = "normalises over its channels together: without one of them the others would change"
 _REFUSED: Final[tuple[tuple[tuple[type[nn.Module], ...], str], ...]] = (
@@ -36,7 +41,7 @@ def linear_sides(module: nn.Module) -> tuple[int, int] | None:
     if isinstance(module, nn.Linear):
         return 0, 1
     # Conv1D of transformers, whose weight is transposed, by its parts: transformers need not be installed.
-    return (1, 0) if {"weight", "bias"} == module._parameters.keys() and hasattr(module, "nf") else None  # noqa: SLF001
+    return (1, 0) if {"weight", "bias"} == parameters_of(module).keys() and hasattr(module, "nf") else None
 
 
 class _Transposed:
@@ -70,8 +75,8 @@ def unknown_to_torch_pruning(model: nn.Module) -> dict[type[nn.Module], _Transpo
 def is_depthwise(module: nn.Module) -> bool:
     """Return whether each output channel of this convolution is computed from the same channel of its input."""
     return (
-        isinstance(module, _ConvNd)
-        and not isinstance(module, _ConvTransposeNd)
+        isinstance(module, CONVOLUTIONS)
+        and not isinstance(module, TRANSPOSED_CONVOLUTIONS)
         and module.groups == module.in_channels == module.out_channels > 1
     )
 
@@ -84,11 +89,11 @@ def places(module: nn.Module, *, outputs: bool) -> ChannelDims | str:
         rows, columns = linear
         found = _of(module, [("weight", rows), ("bias", 0)], Role.PRODUCES)
         found = found if outputs else _of(module, [("weight", columns)], Role.READS)
-    elif isinstance(module, _ConvNd):
+    elif isinstance(module, CONVOLUTIONS):
         found = _of_convolution(module, outputs=outputs)
-    elif isinstance(module, (_BatchNorm, _InstanceNorm)):
+    elif isinstance(module, (*BATCH_NORMS, *INSTANCE_NORMS)):
         statistics = ("running_mean", "running_var")
-        kept = tuple((name, 0) for name in statistics if module._buffers.get(name) is not None)  # noqa: SLF001
+        kept = tuple((name, 0) for name in statistics if buffers_of(module).get(name) is not None)
         found = _of(module, [("weight", 0), ("bias", 0)])._replace(buffers=kept)
     elif isinstance(module, nn.GroupNorm):
         found = _of(module, [("weight", 0), ("bias", 0)])
@@ -104,8 +109,8 @@ def _of(module: nn.Module, names: list[tuple[str, int]], role: Role = Role.SCALE
     return ChannelDims(tuple((name, dim) for name, dim in names if getattr(module, name) is not None), role=role)
 
 
-def _of_convolution(module: _ConvNd, *, outputs: bool) -> ChannelDims | str:
-    rows, columns = (1, 0) if isinstance(module, _ConvTransposeNd) else (0, 1)
+def _of_convolution(module: Any, *, outputs: bool) -> ChannelDims | str:
+    rows, columns = (1, 0) if isinstance(module, TRANSPOSED_CONVOLUTIONS) else (0, 1)
     if is_depthwise(module):
         return _of(module, [("weight", 0), ("bias", 0)], Role.PRODUCES)
     if module.groups > 1:
@@ -116,7 +121,7 @@ def _of_convolution(module: _ConvNd, *, outputs: bool) -> ChannelDims | str:
 
 
 def _checked(module: nn.Module, found: ChannelDims) -> ChannelDims | str:
-    computed = [name for name, _ in found.parameters if name not in module._parameters]  # noqa: SLF001
+    computed = [name for name, _ in found.parameters if name not in parameters_of(module)]
     return f"computes its {computed[0]} (a parametrization)" if computed else found
 
 
@@ -130,8 +135,8 @@ def refit(module: nn.Module) -> None:
         counts = {"nf": shape[1], "nx": shape[0]}
     elif is_depthwise(module):
         counts = {"groups": shape[0], "in_channels": shape[0], "out_channels": shape[0]}
-    elif isinstance(module, _ConvNd):
-        rows, columns = (1, 0) if isinstance(module, _ConvTransposeNd) else (0, 1)
+    elif isinstance(module, CONVOLUTIONS):
+        rows, columns = (1, 0) if isinstance(module, TRANSPOSED_CONVOLUTIONS) else (0, 1)
         counts = {"out_channels": shape[rows], "in_channels": shape[columns]}
     elif isinstance(module, nn.Embedding):
         counts = {"embedding_dim": shape[1]}
@@ -142,8 +147,8 @@ def refit(module: nn.Module) -> None:
 
 def refit_norm(module: nn.Module, gone: int) -> None:
     """Lower the number of channels that a normalisation expects. It may have no tensors that show the number."""
-    if isinstance(module, (_BatchNorm, _InstanceNorm)):
-        _set(module, {"num_features": module.num_features - gone})
+    if isinstance(module, (*BATCH_NORMS, *INSTANCE_NORMS)):
+        _set(module, {"num_features": int(getattr(module, "num_features")) - gone})  # noqa: B009 - of several classes
     elif isinstance(module, nn.GroupNorm):
         left = module.num_channels - gone
         _set(module, {"num_groups": module.num_groups * left // module.num_channels, "num_channels": left})

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from tolariad.trainer.optim.mapping import ParameterMapping
 from tolariad.trainer.pruning.modules import refit, refit_norm
 from tolariad.trainer.pruning.units import Fewer, Removed
+from tolariad.trainer.torch_private import modules
 
 
 @torch.no_grad()
@@ -29,15 +30,15 @@ def remove(model: nn.Module, gone: Removed) -> list[ParameterMapping]:
         shapes = tuple(old[path].shape), tuple(smaller.shape)
         mappings.append(ParameterMapping(path, path, *shapes, "contract", keep=keep))
     for module in model.modules():
-        touched = [name for name, one in module._parameters.items() if id(one) in new]  # noqa: SLF001
-        for name in touched:
-            module._parameters[name] = new[id(module._parameters[name])]  # noqa: SLF001
+        touched = {name: new[id(one)] for name, one in modules.parameters_of(module).items() if id(one) in new}
+        for name, smaller in touched.items():
+            modules.put_parameter(module, name, smaller)
         if touched:
             refit(module)
     buffers = dict(model.named_buffers())
     for path, dims in gone.buffers.items():
         owner, _, name = path.rpartition(".")
-        model.get_submodule(owner)._buffers[name] = _cut(buffers[path], _kept(buffers[path], dims))  # noqa: SLF001
+        modules.put_buffer(model.get_submodule(owner), name, _cut(buffers[path], _kept(buffers[path], dims)))
     for path, dims in gone.norms.items():
         refit_norm(model.get_submodule(path), len(dims[0]))
     for one in gone.heads:

@@ -15,7 +15,6 @@ from typing import Any, Final
 import torch
 from msgspec.structs import replace
 from torch import Tensor, nn
-from torch.utils import _pytree as pytree
 
 from tolariad.trainer.pruning.graph import trace
 from tolariad.trainer.pruning.heads import Heads, find_heads
@@ -30,6 +29,7 @@ from tolariad.trainer.pruning.units import (
     coordinates,
     removed,
 )
+from tolariad.trainer.torch_private.tensors import leaves_in, with_leaves
 
 _TOLERANCE: Final = 1e-9
 _SEED: Final = 3
@@ -44,7 +44,7 @@ def find_groups(model: nn.Module, inputs: tuple[Any, ...], *, protected: Collect
     """
     with torch.random.fork_rng(devices=[]), torch.enable_grad():
         torch.manual_seed(_SEED)
-        trial, given = _trial(model), pytree.tree_map(_widened, inputs)
+        trial, given = _trial(model), with_leaves(_widened, inputs)
         used = _used(trial, given)
         # Of a layer that is not used every guess would hold.
         guesses = [one for one in find_heads(model, protected) if one.group.slices[-1].path in used]
@@ -145,8 +145,8 @@ def _tensors(model: nn.Module, inputs: tuple[Any, ...]) -> list[Tensor]:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(_SEED)
         # A copy of the inputs: a model may change them.
-        outputs = model(*pytree.tree_map(lambda one: one.clone() if isinstance(one, Tensor) else one, inputs))
-    return [one for one in pytree.tree_leaves(outputs) if isinstance(one, Tensor)]
+        outputs = model(*with_leaves(lambda one: one.clone() if isinstance(one, Tensor) else one, inputs))
+    return [one for one in leaves_in(outputs) if isinstance(one, Tensor)]
 
 
 def _proved(

@@ -41,7 +41,7 @@ def stand_back(cores: Collection[int], *, idle: bool) -> None:
 def answer(run: Path, config: Path, request: AnalysisRequest, started: float) -> AnalysisAnswer | str:
     """Return the analysis, or a sentence: why there is none."""
     try:
-        from tolariad.trainer.process import light_start
+        from tolariad.trainer.torch_private import light_start
 
         light_start.install()
         from tolariad.trainer.pruning.analysing import analyse

@@ -14,6 +14,7 @@ import threading
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 from tolariad.trainer.checkpoints.tree import made
+from tolariad.trainer.process.threads import same_device
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -115,8 +116,10 @@ class _Seat:
     def _answers(self, call: Callable[[], None], share_s: float) -> bool:
         """Make a call in a thread. Return whether it ended in time. Raises ParticipantRefused if it raised by then."""
         answers: list[Exception | None] = []
+        take_device = same_device()
 
         def run() -> None:
+            take_device()
             with self._calls:
                 try:
                     call()

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from tolariad.trainer.data.randomness import preserved_rng
 from tolariad.trainer.gradients.graph import leaves_of
+from tolariad.trainer.torch_private import modules
 
 _PASSES: Final = 5
 
@@ -71,7 +72,7 @@ def _measured(module: nn.Module) -> Iterator[None]:
     buffers = [
         (one, name, buffer, buffer.clone())
         for one, _ in modes
-        for name, buffer in one._buffers.items()  # noqa: SLF001 - named_buffers leaves out the module
+        for name, buffer in modules.buffers_of(one).items()
         if buffer is not None
     ]
     module.eval()
@@ -83,7 +84,8 @@ def _measured(module: nn.Module) -> Iterator[None]:
             one.training = training
         with torch.no_grad():
             for one, name, buffer, kept in buffers:
-                one._buffers[name] = buffer.copy_(kept)  # noqa: SLF001 - the pass may have replaced it
+                # The pass may have replaced it.
+                modules.put_buffer(one, name, buffer.copy_(kept))
 
 
 def _wait_for(tensor: Tensor) -> None:

@@ -22,6 +22,7 @@ from torch import Tensor, nn
 from tolariad.core.text.nearest import KEYS_ALIKE, all_near, did_you_mean
 from tolariad.trainer.errors import SetupRefused
 from tolariad.trainer.seeds.slot import SeedSlot
+from tolariad.trainer.torch_private.hooks import of_forward
 
 _CHILD: Final = "seed_slot_"
 _NAMED_MAX: Final = 3
@@ -59,8 +60,7 @@ def attach(model: nn.Module, qualified_name: str, slot: SeedSlot) -> SeedSlot:
         raise SetupRefused(f"seeds: {shown} is never called, so a slot there sees no input; choose one of {inside}")
     if isinstance(target, torch.jit.ScriptModule):
         raise SetupRefused(f"seeds: {shown} is compiled by TorchScript, which cannot have a slot; attach before that")
-    hooks = target._forward_hooks.values()  # noqa: SLF001
-    taken = next((hook.slot for hook in hooks if isinstance(hook, _Through)), None)
+    taken = next((hook.slot for hook in of_forward(target).values() if isinstance(hook, _Through)), None)
     if taken is not None and taken.name == slot.name:
         return taken
     if taken is not None:

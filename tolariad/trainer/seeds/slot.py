@@ -33,6 +33,7 @@ from torch import Tensor, nn
 
 from tolariad.core.seeds.stages import PLANTED, Stage
 from tolariad.trainer.errors import SetupRefused
+from tolariad.trainer.torch_private.modules import ToldOfMoves
 
 _NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _LOW_PRECISION: Final = (torch.float16, torch.bfloat16)
@@ -67,7 +68,7 @@ _QUIET: Final = frozenset(
 )
 
 
-class SeedSlot(nn.Module):
+class SeedSlot(ToldOfMoves):
     """Pass the input on until a seed germinates. Input and output: one floating-point tensor of any shape.
 
     `stage` changes by `enter` only. `seed` is the module planted here, or None; it is the child named `seed`. `alpha`
@@ -200,7 +201,7 @@ class SeedSlot(nn.Module):
 
     def _blend(self, h: Tensor, grown: Tensor) -> Tensor:
         # A copy, because autograd keeps it: a retained graph must survive the next `set_alpha`.
-        alpha = self.alpha.clone()
+        alpha = self.alpha.to(h.device, copy=True)
         mixed = h + alpha * (grown - h)
         return torch.where(alpha >= 1, grown, torch.where(alpha > 0, mixed, h))
 
@@ -218,13 +219,11 @@ class SeedSlot(nn.Module):
 
     # -- the module ----------------------------------------------------------------------------------------------------
 
-    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> SeedSlot:  # noqa: FBT001, FBT002
+    def moved(self, to: Callable[[Tensor], Tensor]) -> None:
         """Move alpha to the device that the parameters move to. It stays in float32 and keeps its value."""
-        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
-        device = fn(torch.zeros((), device=self.alpha.device)).device
+        device = to(torch.zeros((), device=self.alpha.device)).device
         if device != self.alpha.device:
             self.alpha = torch.full((), self._alpha, device=device)
-        return self
 
     def extra_repr(self) -> str:
         """Return name and stage, and alpha while it is blended in."""

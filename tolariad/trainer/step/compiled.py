@@ -1,17 +1,17 @@
 """torch.compile for runs that must give the same result after a restart.
 
 Promises: parameters and buffers keep their names (no `_orig_mod.`). The code for a shape does not depend on the shapes
-seen before, so a process that resumes within an epoch computes the same. The watch for hangs is told while the compiler
-works.
+seen before, so a process that resumes within an epoch computes the same.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
 import torch
+
+from tolariad.trainer.errors import SetupRefused
+from tolariad.trainer.torch_private import compiler
 
 if TYPE_CHECKING:
     from torch import nn
@@ -24,34 +24,39 @@ def compile_forward(model: nn.Module, *, strict: bool, backend: str | None = Non
     """Compile `model.forward` at its first call, and again for each new shape.
 
     `strict`: too many shapes are an error. Otherwise further shapes run without the compiler, which gives other bits.
+    The first call raises SetupRefused if the compiler does not work here.
     """
-    import torch._dynamo.config as limits
-
-    limits.fail_on_recompile_limit_hit = strict
+    compiler.repeat_choices(strict=strict)
     # No graph with dynamic shapes: it would depend on the shapes that this process has seen so far.
-    options: dict[str, Any] = {"dynamic": False, "recompile_limit": _GRAPHS_MAX} | (
-        {} if backend is None else {"backend": backend}
-    )
+    options: dict[str, Any] = {"dynamic": False} | compiler.limit_graphs(_GRAPHS_MAX, strict=strict)
+    if backend is not None:
+        options["backend"] = backend
     # Compile the method, not the module: a wrapped module would add `_orig_mod.` to every name, and Module.compile does
     # not cover torch's own containers.
-    model.forward = torch.compile(model.forward, **options)
-
-
-@contextmanager
-def compiler_watched(begin: Callable[[], None], end: Callable[[], None]) -> Iterator[None]:
-    """In the block, call `begin` before the compiler works and `end` after it, possibly in a backward pass's thread."""
-    from torch._dynamo.callback import callback_handler
-
-    def begun(_: object) -> None:
-        begin()
-
-    def ended(_: object) -> None:
-        end()
-
-    callback_handler.register_start_callback(begun)
-    callback_handler.register_end_callback(ended)
     try:
-        yield
-    finally:
-        callback_handler.remove_start_callback(begun)
-        callback_handler.remove_end_callback(ended)
+        compiled = torch.compile(model.forward, **options)
+    except RuntimeError as error:
+        raise _refused(error) from error
+
+    def first(*args: Any, **kwargs: Any) -> Any:
+        """Make the first pass, in which the compiler works or fails. Further passes call the compiled method itself."""
+        try:
+            found = compiled(*args, **kwargs)
+        except Exception as error:
+            if compiler.is_its_own(error):
+                raise _refused(error) from error
+            raise
+        model.forward = compiled
+        return found
+
+    model.forward = first
+
+
+def _refused(error: Exception) -> SetupRefused:
+    """Return what the user reads if the compiler does not work, with what it says."""
+    said = " ".join([line.strip() for line in str(error).splitlines() if line.strip()][:2])
+    return SetupRefused(
+        f"compile is true, but torch's compiler fails at the first batch ({type(error).__name__}: {said}). It needs a "
+        "C++ compiler on the CPU, Triton on CUDA, and a version of Python that this torch knows. Install what is "
+        "missing, or set compile: false"
+    )

@@ -17,6 +17,7 @@ from tolariad.core.steps.words import NOT_MEASURED
 from tolariad.trainer.data.feed import to_device
 from tolariad.trainer.errors import SetupRefused
 from tolariad.trainer.step.measured import InFlight, Measured, measured
+from tolariad.trainer.torch_private import lists
 
 if TYPE_CHECKING:
     from tolariad.trainer.optim.owners import Owner
@@ -121,7 +122,7 @@ def _backward(setup: Setup, batch: Any, parts: int, step: int) -> torch.Tensor:
     loss = scalar(returned)
     if setup.garden.active and (auxiliary := setup.seed_gradients.auxiliary) is not None and loss.requires_grad:
         setup.metrics.log(auxiliary.add_gradients(setup.model, loss, batch, parts, step), parts)
-        return loss.detach()
+        return _kept(loss, parts)
     return add_gradients(setup, loss, parts, "the loss that loss(model, batch) returns")
 
 
@@ -131,7 +132,13 @@ def add_gradients(setup: Setup, loss: torch.Tensor, parts: int, what: str) -> to
     Raises SetupRefused, which begins with `what`, if the loss has no graph.
     """
     backward(setup, loss if parts == 1 else loss / parts, what)
-    return loss.detach()
+    return _kept(loss, parts)
+
+
+def _kept(loss: torch.Tensor, parts: int) -> torch.Tensor:
+    """Return a loss without its graph, as it will still be after the next forward pass."""
+    # A replayed CUDA graph writes each result to the same memory.
+    return loss.detach() if parts == 1 or loss.is_cpu else loss.detach().clone()
 
 
 def backward(setup: Setup, loss: torch.Tensor, what: str, *, retain_graph: bool = False) -> None:
@@ -194,7 +201,7 @@ def _device_norm(gradients: list[torch.Tensor], device: torch.device) -> torch.T
     """Return the same on a device, without waiting for it."""
     if not gradients:
         return torch.zeros((), device=device)
-    norms = torch._foreach_norm([_dense(gradient) for gradient in gradients])  # noqa: SLF001 - clip_grad_norm_ uses it
+    norms = lists.norm([_dense(gradient) for gradient in gradients])
     total: torch.Tensor = torch.linalg.vector_norm(torch.stack([norm.to(device, torch.float32) for norm in norms]))
     return total
 
@@ -207,11 +214,12 @@ def _to_host(losses: list[torch.Tensor], norm: torch.Tensor, overflow: torch.Ten
     """Return the mean loss, the norm and whether gradients overflowed, in one transfer."""
     loss = torch.stack([loss.double() for loss in losses]).mean()
     found = (norm,) if overflow is None else (norm, overflow)
-    values = torch.stack([loss, *(_beside(loss, one) for one in found)])
+    values = torch.stack([loss, *(beside(loss, one) for one in found)])
     return InFlight(values) if values.device.type == "cuda" else measured(*values.tolist())
 
 
-def _beside(loss: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
-    # Fill a host number in on the device: copying it there could wait for the device.
+def beside(loss: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
+    """Return a number as float64 on the device of `loss`, 0-dim and float64 itself, without waiting for the device."""
+    # Fill a number of the host in on the device: copying it there could wait.
     here = value.device.type == "cpu"
     return torch.full_like(loss, float(value)) if here else value.detach().reshape(()).to(loss.device).double()

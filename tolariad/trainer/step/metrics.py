@@ -77,7 +77,9 @@ class StepMetrics:
     def _take(self, slot: int, number: float | torch.Tensor, *, is_whole: bool) -> None:
         """Take a number that is not of the step alone, or not on the host, or the first of its name."""
         if not is_whole:
-            self._parts.setdefault(slot, []).append(number)
+            # The next forward pass may write to the same memory of a device.
+            kept = number.clone() if isinstance(number, torch.Tensor) else number
+            self._parts.setdefault(slot, []).append(kept)
             self.is_pending = True
         elif isinstance(number, torch.Tensor):
             self._on_device[slot] = number

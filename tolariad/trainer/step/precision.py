@@ -12,6 +12,9 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
 
+from tolariad.trainer.torch_private import lists
+from tolariad.trainer.torch_private.scaling import overflows_of, scale_of
+
 if TYPE_CHECKING:
     from tolariad.core.settings.model import Settings
 
@@ -59,15 +62,14 @@ class Scaling:
         for one in trained:
             self._scaler.unscale_(one)
             # GradScaler.step uses the same, but waits for the device.
-            found += self._scaler._found_inf_per_device(one).values()  # noqa: SLF001
+            found += overflows_of(self._scaler, one)
         return torch.stack([each.to(found[0].device) for each in found]).sum()
 
     def unscale_apart(self, gradients: Sequence[torch.Tensor]) -> None:
         """Divide gradients that have no influence on the scale: those of seeds. Overflows stay in them."""
-        scale = self._scaler._scale  # noqa: SLF001 - get_scale() would wait for the device
-        if scale is not None:
-            # The same arithmetic as in GradScaler.unscale_.
-            torch._foreach_mul_(list(gradients), scale.double().reciprocal().float())
+        if gradients:
+            # `get_scale` would wait for the device. The same arithmetic as in GradScaler.unscale_.
+            lists.mul_(list(gradients), scale_of(self._scaler, gradients[0]).double().reciprocal().float())
 
     def move_on(self) -> None:
         """Update the scale after an update: smaller after an overflow, larger after many updates without one."""

@@ -57,7 +57,7 @@ class StepperOfUpdates(Stepper):
 
     def finish_updates(self, found: Measured | InFlight, batches: int) -> None:
         """Judge and report the step whose updates were made, or undo them."""
-        measured = None if self._setup.reads_late and not self._progress.rerunning else found.read()
+        measured = None if self._setup.reads_late and not self._progress.rerunning else self._read(found)
         if measured is None or not self._skipped(measured, batches):
             if self._metrics.is_pending:
                 self._metrics.send()

@@ -133,7 +133,7 @@ class Stepper:
     def finish(self, found: Measured | InFlight, batches: int) -> None:
         """Make the update from the gradients, whose numbers are `found`, or skip it; report or compare the step."""
         setup, progress, watch = self._setup, self._progress, self._stopwatch
-        measured = None if setup.reads_late and not progress.rerunning else found.read()
+        measured = None if setup.reads_late and not progress.rerunning else self._read(found)
         if measured is not None and self._skipped(measured, batches):
             return
         if self._metrics.is_pending:
@@ -233,13 +233,17 @@ class Stepper:
         if made is None:
             return
         self._unsettled = None
-        measured = made.found.read()
+        measured = self._read(made.found)
         self._report(measured, made.position, made.rates, made.metrics.read() if made.metrics is not None else ())
         verdict = self._setup.watch.judge(measured.loss, measured.grad_norm, made.rates[0])
         if verdict is not None:
             found = instability(verdict, made.position, self._setup.settings.accumulate)
             # Gated: make no further update until the kernel has decided.
             self._gate.report(replace(found, late=True))
+
+    def _read(self, found: Measured | InFlight) -> Measured:
+        """Return the numbers of a step. The wait for a device is the task's own time: the device computes then."""
+        return self._stopwatch.of_task(found.read) if self._stopwatch.times_task else found.read()
 
     def _skipped(self, measured: Measured, batches: int) -> bool:
         """Skip the update if the verdict says so; report or compare it. Return whether it was skipped."""

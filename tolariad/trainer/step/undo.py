@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 import torch
 
 from tolariad.trainer.checkpoints.tensors import copy_into
+from tolariad.trainer.torch_private import lists
 
 if TYPE_CHECKING:
     from torch.optim import Optimizer
@@ -79,7 +80,7 @@ class _Copy:
             self._by_device = _by_device(lives, self._copies)
         for copies, of_device in self._by_device:
             # One call for all of a device: a call for each would take most of the time.
-            torch._foreach_copy_(copies, of_device)
+            lists.copy_(copies, of_device)
 
     def put_back(self) -> None:
         """Restore the values of `take`."""

@@ -17,7 +17,7 @@ import torch
 from tolariad.core.steps.words import NOT_MEASURED
 from tolariad.core.text.nearest import did_you_mean, nearest
 from tolariad.trainer.errors import SetupRefused
-from tolariad.trainer.step.gradients import backward, drop_gradients, norm_of, scalar
+from tolariad.trainer.step.gradients import backward, beside, drop_gradients, norm_of, scalar
 from tolariad.trainer.step.measured import InFlight, Measured, measured
 
 if TYPE_CHECKING:
@@ -129,8 +129,10 @@ class Updates:
     def _measure(self, loss: Tensor, norm: Tensor | float, overflow: Tensor | None) -> None:
         """Take in the numbers of an update before it is made."""
         if self._late:
-            self._losses.append(loss.double())
-            self._norms.append(torch.as_tensor(norm, device=loss.device, dtype=torch.float64))
+            # A copy: a later forward pass may write to the same memory.
+            loss = loss.to(torch.float64, copy=True)
+            self._losses.append(loss)
+            self._norms.append(beside(loss, torch.as_tensor(norm)))
             return
         self._losses.append(loss.item())
         self._norms.append(float(norm))
@@ -162,7 +164,7 @@ class Updates:
         """Return the same from a device, without waiting for it."""
         loss, norms = torch.stack(self._losses).sum(), torch.stack(self._norms)
         if given is not None:
-            loss = torch.where(loss.isfinite(), torch.as_tensor(given).to(loss), loss)
+            loss = torch.where(loss.isfinite(), beside(loss, torch.as_tensor(given)), loss)
         norm = torch.where((norms == NOT_MEASURED).any(), NOT_MEASURED, torch.linalg.vector_norm(norms))
         return InFlight(torch.stack([loss, norm]))
 

@@ -171,7 +171,9 @@ def _sums(found: Any, batch: Any) -> Iterator[tuple[str, Any, int]]:
             yield name, torch.as_tensor(value, dtype=torch.float64).reshape(()) * samples, samples
         elif by_name and _is_sum_and_count(value):
             total, count = value
-            yield name, total.reshape(()) if isinstance(total, torch.Tensor) else total, int(count)
+            # A copy: the next forward pass may write to the same memory.
+            kept = total.detach().reshape(()).to(torch.float64, copy=True) if isinstance(total, torch.Tensor) else total
+            yield name, kept, int(count)
         else:
             what = _described(value) + (f" for {name!r}" if by_name else "")
             raise SetupRefused(

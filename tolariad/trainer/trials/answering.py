@@ -17,7 +17,7 @@ from tolariad.core.run.exits import EXIT_CONFIG, EXIT_DAMAGED, EXIT_FAILED, EXIT
 from tolariad.core.settings.reading import ConfigError
 from tolariad.storage import CheckpointUnfit, CheckpointUnusable
 from tolariad.trainer.errors import SetupRefused, TaskRaised
-from tolariad.trainer.process import light_start
+from tolariad.trainer.torch_private import light_start
 from tolariad.trainer.trials.costs import estimate
 from tolariad.trainer.trials.evaluation import evaluate
 from tolariad.trainer.trials.profiling import NotWritten, profiled

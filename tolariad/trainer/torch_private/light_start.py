@@ -4,8 +4,8 @@ torch's optimizers import `torch._dynamo` for two functions, `disable` and `grap
 compiled code. A stand-in module provides these two and imports the compiler at the first use of anything else. A
 trainer that restarts after a crash is back that much sooner.
 
-Promises: a task that uses the compiler finds it as if the stand-in had never been there. Versions of torch that the
-tests did not run with get no stand-in.
+Promises: a task that uses the compiler finds it as if the stand-in had never been there. If torch asks for the two
+functions in another way than the tests know, there is no stand-in: a start is two seconds longer then.
 """
 
 from __future__ import annotations
@@ -17,14 +17,16 @@ import sys
 from collections.abc import Iterable
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
-from types import ModuleType
+from types import CodeType, ModuleType
 from typing import Any, Final
 
 import torch
 
-# The minor versions of torch that tests/trainer/test_light_start.py was run with. Other versions get no stand-in.
-TRIED: Final = ("2.13",)
+from tolariad.trainer.torch_private.choice import private
+
 _NAME: Final = "torch._dynamo"
+# What torch's own code calls, with which argument, and where it keeps the answer.
+_KNOWN: Final = {"disable", "wrapping", "__dynamo_disable"}
 _compiler: ModuleType | None = None
 # Functions for which torch keeps the answer of `disable`; the compiler has to give its own as soon as it is there.
 _answered: Final[list[Any]] = []
@@ -113,12 +115,28 @@ def _real() -> ModuleType:
     return module
 
 
-def install() -> None:
-    """Put the stand-in in place, unless the compiler is imported already or torch is of another version."""
-    if _NAME in sys.modules or not str(torch.__version__).startswith(tuple(f"{one}." for one in TRIED)):
-        return
+def install() -> bool:
+    """Put the stand-in in place, unless the compiler is imported or torch asks otherwise.
+
+    Return whether it is there.
+    """
+    if _NAME in sys.modules or not asks_as_known():
+        return isinstance(sys.modules.get(_NAME), _Standin)
     standin = _Standin(_NAME, __doc__)
     standin.__dict__.update(disable=_disable, graph_break=_graph_break, __spec__=importlib.util.find_spec(_NAME))
     sys.modules[_NAME] = standin
     setattr(torch, "_dynamo", standin)  # noqa: B010
     sys.meta_path.insert(0, _Submodules())
+    return True
+
+
+def asks_as_known() -> bool:
+    """Return whether torch keeps the answer of `disable` in the attribute that is cleared when the compiler comes."""
+    asks = private(torch, "_disable_dynamo")
+    pending, named = [getattr(asks, "__code__", None)], set[object]()
+    while pending:
+        code = pending.pop()
+        if isinstance(code, CodeType):
+            pending += code.co_consts
+            named.update(code.co_names, *(one if isinstance(one, tuple) else (one,) for one in code.co_consts))
+    return _KNOWN <= named

@@ -1,0 +1,36 @@
+"""The iterator that a torch DataLoader with persistent workers keeps from epoch to epoch."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from tolariad.trainer.torch_private.choice import private
+
+if TYPE_CHECKING:
+    from torch.utils.data import DataLoader
+
+
+def iterator_of(loader: DataLoader[Any]) -> Any:
+    """Return the iterator with the workers; None if there is none yet. The public way knows none.
+
+    The first `iter` of an epoch makes or renews it, so its caller holds it then.
+    """
+    return private(loader, "_iterator")
+
+
+def forget_iterator(loader: DataLoader[Any]) -> None:
+    """Let the loader start new workers with its next epoch. The old ones end when nobody holds the iterator any more.
+
+    The public way does nothing: a new loader has no iterator.
+    """
+    if private(loader, "_iterator") is not None:
+        loader._iterator = None
+
+
+def set_prefetch(iterator: Any, batches: int | None) -> None:
+    """Let the iterator load so many batches ahead for each worker, from its next epoch on.
+
+    The public way does nothing: the number stays that of the loader when the workers began.
+    """
+    if private(iterator, "_prefetch_factor") is not None:
+        iterator._prefetch_factor = batches
