@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 class PruneFound(Copying, frozen=True, kw_only=True):
     """The newest analysis. `applicable`: `PruneApply` would be accepted; if not, `why` says what stands in the way.
 
-    `correlation`: rank correlation of the importance with the measured change of the loss. `stability`: with the last
-    ranking. `spread`: of the accuracy in repeated validations.
+    `channels`, `parameters`: how many its units are. `correlation`: rank correlation of the importance with the
+    measured change of the loss. `stability`: with the last ranking. `spread`: of the accuracy in repeated validations.
     """
 
     cycle: int
@@ -35,6 +35,7 @@ class PruneFound(Copying, frozen=True, kw_only=True):
     decision: str
     reasons: tuple[str, ...]
     channels: int
+    parameters: int
     estimator: str
     correlation: float | None
     stability: float | None
@@ -46,7 +47,7 @@ class PruneFound(Copying, frozen=True, kw_only=True):
 
 
 class PruneMasks(Copying, frozen=True, kw_only=True):
-    """The masks of one cycle that are in force, from update `step` on."""
+    """The masks of one cycle that are in force, from update `step` on. No parameter counts for two cycles."""
 
     cycle: int
     step: int
@@ -71,7 +72,7 @@ class PruneWindow(Copying, frozen=True, kw_only=True):
 
 
 class PruneSummary(msgspec.Struct, frozen=True, kw_only=True):
-    """Pruning in the status of a run; fields as in PruneTable. `why`: the reason of DISABLED.
+    """Pruning in the status of a run; fields as in PruneTable.
 
     `failures`: failed cycles in a row, `why_failed`: why the last one failed.
     """
@@ -83,6 +84,10 @@ class PruneSummary(msgspec.Struct, frozen=True, kw_only=True):
     total: int | None
     masked: int
     removed: int
+    share: float
+    total_parameters: int | None
+    masked_parameters: int
+    removed_parameters: int
     failures: int
     why_failed: str | None
     window: PruneWindow | None
@@ -91,9 +96,10 @@ class PruneSummary(msgspec.Struct, frozen=True, kw_only=True):
 class PruneTable(Copying, frozen=True, kw_only=True):
     """Pruning as of the last event. `why`: the reason of DISABLED. `active_after`: the last epoch of VALIDATION_ONLY.
 
-    `share` of the channels before any pruning (`total`, absent until an analysis counted them) are masked or removed.
-    `budget`, `cap`: of one cycle, and of all together, in this epoch. `analyzing`: the cycle that is open. `failures`:
-    in a row. `rejected`: masks that proved harmful.
+    `masked` and `removed`: channels, of `total` before any pruning. `masked_parameters` and `removed_parameters`: the
+    parameters that went with them, of `total_parameters` before any pruning; `share`: both of all. Totals are absent
+    until an analysis counted them. `budget`, `cap`: share of the parameters that one cycle, and all together, may prune
+    in this epoch. `analyzing`: the cycle that is open. `failures`: in a row. `rejected`: masks that proved harmful.
     """
 
     phase: str
@@ -103,6 +109,9 @@ class PruneTable(Copying, frozen=True, kw_only=True):
     masked: int
     removed: int
     share: float
+    total_parameters: int | None
+    masked_parameters: int
+    removed_parameters: int
     budget: float
     cap: float
     cycles: int
@@ -123,7 +132,6 @@ def prune_table(state: RunState) -> PruneTable:
     return PruneTable.of(
         _summary(state),
         epoch=epoch,
-        share=pruning.share,
         budget=budget_at(plan, epoch) if plan is not None else 0.0,
         cap=cap_at(plan, epoch) if plan is not None else 0.0,
         failures_max=plan.failures if plan is not None else None,
@@ -152,6 +160,10 @@ def _summary(state: RunState) -> PruneSummary:
         total=pruning.total or None,
         masked=sum(one.channels for one in pruning.sets),
         removed=pruning.removed_channels,
+        share=pruning.share,
+        total_parameters=pruning.total_parameters or None,
+        masked_parameters=pruning.masked_parameters,
+        removed_parameters=pruning.removed_parameters,
         failures=pruning.failures,
         why_failed=pruning.why_failed or None,
         window=_window(pruning),
@@ -165,6 +177,7 @@ def _found(state: RunState, found: Found) -> PruneFound:
         found,
         phase=found.phase.name,
         decision=found.decision.name,
+        parameters=found.pruned_parameters,
         correlation=finite(found.correlation),
         stability=finite(found.stability),
         accuracy=finite(found.accuracy),
@@ -175,7 +188,13 @@ def _found(state: RunState, found: Found) -> PruneFound:
 
 
 def _masks(one: MaskedSet) -> PruneMasks:
-    return PruneMasks.of(one, step=one.applied_before_step, units=count_of(one.units), layers=len(one.units))
+    return PruneMasks.of(
+        one,
+        step=one.applied_before_step,
+        units=count_of(one.units),
+        layers=len(one.units),
+        parameters=one.pruned_parameters,
+    )
 
 
 def _window(pruning: Pruning) -> PruneWindow | None:

@@ -21,7 +21,7 @@ import msgspec
 
 from tolariad import run_files
 from tolariad.core.inputs import AnalysisReply
-from tolariad.core.pruning.analysis import AnalysisAnswer, AnalysisRequest, channels_of, layers_of, refusal_of
+from tolariad.core.pruning.analysis import AnalysisAnswer, AnalysisRequest, channels_of, choice_of, refusal_of
 from tolariad.core.pruning.words import AnalyzeCheckpoint, CancelAnalysis, PruneAnalyzed
 from tolariad.core.settings.pruning import Prune
 from tolariad.leyline import MessageRefused
@@ -174,7 +174,7 @@ async def _asked(process: PeerProcess, request: AnalysisRequest, limit_s: float)
 
 def found_in(request: AnalysisRequest, answer: AnalysisAnswer) -> PruneAnalyzed:
     """Return the event with the part of the answer that the journal keeps."""
-    layers = layers_of(answer.groups, request)
+    choice = choice_of(answer.groups, answer.shapes, answer.parameters, request)
     return PruneAnalyzed(
         cycle=request.cycle,
         decision=answer.decision,
@@ -182,8 +182,10 @@ def found_in(request: AnalysisRequest, answer: AnalysisAnswer) -> PruneAnalyzed:
         units=answer.units,
         sha256=answer.masks_sha256,
         plan=answer.plan,
-        channels=sum(len(answer.units.get(layer.name, ())) * layer.channels for layer in layers),
-        total=channels_of(layers),
+        channels=sum(len(answer.units.get(layer.name, ())) * layer.channels for layer in choice.layers),
+        total=channels_of(choice.layers),
+        pruned_parameters=answer.parameters_masked,
+        total_parameters=choice.total,
         groups=len(answer.groups),
         refused=len(answer.refused),
         samples=answer.samples,
