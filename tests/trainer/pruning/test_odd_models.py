@@ -9,8 +9,10 @@ import pytest
 import torch
 from torch import nn
 
-from tests.trainer.pruning.odd import KINDS, Odd, example
+from tests.trainer.pruning.odd import Odd, example
+from tests.trainer.pruning.odd_ways import KINDS, Careful
 from tolariad.trainer.pruning.removal import remove
+from tolariad.trainer.pruning.trial import trial_of
 from tolariad.trainer.pruning.units import removed
 from tolariad.trainer.pruning.verify import find_groups, zero
 
@@ -136,9 +138,6 @@ def test_drawn_models_are_analysed_whatever_they_are_made_of(seed):
 
 def test_the_weights_of_a_model_that_accepts_no_others_are_its_own():
     """Random ones are tried first; those of the trial are near the model's."""
-    from tests.trainer.pruning.odd import Careful
-    from tolariad.trainer.pruning.trial import trial_of
-
     model = Careful()
     trial = trial_of(model, (example(),))
     plain = trial_of(Odd(), (example(),))

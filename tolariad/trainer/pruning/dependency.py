@@ -59,20 +59,9 @@ class Graph:
 
     def __init__(self, model: nn.Module, trial: Trial) -> None:
         """Trace `model`, a copy of the trial's. Raises ImportError without torch-pruning (extra `pruning`)."""
-        import torch_pruning as tp
-
         into = cut(model, [*trial.opaque])
-        graph = tp.DependencyGraph()
-        self._graph, self._unknown = graph, set[Any]()
         self._into: dict[Any, str] = {}
         self._most = max((size for one in model.parameters() if has_values(one) for size in one.shape), default=0)
-        build = graph._build_dependency  # noqa: SLF001 - the last step before the ones that fail
-
-        def isolated(nodes: dict[Any, Any]) -> None:
-            build(nodes)
-            self._nodes = nodes
-            self._unknown = set(_failing(graph, nodes))
-            graph.module2node = {module: node for module, node in nodes.items() if module not in self._unknown}
 
         def ends(outputs: Any) -> list[Tensor]:
             """Return the outputs and what opaque modules read, each as the result of an operation of its own.
@@ -84,8 +73,8 @@ class Graph:
             self._into = {one.grad_fn: f"{name} {trial.opaque[name]}" for one, name in read}
             return given + [one for one, _ in read]
 
-        graph._build_dependency = isolated  # noqa: SLF001
-        graph.build_dependency(
+        self._graph = _isolating()
+        self._graph.build_dependency(
             model,
             trial.inputs,
             forward_fn=run,
@@ -97,7 +86,7 @@ class Graph:
 
     def has(self, module: nn.Module) -> bool:
         """Return whether the module's outputs are in the graph."""
-        return module in self._nodes
+        return module in self._graph.every
 
     def dependents(self, root: nn.Module) -> Dependents:
         """Return what depends on the root's output channels, by unit. Raises what Torch-Pruning raises.
@@ -105,10 +94,10 @@ class Graph:
         Channels that reach the same index are one unit, as in the two halves of a gate. Torch-Pruning's own search
         keeps only the first of them. It does not end with rotary embeddings, because each round shifts the indices.
         """
-        prune, width = self._graph.get_pruner_of_module(root).prune_out_channels, self._width(root)
+        prune, width = self._graph.get_pruner_of_module(root).prune_out_channels, self._graph.get_out_channels(root)
         origins: dict[tuple[Any, Any], dict[int, int]] = defaultdict(dict)
         met: list[set[int]] = []
-        pending = [(self._nodes[root], prune, [_Index(channel, channel) for channel in range(width)])]
+        pending = [(self._graph.every[root], prune, [_Index(channel, channel) for channel in range(width)])]
         why = "" if width else "it has no channels"
         while pending:
             node, how, indices = pending.pop()
@@ -134,14 +123,9 @@ class Graph:
                 sides[self._side(node, how)].update({index: unit_of[channel] for index, channel in known.items()})
         return Dependents(sides, max(unit_of, default=-1) + 1, why)
 
-    def _width(self, root: nn.Module) -> int:
-        pruner = self._graph.get_pruner_of_module(root)
-        pruner.pruning_dim = self._nodes[root].pruning_dim
-        return int(pruner.get_out_channels(root))
-
     def _end(self, node: Any) -> str:
         """Return why channels that reach this node cannot go, as a clause; "" if they can."""
-        if node.module in self._unknown:
+        if node.module in self._graph.unknown:
             return f"the traced graph does not know how its channels pass {node.grad_fn.name()}"
         if type(node.module).__name__ == "_OutputOp":
             return self._into.get(node.grad_fn, _OUTPUTS)
@@ -151,6 +135,24 @@ class Graph:
         if isinstance(node.module, nn.Module):
             return Side(node.module, outputs=self._graph.is_out_channel_pruning_fn(how))
         return Side(node.module, outputs=False, dim=node.pruning_dim)
+
+
+def _isolating() -> Any:
+    """Return a graph that survives operations at which Torch-Pruning's functions fail. Raises ImportError.
+
+    `every`: all nodes. `unknown`: operations that failed.
+    """
+    import torch_pruning
+
+    class _Isolating(torch_pruning.DependencyGraph):  # type: ignore[misc]
+        def _build_dependency(self, nodes: dict[Any, Any]) -> None:
+            """Do what comes before the functions that fail, and let them go through the others."""
+            super()._build_dependency(nodes)
+            self.every = nodes
+            self.unknown = set(_failing(self, nodes))
+            self.module2node = {module: node for module, node in nodes.items() if module not in self.unknown}
+
+    return _Isolating()
 
 
 class _OneNode:

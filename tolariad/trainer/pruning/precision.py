@@ -56,9 +56,9 @@ class AnyPrecision(TorchFunctionMode):
                     continue
                 try:
                     return widened(func(*given[0], **given[1]))
-                except Exception:  # noqa: BLE001, S112 - the next dtype may do; else the first error is raised
-                    continue
-            raise error from None
+                except Exception as again:  # noqa: BLE001 - the next dtype may do; else the first error is raised
+                    error.add_note(f"with other dtypes: {type(again).__name__}: {again}")
+            raise
 
 
 def _dtypes(value: Any) -> list[torch.dtype]:

@@ -1,9 +1,9 @@
 """A copy of a model to try guesses on: in float64 with random weights, if it runs so.
 
-A weight that happens to be 0 hides nothing, and rounding hides nothing. A model may refuse both. So the first of these
-ways is taken in which it runs and gives numbers: random weights in float64; its own, each changed by up to a third, in
-float64; its own in its own precision. A module that fails in float64 keeps its own weights and precision, if the rest
-of the model runs then.
+A weight that happens to be 0 hides nothing then, and rounding hides nothing. A model may refuse both. So three ways are
+tried until it runs and gives numbers. The second has its own weights, each changed by up to a third, in float64. The
+third has these in its own precision. A module that fails in float64 keeps its own weights and precision, if the rest of
+the model runs then.
 
 Promises: the model is not touched, and no generator advances outside of a fork. Nothing is run twice on one copy.
 """
@@ -121,28 +121,28 @@ def _prepared(model: nn.Module, way: _Way, kept: Mapping[str, str]) -> nn.Module
         if getattr(config, "use_cache", False):
             # The keys and values of a language model, kept for the next token: Torch-Pruning fails at them.
             config.use_cache = False
-    inside = [trial.get_submodule(name) for name in kept]
-    own = {id(one) for module in inside for one in (*module.parameters(), *module.buffers())}
-    for module in inside:
+    if way is not _Way.NATIVE:
+        trial._apply(lambda one: one.to(WIDE[one.dtype]) if one.dtype in WIDE else one)  # noqa: SLF001
+    own = set[int]()
+    for name in kept:
+        module = copied(model.get_submodule(name)).to("cpu").eval()
+        own |= {id(one) for one in module.parameters()}
         _keep(module)
+        trial.set_submodule(name, module)
     with torch.no_grad():
         for parameter in trial.parameters():
             parameter.grad = None
             if has_values(parameter):
                 parameter.requires_grad_(parameter.is_floating_point() or parameter.is_complex())
-                if id(parameter) not in own:
+                if parameter.requires_grad and id(parameter) not in own:
                     _draw(parameter, way)
         for name, buffer in trial.named_buffers():
-            if way is not _Way.NATIVE and id(buffer) not in own and buffer.dtype in WIDE:
-                _set(trial, name, _drawn_buffer(name, buffer.to(WIDE[buffer.dtype]), way))
+            if way is _Way.RANDOM and name.rpartition(".")[2] in {"running_mean", "running_var"}:
+                buffer.copy_(torch.rand_like(buffer) + 0.5)
     return trial
 
 
 def _draw(parameter: nn.Parameter, way: _Way) -> None:
-    if way is not _Way.NATIVE and parameter.dtype in WIDE:
-        parameter.data = parameter.data.to(WIDE[parameter.dtype])
-    if not parameter.requires_grad:
-        return
     if way is _Way.RANDOM:
         parameter.copy_(0.3 * torch.randn(parameter.shape, dtype=parameter.dtype))
         return
@@ -150,16 +150,6 @@ def _draw(parameter: nn.Parameter, way: _Way) -> None:
     drawn = torch.rand(parameter.shape)
     parameter.mul_((0.7 + 0.6 * drawn).to(parameter.dtype))
     parameter.add_((0.01 + 0.1 * drawn).to(parameter.dtype) * (parameter == 0))
-
-
-def _drawn_buffer(name: str, buffer: Tensor, way: _Way) -> Tensor:
-    is_statistic = name.rpartition(".")[2] in {"running_mean", "running_var"}
-    return torch.rand_like(buffer) + 0.5 if is_statistic and way is _Way.RANDOM else buffer
-
-
-def _set(model: nn.Module, name: str, buffer: Tensor) -> None:
-    owner, _, local = name.rpartition(".")
-    model.get_submodule(owner)._buffers[local] = buffer  # noqa: SLF001
 
 
 def _keep(module: nn.Module) -> None:
