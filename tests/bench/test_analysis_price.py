@@ -96,9 +96,13 @@ async def by_daemon(daemon: DaemonProcess, _: int) -> str:
 
     before = status()
     daemon.call("Checkpoint")
-    while (now := status())["cycles"] == before["cycles"] or now["analyzing"] is not None:
+    for _ in range(int(10 * LIMIT_S)):
+        # Seldom: each call takes time on the recorder's core.
         await asyncio.sleep(0.1)
-    return "" if now["failures"] == before["failures"] else now["why_failed"]
+        now = status()
+        if now["cycles"] > before["cycles"] and now["analyzing"] is None:
+            return "" if now["failures"] == before["failures"] else now["why_failed"]
+    return "it did not end"
 
 
 async def as_before(daemon: DaemonProcess, trainer: int) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import signal
 import socket
 import struct
 import subprocess
@@ -152,6 +153,24 @@ def starves(connection, request, request_id):
     connection.sendall(pruning.framed(pruning.write_answer(request, honest(request), request_id, "r")))
 
 
+def takes_turns(connection, request, request_id):
+    """Hang as an idle process; as an ordinary one answer after it was stopped and continued twice."""
+    if option("--priority") == "idle":
+        hangs(connection, request, request_id)
+    continued = []
+    signal.signal(signal.SIGCONT, lambda *_: continued.append(1))
+    while len(continued) < 2:
+        time.sleep(0.005)
+    connection.sendall(pruning.framed(pruning.write_answer(request, honest(request), request_id, "r")))
+
+
+def tells(connection, _, request_id):
+    """Say on which cores it shall run, with which priority, and whether it is in the session of its parent."""
+    session = "same" if os.getsid(0) == os.getsid(os.getppid()) else "own"
+    why = f"cores {option('--cores')}, {option('--priority')}, session {session}"
+    connection.sendall(pruning.framed(pruning.write_failure(why, request_id, "r")))
+
+
 ACTS = {
     "hangs": hangs,
     "hangs in C": lambda *_: ctypes.PyDLL(None).sleep(600),
@@ -166,6 +185,8 @@ ACTS = {
     "one group twice": twice,
     "says why not": fails,
 }
+# What they do depends on how they were started.
+PLACED = {"starves": starves, "takes turns": takes_turns, "tells": tells}
 
 
 def main():
@@ -173,8 +194,8 @@ def main():
     lifelines.become_helper(int(option("--parent-pid")), int(option("--socket-fd")))
     with socket.socket(fileno=int(option("--socket-fd"))) as connection, connection.makefile("rb") as stream:
         request, request_id = pruning.read_request(stream.read(pruning.length_of(stream.read(pruning.LENGTH_BYTES))))
-        if name == "starves":
-            starves(connection, request, request_id)
+        if name in PLACED:
+            PLACED[name](connection, request, request_id)
         elif name in ACTS:
             ACTS[name](connection, request, request_id)
         else:

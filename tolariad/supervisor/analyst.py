@@ -174,7 +174,9 @@ class Analyst:
                 finally:
                     beside.cancel()
         except TimeoutError:
-            await process.kill_with_stacks()
+            if turn is not _Turn.IDLE:
+                # An idle one had no core, as far as is known.
+                await process.kill_with_stacks()
             raise
         except PeerFailed as failed:
             has_ended = await process.gone_within(_END_S)

@@ -100,7 +100,7 @@ class Prune(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     min_samples: Annotated[units.Positive, Meta(description="samples that an importance needs")] = 1000
     analysis_priority: Annotated[
         Literal["idle", "normal"],
-        Meta(description="idle: give way to the training for the first half of the limit; normal: do not"),
+        Meta(description="if training uses all cores, idle: an analysis gives way to it; normal: it does not"),
     ] = "idle"
     analysis_timeout_s: Annotated[units.PositiveSeconds, Meta(description="time limit of an analysis")] = 300.0
     compact_every: Annotated[
