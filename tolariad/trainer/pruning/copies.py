@@ -14,6 +14,8 @@ from torch.nn.utils.rnn import PackedSequence
 from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 
+from tolariad.trainer.pruning.units import PruningRefused
+
 # The tensors in the attributes of objects that are no containers to torch, so many objects deep.
 _DEPTH_MAX: Final = 3
 _OF_A_MODULE: Final = ("_parameters", "_buffers", "_modules")
@@ -32,13 +34,19 @@ class _CopiesResults(TorchFunctionMode):
 
 
 def copied(model: nn.Module) -> nn.Module:
-    """Return a copy of the model. Attributes of a kind that cannot be copied, such as a lock, are shared with it."""
+    """Return a copy of the model. Attributes of a kind that cannot be copied, such as a lock, are shared with it.
+
+    Raises PruningRefused if it cannot be copied even so.
+    """
     with _CopiesResults():
         try:
             return copy.deepcopy(model)
-        except TypeError:
+        except Exception:  # noqa: BLE001 - a `__deepcopy__` of the user's may raise anything
             shared = {id(value): value for value in _attributes(model) if not _can_be_copied(value)}
+        try:
             return copy.deepcopy(model, shared)
+        except Exception as error:
+            raise PruningRefused(f"the model cannot be copied: {type(error).__name__}: {error}") from error
 
 
 def _attributes(model: nn.Module) -> Iterable[Any]:
@@ -48,7 +56,7 @@ def _attributes(model: nn.Module) -> Iterable[Any]:
 def _can_be_copied(value: Any) -> bool:
     try:
         copy.deepcopy(value)
-    except Exception:  # noqa: BLE001 - a `__deepcopy__` of the user's may raise anything
+    except Exception:  # noqa: BLE001 - as above
         return False
     return True
 

@@ -19,7 +19,7 @@ from torch.utils import _pytree as pytree
 
 from tolariad.core.seeds.stages import Stage
 from tolariad.trainer.data.feed import to_device
-from tolariad.trainer.data.randomness import derived_seed, seed_everything
+from tolariad.trainer.data.randomness import derived_seed, seed_everything, seed_host
 from tolariad.trainer.data.samples import samples_of
 from tolariad.trainer.pruning.importance import Loss, on_a_copy
 from tolariad.trainer.pruning.removal import remove
@@ -91,7 +91,8 @@ def loss_of(setup: Setup) -> Loss:
         raise PruningRefused("the task's training_step makes its own updates, so no loss says what a unit is worth")
 
     def loss(model: nn.Module, given: SeededBatch) -> Tensor:
-        seed_everything(given.seed)
+        # An analysis computes on the CPU.
+        seed_host(given.seed)
         with setup.forward():
             returned = setup.task.loss(model, given.batch)
         return scalar(returned["loss"] if isinstance(returned, dict) else returned)

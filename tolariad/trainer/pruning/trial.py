@@ -57,15 +57,16 @@ class _NotNumbers(ValueError):
 
 
 def trial_of(model: nn.Module, inputs: tuple[Any, ...]) -> Trial:
-    """Return a copy of the model in evaluation mode on the CPU. Raises PruningRefused if it runs in no way."""
-    try:
-        copied(model)
-    except Exception as error:
-        raise PruningRefused(f"the model cannot be copied: {type(error).__name__}: {error}") from error
+    """Return a copy of the model in evaluation mode on the CPU.
+
+    Raises PruningRefused if it cannot be copied, or runs in no way.
+    """
     errors: list[Exception] = []
     for way in _Way:
         try:
             return _attempt(model, inputs, way)
+        except PruningRefused:
+            raise
         except Exception as error:  # noqa: BLE001 - whatever the model's own code raises
             errors.append(error)
     raise PruningRefused(f"the model cannot be traced: {type(errors[0]).__name__}: {errors[0]}") from errors[0]

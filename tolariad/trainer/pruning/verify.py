@@ -141,17 +141,21 @@ def _disagreement(trial: Trial, groups: Sequence[UnitGroup]) -> str:
 
 def _fails_in_training(trial: Trial, gone: Removed) -> str:
     """Return a clause if training mode calls more of the model, and that does not fit the smaller one; "" otherwise."""
-    wide, small = copied(trial.model).train(), copied(trial.model).train()
+    small = copied(trial.model).train()
     remove(small, gone)
-    with torch.no_grad():
-        try:
-            outputs_of(wide, trial.inputs)
-        except Exception:  # noqa: BLE001 - few samples may be too few for a batch normalisation
-            return ""
-        try:
-            outputs_of(small, trial.inputs)
-        except Exception as error:  # noqa: BLE001 - as in `difference`
-            return f"without them the model fails in training: {type(error).__name__}: {error}"
+    error = _error_of(small, trial.inputs)
+    # Few samples may be too few for a batch normalisation, whatever is removed.
+    if not error or _error_of(copied(trial.model).train(), trial.inputs):
+        return ""
+    return f"without them the model fails in training: {error}"
+
+
+@torch.no_grad()
+def _error_of(model: nn.Module, inputs: tuple[Any, ...]) -> str:
+    try:
+        outputs_of(model, inputs)
+    except Exception as error:  # noqa: BLE001 - as in `difference`
+        return f"{type(error).__name__}: {error}"
     return ""
 
 
