@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from tests.trainer.pruning.odd import Odd, example
+from tests.trainer.pruning.odd_layers import Half, Quantised
 from tests.trainer.pruning.odd_ways import KINDS, Careful
 from tolariad.trainer.pruning.removal import remove
 from tolariad.trainer.pruning.trial import trial_of
@@ -30,17 +31,14 @@ def logits_of(output):
     return getattr(output, "logits", output)
 
 
-def layers_of(model):
-    """Return the names of the layers that have channels."""
-    layers = {name: one for name, one in model.named_modules() if isinstance(one, nn.Linear | nn.Conv3d)}
-    return {name for name, one in layers.items() if getattr(one, "out_features", 1)}
-
-
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
-def test_a_part_that_cannot_be_handled_is_refused_by_name_and_the_rest_is_found(kind):
-    """Each refusal has its reason. Layers after the part are found, and every other layer is found or refused."""
-    torch.manual_seed(0)
-    model = kind()
+def test_a_part_that_cannot_be_handled_is_refused_by_name_and_the_rest_can_go(kind, seed):
+    """Each refusal has its reason. Layers after the part are found, and every other layer is found or refused.
+
+    Drawn units of what is found, masked and removed, are the same to a model in its own precision, for other inputs.
+    """
+    torch.manual_seed(seed)
+    model = kind().eval()
     found = find_groups(model, (inputs_of(model),))
 
     groups, reasons = {one.name for one in found.groups}, dict[str, str]()
@@ -51,20 +49,19 @@ def test_a_part_that_cannot_be_handled_is_refused_by_name_and_the_rest_is_found(
     for name, why in KINDS[kind].items():
         assert why in reasons[name]
         assert name not in groups
-    covered = {one.path.rpartition(".")[0] for group in found.groups for one in group.slices}
-    layers = layers_of(model)
-    inside = {name for name in layers if any(name.startswith(f"{each}.") for each in reasons)}
-    assert layers - inside <= covered | reasons.keys()
-
-
-@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
-def test_what_is_found_in_an_odd_model_can_go(kind, seed):
-    """Masked and smaller copies in the model's own precision and weights give the same outputs for other inputs."""
-    torch.manual_seed(seed)
-    model = kind().eval()
-    groups = find_groups(model, (inputs_of(model),)).groups
+    assert_all_said(model, found)
     with torch.no_grad():
-        same_in_own_precision(model, groups, inputs_of(model, seed + 1), random.Random(seed))
+        same_in_own_precision(model, found.groups, inputs_of(model, seed + 1), random.Random(seed))
+
+
+def assert_all_said(model, found):
+    """Every layer that has channels is in a group, or refused by its own name or that of a module around it."""
+    refused = {one.name for one in found.refused}
+    covered = {one.path.rpartition(".")[0] for group in found.groups for one in group.slices}
+    layers = {name: one for name, one in model.named_modules() if isinstance(one, nn.Linear | nn.Conv3d)}
+    for name, one in layers.items():
+        is_inside = any(name.startswith(f"{each}.") for each in refused)
+        assert name in covered | refused or is_inside or not getattr(one, "out_features", 1), name
 
 
 def same_in_own_precision(model, groups, inputs, draw):
@@ -82,7 +79,9 @@ def same_in_own_precision(model, groups, inputs, draw):
     zero(dict(masked.named_parameters()), gone.parameters)
     remove(small, gone)
     one, other = (logits_of(each(inputs.clone())) for each in (masked, small))
-    assert torch.allclose(one, other, rtol=1e-3, atol=1e-4), (one - other).abs().max()
+    # A sum in another order may be rounded to the next number of 8 bits.
+    is_coarse = any(isinstance(each, Half | Quantised) for each in model.modules())
+    assert torch.allclose(one, other, rtol=1e-3, atol=5e-2 if is_coarse else 1e-4), (one - other).abs().max()
 
 
 def without_computed(model):
@@ -126,12 +125,8 @@ def test_drawn_models_are_analysed_whatever_they_are_made_of(seed):
         model = Chain(chosen, [draw.randint(5, 20) for _ in chosen]).eval()
         found = find_groups(model, (example(),))
 
-        groups, reasons = {one.name for one in found.groups}, {one.name for one in found.refused}
-        covered = {one.path.rpartition(".")[0] for group in found.groups for one in group.slices}
-        layers = layers_of(model)
-        inside = {name for name in layers if any(name.startswith(f"{each}.") for each in reasons)}
-        assert layers - inside <= covered | reasons
-        assert groups
+        assert_all_said(model, found)
+        assert found.groups
         with torch.no_grad():
             same_in_own_precision(model, found.groups, example(seed + 1), draw)
 
