@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tolariad import processor_time
 from tolariad.processor_time import waited_s
 
 
@@ -39,3 +40,19 @@ def test_a_thread_that_does_not_exist_has_waited_for_nothing():
     # The system gives no id above 2**22.
     assert waited_s(()) == waited_s((0,)) == waited_s((2**22 + 1,)) == 0.0
     assert waited_s((threading.get_native_id(),)) >= 0.0
+
+
+@pytest.mark.parametrize(
+    ("ran_s", "waited_s", "starved"),
+    [(0.1, 1.9, False), (0.1, 2.1, True), (0.3, 2.1, False), (9.0, 90.0, True), (0, 0, False)],
+)
+def test_a_thread_starves_if_it_waits_for_seconds_and_hardly_runs(monkeypatch, ran_s, waited_s, starved):
+    """One that sleeps, or gets a ninth of what it asks for, does not."""
+    monkeypatch.setattr(processor_time, "_schedstat", lambda thread: (int(1e9 * ran_s), int(1e9 * waited_s)))
+
+    assert processor_time.has_starved(7) is starved
+
+
+def test_a_thread_that_is_gone_has_not_starved():
+    """Nor does one of a system without these figures."""
+    assert not processor_time.has_starved(0)

@@ -7,6 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Final
+
+_STARVED_NS: Final = 2_000_000_000
 
 
 def waited_s(threads: Iterable[int]) -> float:
@@ -18,9 +21,23 @@ def waited_s(threads: Iterable[int]) -> float:
     return sum(map(_waited_ns, set(threads))) / 1e9
 
 
+def has_starved(thread: int) -> bool:
+    """Return whether a thread has been ready to run for seconds, and ran for less than a ninth of that time.
+
+    It is for a young thread: the times are those since it began.
+    """
+    ran, waited = _schedstat(thread)
+    return waited > _STARVED_NS and ran < waited / 9
+
+
 def _waited_ns(thread: int) -> int:
-    """Return the second number of schedstat: ns on a run queue (Documentation/scheduler/sched-stats.rst)."""
+    return _schedstat(thread)[1]
+
+
+def _schedstat(thread: int) -> tuple[int, int]:
+    """Return ns on a processor, and ns on a run queue (Documentation/scheduler/sched-stats.rst)."""
     try:
-        return int(Path(f"/proc/{thread}/schedstat").read_bytes().split()[1])
-    except (OSError, IndexError, ValueError):
-        return 0
+        ran, waited, _ = Path(f"/proc/{thread}/schedstat").read_bytes().split()
+        return int(ran), int(waited)
+    except (OSError, ValueError):
+        return 0, 0

@@ -128,7 +128,8 @@ def test_check_shows_which_slots_the_model_calls(tolariad, monkeypatch):
 
 
 PRUNING = {
-    "why": "", "layers": 3, "channels": 320, "attentions": 2, "heads": 16, "total": 448, "first": 4, "seconds": 0.1,
+    "why": "", "layers": 3, "channels": 320, "attentions": 2, "heads": 16, "total": 448, "seconds": 0.1,
+    "parameters": 9000, "budget": 90, "first": 4,
     "refused": [{"name": f"layer.{n}", "why": "its channels are outputs of the model"} for n in range(7)],
     "masked_only": [{"name": "attention", "why": "its width is fixed"}],
 }  # fmt: skip
@@ -151,10 +152,12 @@ def test_check_says_what_can_be_pruned_and_what_not(tolariad, monkeypatch):
 
     assert code == 0
     assert "\npruning        320 channels in 3 layers and 16 heads in 2 layers can be masked" in words
-    assert "the first cycle masks 4 channels at most\n               masked only: attention: its width" in words
+    assert (
+        "with 90 of 9000 parameters the first cycle masks 4 channels at most\n               masked only: att" in words
+    )
     assert "               refused: layer.4: its channels are outputs of the model\n" in words
     assert "layer.5" not in words
-    assert "can be masked; the first cycle masks none: its share (prune.budgets) is less than a unit" in too_few
+    assert "can be masked; the first cycle masks none: its share (prune.budgets) is less than a unit (90 of" in too_few
     assert "and 2 more; --json has them all" in words
     assert "no masks are due in this run: the first cycle that may mask is due after epoch 35" in notes
     assert "\npruning        nothing in this model can be masked\n               refused: layer.0" in empty

@@ -96,9 +96,14 @@ def test_a_pruned_run_is_killed_and_goes_on_to_the_same_bits(start, run_dir, tmp
     assert masks.channels > 0
     assert 0.0 < masks.accuracy_masked <= 1.0
     assert 0.0 < masks.accuracy_now <= 1.0
-    assert compacted.parameters < compacted.parameters_before
+    assert masks.total_parameters == compacted.parameters_before == 10_026
+    assert 0 < masks.pruned_parameters <= 0.1 * 10_026
+    # `compact_every` is 1: only the masks of one cycle are removed, and all of their parameters.
+    (removed,) = (one for one in of_type(run_dir, mk.MasksApplied) if one.cycle == compacted.cycle)
+    assert compacted.parameters == compacted.parameters_before - removed.pruned_parameters
     assert compacted.difference <= 1e-5
     assert shown["removed"] >= masks.channels
+    assert shown["share"] == (shown["masked_parameters"] + shown["removed_parameters"]) / 10_026 <= 0.2
     assert of_type(run_dir, mk.MaskSetPassed)
     assert not of_type(run_dir, mk.MaskSetRejected)
     (stopped,) = of_type(run_dir, RunStopped)
@@ -106,7 +111,7 @@ def test_a_pruned_run_is_killed_and_goes_on_to_the_same_bits(start, run_dir, tmp
     manifest = read_manifest(run_dir / "checkpoints" / last.id, last.manifest)
     assert manifest.compactions >= 1
     assert manifest.pruning_phase == 2
-    assert manifest.cumulative_pruned_fraction > 0
+    assert (10_026 - compacted.parameters) / 10_026 <= manifest.cumulative_pruned_fraction <= 0.2
     assert manifest.importance_ref in {one.importance for one in of_type(run_dir, pr.PruneAnalyzed)}
     # The newest importance stays, however old it is.
     *_, newest = of_type(run_dir, pr.PruneAnalyzed)

@@ -10,6 +10,7 @@ from msgspec.structs import replace
 from tests.core.pruning.test_analysis import REQUEST, asked
 from tests.supervisor.analysts import honest
 from tolariad.core.pruning.budget import UnitKind
+from tolariad.core.pruning.cost import Cut
 from tolariad.core.pruning.verdict import PruningDecision
 from tolariad.leyline import MessageRefused, StructuralPruningRequest, StructuralPruningResponse
 from tolariad.leyline.pruning import (
@@ -24,6 +25,8 @@ from tolariad.leyline.pruning import (
     write_failure,
     write_request,
 )
+
+CUTS = (Cut(0, 0, (1,)), Cut(3, 1, (2, 0, 7)))
 
 
 @given(asked(), st.integers(0, 1_000_000))
@@ -52,10 +55,22 @@ def test_an_answer_is_read_as_it_was_written(decision, missing):
         correlation=missing,
         stability=missing,
         measured=replace(honest(REQUEST).measured, memory=missing, without_gradient=("a", "b"), structure="no"),
-        groups=(replace(honest(REQUEST).groups[0], kind=UnitKind.HEAD, channels=16),),
+        groups=(replace(honest(REQUEST).groups[0], kind=UnitKind.HEAD, channels=16, cuts=CUTS),),
     )
 
-    assert read_answer(write_answer(given, "id", "answer"), "id") == given
+    assert read_answer(write_answer(REQUEST, given, "id", "answer"), "id") == given
+
+
+def test_an_answer_says_channels_and_parameters():
+    """Of the cycle, of all cycles together, and as the source's share of the parameters."""
+    request = replace(REQUEST, taken=800, pruned=820)
+    message = StructuralPruningResponse.FromString(write_answer(request, honest(request), "id", "answer"))
+    result, report, metadata = message.analysis_result, message.decision_report, message.pruning_metadata
+
+    assert (result.channels_marked_for_pruning, result.parameters_marked_for_pruning) == (2, 20)
+    assert (report.requested_fraction, report.granted_fraction) == pytest.approx((0.05, 20 / 3_000))
+    assert metadata.cumulative_pruned_fraction == pytest.approx(840 / 3_000)
+    assert (metadata.parameters_analyzed, metadata.parameters_marked_for_pruning) == (2_200, 20)
 
 
 def test_a_failure_is_its_reason():
@@ -81,7 +96,7 @@ def test_other_messages_are_refused():
         read_request(b"\xff\xff")
     with pytest.raises(MessageRefused, match="There is no PruningPhase 0"):
         read_request(StructuralPruningRequest().SerializeToString())
-    message = StructuralPruningResponse.FromString(write_answer(honest(REQUEST), "id", "answer"))
+    message = StructuralPruningResponse.FromString(write_answer(REQUEST, honest(REQUEST), "id", "answer"))
     with pytest.raises(MessageRefused, match="is to request id, but other was asked"):
         read_answer(message.SerializeToString(), "other")
     message.analysis_result.groups[0].kind = 3

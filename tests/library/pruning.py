@@ -163,6 +163,7 @@ def found_by(mask):
     """Return what an analysis of the network finds."""
     with torch.random.fork_rng():
         model, example = network().eval(), (torch.zeros(12, 16),)
+        total = sum(one.numel() for one in model.parameters())
         earlier = [plan_of(model, groups_of(model), dict(one), example) for one in mask.gone]
         if earlier:
             remove(model, joined(earlier, model).gone)
@@ -175,6 +176,9 @@ def found_by(mask):
         sha256=plan.masks.sha256,
         channels=sum(len(plan.units[one.name]) * one.channels for one in groups_of(model)),
         total=44,
+        # Some of them may be masked already; the trainer counts the others.
+        pruned_parameters=plan.masks.count,
+        total_parameters=total,
     )
 
 

@@ -11,6 +11,7 @@ from safetensors import safe_open
 from torch.nn import functional
 from torch.utils.data import DataLoader
 
+from journal import Reader
 from tests.library.inside import ordered, state_of
 from tests.library.live_run import tolaria
 from tests.library.pruning import (
@@ -39,7 +40,9 @@ from tests.waiting import wait_for
 from tolariad.core.health.quarantine_words import QuarantineAdded
 from tolariad.core.pruning import mask_words as mk
 from tolariad.core.pruning.verdict import WindowAction
+from tolariad.core.replay import replay_records
 from tolariad.core.rollback import words as rb
+from tolariad.core.state import RunState
 from tolariad.trainer.pruning.plan import read_plan
 from tolariad.trainer.pruning.shrink import shrink
 from tolariad.trainer.pruning.verify import find_groups
@@ -102,6 +105,14 @@ def test_units_are_masked_lifted_and_removed_and_the_small_model_is_exported(tmp
     (compacted,) = of(events, mk.ModelCompacted)
     assert (compacted.parameters_before, compacted.parameters) == (numbers_of(24, 12, 4), numbers_of(19, 9, 2))
     assert compacted.difference <= 1e-5
+    # The masks of cycle 2 were lifted. A number in a row of one mask and a column of another is counted once.
+    masked = {one.cycle: one for one in of(events, mk.MasksApplied)}
+    assert masked[3].pruned_parameters < masked[3].parameters
+    assert masked[1].pruned_parameters + masked[3].pruned_parameters == numbers_of(24, 12, 4) - numbers_of(19, 9, 2)
+    pruning = replay_records(RunState(), Reader(tmp_path / "run" / "journal").records(), strict=True).state.pruning
+    assert pruning.removed_parameters == numbers_of(24, 12, 4) - numbers_of(19, 9, 2)
+    assert pruning.masked_parameters == numbers_of(19, 9, 2) - numbers_of(18, 7, 1)
+    assert pruning.share == 1 - numbers_of(18, 7, 1) / numbers_of(24, 12, 4)
     file = tmp_path / "model.safetensors"
     assert "remove the same from the model first" in tolaria("export-weights", tmp_path / "run", "-o", file)
     with safe_open(file, "pt") as opened:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import signal
 import socket
 import struct
 import subprocess
@@ -16,10 +17,15 @@ from msgspec.structs import replace
 from tolariad import lifelines
 from tolariad.core.pruning.analysis import AnalysedGroup, AnalysisAnswer
 from tolariad.core.pruning.budget import UnitKind
+from tolariad.core.pruning.cost import Cut
 from tolariad.core.pruning.verdict import MaskMeasure, PruningDecision
 from tolariad.leyline import StructuralPruningResponse, pruning
 
 WIDTH = 200
+# The units are rows of ten numbers; the model has a head besides.
+SHAPE = (WIDTH, 10)
+CUTS = (Cut(0, 0, (1,)),)
+PARAMETERS = 2_200
 NAN = float("nan")
 
 
@@ -37,7 +43,10 @@ def honest(request):
         measured=MaskMeasure(
             accuracy_before=0.9, accuracy=0.9, gradient_norm_before=1.0, gradient_norm=1.0, layer_share=0.1
         ),
-        groups=(AnalysedGroup(name="conv", kind=UnitKind.CHANNEL, width=WIDTH, channels=1),),
+        groups=(AnalysedGroup(name="conv", kind=UnitKind.CHANNEL, width=WIDTH, channels=1, cuts=CUTS),),
+        shapes=(SHAPE,),
+        parameters=PARAMETERS,
+        parameters_masked=20,
         units={"conv": tuple(live[:2])},
         scores={"conv": (0.25, 0.5)},
         masks_sha256="0" * 64,
@@ -80,13 +89,13 @@ def sends(data):
 
 
 def other_request(connection, request, _):
-    connection.sendall(pruning.framed(pruning.write_answer(honest(request), "another", "r")))
+    connection.sendall(pruning.framed(pruning.write_answer(request, honest(request), "another", "r")))
     time.sleep(600)
 
 
 def twice(connection, request, request_id):
     """Two sets of one group."""
-    message = StructuralPruningResponse.FromString(pruning.write_answer(honest(request), request_id, "r"))
+    message = StructuralPruningResponse.FromString(pruning.write_answer(request, honest(request), request_id, "r"))
     message.analysis_result.units.append(message.analysis_result.units[0])
     connection.sendall(pruning.framed(message.SerializeToString()))
 
@@ -123,11 +132,16 @@ LIES = {
     "a correlation that is NaN": of(correlation=NAN),
     "an accuracy that is NaN": measured(accuracy=NAN),
     "a hidden drop": measured(accuracy=0.5),
-    "more than the budget": of(units={"conv": tuple(range(11, 31))}, scores={"conv": (0.1,) * 20}),
+    "more than the budget": of(
+        units={"conv": tuple(range(11, 31))}, scores={"conv": (0.1,) * 20}, parameters_masked=200
+    ),
+    "fewer parameters than its units have": of(parameters_masked=10),
+    "parameters that are not there": of(shapes=()),
+    "more parameters in its groups than in the model": of(parameters=1_999),
     "no hash": of(masks_sha256="0"),
     "a narrower group": of(groups=(AnalysedGroup(name="conv", kind=UnitKind.CHANNEL, width=5, channels=1),)),
     "no groups, but units": of(groups=()),
-    "a doubt without a reason": of(decision=PruningDecision.CONDITIONAL_GO, units={}, scores={}),
+    "a doubt without a reason": of(decision=PruningDecision.CONDITIONAL_GO, units={}, scores={}, parameters_masked=0),
     "no file": without_file,
 }
 
@@ -136,7 +150,25 @@ def starves(connection, request, request_id):
     """Get no core as an idle process; answer as an ordinary one."""
     if option("--priority") == "idle":
         hangs(connection, request, request_id)
-    connection.sendall(pruning.framed(pruning.write_answer(honest(request), request_id, "r")))
+    connection.sendall(pruning.framed(pruning.write_answer(request, honest(request), request_id, "r")))
+
+
+def takes_turns(connection, request, request_id):
+    """Hang as an idle process; as an ordinary one answer after it was stopped and continued twice."""
+    if option("--priority") == "idle":
+        hangs(connection, request, request_id)
+    continued = []
+    signal.signal(signal.SIGCONT, lambda *_: continued.append(1))
+    while len(continued) < 2:
+        time.sleep(0.005)
+    connection.sendall(pruning.framed(pruning.write_answer(request, honest(request), request_id, "r")))
+
+
+def tells(connection, _, request_id):
+    """Say on which cores it shall run, with which priority, and whether it is in the session of its parent."""
+    session = "same" if os.getsid(0) == os.getsid(os.getppid()) else "own"
+    why = f"cores {option('--cores')}, {option('--priority')}, session {session}"
+    connection.sendall(pruning.framed(pruning.write_failure(why, request_id, "r")))
 
 
 ACTS = {
@@ -153,6 +185,8 @@ ACTS = {
     "one group twice": twice,
     "says why not": fails,
 }
+# What they do depends on how they were started.
+PLACED = {"starves": starves, "takes turns": takes_turns, "tells": tells}
 
 
 def main():
@@ -160,13 +194,13 @@ def main():
     lifelines.become_helper(int(option("--parent-pid")), int(option("--socket-fd")))
     with socket.socket(fileno=int(option("--socket-fd"))) as connection, connection.makefile("rb") as stream:
         request, request_id = pruning.read_request(stream.read(pruning.length_of(stream.read(pruning.LENGTH_BYTES))))
-        if name == "starves":
-            starves(connection, request, request_id)
+        if name in PLACED:
+            PLACED[name](connection, request, request_id)
         elif name in ACTS:
             ACTS[name](connection, request, request_id)
         else:
             answer = LIES.get(name, honest)(request)
-            connection.sendall(pruning.framed(pruning.write_answer(answer, request_id, "r")))
+            connection.sendall(pruning.framed(pruning.write_answer(request, answer, request_id, "r")))
 
 
 if __name__ == "__main__":

@@ -18,6 +18,7 @@ from tests.waiting import becomes_true
 from tolariad.core.pruning.verdict import PruningDecision
 from tolariad.core.pruning.words import AnalyzeCheckpoint, CancelAnalysis
 from tolariad.core.settings.pruning import Prune
+from tolariad.supervisor import analyst
 from tolariad.supervisor.analyst import Analyst, AnalystSetup
 from tolariad.supervisor.peer_process import PeerLimits
 
@@ -52,14 +53,14 @@ class Run:
         self.replies = []
 
     @asynccontextmanager
-    async def analyst(self, name: str):
+    async def analyst(self, name: str, **more):
         setup = AnalystSetup(
             run_dir=self.folder,
             config=self.folder / "config.resolved.json",
-            prune=Prune(),
             environment=dict(os.environ),
             limits=QUICK,
             command=(sys.executable, str(ANALYSTS), name),
+            **{"prune": Prune(), **more},
         )
         analyst = Analyst(setup, self.replies.append)
         try:
@@ -136,6 +137,34 @@ async def test_an_idle_analysis_without_a_core_becomes_an_ordinary_one(run):
 
     assert (reply.cycle, reply.why) == (4, "")
     assert reply.found.decision is PruningDecision.GO
+
+
+async def test_an_analysis_that_starves_begins_again_and_takes_turns_with_the_training(run, monkeypatch):
+    """Long before half of its time. The second process is stopped and continued again and again until it answers."""
+    monkeypatch.setattr(analyst, "has_starved", lambda pid: True)
+    async with run.analyst("takes turns") as one:
+        one.obey(run.effect(limit_s=600.0))
+        reply = await run.reply()
+
+    assert (reply.cycle, reply.why) == (4, "")
+    assert reply.found.decision is PruningDecision.GO
+
+
+@pytest.mark.parametrize("priority", ["idle", "normal"])
+@pytest.mark.parametrize(
+    ("core", "told"),
+    [
+        ((1,), {"idle": "cores 1, idle, session same", "normal": "cores 1, idle, session same"}),
+        ((), {"idle": "cores 0,1, idle, session own", "normal": "cores 0,1, normal, session own"}),
+    ],
+)
+async def test_the_core_of_an_analysis(run, core, told, priority):
+    """That of the recorder, which comes first there: its session and SCHED_IDLE. Without one, all cores of the run."""
+    async with run.analyst("tells", core=lambda: core, cores=(0, 1), prune=Prune(analysis_priority=priority)) as one:
+        one.obey(run.effect())
+        reply = await run.reply()
+
+    assert reply.why == told[priority]
 
 
 async def test_a_command_that_cannot_be_started_is_a_reply_too(run):

@@ -52,15 +52,15 @@ def test_recorder_and_trainer_are_apart_and_told_as_read_back(tmp_path, trainer)
     def serve():
         recorded = scheduling.take(context(threads=1), trainer)
         meanwhile = os.sched_getaffinity(0), os.sched_getaffinity(trainer)
-        spared = scheduling.beside_recorder
+        alone = scheduling.recorders_core
         child = subprocess.run(
             [sys.executable, "-S", "-c", "import os; print(os.sched_getscheduler(0))"], capture_output=True, text=True
         )
         scheduling.give_back()
         after = os.sched_getscheduler(0), os.sched_getaffinity(0)
-        return recorded, meanwhile, child.stdout.strip(), after, (spared, scheduling.beside_recorder)
+        return recorded, meanwhile, child.stdout.strip(), after, (alone, scheduling.recorders_core)
 
-    recorded, meanwhile, child, after, spared = in_thread(serve)
+    recorded, meanwhile, child, after, alone = in_thread(serve)
 
     assert recorded.skippable
     assert recorded.polls
@@ -70,8 +70,9 @@ def test_recorder_and_trainer_are_apart_and_told_as_read_back(tmp_path, trainer)
     assert (recorded.scheduler, recorded.refused) == ("fifo", "") or recorded.refused.startswith("SCHED_FIFO: ")
     assert child == str(os.SCHED_OTHER)
     assert after == (os.SCHED_OTHER, set(ALL))
-    # What runs beside the training, such as an analysis, is never on the recorder's core.
-    assert spared == (recorded.trainer_cores, ALL)
+    # An analysis runs there, as long as the recorder has it.
+    assert alone == (recorded.daemon_cores, ())
+    assert scheduling.cores == ALL
 
 
 @several_cores

@@ -217,7 +217,7 @@ def _prune_lines(found: Mapping[str, Any] | None) -> Iterator[str]:
     if found["total"]:
         layers = _in_layers(found["channels"], "channel", found["layers"])
         heads = f" and {_in_layers(found['heads'], 'head', found['attentions'])}" if found["heads"] else ""
-        yield f"pruning        {layers}{heads} can be masked; {_of_first_cycle(found['first'])}"
+        yield f"pruning        {layers}{heads} can be masked; {_of_first_cycle(found)}"
     else:
         yield f"pruning        {output.painted('nothing', 'yellow')} in this model can be masked"
     refused = [f"refused: {safe(one['name'])}: {safe(one['why'])}" for one in found["refused"]]
@@ -226,11 +226,12 @@ def _prune_lines(found: Mapping[str, Any] | None) -> Iterator[str]:
         yield f"{'':15}{line}"
 
 
-def _of_first_cycle(channels: int) -> str:
-    if channels:
-        return f"the first cycle masks {output.counted(channels, 'channel')} at most"
+def _of_first_cycle(found: Mapping[str, Any]) -> str:
+    share = f"{found['budget']} of {output.counted(found['parameters'], 'parameter')}"
+    if found["first"]:
+        return f"with {share} the first cycle masks {output.counted(found['first'], 'channel')} at most"
     floors = "no layer may lose one (prune.min_channels, min_heads, min_layer_share)"
-    return f"the first cycle masks none: its share (prune.budgets) is less than a unit, or {floors}"
+    return f"the first cycle masks none: its share (prune.budgets) is less than a unit ({share}), or {floors}"
 
 
 def _in_layers(count: int, unit: str, layers: int) -> str:

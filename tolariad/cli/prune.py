@@ -58,9 +58,12 @@ def _lines(table: Mapping[str, Any]) -> Iterator[str]:
     # In the other phases nothing is masked.
     is_active = table["phase"] == "ACTIVE_PRUNING"
     limits = f"; a cycle may prune {table['budget']:.0%}, all of them {table['cap']:.0%}" if is_active else ""
-    yield f"share    {table['share']:.2%} pruned{limits}"
+    yield f"share    {table['share']:.2%} pruned, of all parameters{limits}"
     if table["total"] is not None:
-        yield f"channels {table['total']}: {table['masked']} masked, {table['removed']} removed"
+        channels = f"channels {table['total']}: {table['masked']} masked, {table['removed']} removed"
+        gone = f"{table['masked_parameters']} masked, {table['removed_parameters']} removed"
+        total = table["total_parameters"]
+        yield channels + (f"; of {counted(total, 'parameter')} {gone}" if total is not None else "")
     rejected = f", {counted(table['rejected'], 'set')} of masks rejected" if table["rejected"] else ""
     in_a_row = " in a row" if table["failures"] > 1 else ""
     failed = f", {table['failures']} failed{in_a_row}" if table["failures"] else ""
@@ -70,6 +73,7 @@ def _lines(table: Mapping[str, Any]) -> Iterator[str]:
         yield from _found(found)
     for one in table["masks"]:
         what = f"{counted(one['channels'], 'channel')} in {counted(one['layers'], 'layer')}"
+        what += f", {counted(one['parameters'], 'parameter')}"
         yield f"masks    of cycle {one['cycle']} from step {one['step']}: {what}"
     if (window := table["window"]) is not None:
         yield f"watched  cycle {window['cycle']} until step {window['until_step']}; before it is {window['checkpoint']}"
@@ -84,7 +88,8 @@ def _why(table: Mapping[str, Any]) -> str:
 
 def _found(found: Mapping[str, Any]) -> Iterator[str]:
     figures = "".join(f", {name} {found[name]:.2f}" for name in ("correlation", "stability") if found[name] is not None)
-    what = f"{counted(found['channels'], 'channel')} of {found['checkpoint']} (epoch {found['epoch']}){figures}"
+    units = f"{counted(found['channels'], 'channel')} with {counted(found['parameters'], 'parameter')}"
+    what = f"{units} of {found['checkpoint']} (epoch {found['epoch']}){figures}"
     yield f"analysis cycle {found['cycle']}: {found['decision']}, {what}"
     for reason in found["reasons"]:
         yield f"         {reason}"

@@ -287,7 +287,8 @@ def _pruning(told: Status) -> str:
     """Return the phase, what is masked and removed, and what is under way or failed."""
     shown = [told["phase"] + (f" ({safe(told['why'])})" if told["why"] else "")]
     if told["total"] is not None:
-        shown.append(f"{told['masked']} of {counted(told['total'], 'channel')} masked, {told['removed']} removed")
+        channels = f"{told['masked']} of {counted(told['total'], 'channel')} masked, {told['removed']} removed"
+        shown.append(f"{told['share']:.2%} of the parameters pruned: {channels}")
     if told["analyzing"] is not None:
         shown.append(f"cycle {told['analyzing']} is being analysed")
     elif (window := told["window"]) is not None:

@@ -18,7 +18,7 @@ from tolariad.cli.wrapping import fitted_to
 from tolariad.core.run.exits import EXIT_DAMAGED, EXIT_IO, ORDERLY
 
 if TYPE_CHECKING:
-    from tolariad.control.status import RunStatus
+    from tolariad.control.replies import RunStatus
     from tolariad.daemon import From
 
 COMMANDS: Final = {

@@ -27,7 +27,6 @@ def prune_table(state: RunState) -> PruneTable:
     return PruneTable.of(
         _summary(state),
         epoch=epoch,
-        share=pruning.share,
         budget=budget_at(plan, epoch) if plan is not None else 0.0,
         cap=cap_at(plan, epoch) if plan is not None else 0.0,
         failures_max=plan.failures if plan is not None else None,
@@ -56,6 +55,10 @@ def _summary(state: RunState) -> PruneSummary:
         total=pruning.total or None,
         masked=sum(one.channels for one in pruning.sets),
         removed=pruning.removed_channels,
+        share=pruning.share,
+        total_parameters=pruning.total_parameters or None,
+        masked_parameters=pruning.masked_parameters,
+        removed_parameters=pruning.removed_parameters,
         failures=pruning.failures,
         why_failed=pruning.why_failed or None,
         window=_window(pruning),
@@ -69,6 +72,7 @@ def _found(state: RunState, found: Found) -> PruneFound:
         found,
         phase=found.phase.name,
         decision=found.decision.name,
+        parameters=found.pruned_parameters,
         correlation=finite(found.correlation),
         stability=finite(found.stability),
         accuracy=finite(found.accuracy),
@@ -79,7 +83,13 @@ def _found(state: RunState, found: Found) -> PruneFound:
 
 
 def _masks(one: MaskedSet) -> PruneMasks:
-    return PruneMasks.of(one, step=one.applied_before_step, units=count_of(one.units), layers=len(one.units))
+    return PruneMasks.of(
+        one,
+        step=one.applied_before_step,
+        units=count_of(one.units),
+        layers=len(one.units),
+        parameters=one.pruned_parameters,
+    )
 
 
 def _window(pruning: Pruning) -> PruneWindow | None:

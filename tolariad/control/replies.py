@@ -85,7 +85,7 @@ class PruneWindow(Copying, frozen=True, kw_only=True):
 
 
 class PruneSummary(msgspec.Struct, frozen=True, kw_only=True):
-    """Pruning in the status of a run; fields as in PruneTable. `why`: the reason of DISABLED.
+    """Pruning in the status of a run; fields as in PruneTable.
 
     `failures`: failed cycles in a row, `why_failed`: why the last one failed.
     """
@@ -97,6 +97,10 @@ class PruneSummary(msgspec.Struct, frozen=True, kw_only=True):
     total: int | None
     masked: int
     removed: int
+    share: float
+    total_parameters: int | None
+    masked_parameters: int
+    removed_parameters: int
     failures: int
     why_failed: str | None
     window: PruneWindow | None

@@ -142,8 +142,8 @@ class SeedTable(msgspec.Struct, frozen=True, kw_only=True):
 class PruneFound(Copying, frozen=True, kw_only=True):
     """The newest analysis. `applicable`: `PruneApply` would be accepted; if not, `why` says what stands in the way.
 
-    `correlation`: rank correlation of the importance with the measured change of the loss. `stability`: with the last
-    ranking. `spread`: of the accuracy in repeated validations.
+    `channels`, `parameters`: how many its units are. `correlation`: rank correlation of the importance with the
+    measured change of the loss. `stability`: with the last ranking. `spread`: of the accuracy in repeated validations.
     """
 
     cycle: int
@@ -153,6 +153,7 @@ class PruneFound(Copying, frozen=True, kw_only=True):
     decision: str
     reasons: tuple[str, ...]
     channels: int
+    parameters: int
     estimator: str
     correlation: float | None
     stability: float | None
@@ -164,7 +165,7 @@ class PruneFound(Copying, frozen=True, kw_only=True):
 
 
 class PruneMasks(Copying, frozen=True, kw_only=True):
-    """The masks of one cycle that are in force, from update `step` on."""
+    """The masks of one cycle that are in force, from update `step` on. No parameter counts for two cycles."""
 
     cycle: int
     step: int
@@ -177,9 +178,10 @@ class PruneMasks(Copying, frozen=True, kw_only=True):
 class PruneTable(Copying, frozen=True, kw_only=True):
     """Pruning as of the last event. `why`: the reason of DISABLED. `active_after`: the last epoch of VALIDATION_ONLY.
 
-    `share` of the channels before any pruning (`total`, absent until an analysis counted them) are masked or removed.
-    `budget`, `cap`: of one cycle, and of all together, in this epoch. `analyzing`: the cycle that is open. `failures`:
-    in a row. `rejected`: masks that proved harmful.
+    `masked` and `removed`: channels, of `total` before any pruning. `masked_parameters` and `removed_parameters`: the
+    parameters that went with them, of `total_parameters` before any pruning; `share`: both of all. Totals are absent
+    until an analysis counted them. `budget`, `cap`: share of the parameters that one cycle, and all together, may prune
+    in this epoch. `analyzing`: the cycle that is open. `failures`: in a row. `rejected`: masks that proved harmful.
     """
 
     phase: str
@@ -189,6 +191,9 @@ class PruneTable(Copying, frozen=True, kw_only=True):
     masked: int
     removed: int
     share: float
+    total_parameters: int | None
+    masked_parameters: int
+    removed_parameters: int
     budget: float
     cap: float
     cycles: int

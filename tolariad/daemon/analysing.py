@@ -34,11 +34,13 @@ class Analysing:
         run_dir: Path,
         sinks: tuple[Sink, ...],
         submit: Callable[[AnalysisReply], None],
-        cores: Callable[[], tuple[int, ...]] = tuple,
+        *,
+        core: Callable[[], tuple[int, ...]] = tuple,
+        cores: tuple[int, ...] = (),
     ) -> None:
-        """`sinks` get the output of the process. `cores`: gives those that it may use; none: all."""
+        """`sinks` get the output of the process. `core`, `cores`: as in AnalystSetup."""
         self._settings, self._run_dir, self._sinks = settings, run_dir, sinks
-        self._submit, self._cores = submit, cores
+        self._submit, self._core, self._cores = submit, core, cores
         self._analyst = Late(self._begin, "The analysis")
 
     def obey(self, effect: AnalyzeCheckpoint | CancelAnalysis) -> None:
@@ -56,6 +58,7 @@ class Analysing:
             prune=self._settings.prune,
             environment=dict(os.environ),
             sinks=self._sinks,
+            core=self._core,
             cores=self._cores,
         )
         return Analyst(setup, self._submit)

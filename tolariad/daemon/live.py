@@ -116,7 +116,8 @@ class Daemon:
         self._asking = Asking(settings, (self._trainer_log.write, self._log.write), self._kernel.submit)
         self._analysing = Analysing(
             *(settings, run.run_dir, (self._trainer_log.write, self._log.write), self._kernel.submit),
-            cores=lambda: self._scheduling.beside_recorder,
+            core=lambda: self._scheduling.recorders_core,
+            cores=self._scheduling.cores,
         )
         self._supervisor = Supervisor(
             *(self._trainer_setup(), self._kernel, former_trainer(run)),

@@ -16,6 +16,7 @@ from google.protobuf.message import DecodeError, Message
 
 from tolariad.core.pruning.analysis import AnalysedGroup, AnalysisAnswer, AnalysisRequest
 from tolariad.core.pruning.budget import UnitKind
+from tolariad.core.pruning.cost import Cut
 from tolariad.core.pruning.phase import PruningPhase
 from tolariad.core.pruning.units import Units
 from tolariad.core.pruning.verdict import MaskMeasure, PruningDecision
@@ -76,7 +77,9 @@ def write_request(request: AnalysisRequest, request_id: str, timeout_s: float) -
             manifest_blake3=request.manifest,
             masked=[pb.UnitSet(group=name, indices=units) for name, units in request.masked.items()],
             removed_units=request.removed,
-            pruned_channels=request.pruned,
+            pruned_channels=request.pruned_channels,
+            pruned_parameters=request.pruned,
+            removed_parameters=request.taken,
             avoid=[pb.UnitSet(group=name, indices=units) for name, units in request.avoid.items()],
             former_importance=request.former,
             importance_output=request.output,
@@ -101,7 +104,9 @@ def read_request(data: bytes) -> tuple[AnalysisRequest, str]:
         phase=_known(message.phase, PruningPhase),
         share=_decimal(config.budget_fraction),
         cap=_decimal(config.cumulative_cap),
-        pruned=config.pruned_channels,
+        pruned=config.pruned_parameters,
+        taken=config.removed_parameters,
+        pruned_channels=config.pruned_channels,
         masked=_units(config.masked),
         removed=dict(config.removed_units),
         avoid=_units(config.avoid),
@@ -111,9 +116,9 @@ def read_request(data: bytes) -> tuple[AnalysisRequest, str]:
     return request, message.request_id
 
 
-def write_answer(answer: AnalysisAnswer, request_id: str, response_id: str) -> bytes:
+def write_answer(request: AnalysisRequest, answer: AnalysisAnswer, request_id: str, response_id: str) -> bytes:
     """Return the bytes of an answer. Raises MessageRefused if they are too many."""
-    measured = answer.measured
+    measured, total = answer.measured, max(1, answer.parameters + request.taken)
     passed = answer.decision is not PruningDecision.NO_GO
     result = pb.StructuralAnalysisResult(
         checkpoint_id=answer.checkpoint,
@@ -123,7 +128,13 @@ def write_answer(answer: AnalysisAnswer, request_id: str, response_id: str) -> b
         parameters_marked_for_pruning=answer.parameters_masked,
         cycle=answer.cycle,
         groups=[
-            pb.AnalysedGroup(name=one.name, kind=_KINDS[one.kind], width=one.width, channels=one.channels)
+            pb.AnalysedGroup(
+                name=one.name,
+                kind=_KINDS[one.kind],
+                width=one.width,
+                channels=one.channels,
+                cuts=[pb.ParameterCut(parameter=c.parameter, dimension=c.dim, indices=c.indices) for c in one.cuts],
+            )
             for one in answer.groups
         ],
         units=[
@@ -138,6 +149,8 @@ def write_answer(answer: AnalysisAnswer, request_id: str, response_id: str) -> b
         importance_bytes=answer.file_bytes,
         cpu_seconds=answer.cpu_seconds,
         plan=answer.plan,
+        parameter_shapes=[pb.ParameterShape(sizes=shape) for shape in answer.shapes],
+        channels_marked_for_pruning=sum(one.channels * len(answer.units.get(one.name, ())) for one in answer.groups),
     )
     message = pb.StructuralPruningResponse(
         request_id=request_id,
@@ -145,7 +158,11 @@ def write_answer(answer: AnalysisAnswer, request_id: str, response_id: str) -> b
         validation_passed=passed,
         analysis_result=result,
         decision_report=pb.PruningDecisionReport(
-            decision=f"PRUNING_DECISION_{answer.decision.name}", reasons=answer.reasons, decided_by=ANALYST
+            decision=f"PRUNING_DECISION_{answer.decision.name}",
+            reasons=answer.reasons,
+            requested_fraction=request.share,
+            granted_fraction=answer.parameters_masked / total if passed else 0.0,
+            decided_by=ANALYST,
         ),
         safety_report=pb.StructuralSafetyReport(
             safety_validation_passed=passed,
@@ -153,7 +170,13 @@ def write_answer(answer: AnalysisAnswer, request_id: str, response_id: str) -> b
         ),
         source_subsystem=ANALYST,
         processing_time_ms=min(round(1e3 * answer.seconds), 2**32 - 1),
-        pruning_metadata=pb.PruningMetadata(request_id=request_id, mask_set_sha256=answer.masks_sha256),
+        pruning_metadata=pb.PruningMetadata(
+            request_id=request_id,
+            cumulative_pruned_fraction=(request.pruned + answer.parameters_masked) / total,
+            parameters_analyzed=answer.parameters,
+            parameters_marked_for_pruning=answer.parameters_masked,
+            mask_set_sha256=answer.masks_sha256,
+        ),
     )
     message.completed_at.GetCurrentTime()
     return _written(message)
@@ -183,7 +206,13 @@ def read_answer(data: bytes, request_id: str) -> AnalysisAnswer:
         decision=_known(report.decision, PruningDecision),
         measured=_measured(message.safety_report.measured),
         groups=tuple(
-            AnalysedGroup(name=one.name, kind=_kind(one), width=one.width, channels=one.channels)
+            AnalysedGroup(
+                name=one.name,
+                kind=_kind(one),
+                width=one.width,
+                channels=one.channels,
+                cuts=tuple(Cut(each.parameter, each.dimension, tuple(each.indices)) for each in one.cuts),
+            )
             for one in result.groups
         ),
         reasons=tuple(report.reasons),
@@ -198,6 +227,7 @@ def read_answer(data: bytes, request_id: str) -> AnalysisAnswer:
         samples=result.samples,
         parameters=result.parameters_analyzed,
         parameters_masked=result.parameters_marked_for_pruning,
+        shapes=tuple(tuple(shape.sizes) for shape in result.parameter_shapes),
         refused=tuple(result.refused_modules),
         file_bytes=result.importance_bytes,
         seconds=result.analysis_time_seconds,

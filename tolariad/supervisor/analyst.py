@@ -3,14 +3,21 @@
 Promises: each AnalyzeCheckpoint becomes exactly one AnalysisReply, whatever fails, unless it is cancelled. A result was
 checked by core's rules. The checkpoint is not removed meanwhile. A process that does not answer in time is killed, and
 none is left after `close`. The run never waits.
+
+Where it runs: on the recorder's core, if the recorder has one of its own and leaves most of it idle. Training has the
+others. The process runs there only if nothing else wants the core. Without such a core it may run on all of them, as
+idle as that. If it starves there, another one begins again that takes turns with the training: it is stopped for most
+of the time (decision 0065).
 """
 
 from __future__ import annotations
 
 import asyncio
+import enum
 import logging
 import os
 import sys
+import time
 import uuid
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -21,31 +28,51 @@ import msgspec
 
 from tolariad import run_files
 from tolariad.core.inputs import AnalysisReply
-from tolariad.core.pruning.analysis import AnalysisAnswer, AnalysisRequest, channels_of, layers_of, refusal_of
+from tolariad.core.pruning.analysis import AnalysisAnswer, AnalysisRequest, channels_of, choice_of, refusal_of
 from tolariad.core.pruning.words import AnalyzeCheckpoint, CancelAnalysis, PruneAnalyzed
 from tolariad.core.settings.pruning import Prune
 from tolariad.leyline import MessageRefused
 from tolariad.leyline.pruning import LENGTH_BYTES, AnalysisFailed, framed, length_of, read_answer, write_request
 from tolariad.loop_files import in_thread
+from tolariad.processor_time import has_starved
 from tolariad.storage import held
 from tolariad.supervisor.output import Sink
 from tolariad.supervisor.peer_process import PeerFailed, PeerLimits, PeerProcess, stacks_in
+from tolariad.supervisor.process import Session
 
 _log: Final = logging.getLogger(__name__)
 
 # A process that has closed its connection usually ends within this time, and how it ended is the better reason.
 _END_S: Final = 0.5
+_LOOK_S: Final = 0.5
+# An eighth of the time. While the process runs, training on all cores makes hardly a step: its threads wait for each
+# other many times in each.
+_RUN_S: Final = 0.04
+_PAUSE_S: Final = 0.28
+
+
+class _Turn(enum.Enum):
+    """When a process has a core: if it is idle, in turns with the training, or as any other process."""
+
+    IDLE = "idle"
+    ALTERNATE = "alternate"
+    SHARE = "share"
 
 
 class AnalystSetup(msgspec.Struct, frozen=True, kw_only=True):
-    """A run, and how the process of an analysis is started. `cores`: gives those that it may use; none: all."""
+    """A run, and how the process of an analysis is started.
+
+    `core`: gives the core that only the recorder uses; none: there is no such core. `cores`: all of the run; none: all
+    of the machine.
+    """
 
     run_dir: Path
     config: Path
     prune: Prune
     environment: Mapping[str, str]
     sinks: tuple[Sink, ...] = ()
-    cores: Callable[[], tuple[int, ...]] = tuple
+    core: Callable[[], tuple[int, ...]] = tuple
+    cores: tuple[int, ...] = ()
     limits: PeerLimits = PeerLimits()
     command: tuple[str, ...] = (sys.executable, "-m", "tolariad.trainer", "--analyse")
 
@@ -114,32 +141,42 @@ class Analyst:
         return found_in(request, answer)
 
     async def _answer(self, request: AnalysisRequest, limit_s: float) -> AnalysisAnswer:
-        """Return the answer of an idle process, or, if half of the time brings none, of an ordinary one."""
+        """Return the answer of a process that gives way, or, if that starves or takes half of the time, of another."""
+        priority, core = self._setup.prune.analysis_priority, self._setup.core()
         left_s = limit_s
-        if self._setup.prune.analysis_priority == "idle":
-            left_s /= 2
+        if core or priority == "idle":
+            began = time.monotonic()
             try:
-                return await self._attempt(request, left_s, "idle")
+                return await self._attempt(request, limit_s / 2, _Turn.IDLE, core)
             except TimeoutError:
                 # Linux lets no process without privileges leave SCHED_IDLE, so another one begins again.
+                left_s -= time.monotonic() - began
                 _log.info(
-                    "Pruning: no core was free for %g s to analyse checkpoint %s; its analysis begins again and takes "
-                    "its share of a core",
-                    *(left_s, request.checkpoint),
+                    "Pruning: no core was free to analyse checkpoint %s; its analysis begins again and takes turns "
+                    "with the training",
+                    request.checkpoint,
                 )
         try:
-            return await self._attempt(request, left_s, "normal")
+            return await self._attempt(request, left_s, _Turn.ALTERNATE if priority == "idle" else _Turn.SHARE)
         except TimeoutError:
             raise AnalysisFailed(f"It did not answer within {limit_s:g} s (prune.analysis_timeout_s).") from None
 
-    async def _attempt(self, request: AnalysisRequest, limit_s: float, priority: str) -> AnalysisAnswer:
+    async def _attempt(
+        self, request: AnalysisRequest, limit_s: float, turn: _Turn, core: tuple[int, ...] = ()
+    ) -> AnalysisAnswer:
         """Return the answer of one process. Raises TimeoutError, AnalysisFailed, MessageRefused, OSError."""
-        process = self._started(priority)
+        process = self._started(turn, core)
         try:
-            async with asyncio.timeout(limit_s):
-                return await _asked(process, request, limit_s)
+            async with asyncio.timeout(limit_s) as deadline:
+                beside = asyncio.create_task(_paced(process, turn, deadline, limit_s))
+                try:
+                    return await _asked(process, request, limit_s)
+                finally:
+                    beside.cancel()
         except TimeoutError:
-            await process.kill_with_stacks()
+            if turn is not _Turn.IDLE:
+                # An idle one had no core, as far as is known.
+                await process.kill_with_stacks()
             raise
         except PeerFailed as failed:
             has_ended = await process.gone_within(_END_S)
@@ -149,13 +186,17 @@ class Analyst:
             if stacks := stacks_in(output):
                 _log.warning("The stacks of the analysis, before it was killed:\n%s", stacks)
 
-    def _started(self, priority: str) -> PeerProcess:
+    def _started(self, turn: _Turn, core: tuple[int, ...]) -> PeerProcess:
         setup = self._setup
+        # The daemon may be pinned to the recorder's core, and its children inherit that.
+        cores = ",".join(map(str, core or setup.cores))
         command = (
             *(*setup.command, "--run", str(setup.run_dir), "--config-json", str(setup.config)),
-            *("--cores", ",".join(map(str, setup.cores())), "--priority", priority),
+            *("--cores", cores, "--priority", "idle" if turn is _Turn.IDLE else "normal"),
         )
-        return PeerProcess(*("analysis", command, setup.environment, setup.sinks, setup.limits))
+        # In the daemon's session the recorder's threads come first at once, whatever their scheduling class is.
+        session = Session.DAEMONS if core else Session.OWN
+        return PeerProcess("analysis", command, setup.environment, setup.sinks, setup.limits, session=session)
 
     async def close(self) -> None:
         """End the process, and drop what is in flight."""
@@ -163,6 +204,28 @@ class Analyst:
             if not task.cancelling():
                 task.cancel()
         await asyncio.gather(*self._ending, return_exceptions=True)
+
+
+async def _paced(process: PeerProcess, turn: _Turn, deadline: asyncio.Timeout, limit_s: float) -> None:
+    """Let an idle process end when it starves, and one that takes turns run for a short time again and again.
+
+    After half of its time the second one is not stopped any more.
+    """
+    loop = asyncio.get_running_loop()
+    half = loop.time() + limit_s / 2
+    if turn is _Turn.IDLE:
+        while True:
+            await asyncio.sleep(_LOOK_S)
+            if has_starved(process.pid):
+                deadline.reschedule(loop.time())
+                return
+    while turn is _Turn.ALTERNATE and loop.time() < half:
+        try:
+            await asyncio.sleep(_RUN_S)
+            process.pause()
+            await asyncio.sleep(_PAUSE_S)
+        finally:
+            process.resume()
 
 
 async def _asked(process: PeerProcess, request: AnalysisRequest, limit_s: float) -> AnalysisAnswer:
@@ -174,7 +237,7 @@ async def _asked(process: PeerProcess, request: AnalysisRequest, limit_s: float)
 
 def found_in(request: AnalysisRequest, answer: AnalysisAnswer) -> PruneAnalyzed:
     """Return the event with the part of the answer that the journal keeps."""
-    layers = layers_of(answer.groups, request)
+    choice = choice_of(answer.groups, answer.shapes, answer.parameters, request)
     return PruneAnalyzed(
         cycle=request.cycle,
         decision=answer.decision,
@@ -182,8 +245,10 @@ def found_in(request: AnalysisRequest, answer: AnalysisAnswer) -> PruneAnalyzed:
         units=answer.units,
         sha256=answer.masks_sha256,
         plan=answer.plan,
-        channels=sum(len(answer.units.get(layer.name, ())) * layer.channels for layer in layers),
-        total=channels_of(layers),
+        channels=sum(len(answer.units.get(layer.name, ())) * layer.channels for layer in choice.layers),
+        total=channels_of(choice.layers),
+        pruned_parameters=answer.parameters_masked,
+        total_parameters=choice.total,
         groups=len(answer.groups),
         refused=len(answer.refused),
         samples=answer.samples,

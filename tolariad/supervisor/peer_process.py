@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import logging
 import os
+import signal
 import socket
 import time
 from collections.abc import Mapping
@@ -19,7 +20,7 @@ import msgspec
 
 from tolariad.signals import STACKS
 from tolariad.supervisor.output import OutputCapture, Sink
-from tolariad.supervisor.process import ChildProcess, Exit, child_environment
+from tolariad.supervisor.process import ChildProcess, Exit, Session, child_environment
 from tolariad.supervisor.procfs import catches, wait_channel
 
 _log: Final = logging.getLogger(__name__)
@@ -57,6 +58,8 @@ class PeerProcess:
         environment: Mapping[str, str],
         sinks: tuple[Sink, ...],
         limits: PeerLimits,
+        *,
+        session: Session = Session.OWN,
     ) -> None:
         """Start the process. Its command gets `--socket-fd` and `--parent-pid`.
 
@@ -78,7 +81,7 @@ class PeerProcess:
             handed_over.callback(os.close, writer)
             words = (*command, "--socket-fd", str(theirs.fileno()), "--parent-pid", str(os.getpid()))
             started = child_environment(environment)
-            self._child = ChildProcess.spawn(words, started, writer, (theirs.fileno(),))
+            self._child = ChildProcess.spawn(words, started, writer, (theirs.fileno(),), session)
             undo.pop_all()
         self._socket = ours
         self._allowance = Allowance(name, sinks, limits.log_bytes, limits.log_window_s)
@@ -117,6 +120,16 @@ class PeerProcess:
         # A child of the process may hold the other side open; nobody may wait for that.
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
+
+    def pause(self) -> None:
+        """Stop the process until `resume`. A no-op if it has ended."""
+        if not self._gone.is_set():
+            self._child.send(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """Let the process continue. A no-op if it has ended."""
+        if not self._gone.is_set():
+            self._child.send(signal.SIGCONT)
 
     async def gone(self) -> None:
         """Wait until the process has ended by itself, or was killed."""

@@ -1,4 +1,4 @@
-"""One child process: started in its own session, watched through a pidfd, killed as a process group. And what ended it.
+"""One child process: started in a group of its own, watched through a pidfd, killed with its group. And what ended it.
 
 Promises: a signal reaches the started process or nobody. The pidfd names that process, and its group id cannot be
 reused before it is reaped. Nothing here waits.
@@ -6,6 +6,7 @@ reused before it is reaped. Nothing here waits.
 
 from __future__ import annotations
 
+import enum
 import os
 import re
 import signal
@@ -97,6 +98,17 @@ class ParentThread(threading.Thread):
     """A thread that ends after every process that it started."""
 
 
+class Session(enum.Enum):
+    """The session of a child. The system shares a core between sessions first, then between their processes.
+
+    See autogroup in sched(7). In a session of its own a child competes with the daemon's as an equal, whatever its
+    priority is. In the daemon's session its priority counts.
+    """
+
+    OWN = "own"
+    DAEMONS = "daemon's"
+
+
 class ChildProcess:
     """A child process, from its start until it is reaped."""
 
@@ -113,8 +125,9 @@ class ChildProcess:
         environment: Mapping[str, str],
         output: int,
         passed: tuple[int, ...],
+        session: Session = Session.OWN,
     ) -> ChildProcess:
-        """Start `command` in a new session; stdout and stderr go to descriptor `output`. Raises OSError.
+        """Start `command` in a process group of its own; stdout and stderr go to descriptor `output`. Raises OSError.
 
         Only the main thread or a ParentThread may call this: a child with PR_SET_PDEATHSIG dies with the thread that
         created it. The child begins with the daemon's signals blocked (tolariad/signals.py).
@@ -130,7 +143,8 @@ class ChildProcess:
                 stderr=output,
                 env=dict(environment),
                 pass_fds=passed,
-                start_new_session=True,
+                start_new_session=session is Session.OWN,
+                process_group=0 if session is Session.DAEMONS else None,
             )
         stat = process_stat(popen.pid)
         try:

@@ -39,9 +39,14 @@ class Scheduling:
         self._recorder: tuple[int, ...] = ()
 
     @property
-    def beside_recorder(self) -> tuple[int, ...]:
-        """The cores for processes that may never delay the recorder: all but its own, if it has one."""
-        return tuple(core for core in self._machine.cores if core not in self._recorder)
+    def cores(self) -> tuple[int, ...]:
+        """All cores that the daemon had at its start."""
+        return self._machine.cores
+
+    @property
+    def recorders_core(self) -> tuple[int, ...]:
+        """The core of the recorder alone, if it has one: a process that gives way to it can have the rest."""
+        return self._recorder
 
     def take(self, context: ExecutionContextRecorded, trainer_pid: int) -> SchedulingRecorded:
         """Ask for what suits this trainer. Return what the system gave. Never raises."""

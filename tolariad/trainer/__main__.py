@@ -94,7 +94,7 @@ def _analyse(arguments: argparse.Namespace) -> int:
         if isinstance(found, str):
             data = pruning.write_failure(found, request_id, response_id)
         else:
-            data = pruning.write_answer(found, request_id, response_id)
+            data = pruning.write_answer(request, found, request_id, response_id)
         connection.sendall(pruning.framed(data))
     return 0
 

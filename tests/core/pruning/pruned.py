@@ -10,13 +10,16 @@ from tolariad.core.pruning import mask_words as mk
 from tolariad.core.pruning import words as pr
 from tolariad.core.pruning.analysis import AnalysisRequest
 from tolariad.core.pruning.plan import PlannedShare, PrunePlan
-from tolariad.core.pruning.schedule import channels_allowed
+from tolariad.core.pruning.schedule import parameters_allowed
 from tolariad.core.pruning.units import joined, without
 from tolariad.core.pruning.verdict import PruningDecision, Trip, WindowAction
 
 # Units of each group before any pruning; each is one channel.
 WIDTHS = {"a": 60, "b": 40}
 TOTAL = sum(WIDTHS.values())
+# Parameters that go with a unit of each group, and those of the model, of which some belong to no unit.
+WEIGHTS = {"a": 3, "b": 7}
+PARAMETERS = sum(WIDTHS[name] * WEIGHTS[name] for name in WIDTHS) + 40
 PLAN = PrunePlan(
     transition_epoch=0,
     interval=1,
@@ -31,6 +34,10 @@ PLAN = PrunePlan(
 )
 SPEED = Trip(threshold="training_speed_threshold", limit=0.9, measured=0.5, action=WindowAction.RELEASE)
 NORM = Trip(threshold="gradient_norm_threshold", limit=5.0, measured=9.0, action=WindowAction.ROLLBACK)
+
+
+def parameters_of(units):
+    return sum(len(ones) * WEIGHTS[name] for name, ones in units.items())
 
 
 class PrunedTrainer(RatedTrainer):
@@ -62,12 +69,19 @@ class PrunedTrainer(RatedTrainer):
         match order:
             case mk.MaskUnits():
                 report = mk.MasksAppliedReport(
-                    parameters=9, model_hash="ab", accuracy_now=0.9, accuracy_masked=0.88, **given
+                    parameters=parameters_of(order.units) + 1,
+                    pruned_parameters=parameters_of(order.units),
+                    model_hash="ab",
+                    accuracy_now=0.9,
+                    accuracy_masked=0.88,
+                    **given,
                 )
             case mk.ReleaseMasks():
                 report = mk.MasksReleasedReport(parameters=9, **given)
             case _:
-                report = mk.ModelCompactedReport(removal="{}", parameters_before=99, parameters=90, **given)
+                left = PARAMETERS - sum(WEIGHTS[name] * count for name, count in self.gone.items())
+                before = left if given["refused"] else left + parameters_of(order.units)
+                report = mk.ModelCompactedReport(removal="{}", parameters_before=before, parameters=left, **given)
         self.todo.append(report)
 
     def _refused(self, order):
@@ -176,11 +190,9 @@ class PrunedWorld(RatedWorld):
         if kind < 0.1:
             return AnalysisReply(cycle=request.cycle, why="the process ended by SIGKILL")
         decision = self.random.choice(list(PruningDecision)) if self.lies else PruningDecision.GO
-        allowed = channels_allowed(request.share, request.cap, TOTAL, request.pruned)
+        allowed = parameters_allowed(request.share, request.cap, PARAMETERS, request.pruned)
         allowed //= 2 if decision is PruningDecision.CONDITIONAL_GO else 1
-        count = allowed + 1 if kind < 0.2 else allowed
-        units = self.chosen(request, count)
-        channels = sum(map(len, units.values()))
+        units = self.chosen(request, allowed + max(WEIGHTS.values()) if kind < 0.2 else allowed)
         return AnalysisReply(
             cycle=request.cycle,
             found=pr.PruneAnalyzed(
@@ -189,8 +201,10 @@ class PrunedWorld(RatedWorld):
                 reasons=() if decision is PruningDecision.GO else ("It was drawn.",),
                 units=units,
                 sha256=f"{hash((request.cycle if kind > 0.3 else 0, str(units))) & 0xFFFFFF:06x}" if units else "",
-                channels=channels,
+                channels=sum(map(len, units.values())),
                 total=TOTAL,
+                pruned_parameters=parameters_of(units),
+                total_parameters=PARAMETERS,
                 spread=float("nan") if 0.2 <= kind < 0.25 else 0.01,
                 importance=request.output,
                 importance_size=100,
@@ -198,15 +212,20 @@ class PrunedWorld(RatedWorld):
             ),
         )
 
-    def chosen(self, request, count):
+    def chosen(self, request, parameters):
+        """Return drawn live units: as many as fit into so many parameters."""
         live = [
             (name, unit)
             for name, width in WIDTHS.items()
             for unit in range(width - request.removed.get(name, 0))
             if unit not in request.masked.get(name, ()) and unit not in request.avoid.get(name, ())
         ]
-        taken = self.random.sample(live, min(count, len(live)))
-        return joined({name: (unit,)} for name, unit in taken)
+        taken = []
+        for name, unit in self.random.sample(live, len(live)):
+            if WEIGHTS[name] <= parameters:
+                parameters -= WEIGHTS[name]
+                taken.append({name: (unit,)})
+        return joined(taken)
 
     def anything(self):
         kind = self.random.random()

@@ -7,7 +7,7 @@ import random
 
 from msgspec.structs import replace
 
-from tests.core.pruning.pruned import PLAN, TOTAL, PrunedWorld, assert_agrees
+from tests.core.pruning.pruned import PARAMETERS, PLAN, PrunedWorld, assert_agrees, parameters_of
 from tests.core.seeds.seeded import carried_through, in_step
 from tests.core.simulate import find
 from tests.core.test_lifecycle import KEEP_BEST
@@ -52,7 +52,9 @@ class Watcher:
             case mk.MasksOrdered():
                 assert phase_of(before) is PruningPhase.ACTIVE_PRUNING, where
                 assert event.sha256 not in self.rejected, where
-                assert event.channels + before.pruning.pruned <= 0.3 * TOTAL, where
+                assert event.pruned_parameters == parameters_of(event.units), where
+                assert event.pruned_parameters <= 0.1 * PARAMETERS, where
+                assert event.pruned_parameters + before.pruning.pruned_parameters <= 0.3 * PARAMETERS, where
             case mk.MasksApplied():
                 self.applied += 1
                 assert event.pinned, where
@@ -61,12 +63,18 @@ class Watcher:
             case rb.RolledBack():
                 contained = [one for one in before.pruning.past if one.number <= (event.orders or 0)]
                 assert pruning.sets == (contained[-1].sets if contained else ()), where
+                held = contained[-1] if contained else None
                 assert pruning.pruned == (
-                    sum(one.channels for one in contained[-1].sets) + contained[-1].removed_channels if contained else 0
+                    sum(one.channels for one in held.sets) + held.removed_channels if held else 0
+                ), where
+                assert pruning.pruned_parameters == (
+                    parameters_of(pruning.masked) + held.removed_parameters if held else 0
                 ), where
         waiting = [one for one in self.state.boundary.waiting if isinstance(one.order, mk.MaskUnits | mk.CompactModel)]
         assert len(waiting) <= 1, where
-        assert plan is None or pruning.pruned <= 0.3 * TOTAL, where
+        assert plan is None or pruning.share <= 0.3, where
+        removed = {name: range(count) for name, count in pruning.removed.items()}
+        assert pruning.pruned_parameters == parameters_of(pruning.masked) + parameters_of(removed), where
         if pruning.window is not None:
             held = self.state.checkpoints.catalogue
             assert any(one.id == pruning.window.pinned and not one.condemned for one in held), where

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from tests.core.pruning.pruned import PLAN, SPEED, TOTAL, PrunedWorld
+from tests.core.pruning.pruned import PARAMETERS, PLAN, SPEED, PrunedWorld
 from tests.core.simulate import find, tick_until
 from tolariad.core.checkpoints import words as ck
 from tolariad.core.decision import Refusal
@@ -111,7 +111,7 @@ def test_an_importance_file_that_no_event_names_is_removed():
     world.command(pr.PruneEnable())
     tick_until(world, lambda: len(world.asked) > 1, "the next cycle")
     answer = world.answer_to(world.asked[-1])
-    world.give(replace(answer, found=replace(answer.found, channels=TOTAL)))
+    world.give(replace(answer, found=replace(answer.found, pruned_parameters=PARAMETERS)))
     assert world.removed == [late.output, world.asked[-1].output]
     tick_until(world, lambda: len(world.asked) > 2, "a cycle after a failed one")
     world.restart_daemon()

@@ -54,7 +54,7 @@ TRAINING: tuple[Mutation, ...] = (
         f"{ANSWERS}[another checkpoint]"),
     Mutation("a verdict is judged again by what was measured", "verdict-judged-again", NEVER,
         f"{ANSWERS}[a hidden drop]"),
-    Mutation("the channels of an answer are counted again", "budget-counted-again", NEVER,
+    Mutation("the parameters of an answer are counted again", "budget-counted-again", NEVER,
         f"{ANSWERS}[more than the budget]"),
     Mutation("an analysis that was cancelled does not answer for the next one", "late-analysis-ignored", without(1),
         f"{RULES}test_an_analysis_that_was_cancelled_may_not_answer_for_the_next_one"),

@@ -85,8 +85,11 @@ def test_the_default_ranks_the_channels_of_the_digits_network(digits):
     assert answer.decision is PruningDecision.GO
     assert answer.correlation >= 0.5
     assert (answer.sampled, answer.estimator) == (SAMPLED_UNITS, "fisher")
-    # A tenth of 48 channels; the layer of 16 is at its floor.
-    assert (list(answer.units), len(answer.units["5"])) == (["5"], 4)
+    # For each channel: 144 weights of its own, a bias, scale and shift, and 16 positions that ten outputs read.
+    of_channel = 16 * 9 + 1 + 2 + 16 * 10
+    # A tenth of 10 026 parameters; the layer of 16 is at its floor.
+    assert answer.parameters == 10_026
+    assert (list(answer.units), len(answer.units["5"])) == (["5"], 1_002 // of_channel)
     assert (plan.units, plan.masks.sha256) == (answer.units, answer.masks_sha256)
     assert refusal_of(digits.request, answer, digits.prune().prune) == ""
     assert answer.refused == ("10: its channels are outputs of the model",)
@@ -94,8 +97,7 @@ def test_the_default_ranks_the_channels_of_the_digits_network(digits):
     assert answer.measured.accuracy_before > 0.5
     assert 0.0 < answer.measured.spread < 0.1
     assert 0.0 < answer.measured.memory < 1.0
-    # For each channel: 144 weights of its own, a bias, scale and shift, and 16 positions that ten outputs read.
-    assert answer.parameters_masked == 4 * (16 * 9 + 1 + 2 + 16 * 10)
+    assert answer.parameters_masked == plan.masks.count == 3 * of_channel
 
 
 def test_memory_that_was_full_before_the_masks_is_not_held_against_them(lossy, monkeypatch):
@@ -145,8 +147,9 @@ def test_a_task_without_validation_data_is_judged_on_its_training_data(tmp_path)
 
 def test_masked_and_rejected_units_are_not_chosen_again(lossy):
     """Those that are masked live no more; those that were rejected are passed over."""
-    first = lossy.analyse().units
-    second = lossy.analyse(masked=first, pruned=sum(map(len, first.values())), cap=0.9)
+    answer = lossy.analyse()
+    first = answer.units
+    second = lossy.analyse(masked=first, pruned=answer.parameters_masked, cap=0.9)
     third = lossy.analyse(avoid=first)
 
     assert first
@@ -212,15 +215,17 @@ def test_a_model_that_is_called_by_names_is_traced(tmp_path, task):
 
 
 def test_a_model_that_was_masked_and_compacted_is_analysed_as_it_is(tmp_path):
-    """Units are counted in the model as it is; shares are of the channels that it had before any pruning."""
+    """Units are counted in the model as it is; shares are of the parameters that it had before any pruning."""
     trained = Trained(tmp_path, f"{TASK}:Pruned", EPOCHS, scripted(), batch_size=5, prune=FREE)
     gone = {name: len({*FIRST[name], *SECOND[name]}) for name in FIRST}
-    pruned = sum(gone.values()) + sum(map(len, AFTER.values()))
-    fields = {"masked": AFTER, "removed": gone, "pruned": pruned, "share": 0.1, "cap": 1.0}
+    # Of 387 parameters 237 are left: rows of 6 and of 11, biases, scales and shifts, three columns of 9.
+    fields = {"masked": AFTER, "removed": gone, "taken": 150, "pruned": 190, "share": 0.1, "cap": 1.0}
     answer = trained.analyse(**fields)
 
     assert [(one.name, one.width) for one in answer.groups] == [("first", 11), ("last", 9)]
-    # A tenth of 28 channels; `last` had 12, keeps half, and has lost 5.
+    assert answer.parameters == 11 * (6 + 1 + 2) + 9 * (11 + 1) + 3 * (9 + 1)
+    # A tenth of 387. A channel of `first` has 16 (two of its 9 columns are masked), one of `last` 14.
+    assert 38 - 13 < answer.parameters_masked <= 38
     assert sum(map(len, answer.units.values())) == 2
     assert not any(set(units) & set(AFTER[name]) for name, units in answer.units.items())
     assert answer.measured.layer_share >= 5 / 12

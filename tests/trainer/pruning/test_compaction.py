@@ -17,6 +17,7 @@ from tolariad.trainer.pruning.compaction import compact, sizes, try_compaction
 from tolariad.trainer.pruning.graph import trace
 from tolariad.trainer.pruning.masks import apply_masks, masks_of
 from tolariad.trainer.pruning.plan import plan_of, read_plan
+from tolariad.trainer.pruning.trial import trial_of
 from tolariad.trainer.pruning.units import PruningRefused
 from tolariad.trainer.pruning.verify import find_groups
 
@@ -210,7 +211,7 @@ def test_a_smaller_model_with_other_outputs_is_refused(seed):
     """The trial before the compaction compares outputs: a graph that is wrong changes nothing."""
     torch.manual_seed(seed)
     model = models.Flipped()
-    groups = trace(copy.deepcopy(model), INPUTS).groups
+    groups = trace(trial_of(model, INPUTS)).groups
     optimizer = torch.optim.Adam(model.parameters())
     masks = masks_of(model, groups, {"a": (0,)})
     apply_masks(model, masks, owned(optimizer))

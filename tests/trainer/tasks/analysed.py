@@ -100,3 +100,54 @@ class Flat(Lossy):
 
     def model(self, cfg):
         return nn.Sequential(nn.Linear(6, 3))
+
+
+class Sequence(nn.Module):
+    """A layer before an LSTM, and one after it. In training an auxiliary layer reads the last one too."""
+
+    def __init__(self):
+        super().__init__()
+        self.a, self.rnn, self.b = nn.Linear(2, 24), nn.LSTM(24, 10, batch_first=True), nn.Linear(10, 32)
+        self.c, self.aux, self.out = nn.Linear(32, 20), nn.Linear(20, 3), nn.Linear(20, 3)
+
+    def forward(self, x):
+        hidden = self.c(self.b(self.rnn(self.a(x.view(-1, 3, 2)).relu())[0].mean(1)).relu()).relu()
+        return self.out(hidden) + self.aux(hidden) if self.training else self.out(hidden)
+
+
+class Recurrent(Lossy):
+    """Its model has an LSTM."""
+
+    def model(self, cfg):
+        return Sequence()
+
+
+class ReadsWeights(Lossy):
+    """The loss reads weights of a layer, and knows how many they are."""
+
+    def loss(self, model, batch):
+        return super().loss(model, batch) + 1e-3 * (model.b.weight @ torch.ones(24)).square().mean()
+
+
+class Switch(nn.Module):
+    """The samples decide which of two layers computes them; few samples need one of them only."""
+
+    def __init__(self):
+        super().__init__()
+        self.a, self.low, self.high = nn.Linear(6, 24), nn.Linear(24, 32), nn.Linear(24, 32)
+        self.never, self.out = nn.Linear(32, 40), nn.Linear(32, 3)
+
+    def forward(self, x):
+        hidden = self.a(x).relu()
+        layer = self.low if len(x) < 10 else self.high
+        hidden = layer(hidden).relu()
+        if x.sum() > 1e9:
+            hidden = self.never(hidden)[:, :32]
+        return self.out(hidden)
+
+
+class Switched(Lossy):
+    """Its model chooses a layer by its data."""
+
+    def model(self, cfg):
+        return Switch()

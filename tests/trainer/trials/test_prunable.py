@@ -24,14 +24,20 @@ def checked(configured):
 
 
 def test_the_model_is_counted_with_what_a_first_cycle_may_mask(checked):
-    """Of 56 channels; the budget is a tenth. In a cycle the layer of 24 channels can lose 3, that of 32 four."""
+    """Of 56 channels and 1 115 parameters, half of which may ever go. A cycle may take 3 channels of 24, and 4 of 32.
+
+    With a channel of `a` go a row of 6, a bias, a scale, a shift, and 32 columns: 41. With one of `b` go a row of 24,
+    a bias, and 3 columns: 28.
+    """
     found = checked("Lossy", budgets=[{"epoch": 0, "share": 0.1}], caps=[{"epoch": 0, "share": 1.0}])
     narrow = checked("Lossy", budgets=[{"epoch": 0, "share": 1.0}], caps=[{"epoch": 0, "share": 1.0}])
     usual = checked("Lossy")
 
     assert (found.why, found.layers, found.channels, found.heads, found.total) == ("", 2, 56, 0, 56)
     assert [(one.name, one.why) for one in found.refused] == [("out", "its channels are outputs of the model")]
-    assert (found.first, narrow.first, usual.first) == (5, 7, 0)
+    assert found.parameters == 24 * 7 + 2 * 24 + 32 * 25 + 3 * 33
+    assert (found.budget, narrow.budget, usual.budget) == (111, 557, 11)
+    assert (found.first, narrow.first, usual.first) == (3, 7, 0)
     assert found.seconds > 0
 
 

@@ -260,7 +260,7 @@ class TakeCheckpoint(TrainerEffect, frozen=True, kw_only=True):
     """To the trainer: at the next boundary, once its step is durable, capture checkpoint `id` of `branch`, write it.
 
     If another checkpoint is being written, it waits for that one. The manifest records `health`, and `promoted`: the
-    newest promoted checkpoint, or empty. `pruning_phase`: Leyline's number. `pruned`: the share of the channels that
+    newest promoted checkpoint, or empty. `pruning_phase`: Leyline's number. `pruned`: the share of the parameters that
     are masked or removed. `importance`: the newest importance file, relative to the run's folder, or empty.
     """
 

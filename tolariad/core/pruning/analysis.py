@@ -16,12 +16,14 @@ from typing import Final
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
 from tolariad.core.base import Copying
 from tolariad.core.pruning.budget import PrunableLayer, UnitKind, choose, removable
+from tolariad.core.pruning.cost import Cut, ParameterCount, Shape, counted, fault_of_cuts
 from tolariad.core.pruning.phase import PruningPhase
-from tolariad.core.pruning.schedule import channels_allowed
-from tolariad.core.pruning.units import Units, fault_of
+from tolariad.core.pruning.schedule import parameters_allowed
+from tolariad.core.pruning.units import Units, fault_of, joined
 from tolariad.core.pruning.verdict import MaskMeasure, PruningDecision, judge
 from tolariad.core.settings.pruning import Prune
 
@@ -37,8 +39,9 @@ _STRICTER: Final = (PruningDecision.GO, PruningDecision.CONDITIONAL_GO, PruningD
 class AnalysisRequest(Copying, frozen=True, kw_only=True):
     """Asks for the analysis of a committed checkpoint.
 
-    `manifest`: BLAKE3 of its manifest. `share`, `cap`: what this cycle, and all cycles, may prune; `pruned`: channels
-    that are pruned already. `masked`: units that are masked in the checkpoint. `removed`: how many units of each group
+    `manifest`: BLAKE3 of its manifest. `share`, `cap`: what this cycle, and all cycles, may prune of the parameters.
+    `pruned`: parameters that are masked or removed already, and `pruned_channels` the channels; `taken`: parameters
+    that compactions removed. `masked`: units that are masked in the checkpoint. `removed`: how many units of each group
     compactions took. `avoid`: units that were rejected, which are not chosen. `former`: the importance file of the
     analysis before, `output`: the one to write; both relative to the run's folder.
     """
@@ -51,6 +54,8 @@ class AnalysisRequest(Copying, frozen=True, kw_only=True):
     share: float
     cap: float
     pruned: int = 0
+    taken: int = 0
+    pruned_channels: int = 0
     masked: Units = msgspec.field(default_factory=dict)
     removed: dict[str, int] = msgspec.field(default_factory=dict)
     avoid: Units = msgspec.field(default_factory=dict)
@@ -59,12 +64,16 @@ class AnalysisRequest(Copying, frozen=True, kw_only=True):
 
 
 class AnalysedGroup(Struct, frozen=True, kw_only=True):
-    """A group of units that can be pruned one by one. `width`: its units now, masked ones included."""
+    """A group of units that can be pruned one by one. `width`: its units now, masked ones included.
+
+    `cuts`: the parameters that go with each unit; they name the shapes of the answer.
+    """
 
     name: str
     kind: UnitKind
     width: int
     channels: int
+    cuts: tuple[Cut, ...] = ()
 
 
 class AnalysisAnswer(Struct, frozen=True, kw_only=True):
@@ -72,9 +81,10 @@ class AnalysisAnswer(Struct, frozen=True, kw_only=True):
 
     `masks_sha256`: hash of their masks. `plan`: the coordinates of these units in every tensor, for the trainer.
     `correlation`: Spearman's, of importance and measured change of the loss on `sampled` units. `stability`: the same
-    of this and the former importance. None: not measured. `samples`: that the importance is from. `parameters`,
-    `parameters_masked`: numbers of values. `refused`: modules that cannot be pruned, with the reasons. `file_bytes`: of
-    the importance file. `seconds`: from start to answer, `cpu_seconds`: the process's time on a core.
+    of this and the former importance. None: not measured. `samples`: that the importance is from. `parameters`: of the
+    model as it is; `parameters_masked`: those that these units mask beyond those that are masked. `shapes`: of the
+    parameters that groups lie in. `refused`: modules that cannot be pruned, with the reasons. `file_bytes`: of the
+    importance file. `seconds`: from start to answer, `cpu_seconds`: the process's time on a core.
     """
 
     cycle: int
@@ -94,10 +104,52 @@ class AnalysisAnswer(Struct, frozen=True, kw_only=True):
     samples: int = 0
     parameters: int = 0
     parameters_masked: int = 0
+    shapes: tuple[Shape, ...] = ()
     refused: tuple[str, ...] = ()
     file_bytes: int = 0
     seconds: float = 0.0
     cpu_seconds: float = 0.0
+
+
+class Choice(Struct, frozen=True, kw_only=True):
+    """What a cycle chooses from. `total`: parameters before any pruning; `allowed`: how many of them it may prune.
+
+    `shapes`: of the parameters that the layers' units lie in. `masked`: units that are masked already.
+    """
+
+    layers: tuple[PrunableLayer, ...]
+    shapes: tuple[Shape, ...]
+    masked: Units
+    total: int
+    allowed: int
+
+    def count(self, units: Units | None = None) -> ParameterCount:
+        """Return a count from which the masked units are taken, and then these."""
+        cuts = {layer.name: layer.cuts for layer in self.layers}
+        return counted(self.shapes, cuts, self.masked if units is None else joined([self.masked, units]))
+
+    def parameters_of(self, units: Units) -> int:
+        """Return how many parameters go with these units beyond those that are masked."""
+        return self.count(units).gone - self.count().gone
+
+
+def choice_of(
+    groups: Iterable[AnalysedGroup], shapes: tuple[Shape, ...], parameters: int, request: AnalysisRequest
+) -> Choice:
+    """Return what a cycle may choose from: its share of the parameters, under the cap of all cycles.
+
+    `parameters`: of the model as it is. With those that compactions took they are its parameters before any pruning.
+    """
+    choice = Choice(
+        layers=tuple(layers_of(groups, request)),
+        shapes=shapes,
+        masked=request.masked,
+        total=parameters + request.taken,
+        allowed=0,
+    )
+    # Masks grow with their model. A masked group that is none any more counts by the journal alone.
+    pruned = max(request.pruned, request.taken + choice.count().gone)
+    return replace(choice, allowed=parameters_allowed(request.share, request.cap, choice.total, pruned))
 
 
 def layers_of(groups: Iterable[AnalysedGroup], request: AnalysisRequest) -> list[PrunableLayer]:
@@ -112,6 +164,7 @@ def layers_of(groups: Iterable[AnalysedGroup], request: AnalysisRequest) -> list
                 live=tuple(unit for unit in range(group.width) if unit not in masked),
                 kind=group.kind,
                 channels=group.channels,
+                cuts=group.cuts,
             )
         )
     return found
@@ -122,28 +175,24 @@ def channels_of(layers: Iterable[PrunableLayer]) -> int:
     return sum(layer.width * layer.channels for layer in layers)
 
 
-def channels_for(layers: Sequence[PrunableLayer], request: AnalysisRequest) -> int:
-    """Return how many channels this cycle may prune: its share, under the cap of all cycles."""
-    return channels_allowed(request.share, request.cap, channels_of(layers), request.pruned)
-
-
 def chosen_units(
-    layers: Sequence[PrunableLayer], scores: Mapping[str, Sequence[float]], channels: int, avoid: Units, prune: Prune
+    choice: Choice, scores: Mapping[str, Sequence[float]], parameters: int, avoid: Units, prune: Prune
 ) -> Units:
-    """Return the units to mask: those with the lowest scores that fit into `channels`, and none of `avoid`.
+    """Return the units to mask: those with the lowest scores that fit into `parameters`, and none of `avoid`.
 
     `scores`: of every unit that the model has now. Raises ValueError for a NaN.
     """
-    # Units that a compaction took have no indices any more; `choose` wants a score for every unit of the width.
-    padded = {
-        layer.name: [*scores[layer.name], *[math.inf] * (layer.width - len(scores[layer.name]))] for layer in layers
+    return choose(choice.layers, scores, parameters, prune, count=choice.count(), avoid=avoid)
+
+
+def smallest_units(choice: Choice, prune: Prune) -> Units:
+    """Return the units that may go if the smallest are taken first: there are hardly choices of more units."""
+    count = choice.count()
+    sizes = {
+        layer.name: [float(count.cost(layer.cuts, unit)) for unit in range(max(layer.live, default=-1) + 1)]
+        for layer in choice.layers
     }
-    for name in padded.keys() & avoid.keys():
-        for unit in avoid[name]:
-            padded[name][unit] = math.inf
-    chosen = choose(layers, padded, channels, prune)
-    kept = {name: tuple(one for one in units if one not in avoid.get(name, ())) for name, units in chosen.items()}
-    return {name: units for name, units in kept.items() if units}
+    return chosen_units(choice, sizes, choice.allowed, {}, prune)
 
 
 def refusal_of(request: AnalysisRequest, answer: AnalysisAnswer, prune: Prune) -> str:
@@ -191,6 +240,11 @@ def _faults_of_groups(request: AnalysisRequest, answer: AnalysisAnswer) -> Itera
     for group in answer.groups:
         if group.width < 1 or group.channels < 1:
             yield f"{group.name} has {group.width} units of {group.channels} channels"
+        elif fault := fault_of_cuts(answer.shapes, group.cuts, group.width):
+            yield f"the parameters of {group.name} are impossible: {fault}"
+    held = sum(math.prod(shape) for shape in answer.shapes)
+    if held > answer.parameters or any(min(shape, default=0) < 0 for shape in answer.shapes):
+        yield f"its groups lie in {held} parameters, but the model has {answer.parameters}"
     for name, units in request.masked.items():
         # A group that was pruned before may be no group any more, such as one that a new seed is blended with.
         if units and max(units) >= widths.get(name, math.inf):
@@ -198,8 +252,8 @@ def _faults_of_groups(request: AnalysisRequest, answer: AnalysisAnswer) -> Itera
 
 
 def _faults_of_units(request: AnalysisRequest, answer: AnalysisAnswer, prune: Prune) -> Iterator[str]:
-    layers = {layer.name: layer for layer in layers_of(answer.groups, request)}
-    channels = 0
+    choice = choice_of(answer.groups, answer.shapes, answer.parameters, request)
+    layers = {layer.name: layer for layer in choice.layers}
     for name, units in answer.units.items():
         layer = layers.get(name)
         if layer is None:
@@ -214,17 +268,20 @@ def _faults_of_units(request: AnalysisRequest, answer: AnalysisAnswer, prune: Pr
             yield f"{name} has {len(units)} units, but {len(answer.scores.get(name, ()))} scores"
         if len(units) > removable(layer, prune):
             yield f"it takes {len(units)} units of {name}; one cycle may take {removable(layer, prune)}"
-        channels += len(units) * layer.channels
-    allowed = channels_for(tuple(layers.values()), request)
-    yield from faults_of_choice(answer.units, answer.plan, channels, allowed, answer.decision)
+    parameters = choice.parameters_of(answer.units)
+    if parameters != answer.parameters_masked:
+        yield f"it says that its units have {answer.parameters_masked} parameters; they have {parameters}"
+    yield from faults_of_choice(answer.units, answer.plan, parameters, choice.allowed, answer.decision)
 
 
-def faults_of_choice(units: Units, plan: str, channels: int, allowed: int, decision: PruningDecision) -> Iterator[str]:
-    """Yield why these units cannot be masked, as clauses. `allowed`: how many channels they may be after GO."""
+def faults_of_choice(
+    units: Units, plan: str, parameters: int, allowed: int, decision: PruningDecision
+) -> Iterator[str]:
+    """Yield why these units cannot be masked, as clauses. `allowed`: how many parameters may go after GO."""
     if fault := fault_of(units):
         yield fault
     most = allowed // 2 if decision is PruningDecision.CONDITIONAL_GO else allowed
-    if channels > most:  # safety: budget-counted-again
-        yield f"it takes {channels} channels; the budget is {most}"
+    if parameters > most:  # safety: budget-counted-again
+        yield f"it takes {parameters} parameters; the budget is {most}"
     if max(len(msgspec.msgpack.encode(units)), len(plan.encode())) > UNITS_BYTES_MAX:
         yield f"its units or their plan have more than {UNITS_BYTES_MAX} bytes"

@@ -23,7 +23,7 @@ from tolariad.core.pruning.analysis import AnalysisRequest, faults_of_choice
 from tolariad.core.pruning.parts_slice import Found, OpenCycle
 from tolariad.core.pruning.phase import PruningPhase, is_due_since, phase_at
 from tolariad.core.pruning.plan import PrunePlan
-from tolariad.core.pruning.schedule import budget_at, cap_at, channels_allowed
+from tolariad.core.pruning.schedule import budget_at, cap_at, parameters_allowed
 from tolariad.core.pruning.slice import HasPruning, Pruning, avoided
 from tolariad.core.pruning.verdict import PruningDecision
 from tolariad.core.rollback.slice import HasRollbacks
@@ -143,6 +143,7 @@ def _begun(state: Reads, plan: PrunePlan, entry: CatalogueEntry, reason: pr.Cycl
         share=budget_at(plan, scheduled),
         cap=cap_at(plan, scheduled),
         pruned=state.pruning.pruned,
+        pruned_parameters=state.pruning.pruned_parameters,
         reason=reason,
     )
 
@@ -153,7 +154,9 @@ def analysis_of(state: Reads, opened: OpenCycle, entry: CatalogueEntry) -> pr.An
     request = AnalysisRequest.of(
         opened,
         manifest=entry.manifest,
-        pruned=pruning.pruned,
+        pruned=pruning.pruned_parameters,
+        taken=pruning.removed_parameters,
+        pruned_channels=pruning.pruned,
         masked=pruning.masked,
         removed=pruning.removed,
         avoid=avoided(pruning),
@@ -173,12 +176,13 @@ def fault_of_analysis(found: pr.PruneAnalyzed, opened: OpenCycle, pruning: Pruni
     numbers = (found.accuracy, found.accuracy_masked, found.spread, found.correlation, found.stability, found.seconds)
     if not all(one is None or isfinite(one) for one in numbers):
         return "it contains a number that is not finite"
-    if bool(found.units) != bool(found.channels) or (found.units and not found.sha256):
+    numbered = {bool(found.units), bool(found.channels), bool(found.pruned_parameters)}
+    if len(numbered) > 1 or (found.units and not found.sha256):
         return "its units and their number do not agree"
     if masked := next((name for name, ones in found.units.items() if not _are_live(pruning, name, ones)), None):
         return f"it takes units of {masked} that are masked already"
-    allowed = channels_allowed(opened.share, opened.cap, found.total, pruning.pruned)
-    return next(faults_of_choice(found.units, found.plan, found.channels, allowed, found.decision), "")
+    allowed = parameters_allowed(opened.share, opened.cap, found.total_parameters, pruning.pruned_parameters)
+    return next(faults_of_choice(found.units, found.plan, found.pruned_parameters, allowed, found.decision), "")
 
 
 def _are_live(pruning: Pruning, name: str, units: tuple[int, ...]) -> bool:
@@ -215,13 +219,15 @@ def _not_maskable(state: Reads, found: Found, cycle: int) -> str:
         return f"the validation of cycle {found.cycle} refused its masks: {' '.join(found.reasons)}"
     if not found.units:
         return f"cycle {found.cycle} found nothing to mask"
+    if not found.pruned_parameters:
+        return f"an older version analysed cycle {found.cycle} and counted no parameters; analyse a newer checkpoint"
     if plan is not None and phase_of(state) is PruningPhase.VALIDATION_ONLY:
         return f"the run only analyses until epoch {plan.transition_epoch} (`pruning_phase_transition_epoch`)"
     if plan is not None:
         cap = cap_at(plan, state.progress.epoch_finished)
         # The schedule's caps rise, but a rollback may lead to an earlier epoch.
-        if found.channels > channels_allowed(1.0, cap, found.total, pruning.pruned):
-            return f"more than {cap:.0%} of the channels would be pruned, which is the cap of this epoch"
+        if found.pruned_parameters > parameters_allowed(1.0, cap, found.total_parameters, pruning.pruned_parameters):
+            return f"more than {cap:.0%} of the parameters would be pruned, which is the cap of this epoch"
     return ""
 
 

@@ -1,7 +1,7 @@
-"""The choice of what a cycle prunes: a global ranking under a budget, with a floor for every layer.
+"""The choice of what a cycle prunes: a global ranking under a budget of parameters, with a floor for every layer.
 
-Promises: a pure function; equal arguments give the same choice. No layer falls below its floor or loses more than its
-share in one cycle. No more than the budget is chosen. What is chosen has the lowest scores of all that may be chosen.
+Promises: equal arguments give the same choice. No layer falls below its floor or loses more than its share in one
+cycle. No more parameters than the budget go. Of the units of a layer, those with the lowest scores go.
 A ranking without floors prunes whole layers away: one layer's scores are often all lower than another's.
 """
 
@@ -15,6 +15,7 @@ from fractions import Fraction
 
 from msgspec import Struct
 
+from tolariad.core.pruning.cost import Cut, ParameterCount
 from tolariad.core.settings.pruning import Prune
 
 
@@ -29,7 +30,7 @@ class PrunableLayer(Struct, frozen=True, kw_only=True):
     """A layer whose units can be pruned one by one.
 
     `width`: units before any pruning. `live`: indices of the units that are left. `channels`: channels in each unit,
-    such as a head's, or those that share a group of GroupNorm.
+    such as a head's, or those that share a group of GroupNorm. `cuts`: the parameters that go with each unit.
     """
 
     name: str
@@ -37,6 +38,7 @@ class PrunableLayer(Struct, frozen=True, kw_only=True):
     live: tuple[int, ...]
     kind: UnitKind = UnitKind.CHANNEL
     channels: int = 1
+    cuts: tuple[Cut, ...] = ()
 
 
 def floor_of(layer: PrunableLayer, prune: Prune) -> int:
@@ -52,37 +54,47 @@ def removable(layer: PrunableLayer, prune: Prune) -> int:
 
 
 def choose(
-    layers: Sequence[PrunableLayer], scores: Mapping[str, Sequence[float]], channels: int, prune: Prune
+    layers: Sequence[PrunableLayer],
+    scores: Mapping[str, Sequence[float]],
+    parameters: int,
+    prune: Prune,
+    *,
+    count: ParameterCount,
+    avoid: Mapping[str, Sequence[int]],
 ) -> dict[str, tuple[int, ...]]:
-    """Return the units to prune by layer, ascending: those with the lowest scores that fit into `channels` channels.
+    """Return the units to prune by layer, ascending: those with the lowest scores that fit into `parameters`.
 
-    `scores`: for each layer a score for every unit of its width; those of pruned units are not read. Equal scores are
-    taken in the order of layers and units. A unit that does not fit into what is left of the budget is passed over.
-    Raises ValueError if a live unit has no score, or one that is not a number.
+    `scores`: for each layer a score for every unit that the model has now; those of pruned units are not read. Units of
+    `avoid` are not chosen. Equal scores are taken in the order of layers and units. A unit is passed over if more
+    parameters would go with it than are left of the budget when its turn comes. `count` has what is pruned already, and
+    the chosen units are taken from it. Raises ValueError if a live unit has no score, or one that is not a number.
     """
-    queue = _ranked(layers, scores)
+    queue = _ranked(layers, scores, avoid)
     left = {layer.name: removable(layer, prune) for layer in layers}
+    most = count.gone + parameters
     chosen: dict[str, list[int]] = {}
-    while queue and channels > 0:
+    while queue and count.gone < most:
         _, at, unit = heapq.heappop(queue)
         layer = layers[at]
-        if left[layer.name] > 0 and layer.channels <= channels:
+        if left[layer.name] > 0 and count.gone + count.cost(layer.cuts, unit) <= most:
             left[layer.name] -= 1
-            channels -= layer.channels
+            count.take(layer.cuts, unit)
             chosen.setdefault(layer.name, []).append(unit)
     return {name: tuple(sorted(units)) for name, units in chosen.items()}
 
 
-def _ranked(layers: Sequence[PrunableLayer], scores: Mapping[str, Sequence[float]]) -> list[tuple[float, int, int]]:
+def _ranked(
+    layers: Sequence[PrunableLayer], scores: Mapping[str, Sequence[float]], avoid: Mapping[str, Sequence[int]]
+) -> list[tuple[float, int, int]]:
     queue = []
     for at, layer in enumerate(layers):
-        given = scores.get(layer.name, ())
-        if len(given) != layer.width:
-            raise ValueError(f"{layer.name}: {layer.width} units need as many scores, not {len(given)}")
+        given, avoided = scores.get(layer.name, ()), set(avoid.get(layer.name, ()))
+        if any(unit >= len(given) for unit in layer.live):
+            raise ValueError(f"{layer.name}: unit {max(layer.live)} needs a score, and there are {len(given)}")
         bad = [unit for unit in layer.live if math.isnan(given[unit])]
         if bad:
             raise ValueError(f"{layer.name}: the score of unit {bad[0]} is not a number")
-        queue += [(given[unit], at, unit) for unit in layer.live]
+        queue += [(given[unit], at, unit) for unit in layer.live if unit not in avoided]
     heapq.heapify(queue)
     return queue
 

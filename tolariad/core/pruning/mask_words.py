@@ -21,9 +21,8 @@ from tolariad.core.boundary.words import (
 from tolariad.core.bounds import COUNT_MAX, TEXT_CHARACTERS_MAX, unit
 from tolariad.core.pruning.units import Units
 from tolariad.core.pruning.verdict import Trip, WindowAction
-from tolariad.core.pruning.words import Channels, Cycle, Plan
+from tolariad.core.pruning.words import Channels, Cycle, Parameters, Plan
 
-Parameters = Annotated[int, unit("parameters", 0, COUNT_MAX)]
 Steps = Annotated[int, unit("optimizer updates", 0, COUNT_MAX)]
 Removal = Annotated[str, unit("a JSON object, its keys sorted", 0, TEXT_CHARACTERS_MAX)]
 
@@ -51,8 +50,9 @@ class MaskUnits(BoundaryOrder, frozen=True, kw_only=True):
 class MasksOrdered(BoundaryOrderGiven, frozen=True, kw_only=True):
     """Masks were ordered. It ends in exactly one of MasksApplied and MasksAborted. Fields as in MaskUnits.
 
-    `channels`: how many the units are; `total`: of the model before any pruning. `spread`: of repeated validations, as
-    the analysis found it.
+    `channels`: how many the units are; `total`: of the model before any pruning. `pruned_parameters` and
+    `total_parameters`: the same in parameters, as the analysis counted them. `spread`: of repeated validations, as the
+    analysis found it.
     """
 
     ORDER: ClassVar[str] = "PruneApply"
@@ -67,6 +67,8 @@ class MasksOrdered(BoundaryOrderGiven, frozen=True, kw_only=True):
     window_steps: Steps = 0
     channels: Channels = 0
     total: Channels = 0
+    pruned_parameters: Parameters = 0
+    total_parameters: Parameters = 0
     spread: float = 0.0
     id: CallerId = ""
 
@@ -75,10 +77,11 @@ class MasksApplied(BoundaryOrderActed, frozen=True, kw_only=True):
     """Masks are in force from update `applied_before_step` on. Fields as in MasksOrdered.
 
     `pinned`: the checkpoint before the masks, to which the run goes back if they prove harmful. `accuracy_before`: of
-    the last validation. `parameters`: how many parameters of the model these masks cover. `by`, `reason`: who ordered
-    it. `number` counts the boundary orders that acted, from 1. `accuracy_now`, `accuracy_masked`: on held-out
-    data at the boundary, without the masks and with them; None: not measured. `loss_before`: of the last validation, if
-    the task measures no accuracy; 1 - its relative rise stands for the accuracy until the window ends.
+    the last validation. `parameters`: how many parameters of the model these masks cover; `pruned_parameters`: those of
+    them that no older mask covers, as the trainer counted them. `by`, `reason`: who ordered it. `number` counts the
+    boundary orders that acted, from 1. `accuracy_now`, `accuracy_masked`: on held-out data at the boundary, without the
+    masks and with them; None: not measured. `loss_before`: of the last validation, if the task measures no accuracy. It
+    is replaced by 1 - the relative rise of the loss until the window ends.
     """
 
     KIND: ClassVar[type[BoundaryOrder]] = MaskUnits
@@ -98,6 +101,8 @@ class MasksApplied(BoundaryOrderActed, frozen=True, kw_only=True):
     accuracy_before: float | None = None
     spread: float = 0.0
     parameters: Parameters = 0
+    pruned_parameters: Parameters = 0
+    total_parameters: Parameters = 0
     model_hash: Hex = ""
     accuracy_now: float | None = None
     accuracy_masked: float | None = None
@@ -117,6 +122,7 @@ class MasksAppliedReport(BoundaryOrderReport, frozen=True, kw_only=True):
     """The answer to MaskUnits that acts. Fields as in MasksApplied."""
 
     parameters: Parameters = 0
+    pruned_parameters: Parameters = 0
     model_hash: Hex = ""
     accuracy_now: float | None = None
     accuracy_masked: float | None = None

@@ -48,6 +48,8 @@ class Found(Copying, frozen=True):
     sha256: str
     channels: int
     total: int
+    pruned_parameters: int
+    total_parameters: int
     spread: float
     correlation: float | None
     stability: float | None
@@ -62,11 +64,15 @@ class Ordered(msgspec.Struct, frozen=True):
 
     channels: int = 0
     total: int = 0
+    total_parameters: int = 0
     spread: float = 0.0
 
 
 class MaskedSet(Copying, frozen=True):
-    """The masks of one cycle that are in force. `number`: of the boundary order."""
+    """The masks of one cycle that are in force. `number`: of the boundary order.
+
+    `parameters`: how many parameters they cover; `pruned_parameters`: those of them that no older mask covers.
+    """
 
     cycle: int
     number: int
@@ -75,15 +81,17 @@ class MaskedSet(Copying, frozen=True):
     channels: int
     parameters: int
     applied_before_step: int
+    pruned_parameters: int = 0
 
 
 class Past(msgspec.Struct, frozen=True):
-    """The masks in force and the removed channels after boundary order `number`."""
+    """The masks in force, and what is removed, after boundary order `number`."""
 
     number: int
     sets: tuple[MaskedSet, ...]
     removed: dict[str, int]
     removed_channels: int
+    removed_parameters: int = 0
 
 
 class Window(Copying, frozen=True):

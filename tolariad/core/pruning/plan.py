@@ -15,7 +15,7 @@ from tolariad.core.settings.pruning import ShareFrom
 
 
 class PlannedShare(Struct, frozen=True):
-    """A share of the channels that holds from an epoch on."""
+    """A share of the parameters that holds from an epoch on."""
 
     epoch: int
     share: float

@@ -1,12 +1,14 @@
 """How much may be pruned in an epoch: the budget of one cycle, the caps of all cycles, and the limits of safety.
 
-Promises: pure functions of the plan. Shares are of the channels that the model had before any pruning, so a cycle's
+Promises: pure functions of the plan. Shares are of the parameters that the model had before any pruning, so a cycle's
 share does not shrink with the model. A budget never leads over a cap, whatever was pruned before.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
+from fractions import Fraction
 from typing import Final
 
 from tolariad.core.pruning.plan import PlannedShare, PrunePlan, plan_of
@@ -27,8 +29,8 @@ def cap_at(plan: PrunePlan, epoch: int) -> float:
     return min(_share_at(plan.caps, epoch), plan.absolute_cap)
 
 
-def channels_allowed(share: float, cap: float, total: int, pruned: int) -> int:
-    """Return how many more of `total` channels a cycle with these shares may prune, if `pruned` are pruned already."""
+def parameters_allowed(share: float, cap: float, total: int, pruned: int) -> int:
+    """Return how many more of `total` parameters a cycle may prune, if `pruned` are pruned already."""
     return max(0, min(_whole(share, total), _whole(cap, total) - pruned))
 
 
@@ -58,5 +60,5 @@ def _share_at(entries: tuple[PlannedShare, ...], epoch: int) -> float:
 
 
 def _whole(share: float, total: int) -> int:
-    """Return the whole channels in a share. A product that rounding left just below a whole number counts as it."""
-    return int(share * total + 1e-9 * max(1.0, share * total))
+    """Return the whole parameters in a share, exactly for the decimal number that the configuration says."""
+    return math.floor(Fraction(repr(share)) * total)

@@ -23,21 +23,25 @@ def _begun(e: pr.PruneCycleBegun) -> str:
     what = (
         "to see what could be pruned"
         if e.phase is PruningPhase.VALIDATION_ONLY
-        else f"to prune up to {100.0 * e.share:.3g} % of the channels"
+        else f"to prune up to {100.0 * e.share:.3g} % of the parameters"
     )
     return f"Cycle {e.cycle} of pruning began with checkpoint {e.checkpoint} of step {e.step}, {what}."
 
 
 def _analyzed(e: pr.PruneAnalyzed) -> str:
-    found = f"{_channels(e.channels, e.total)} {_DECIDED[e.decision]}" if e.units else "nothing was found to mask"
-    measured = "" if e.correlation is None else f", rank correlation {e.correlation:.2f}"
+    found = f"{_pruned(e)} {_DECIDED[e.decision]}" if e.units else "nothing was found to mask"
+    measured = "" if e.correlation is None else f", correlation {e.correlation:.2f}"
     reasons = " ".join(" ".join(e.reasons).split()).rstrip(".")
     why = f" {reasons}." if reasons else ""
-    return f"Pruning cycle {e.cycle} took {e.seconds:.2g} s: {found}{measured}.{why}"
+    return f"Cycle {e.cycle} took {e.seconds:.2g} s: {found}{measured}.{why}"
 
 
-def _channels(channels: int, total: int) -> str:
-    return f"{counted(channels, 'channel')} of {total}" if total else counted(channels, "channel")
+def _pruned(e: pr.PruneAnalyzed | mk.MasksApplied) -> str:
+    """Return how many channels these are, and the share of the parameters that goes with them, if that was counted."""
+    channels = counted(e.channels, "channel")
+    if e.pruned_parameters and e.total_parameters:
+        return f"{channels}, {100.0 * e.pruned_parameters / e.total_parameters:.3g} % of parameters"
+    return f"{channels} of {e.total}" if e.total else channels
 
 
 def _units(units: Mapping[str, tuple[int, ...]]) -> str:
@@ -50,8 +54,7 @@ def _by(e: mk.MasksApplied | mk.ModelCompacted) -> str:
 
 def _applied(e: mk.MasksApplied) -> str:
     watched = f" They are watched for {counted(e.grace_steps + e.window_steps, 'step')}; before them is {e.pinned}."
-    what = _channels(e.channels, e.total)
-    return f"The masks of cycle {e.cycle} hold from step {e.applied_before_step} on: {what}.{watched}{_by(e)}"
+    return f"Masks of cycle {e.cycle} hold from step {e.applied_before_step} on: {_pruned(e)}.{watched}{_by(e)}"
 
 
 def _watched(e: mk.PruneWatched) -> str:

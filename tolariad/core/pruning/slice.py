@@ -46,9 +46,9 @@ class Pruning(msgspec.Struct, frozen=True):
 
     `cycles`: how many were begun. `last_epoch`: the epoch of the last one that the schedule began. `found`: the newest
     analysis. `sets`: masks in force, oldest first; `removed`: units that compactions removed, by group; `past`: the
-    same after each order of this line. `total`: channels before any pruning, as last found; 0: not known.
-    `override`: an operator's order. `failures`: failed cycles in a row. `ordered`: of the masks that were ordered
-    last. `given_by`: who gave the waiting orders.
+    same after each order of this line. `total`, `total_parameters`: channels and parameters before any pruning, as last
+    found; 0: not known. `override`: an operator's order. `failures`: failed cycles in a row. `ordered`: of the masks
+    that were ordered last. `given_by`: who gave the waiting orders.
     """
 
     cycles: int = 0
@@ -58,6 +58,7 @@ class Pruning(msgspec.Struct, frozen=True):
     sets: tuple[MaskedSet, ...] = ()
     removed: dict[str, int] = {}
     removed_channels: int = 0
+    removed_parameters: int = 0
     past: tuple[Past, ...] = ()
     window: Window | None = None
     rejected: tuple[Rejected, ...] = ()
@@ -65,6 +66,7 @@ class Pruning(msgspec.Struct, frozen=True):
     why_failed: str = ""
     override: PruningPhase | None = None
     total: int = 0
+    total_parameters: int = 0
     files: tuple[ImportanceFile, ...] = ()
     ordered: Ordered = Ordered()
     given_by: tuple[GivenBy, ...] = ()
@@ -75,14 +77,24 @@ class Pruning(msgspec.Struct, frozen=True):
         return self.removed_channels + sum(one.channels for one in self.sets)
 
     @property
+    def masked_parameters(self) -> int:
+        """Return how many parameters are masked, each counted once."""
+        return sum(one.pruned_parameters for one in self.sets)
+
+    @property
+    def pruned_parameters(self) -> int:
+        """Return how many parameters are masked or removed."""
+        return self.removed_parameters + self.masked_parameters
+
+    @property
     def masked(self) -> Units:
         """Return all units that are masked, by group."""
         return joined(one.units for one in self.sets)
 
     @property
     def share(self) -> float:
-        """Return the share of the channels that is masked or removed."""
-        return self.pruned / self.total if self.total > 0 else 0.0
+        """Return the share of the parameters that is masked or removed; 0.0 until an analysis has counted them."""
+        return self.pruned_parameters / self.total_parameters if self.total_parameters > 0 else 0.0
 
     @property
     def needed(self) -> frozenset[str]:
@@ -134,7 +146,8 @@ def _analyzed(s: Pruning, e: pr.PruneAnalyzed, at: Cause) -> Pruning:
         s = _failed(s, e.reasons[0] if e.reasons else "the masks were refused")
     elif not is_active:
         s = replace(s, failures=0, why_failed="")
-    return replace(s, open=None, found=found, total=e.total or s.total, files=files)
+    totals = {"total": e.total or s.total, "total_parameters": e.total_parameters or s.total_parameters}
+    return replace(s, open=None, found=found, files=files, **totals)
 
 
 def _failed(s: Pruning, why: str) -> Pruning:
@@ -169,7 +182,7 @@ def _given(s: Pruning, e: Event, at: Cause) -> Pruning:
 
 
 def _masks_given(s: Pruning, e: mk.MasksOrdered, at: Cause) -> Pruning:
-    return replace(_given(s, e, at), ordered=Ordered(e.channels, e.total, e.spread))
+    return replace(_given(s, e, at), ordered=Ordered(e.channels, e.total, e.total_parameters, e.spread))
 
 
 def _ended(s: Pruning, cause: int) -> Pruning:
@@ -197,15 +210,19 @@ def _moved(s: Pruning, e: sd.SeedMoved, at: Cause) -> Pruning:
 
 def _changed(s: Pruning, number: int) -> Pruning:
     """Remember what is in force after this order."""
-    return replace(s, past=(*s.past, Past(storable(number), s.sets, s.removed, s.removed_channels)))
+    now = Past(storable(number), s.sets, s.removed, s.removed_channels, s.removed_parameters)
+    return replace(s, past=(*s.past, now))
 
 
 def _applied(s: Pruning, e: mk.MasksApplied, _: Cause) -> Pruning:
     number, step = storable(e.number), storable(e.applied_before_step)
-    applied = MaskedSet.of(e, number=number, applied_before_step=step)
+    # An older journal has only the number of covered parameters, of which some may be masked before.
+    pruned = e.pruned_parameters or e.parameters
+    applied = MaskedSet.of(e, number=number, applied_before_step=step, pruned_parameters=pruned)
     until = storable(step + e.grace_steps + e.window_steps - 1)
     window = Window.of(e, number=number, since_step=step, until_step=until)
-    s = replace(s, sets=(*s.sets, applied), window=window, total=e.total or s.total)
+    totals = {"total": e.total or s.total, "total_parameters": e.total_parameters or s.total_parameters}
+    s = replace(s, sets=(*s.sets, applied), window=window, **totals)
     return _void(_ended(_changed(s, e.number), e.cause), "its masks were applied")
 
 
@@ -256,11 +273,14 @@ def _release_ended(s: Pruning, e: mk.MasksReleaseAborted, _: Cause) -> Pruning:
 def _compacted(s: Pruning, e: mk.ModelCompacted, _: Cause) -> Pruning:
     gone = {name: s.removed.get(name, 0) + len(units) for name, units in e.units.items()}
     channels = sum(one.channels for one in s.sets)
+    parameters = max(0, e.parameters_before - e.parameters) or s.masked_parameters
     s = replace(
         s,
         sets=(),
         removed={**s.removed, **gone},
         removed_channels=s.removed_channels + channels,
+        removed_parameters=s.removed_parameters + parameters,
+        total_parameters=s.total_parameters or s.removed_parameters + e.parameters_before,
         rejected=tuple(replace(one, units=renumbered(one.units, e.units)) for one in s.rejected),
         window=None,
     )
@@ -278,7 +298,7 @@ def _rolled_back(s: Pruning, e: rb.RolledBack, _: Cause) -> Pruning:
     held = tuple(one for one in s.past if one.number <= (e.orders or 0))
     if len(held) == len(s.past):
         return s if s.window is None else replace(s, window=_again(s.window, e.step))
-    was = held[-1] if held else Past(0, (), {}, 0)
+    was = held[-1] if held else Past(0, (), {}, 0, 0)
     is_left = s.window is not None and all(one.number < s.window.number for one in held)
     rejected = s.rejected
     if was.removed != s.removed:
@@ -290,6 +310,7 @@ def _rolled_back(s: Pruning, e: rb.RolledBack, _: Cause) -> Pruning:
         sets=was.sets,
         removed=was.removed,
         removed_channels=was.removed_channels,
+        removed_parameters=was.removed_parameters,
         window=None if is_left or s.window is None else _again(s.window, e.step),
         rejected=rejected,
     )

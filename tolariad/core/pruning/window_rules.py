@@ -26,7 +26,7 @@ from tolariad.core.pruning import ask
 from tolariad.core.pruning import mask_words as mk
 from tolariad.core.pruning.phase import PruningPhase
 from tolariad.core.pruning.plan import PrunePlan
-from tolariad.core.pruning.schedule import cap_at
+from tolariad.core.pruning.schedule import cap_at, parameters_allowed
 from tolariad.core.pruning.verdict import Trip, WindowAction, accuracy_of, accuracy_trip
 from tolariad.core.rollback import words as rb
 from tolariad.core.rollback.ask import begun, may_begin
@@ -146,7 +146,8 @@ def release_untimely(state: Reads, event: mk.MasksApplied, _: At[Reads]) -> Deci
     plan, pruning = state.run.policy.prune, state.pruning
     if plan is None or pruning.override is PruningPhase.DISABLED:
         return _release(state, event.cycle, "pruning was disabled after they were ordered")
-    if pruning.pruned > cap_at(plan, state.progress.epoch_finished) * pruning.total + 1e-6:
+    most = parameters_allowed(1.0, cap_at(plan, state.progress.epoch_finished), pruning.total_parameters, 0)
+    if pruning.total_parameters and pruning.pruned_parameters > most:
         return _release(state, event.cycle, "the cap was lowered after they were ordered")
     return None
 

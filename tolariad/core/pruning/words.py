@@ -21,7 +21,8 @@ from tolariad.core.pruning.units import Units
 from tolariad.core.pruning.verdict import PruningDecision
 
 Channels = Annotated[int, unit("channels", 0, COUNT_MAX)]
-Share = Annotated[float, unit("share of the channels before any pruning", 0.0, 1.0)]
+Parameters = Annotated[int, unit("parameters", 0, COUNT_MAX)]
+Share = Annotated[float, unit("share of the parameters before any pruning", 0.0, 1.0)]
 Cycle = Annotated[int, unit("cycle of the run, from 1", 0, COUNT_MAX)]
 Plan = Annotated[str, unit("a JSON object for the trainer", 0, UNITS_BYTES_MAX)]
 
@@ -85,7 +86,7 @@ class PruneCycleBegun(Event, frozen=True, kw_only=True):
 
     `epoch`: how many had ended. `share` and `cap`: what this cycle, and all cycles together, may prune. In
     VALIDATION_ONLY they are those of the first epoch in which masks may be applied. `pruned`: channels that are masked
-    or removed already.
+    or removed already; `pruned_parameters`: the parameters that went with them.
     """
 
     cycle: Cycle
@@ -96,6 +97,7 @@ class PruneCycleBegun(Event, frozen=True, kw_only=True):
     share: Share
     cap: Share
     pruned: Channels = 0
+    pruned_parameters: Parameters = 0
     reason: CycleReason = CycleReason.SCHEDULE
     id: CallerId = ""
 
@@ -116,10 +118,11 @@ class PruneAnalyzed(Event, frozen=True, kw_only=True):
     `reasons`: why the decision is not GO, as sentences. `units`: only those that this cycle adds; after CONDITIONAL_GO
     half of the budget. `plan`: which coordinates of the parameters go with them. `sha256`: of their masks by parameter
     (MaskSet.sha256). `channels`: how many these units are. `total`: channels of the model before any pruning, removed
-    ones included. `accuracy` and `accuracy_masked`: on the held-out slice. `spread`: of repeated validations.
-    `correlation`: rank correlation of the importance with the measured change of the loss. `stability`: the same with
-    the last ranking, over groups of unchanged width. `importance`: the file with the scores, relative to the run's
-    folder, and its size. None: not measured.
+    ones included. `pruned_parameters`: how many parameters go with these units, without those that are pruned already.
+    `total_parameters`: of the model before any pruning. Budgets count parameters. `accuracy` and `accuracy_masked`: on
+    the held-out slice. `spread`: of repeated validations. `correlation`: rank correlation of the importance with the
+    measured change of the loss. `stability`: the same with the last ranking, over groups of unchanged width.
+    `importance`: the file with the scores, relative to the run's folder, and its size. None: not measured.
     """
 
     cycle: Cycle
@@ -130,6 +133,8 @@ class PruneAnalyzed(Event, frozen=True, kw_only=True):
     sha256: Hex = ""
     channels: Channels = 0
     total: Channels = 0
+    pruned_parameters: Parameters = 0
+    total_parameters: Parameters = 0
     groups: int = 0
     refused: int = 0
     samples: int = 0

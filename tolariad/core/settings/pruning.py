@@ -18,10 +18,10 @@ Factor = Annotated[float, Meta(ge=1, le=1_000_000)]
 
 
 class ShareFrom(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A share of the channels that holds from an epoch on, until the next entry's epoch."""
+    """A share of the parameters that holds from an epoch on, until the next entry's epoch."""
 
     epoch: Annotated[units.EpochCount, Meta(description="first epoch for which the share holds")]
-    share: Annotated[Share, Meta(description="share of the channels that the model had before any pruning")]
+    share: Annotated[Share, Meta(description="share of the parameters that the model had before any pruning")]
 
 
 class PruneSafety(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -63,7 +63,7 @@ class PruneValidation(Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
 
 class Prune(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Structured pruning. Shares are of the channels that the model had before any pruning.
+    """Structured pruning. Budgets and caps are shares of the parameters that the model had before any pruning.
 
     The phase begins after `pruning_phase_transition_epoch`; a cycle is due every `pruning_checkpoint_interval` epochs.
     """
@@ -100,7 +100,7 @@ class Prune(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     min_samples: Annotated[units.Positive, Meta(description="samples that an importance needs")] = 1000
     analysis_priority: Annotated[
         Literal["idle", "normal"],
-        Meta(description="idle: give way to the training for the first half of the limit; normal: do not"),
+        Meta(description="if training uses all cores, idle: an analysis gives way to it; normal: it does not"),
     ] = "idle"
     analysis_timeout_s: Annotated[units.PositiveSeconds, Meta(description="time limit of an analysis")] = 300.0
     compact_every: Annotated[

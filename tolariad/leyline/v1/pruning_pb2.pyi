@@ -98,20 +98,38 @@ class UnitSet(_message.Message):
     scores: _containers.RepeatedScalarFieldContainer[float]
     def __init__(self, group: _Optional[str] = ..., indices: _Optional[_Iterable[int]] = ..., scores: _Optional[_Iterable[float]] = ...) -> None: ...
 
+class ParameterCut(_message.Message):
+    __slots__ = ("parameter", "dimension", "indices")
+    PARAMETER_FIELD_NUMBER: _ClassVar[int]
+    DIMENSION_FIELD_NUMBER: _ClassVar[int]
+    INDICES_FIELD_NUMBER: _ClassVar[int]
+    parameter: int
+    dimension: int
+    indices: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, parameter: _Optional[int] = ..., dimension: _Optional[int] = ..., indices: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class ParameterShape(_message.Message):
+    __slots__ = ("sizes",)
+    SIZES_FIELD_NUMBER: _ClassVar[int]
+    sizes: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, sizes: _Optional[_Iterable[int]] = ...) -> None: ...
+
 class AnalysedGroup(_message.Message):
-    __slots__ = ("name", "kind", "width", "channels")
+    __slots__ = ("name", "kind", "width", "channels", "cuts")
     NAME_FIELD_NUMBER: _ClassVar[int]
     KIND_FIELD_NUMBER: _ClassVar[int]
     WIDTH_FIELD_NUMBER: _ClassVar[int]
     CHANNELS_FIELD_NUMBER: _ClassVar[int]
+    CUTS_FIELD_NUMBER: _ClassVar[int]
     name: str
     kind: _enums_pb2.PruningMaskType
     width: int
     channels: int
-    def __init__(self, name: _Optional[str] = ..., kind: _Optional[_Union[_enums_pb2.PruningMaskType, str]] = ..., width: _Optional[int] = ..., channels: _Optional[int] = ...) -> None: ...
+    cuts: _containers.RepeatedCompositeFieldContainer[ParameterCut]
+    def __init__(self, name: _Optional[str] = ..., kind: _Optional[_Union[_enums_pb2.PruningMaskType, str]] = ..., width: _Optional[int] = ..., channels: _Optional[int] = ..., cuts: _Optional[_Iterable[_Union[ParameterCut, _Mapping]]] = ...) -> None: ...
 
 class PruningConfiguration(_message.Message):
-    __slots__ = ("budget_fraction", "cumulative_cap", "estimator_weights", "min_channels", "min_heads", "max_layer_fraction", "redundancy_threshold", "min_samples", "mode", "cycle", "manifest_blake3", "masked", "removed_units", "pruned_channels", "avoid", "former_importance", "importance_output")
+    __slots__ = ("budget_fraction", "cumulative_cap", "estimator_weights", "min_channels", "min_heads", "max_layer_fraction", "redundancy_threshold", "min_samples", "mode", "cycle", "manifest_blake3", "masked", "removed_units", "pruned_channels", "avoid", "former_importance", "importance_output", "pruned_parameters", "removed_parameters")
     class RemovedUnitsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -136,6 +154,8 @@ class PruningConfiguration(_message.Message):
     AVOID_FIELD_NUMBER: _ClassVar[int]
     FORMER_IMPORTANCE_FIELD_NUMBER: _ClassVar[int]
     IMPORTANCE_OUTPUT_FIELD_NUMBER: _ClassVar[int]
+    PRUNED_PARAMETERS_FIELD_NUMBER: _ClassVar[int]
+    REMOVED_PARAMETERS_FIELD_NUMBER: _ClassVar[int]
     budget_fraction: float
     cumulative_cap: float
     estimator_weights: _containers.RepeatedCompositeFieldContainer[EstimatorWeight]
@@ -153,7 +173,9 @@ class PruningConfiguration(_message.Message):
     avoid: _containers.RepeatedCompositeFieldContainer[UnitSet]
     former_importance: str
     importance_output: str
-    def __init__(self, budget_fraction: _Optional[float] = ..., cumulative_cap: _Optional[float] = ..., estimator_weights: _Optional[_Iterable[_Union[EstimatorWeight, _Mapping]]] = ..., min_channels: _Optional[int] = ..., min_heads: _Optional[int] = ..., max_layer_fraction: _Optional[float] = ..., redundancy_threshold: _Optional[float] = ..., min_samples: _Optional[int] = ..., mode: _Optional[_Union[PruningMode, str]] = ..., cycle: _Optional[int] = ..., manifest_blake3: _Optional[str] = ..., masked: _Optional[_Iterable[_Union[UnitSet, _Mapping]]] = ..., removed_units: _Optional[_Mapping[str, int]] = ..., pruned_channels: _Optional[int] = ..., avoid: _Optional[_Iterable[_Union[UnitSet, _Mapping]]] = ..., former_importance: _Optional[str] = ..., importance_output: _Optional[str] = ...) -> None: ...
+    pruned_parameters: int
+    removed_parameters: int
+    def __init__(self, budget_fraction: _Optional[float] = ..., cumulative_cap: _Optional[float] = ..., estimator_weights: _Optional[_Iterable[_Union[EstimatorWeight, _Mapping]]] = ..., min_channels: _Optional[int] = ..., min_heads: _Optional[int] = ..., max_layer_fraction: _Optional[float] = ..., redundancy_threshold: _Optional[float] = ..., min_samples: _Optional[int] = ..., mode: _Optional[_Union[PruningMode, str]] = ..., cycle: _Optional[int] = ..., manifest_blake3: _Optional[str] = ..., masked: _Optional[_Iterable[_Union[UnitSet, _Mapping]]] = ..., removed_units: _Optional[_Mapping[str, int]] = ..., pruned_channels: _Optional[int] = ..., avoid: _Optional[_Iterable[_Union[UnitSet, _Mapping]]] = ..., former_importance: _Optional[str] = ..., importance_output: _Optional[str] = ..., pruned_parameters: _Optional[int] = ..., removed_parameters: _Optional[int] = ...) -> None: ...
 
 class PruningMask(_message.Message):
     __slots__ = ("param_uuid", "param_path", "mask_type", "shape", "packed_bits", "kept_count", "total_count", "confidence", "sha256")
@@ -226,7 +248,7 @@ class AttentionHeadTarget(_message.Message):
     def __init__(self, layer_name: _Optional[str] = ..., head_indices: _Optional[_Iterable[int]] = ..., redundancy_pairs: _Optional[_Iterable[_Union[HeadPair, _Mapping]]] = ..., redundancy_threshold: _Optional[float] = ..., head_importance: _Optional[_Iterable[float]] = ..., attention_entropy: _Optional[_Iterable[float]] = ...) -> None: ...
 
 class StructuralAnalysisResult(_message.Message):
-    __slots__ = ("checkpoint_id", "model_hash", "channels", "attention_heads", "layers", "pruning_strategy", "analysis_time_seconds", "parameters_analyzed", "parameters_marked_for_pruning", "cycle", "groups", "units", "refused_modules", "rank_correlation", "sampled_units", "stability", "samples", "importance_bytes", "cpu_seconds", "plan")
+    __slots__ = ("checkpoint_id", "model_hash", "channels", "attention_heads", "layers", "pruning_strategy", "analysis_time_seconds", "parameters_analyzed", "parameters_marked_for_pruning", "cycle", "groups", "units", "refused_modules", "rank_correlation", "sampled_units", "stability", "samples", "importance_bytes", "cpu_seconds", "plan", "parameter_shapes", "channels_marked_for_pruning")
     CHECKPOINT_ID_FIELD_NUMBER: _ClassVar[int]
     MODEL_HASH_FIELD_NUMBER: _ClassVar[int]
     CHANNELS_FIELD_NUMBER: _ClassVar[int]
@@ -247,6 +269,8 @@ class StructuralAnalysisResult(_message.Message):
     IMPORTANCE_BYTES_FIELD_NUMBER: _ClassVar[int]
     CPU_SECONDS_FIELD_NUMBER: _ClassVar[int]
     PLAN_FIELD_NUMBER: _ClassVar[int]
+    PARAMETER_SHAPES_FIELD_NUMBER: _ClassVar[int]
+    CHANNELS_MARKED_FOR_PRUNING_FIELD_NUMBER: _ClassVar[int]
     checkpoint_id: str
     model_hash: str
     channels: _containers.RepeatedCompositeFieldContainer[ChannelImportanceData]
@@ -267,7 +291,9 @@ class StructuralAnalysisResult(_message.Message):
     importance_bytes: int
     cpu_seconds: float
     plan: str
-    def __init__(self, checkpoint_id: _Optional[str] = ..., model_hash: _Optional[str] = ..., channels: _Optional[_Iterable[_Union[ChannelImportanceData, _Mapping]]] = ..., attention_heads: _Optional[_Iterable[_Union[AttentionHeadTarget, _Mapping]]] = ..., layers: _Optional[_Iterable[str]] = ..., pruning_strategy: _Optional[str] = ..., analysis_time_seconds: _Optional[float] = ..., parameters_analyzed: _Optional[int] = ..., parameters_marked_for_pruning: _Optional[int] = ..., cycle: _Optional[int] = ..., groups: _Optional[_Iterable[_Union[AnalysedGroup, _Mapping]]] = ..., units: _Optional[_Iterable[_Union[UnitSet, _Mapping]]] = ..., refused_modules: _Optional[_Iterable[str]] = ..., rank_correlation: _Optional[float] = ..., sampled_units: _Optional[int] = ..., stability: _Optional[float] = ..., samples: _Optional[int] = ..., importance_bytes: _Optional[int] = ..., cpu_seconds: _Optional[float] = ..., plan: _Optional[str] = ...) -> None: ...
+    parameter_shapes: _containers.RepeatedCompositeFieldContainer[ParameterShape]
+    channels_marked_for_pruning: int
+    def __init__(self, checkpoint_id: _Optional[str] = ..., model_hash: _Optional[str] = ..., channels: _Optional[_Iterable[_Union[ChannelImportanceData, _Mapping]]] = ..., attention_heads: _Optional[_Iterable[_Union[AttentionHeadTarget, _Mapping]]] = ..., layers: _Optional[_Iterable[str]] = ..., pruning_strategy: _Optional[str] = ..., analysis_time_seconds: _Optional[float] = ..., parameters_analyzed: _Optional[int] = ..., parameters_marked_for_pruning: _Optional[int] = ..., cycle: _Optional[int] = ..., groups: _Optional[_Iterable[_Union[AnalysedGroup, _Mapping]]] = ..., units: _Optional[_Iterable[_Union[UnitSet, _Mapping]]] = ..., refused_modules: _Optional[_Iterable[str]] = ..., rank_correlation: _Optional[float] = ..., sampled_units: _Optional[int] = ..., stability: _Optional[float] = ..., samples: _Optional[int] = ..., importance_bytes: _Optional[int] = ..., cpu_seconds: _Optional[float] = ..., plan: _Optional[str] = ..., parameter_shapes: _Optional[_Iterable[_Union[ParameterShape, _Mapping]]] = ..., channels_marked_for_pruning: _Optional[int] = ...) -> None: ...
 
 class PruningDecisionReport(_message.Message):
     __slots__ = ("decision", "reasons", "requested_fraction", "granted_fraction", "confidence", "decided_by", "decided_at")

@@ -55,11 +55,13 @@ class Activity:
 def activities(
     model: nn.Module, groups: Sequence[UnitGroup], batches: Iterable[Any], loss: Loss, threshold: float
 ) -> dict[str, Activity]:
-    """Return the activity of each group's units on `batches`; `loss` runs the model. Raises PruningRefused.
+    """Return the activity of each group's units on `batches`; `loss` runs the model.
 
-    A group is refused if the layer that reads it is not called as a module, or its units have unequal sizes.
+    A group is left out if the layer that reads it is not called as a module, or its units have unequal sizes. Raises
+    PruningRefused if none is left of several.
     """
     found: dict[str, Activity] = {}
+    why = ""
 
     def look(group: UnitGroup, one: TensorSlice) -> Any:
         indices = torch.tensor(one.units)
@@ -78,13 +80,13 @@ def activities(
         for group in groups:
             one = next((one for one in group.slices if one.role is Role.READS), None)
             if one is None or len({len(unit) for unit in one.units}) > 1:
-                raise PruningRefused(f"{group.name}: no layer reads its units alike")
+                why = why or f"{group.name}: no layer reads its units alike"
+                continue
             trial.get_submodule(one.path.rpartition(".")[0]).register_forward_pre_hook(look(group, one))
         for batch in batches:
             loss(trial, batch)
-    silent = [group.name for group in groups if group.name not in found]
-    if silent:
-        raise PruningRefused(f"{silent[0]}: the layer that reads its units is never called as a module")
+    if groups and not found:
+        raise PruningRefused(why or f"{groups[0].name}: the layer that reads its units is never called as a module")
     return found
 
 

@@ -7,8 +7,9 @@ that the request names.
 
 from __future__ import annotations
 
+import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -18,12 +19,10 @@ from msgspec.structs import replace
 from tolariad.core.pruning.analysis import (
     REASON_CHARS_MAX,
     REASONS_MAX,
-    AnalysedGroup,
     AnalysisAnswer,
     AnalysisRequest,
-    channels_for,
+    choice_of,
     chosen_units,
-    layers_of,
 )
 from tolariad.core.pruning.ranking import rank_correlation
 from tolariad.core.pruning.verdict import MaskVerdict, PruningDecision, judge
@@ -33,10 +32,12 @@ from tolariad.trainer.checkpoints.restore import load, restore_optimizer
 from tolariad.trainer.data.randomness import derived_seed
 from tolariad.trainer.data.samples import samples_of
 from tolariad.trainer.pruning.activity import activation_scores, activities, uniqueness_scores
-from tolariad.trainer.pruning.evidence import example_inputs, few_samples, groups_of, loss_of, training_data
+from tolariad.trainer.pruning.counting import counted_groups
+from tolariad.trainer.pruning.evidence import example_inputs, groups_of, loss_of, protected, training_data
 from tolariad.trainer.pruning.history import layer_means, read_history, stability, write_history
 from tolariad.trainer.pruning.importance import Scores, magnitude, measured_change, moments, momentum, sensitivities
 from tolariad.trainer.pruning.plan import plan_of
+from tolariad.trainer.pruning.units import Found, PruningRefused, Refusal
 from tolariad.trainer.pruning.validation import MaskValidation
 from tolariad.trainer.trials.copying import built_copy
 from tolariad.trainer.trials.words import Trial, Weights
@@ -44,7 +45,6 @@ from tolariad.trainer.trials.words import Trial, Weights
 if TYPE_CHECKING:
     from tolariad.core.settings.pruning import Prune
     from tolariad.trainer.pruning.evidence import SeededBatch
-    from tolariad.trainer.pruning.masks import MaskSet
     from tolariad.trainer.pruning.units import UnitGroup
     from tolariad.trainer.setup import Setup
 
@@ -62,18 +62,17 @@ def analyse(run: Path, config: bytes, request: AnalysisRequest, started: float) 
     prune = setup.settings.prune
     reached("analysis")
     first, batches = training_data(setup, max(1, request.epoch), prune.min_samples)
-    found = groups_of(setup, example_inputs(setup, few_samples(first)))
-    groups = tuple(AnalysedGroup(name=g.name, kind=g.kind, width=g.width, channels=g.channels) for g in found.groups)
-    scores = _importance(setup, found.groups, batches)
+    found, scores = _ranked(setup, groups_of(setup, first), batches)
     reached("analysis")
-    layers = layers_of(groups, request)
-    channels = channels_for(layers, request)
+    unborn = [f"{name}." for name in protected(setup)]
+    counted = counted_groups(setup.model, found.groups, unborn)
+    choice = choice_of(counted.groups, counted.shapes, counted.parameters, request)
     validation = MaskValidation(setup, found.groups, request, batches, prune.min_samples)
-    units = chosen_units(layers, scores, channels, request.avoid, prune)
+    units = chosen_units(choice, scores, choice.allowed, request.avoid, prune)
     measured = validation.measure(units)
     verdict = judge(measured, prune)
     if verdict.decision is PruningDecision.CONDITIONAL_GO:
-        units = chosen_units(layers, scores, channels // 2, request.avoid, prune)
+        units = chosen_units(choice, scores, choice.allowed // 2, request.avoid, prune)
         measured = validation.measure(units)
         verdict = _after_doubts(verdict, judge(measured, prune))
     reached("analysis")
@@ -92,7 +91,7 @@ def analyse(run: Path, config: bytes, request: AnalysisRequest, started: float) 
         checkpoint=request.checkpoint,
         decision=verdict.decision,
         measured=measured,
-        groups=groups,
+        groups=counted.groups,
         reasons=tuple(one[:REASON_CHARS_MAX] for one in verdict.reasons[:REASONS_MAX]),
         units=units,
         scores={name: tuple(scores[name][unit] for unit in chosen) for name, chosen in units.items()},
@@ -103,8 +102,9 @@ def analyse(run: Path, config: bytes, request: AnalysisRequest, started: float) 
         sampled=sampled,
         stability=steadiness,
         samples=samples,
-        parameters=sum(one.numel() for one in setup.model.parameters()),
-        parameters_masked=_covered(plan.masks),
+        parameters=counted.parameters,
+        parameters_masked=choice.parameters_of(units),
+        shapes=counted.shapes,
         refused=tuple(f"{one.name}: {one.why}" for one in found.refused[:_REFUSED_MAX]),
         file_bytes=size,
         seconds=time.perf_counter() - started,
@@ -134,16 +134,47 @@ def _built(run: Path, config: bytes, request: AnalysisRequest) -> Setup:
     return setup
 
 
+def _ranked(setup: Setup, found: Found, batches: Sequence[SeededBatch]) -> tuple[Found, Scores]:
+    """Return the groups whose units all have an importance, and these. The others are refused.
+
+    Raises PruningRefused if the configured estimator can rank none of several.
+    """
+    scores = _importance(setup, found.groups, batches) if found.groups else {}
+    scores = {name: ones for name, ones in scores.items() if all(map(math.isfinite, ones))}
+    why = f"its units have no importance by prune.estimator: {setup.settings.prune.estimator}, or not a finite one"
+    return (
+        Found(
+            tuple(group for group in found.groups if group.name in scores),
+            (*found.refused, *(Refusal(group.name, why) for group in found.groups if group.name not in scores)),
+        ),
+        scores,
+    )
+
+
+def _each(estimate: Callable[[Sequence[UnitGroup]], Scores], groups: Sequence[UnitGroup]) -> Scores:
+    """Return the scores of the groups that can be estimated. Raises PruningRefused if none can."""
+    scores: Scores = {}
+    refusals = []
+    for group in groups:
+        try:
+            scores |= estimate([group])
+        except PruningRefused as refused:
+            refusals.append(refused)
+    if not scores and refusals:
+        raise refusals[0]
+    return scores
+
+
 def _importance(setup: Setup, groups: Sequence[UnitGroup], batches: Sequence[SeededBatch]) -> Scores:
-    """Return the importance of all units by the configured estimator."""
+    """Return the importance of all units by the configured estimator; of groups that it cannot rank there is none."""
     prune, model = setup.settings.prune, setup.model
     match prune.estimator:
         case "magnitude":
             return magnitude(model, groups)
         case "moments":
-            return moments(model, groups, setup.owners)
+            return _each(lambda some: moments(model, some, setup.owners), groups)
         case "momentum":
-            return momentum(model, groups, setup.owners)
+            return _each(lambda some: momentum(model, some, setup.owners), groups)
         case "activation":
             return activation_scores(activities(model, groups, batches, loss_of(setup), prune.activation_threshold))
         case "redundancy":
@@ -197,14 +228,3 @@ def _labels(request: AnalysisRequest, prune: Prune, samples: int, correlation: f
         "samples": str(samples),
         "rank_correlation": "" if correlation is None else repr(correlation),
     }
-
-
-def _covered(masks: MaskSet) -> int:
-    """Return how many values these masks set to 0."""
-    count = 0
-    for mask in masks.masks:
-        kept = torch.ones(mask.shape, dtype=torch.bool)
-        for dim, indices in mask.dims.items():
-            kept.index_fill_(dim, torch.tensor(indices), False)
-        count += kept.numel() - int(kept.sum())
-    return count

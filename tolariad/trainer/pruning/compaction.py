@@ -7,7 +7,6 @@ and rates are as before.
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -16,6 +15,7 @@ import torch
 from tolariad.failpoints import reached
 from tolariad.trainer.architecture.follow import Following
 from tolariad.trainer.architecture.undo import Undo
+from tolariad.trainer.pruning.copies import copied
 from tolariad.trainer.pruning.masks import HeldMasks
 from tolariad.trainer.pruning.removal import remove
 from tolariad.trainer.pruning.units import PruningRefused
@@ -47,8 +47,8 @@ def try_compaction(model: nn.Module, plan: Plan, inputs: tuple[Any, ...]) -> Tri
     `inputs`: the model's positional arguments. Raises PruningRefused if a unit cannot be removed.
     """
     _check(model, plan)
-    masked = copy.deepcopy(model).eval()
-    small = copy.deepcopy(masked)
+    masked = copied(model).eval()
+    small = copied(masked)
     remove(small, plan.gone)
     worst = difference(masked, small, inputs)
     if isinstance(worst, str):

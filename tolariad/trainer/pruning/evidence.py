@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -18,10 +18,11 @@ from torch import Tensor, nn
 
 from tolariad.core.seeds.stages import Stage
 from tolariad.trainer.data.feed import to_device
-from tolariad.trainer.data.randomness import derived_seed, seed_everything
+from tolariad.trainer.data.randomness import derived_seed, seed_everything, seed_host
 from tolariad.trainer.data.samples import samples_of
 from tolariad.trainer.pruning.importance import Loss, on_a_copy
-from tolariad.trainer.pruning.units import Found, PruningRefused
+from tolariad.trainer.pruning.removal import remove
+from tolariad.trainer.pruning.units import Found, PruningRefused, Refusal, UnitGroup, removed
 from tolariad.trainer.pruning.verify import find_groups
 from tolariad.trainer.step.gradients import scalar
 from tolariad.trainer.torch_private.tensors import leaves_in, with_leaves
@@ -90,7 +91,8 @@ def loss_of(setup: Setup) -> Loss:
         raise PruningRefused("the task's training_step makes its own updates, so no loss says what a unit is worth")
 
     def loss(model: nn.Module, given: SeededBatch) -> Tensor:
-        seed_everything(given.seed)
+        # An analysis computes on the CPU.
+        seed_host(given.seed)
         with setup.forward():
             returned = setup.task.loss(model, given.batch)
         return scalar(returned["loss"] if isinstance(returned, dict) else returned)
@@ -158,6 +160,54 @@ def protected(setup: Setup) -> tuple[str, ...]:
     return tuple(one.prefix.rstrip(".") for one in setup.garden.growing if one.stage is not Stage.FOSSILIZED)
 
 
-def groups_of(setup: Setup, inputs: tuple[Any, ...]) -> Found:
-    """Return the groups of the run's model. Raises PruningRefused, ImportError without torch-pruning."""
-    return find_groups(setup.model, inputs, protected=protected(setup))
+def groups_of(setup: Setup, first: SeededBatch) -> Found:
+    """Return the groups of the run's model. `first`: a batch of its training data.
+
+    Raises PruningRefused, ImportError without torch-pruning.
+    """
+    few = few_samples(first)
+    # More samples show more, if the model chooses its way by them.
+    traced = few if reached(setup, few) >= reached(setup, first) else first
+    found = find_groups(setup.model, example_inputs(setup, traced), protected=protected(setup))
+    return _fitting_the_loss(setup, traced, found)
+
+
+def reached(setup: Setup, given: SeededBatch) -> set[str]:
+    """Return the names of the parameters that the loss of this batch is computed with."""
+    loss = loss_of(setup)
+    with on_a_copy(setup.model) as trial, torch.enable_grad():
+        for parameter in trial.parameters():
+            parameter.requires_grad_(parameter.is_floating_point())
+        loss(trial, given).backward()
+        return {name for name, one in trial.named_parameters() if one.grad is not None}
+
+
+def _fitting_the_loss(setup: Setup, given: SeededBatch, found: Found) -> Found:
+    """Refuse the groups without a unit of which the task's loss fails: it may read the model's layers by itself.
+
+    In training mode too, in which more of the model may be called.
+    """
+    removable = [group for group in found.groups if not group.fixed]
+    modes = [training for training in (False, True) if not _error_of_loss(setup, given, [], training=training)]
+
+    def fault(groups: Sequence[UnitGroup]) -> str:
+        errors = (_error_of_loss(setup, given, groups, training=training) for training in modes)
+        return next((f"without them the task's loss fails: {error}" for error in errors if error), "")
+
+    refused = {one.name: why for one in removable if (why := fault([one]))} if fault(removable) else {}
+    return Found(
+        tuple(group for group in found.groups if group.name not in refused),
+        (*found.refused, *(Refusal(name, why) for name, why in refused.items())),
+    )
+
+
+def _error_of_loss(setup: Setup, given: SeededBatch, groups: Sequence[UnitGroup], *, training: bool) -> str:
+    """Return the error of the task's loss if a unit of each of these groups is removed; "" if there is none."""
+    loss = loss_of(setup)
+    with on_a_copy(setup.model) as trial, torch.no_grad():
+        remove(trial, removed(groups, {group.name: (group.width // 3,) for group in groups}))
+        try:
+            loss(trial.train(training), given)
+        except Exception as error:  # noqa: BLE001 - the task's code, with shapes that it has never had
+            return f"{type(error).__name__}: {error}"
+    return ""

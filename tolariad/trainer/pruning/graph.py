@@ -1,47 +1,29 @@
-"""The groups of channels that depend on each other, from Torch-Pruning's dependency graph.
+"""The groups of channels that depend on each other, as the dependency graph has them.
 
-Promises: the model is not touched; a copy is traced. A group is returned only if it passes three checks. Every tensor
-in it is known. Every index lies within its tensor. A tied parameter is cut alike for all modules that share it.
-Torch-Pruning itself checks none of this. `verify` then shows by numbers that a group is independent of the rest.
+Promises: the model is not touched; a copy is traced. A group is returned only if it passes these checks. Every tensor
+in it is known, and of real numbers. Every index lies within its tensor, and in no other group. A tied parameter is cut
+alike for all modules that share it. No layer that the traced batch did not use may have its channels. Torch-Pruning
+itself checks none of this. `verify` then shows by numbers that a group is independent of the rest. A layer at which the
+graph fails is refused by name, and the others are searched.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
 from tolariad.core.pruning.budget import UnitKind
-from tolariad.trainer.pruning.modules import ChannelDims, linear_sides, places, unknown_to_torch_pruning
+from tolariad.trainer.pruning.copies import copied
+from tolariad.trainer.pruning.dependency import Dependents, Graph, Side, Sides, joined
+from tolariad.trainer.pruning.modules import ChannelDims, has_values, linear_sides, places
 from tolariad.trainer.pruning.units import Found, PruningRefused, Refusal, Role, TensorSlice, UnitGroup
 from tolariad.trainer.torch_private.modules import CONVOLUTIONS
-from tolariad.trainer.torch_private.tensors import leaves_in
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
-_OF_TORCH_PRUNING = "torch_pruning.ops"
-
-
-class _Side(NamedTuple):
-    """A module's outputs or inputs, or a parameter of its own with the dimension that holds channels."""
-
-    target: Any
-    outputs: bool
-    dim: int = 0
-
-
-class _Index(NamedTuple):
-    """An index of a tensor, and the channel of the root from which it was reached. Torch-Pruning gives the names."""
-
-    idx: int
-    root_idx: int
-
-
-# For each side that a group has: the unit of each of its indices.
-_Sides = dict[_Side, dict[int, int]]
+    from tolariad.trainer.pruning.trial import Trial
 
 
 class _Names:
@@ -55,159 +37,80 @@ class _Names:
             self.users[self.parameters[id(parameter)]].add(name)
 
 
-def trace(
-    copy: nn.Module,
-    inputs: tuple[Any, ...],
-    protected: Collection[str] = (),
-    heads: Sequence[UnitGroup] = (),
-    used: Collection[str] = (),
-) -> Found:
-    """Return the groups of `copy`, which is traced with `inputs` and may be changed by it, and what is refused.
+def trace(trial: Trial, protected: Collection[str] = (), heads: Sequence[UnitGroup] = ()) -> Found:
+    """Return the groups of a trial's model, of which a copy is traced, and the layers that are refused.
 
-    All parameters of `copy` must need a gradient. `protected`: names of modules or parameters that no group may touch.
-    `heads`: the layers that compute them are not pruned by channels as well. `used`: parameters that the outputs depend
-    on. Raises PruningRefused if the model cannot be traced, ImportError without torch-pruning (extra `pruning`).
+    `protected`: names of modules or parameters that no group may touch. `heads`: the layers that compute them are not
+    pruned by channels as well. Raises PruningRefused if the model cannot be traced, ImportError without torch-pruning
+    (extra `pruning`).
     """
-    import torch_pruning as tp
-
+    model = copied(trial.model)
     try:
-        graph = tp.DependencyGraph().build_dependency(
-            copy,
-            inputs,
-            forward_fn=lambda model, given: model(*given),
-            output_transform=_marked,
-            customized_pruners=unknown_to_torch_pruning(copy),
-            verbose=False,
-        )
+        graph = Graph(model, trial)
+    except ImportError:
+        raise
     except Exception as error:
         raise PruningRefused(f"the model cannot be traced: {type(error).__name__}: {error}") from error
-    names = _Names(copy)
-    slices = [one for group in heads for one in group.slices]
-    of_heads = {one.path.rpartition(".")[0] for one in slices if one.role is Role.PRODUCES}
-    most = max(size for one in copy.parameters() for size in one.shape)
-    groups, refused, covered = [], [], set()
+    names, checks = _Names(model), _Checks(model, trial, protected, heads)
+    of_heads = {one.path.rpartition(".")[0] for group in heads for one in group.slices if one.role is Role.PRODUCES}
+    groups, refused, covered = [], [], set[Any]()
     for module, name in names.modules.items():
-        if module in covered or name in of_heads or module not in graph.module2node:
+        if module in covered or name in of_heads or not graph.has(module):
             continue
         if not linear_sides(module) and not isinstance(module, CONVOLUTIONS):
             continue
-        found = _sides(graph, module, most)
-        if isinstance(found, str):
-            refused.append(Refusal(name, found))
-            continue
-        sides, width, is_output = found
-        covered |= {side.target for side in sides if side.outputs}
-        made: UnitGroup | str = "its channels are outputs of the model" if is_output else ""
-        made = made or _group(name, sides, width, names)
-        made = made if isinstance(made, str) else _checked(made, copy, protected) or made
-        if isinstance(made, str):
-            refused.append(Refusal(name, made))
+        try:
+            found = graph.dependents(module)
+            made = found.why or _group(name, found, names)
+            why = made if isinstance(made, str) else checks.fault_of(made)
+        except Exception as error:  # noqa: BLE001 - the graph is a guess, and fails in as many ways as there are models
+            found, made = Dependents({}, 0, ""), ""
+            why = f"the traced graph cannot follow its channels ({type(error).__name__}: {error})"
+        covered |= {side.target for side in found.sides if side.outputs}
+        if why or isinstance(made, str):
+            refused.append(Refusal(name, why))
         else:
             groups.append(made)
     said = {*(names.modules[one] for one in covered if isinstance(one, nn.Module)), *(one.name for one in refused)}
-    refused += _not_said(names, said, {one.path for group in [*heads, *groups] for one in group.slices}, used)
+    refused += _not_said(names, said, {one.path for group in [*heads, *groups] for one in group.slices}, trial)
     return Found(tuple(groups), tuple(refused))
 
 
-def _not_said(names: _Names, said: set[str], held: set[str], used: Collection[str]) -> Iterator[Refusal]:
+def _not_said(names: _Names, said: set[str], held: set[str], trial: Trial) -> Iterator[Refusal]:
     """Yield the other modules with weights: neither they nor a module around them is `said`, and no group holds one."""
     for module, name in names.modules.items():
-        weights = {names.parameters[id(one)] for one in module.parameters(recurse=False) if one.dim() > 1}
+        is_opaque = name in trial.opaque
+        own = module.parameters(recurse=is_opaque)
+        weights = {names.parameters[id(one)] for one in own if is_opaque or not has_values(one) or one.dim() > 1}
         around = {".".join(name.split(".")[:depth]) for depth in range(1, name.count(".") + 2)}
         if not weights or around & said or weights & held:
             continue
-        why = places(module, outputs=True)
-        if not weights & set(used):
-            why = "the model's outputs do not depend on it"
+        if is_opaque:
+            said.add(name)
         # The model itself, if it has parameters of its own, has no name.
-        yield Refusal(
-            name or "the model", why if isinstance(why, str) else "no linear or convolutional layer has its channels"
-        )
+        yield Refusal(name or "the model", trial.opaque.get(name) or _why_not(module, weights, trial))
 
 
-def _marked(outputs: Any) -> list[Tensor]:
-    """Return the outputs, each as the result of an operation: Torch-Pruning does not see a module's own result."""
-    return [one * 1.0 for one in leaves_in(outputs) if getattr(one, "grad_fn", None) is not None]
+def _why_not(module: nn.Module, weights: set[str], trial: Trial) -> str:
+    if not weights & trial.used:
+        return "the model's outputs do not depend on it"
+    why = places(module, outputs=True)
+    return why if isinstance(why, str) else "no linear or convolutional layer has its channels"
 
 
-def _sides(graph: Any, root: nn.Module, most: int) -> tuple[_Sides, int, bool] | str:
-    """Return what depends on the root's output channels, by unit; the number of units; whether they are outputs.
-
-    Channels that reach the same index are one unit, as in the two halves of a gate. Torch-Pruning's own search keeps
-    only the first of them. It does not end with rotary embeddings, because each round shifts the indices. Return a
-    clause if an index is not below `most`.
-    """
-    prune, width = graph.get_pruner_of_module(root).prune_out_channels, graph.get_out_channels(root)
-    origins: dict[tuple[Any, Any], dict[int, int]] = defaultdict(dict)
-    met: list[set[int]] = []
-    pending = [(graph.module2node[root], prune, [_Index(channel, channel) for channel in range(width)])]
-    while pending:
-        node, how, indices = pending.pop()
-        known = origins[node, how]
-        fresh = []
-        for one in indices:
-            if one.idx not in known:
-                fresh.append(one)
-            elif known[one.idx] != one.root_idx:
-                met.append({known[one.idx], one.root_idx})
-            known.setdefault(one.idx, one.root_idx)
-        if any(not 0 <= one.idx < most for one in fresh):
-            return "the traced graph names more channels than any layer has: it mixes them"
-        if fresh:
-            pending += [
-                (to.target, to.handler, _mapped(to, fresh)) for to in node.dependencies if to.is_triggered_by(how)
-            ]
-    unit_of = _joined(width, iter(met))
-    sides: _Sides = defaultdict(dict)
-    for (node, how), known in origins.items():
-        if known and type(node.module).__module__ != _OF_TORCH_PRUNING:
-            sides[_side(graph, node, how)].update({index: unit_of[channel] for index, channel in known.items()})
-    is_output = any(known and type(node.module).__name__ == "_OutputOp" for (node, _), known in origins.items())
-    return sides, max(unit_of) + 1, is_output
-
-
-def _mapped(dependency: Any, indices: list[_Index]) -> list[_Index]:
-    for mapping in dependency.index_mapping:
-        indices = indices if mapping is None else list(mapping(indices))
-    return indices
-
-
-def _side(graph: Any, node: Any, how: Any) -> _Side:
-    if isinstance(node.module, nn.Module):
-        return _Side(node.module, outputs=graph.is_out_channel_pruning_fn(how))
-    return _Side(node.module, outputs=False, dim=node.pruning_dim)
-
-
-def _joined(count: int, sets: Iterator[set[int]]) -> list[int]:
-    """Return the number of each element's class, if the elements of each set are in one. Classes count from 0."""
-    leader = list(range(count))
-
-    def find(one: int) -> int:
-        while leader[one] != one:
-            one = leader[one]
-        return one
-
-    for members in sets:
-        first, *rest = sorted({find(one) for one in members})
-        for one in rest:
-            leader[one] = first
-    numbers: dict[int, int] = {}
-    return [numbers.setdefault(find(one), len(numbers)) for one in range(count)]
-
-
-def _group(name: str, sides: _Sides, width: int, names: _Names) -> UnitGroup | str:
+def _group(name: str, found: Dependents, names: _Names) -> UnitGroup | str:
     """Return the group of these sides, or a clause: why it is refused."""
-    joined = _with_whole_norm_groups(sides, width, names)
-    if isinstance(joined, str):
-        return joined
-    sides, width = joined
+    whole = _with_whole_norm_groups(found.sides, found.width, names)
+    if isinstance(whole, str):
+        return whole
+    sides, width = whole
     slices: dict[tuple[str, int], dict[str, TensorSlice]] = defaultdict(dict)
     buffers, norms, sizes = [], [], set()
     for side, units in sides.items():
-        found = _places(side, names)
-        if isinstance(found, str):
-            return found
-        path, of = found
+        place = _places(side, names)
+        if isinstance(place, str):
+            return place
+        path, of = place
         indices = _by_unit(units, width)
         for local, dim in of.parameters:
             full = f"{path}.{local}" if path and local else path or local
@@ -233,7 +136,7 @@ def _group(name: str, sides: _Sides, width: int, names: _Names) -> UnitGroup | s
     )
 
 
-def _places(side: _Side, names: _Names) -> tuple[str, ChannelDims] | str:
+def _places(side: Side, names: _Names) -> tuple[str, ChannelDims] | str:
     """Return the module's or parameter's path and its places, or a clause: why the group is refused."""
     if not isinstance(side.target, nn.Module):
         return names.parameters[id(side.target)], ChannelDims((("", side.dim % side.target.dim()),))
@@ -249,7 +152,7 @@ def _by_unit(units: Mapping[int, int], width: int) -> tuple[tuple[int, ...], ...
     return tuple(tuple(indices) for indices in gathered)
 
 
-def _with_whole_norm_groups(sides: _Sides, width: int, names: _Names) -> tuple[_Sides, int] | str:
+def _with_whole_norm_groups(sides: Sides, width: int, names: _Names) -> tuple[Sides, int] | str:
     """Join units whose channels share a group of a GroupNorm: the others of that group would change."""
     sets: list[set[int]] = []
     for side, units in sides.items():
@@ -259,7 +162,7 @@ def _with_whole_norm_groups(sides: _Sides, width: int, names: _Names) -> tuple[_
             return f"{names.modules[side.target]} normalises its channels together with others"
         share = side.target.num_channels // side.target.num_groups
         sets += [{units[at] for at in range(low, low + share)} for low in range(0, side.target.num_channels, share)]
-    unit_of = _joined(width, iter(sets))
+    unit_of = joined(width, iter(sets))
     return {side: {index: unit_of[unit] for index, unit in units.items()} for side, units in sides.items()}, max(
         unit_of
     ) + 1
@@ -276,17 +179,47 @@ def _tied(slices: Mapping[tuple[str, int], Mapping[str, TensorSlice]], names: _N
     return ""
 
 
-def _checked(group: UnitGroup, model: nn.Module, protected: Collection[str]) -> str:
-    """Return a clause if no unit can go, an index is outside its tensor, or a tensor is protected; "" otherwise."""
-    if group.width < 2:
-        return "its channels are a single unit, and a layer keeps one"
-    parameters = dict(model.named_parameters())
-    for one in group.slices:
-        size = parameters[one.path].shape[one.dim]
-        most = max((index for indices in one.units for index in indices), default=-1)
-        if most >= size:
-            return f"{one.path} has {size} channels, and the traced graph names number {most}: it mixes channels"
-        guarded = [name for name in protected if one.path == name or one.path.startswith(f"{name}.")]
-        if guarded:
-            return f"{guarded[0]} may not be pruned"
-    return ""
+class _Checks:
+    """What a group must fulfil beside the others."""
+
+    def __init__(self, model: nn.Module, trial: Trial, protected: Collection[str], heads: Sequence[UnitGroup]) -> None:
+        self._parameters = {name: one for name, one in model.named_parameters() if has_values(one)}
+        self._protected = protected
+        self._idle = {name: _channel_counts(model.get_submodule(name)) for name in trial.idle}
+        self._taken: dict[tuple[str, int], set[int]] = defaultdict(set)
+        for group in heads:
+            self._take(group)
+
+    def fault_of(self, group: UnitGroup) -> str:
+        """Return a clause: why no unit of the group may go. If there is none, return "" and take its indices."""
+        if group.width < 2:
+            return "its channels are a single unit, and a layer keeps one"
+        for one in group.slices:
+            tensor, indices = self._parameters[one.path], [index for indices in one.units for index in indices]
+            size = tensor.shape[one.dim]
+            if max(indices, default=-1) >= size:
+                most = max(indices)
+                return f"{one.path} has {size} channels, and the traced graph names number {most}: it mixes channels"
+            if not tensor.is_floating_point():
+                return f"{one.path} holds {str(tensor.dtype).removeprefix('torch.')}: only real numbers are ranked"
+            if not self._taken[one.path, one.dim].isdisjoint(indices):
+                return f"{one.path} has channels that another layer has as well"
+            guarded = [name for name in self._protected if one.path == name or one.path.startswith(f"{name}.")]
+            if guarded:
+                return f"{guarded[0]} may not be pruned"
+            for name, counts in self._idle.items():
+                if size in counts:
+                    return f"{name} may have its channels too: the batch that was traced does not use it"
+        self._take(group)
+        return ""
+
+    def _take(self, group: UnitGroup) -> None:
+        for one in group.slices:
+            self._taken[one.path, one.dim].update(index for indices in one.units for index in indices)
+
+
+def _channel_counts(module: nn.Module) -> set[int]:
+    """Return how many channels the sides of a module may have."""
+    sides = 2 if linear_sides(module) or isinstance(module, CONVOLUTIONS) else None
+    weights = (one for one in module.parameters(recurse=False) if has_values(one) and one.dim() > 1)
+    return {size for one in weights for size in one.shape[:sides] if size > 1}

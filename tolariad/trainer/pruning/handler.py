@@ -101,14 +101,19 @@ class PruneHandler:
         return replace(report, accuracy_now=found.before.accuracy, accuracy_masked=found.masked.accuracy)
 
     def _mask(self, order: MaskUnits) -> MasksAppliedReport:
-        count = self._pruner.mask(order, self._before_step)
+        covered = self._pruner.mask(order, self._before_step)
         self._audit.begin_anew()
         reached("prune_acted")
         _log.info(
-            "cycle %d of pruning: %d parameters are masked from step %d on", order.cycle, count, self._before_step
+            "cycle %d of pruning: %d parameters are masked from step %d on",
+            *(order.cycle, covered.fresh, self._before_step),
         )
         return MasksAppliedReport(
-            order=0, applied_before_step=0, parameters=count, model_hash=structure_of(self._setup.model)
+            order=0,
+            applied_before_step=0,
+            parameters=covered.numbers,
+            pruned_parameters=covered.fresh,
+            model_hash=structure_of(self._setup.model),
         )
 
     def _release(self, order: ReleaseMasks) -> MasksReleasedReport:

@@ -8,7 +8,6 @@ as they are.
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -18,6 +17,7 @@ from msgspec import Struct
 from torch import Tensor, nn
 
 from tolariad.trainer.optim.transform import Kind, kinds_of
+from tolariad.trainer.pruning.copies import copied
 from tolariad.trainer.pruning.units import PruningRefused, Role, TensorSlice, UnitGroup, removed
 from tolariad.trainer.pruning.verify import zero
 from tolariad.trainer.torch_private.tensors import leaves_in
@@ -73,9 +73,11 @@ def sensitivities(
 ) -> dict[str, Sensitivity]:
     """Return for each group the sums over `batches`. A batch's size is that of the first dimension of its first tensor.
 
-    The derivative by a unit is that by a factor of all weights that read it: no hook, and no activation, is needed.
+    The derivative by a unit is that by a factor of all weights that read it: no hook, and no activation, is needed. A
+    group on which the loss of no batch depends is left out.
     """
     found: dict[str, Sensitivity] = {}
+    reached: set[str] = set()
     with on_a_copy(model) as trial:
         parameters = dict(trial.named_parameters())
         for parameter in parameters.values():
@@ -85,12 +87,12 @@ def sensitivities(
             with torch.enable_grad():
                 loss(trial, batch).backward()
             for group in groups:
-                of_unit = torch.stack(
-                    [_by_unit(parameters[one.path] * _gradient(parameters[one.path]), one) for one in _readers(group)]
-                ).sum(0)
+                readers = [(one, parameters[one.path]) for one in _readers(group)]
+                reached |= {group.name} if any(weight.grad is not None for _, weight in readers) else set()
+                of_unit = torch.stack([_by_unit(weight * _gradient(weight), one) for one, weight in readers]).sum(0)
                 one = Sensitivity(1, _size(batch), tuple(of_unit.tolist()), tuple(of_unit.square().tolist()))
                 found[group.name] = found[group.name] + one if group.name in found else one
-    return found
+    return {name: one for name, one in found.items() if name in reached}
 
 
 def moments(model: nn.Module, groups: Sequence[UnitGroup], owners: Sequence[Owner]) -> Scores:
@@ -172,7 +174,7 @@ def measured_change(
 @contextmanager
 def on_a_copy(model: nn.Module) -> Iterator[nn.Module]:
     """Give a copy of the model in evaluation mode, and put the CPU's generator back after it."""
-    trial = copy.deepcopy(model).eval()
+    trial = copied(model).eval()
     with torch.random.fork_rng(devices=[]):
         yield trial
 

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from typing import Any, Final, NamedTuple
 
-from torch import nn
+from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 
 from tolariad.trainer.pruning.units import Role
 from tolariad.trainer.torch_private.modules import (
@@ -24,8 +25,10 @@ _MIXES: Final = "normalises over its channels together: without one of them the 
 _REFUSED: Final[tuple[tuple[tuple[type[nn.Module], ...], str], ...]] = (
     ((nn.LayerNorm, nn.RMSNorm), _MIXES),
     ((nn.MultiheadAttention,), "has heads: they are pruned whole"),
-    ((nn.RNNBase,), "is recurrent: its states have its channels"),
+    ((nn.RNNBase, nn.RNNCellBase), "is recurrent: its states have its channels"),
 )
+# Inside them, channels are mixed in ways that the traced graph takes for others, or cannot take at all.
+_OPAQUE: Final = (nn.MultiheadAttention, nn.RNNBase, nn.RNNCellBase)
 
 
 class ChannelDims(NamedTuple):
@@ -36,12 +39,31 @@ class ChannelDims(NamedTuple):
     role: Role = Role.SCALES
 
 
+def has_values(parameter: Tensor) -> bool:
+    """Return whether a parameter has its shape already. One of a lazy module gets it in the first call."""
+    return not is_lazy(parameter)
+
+
 def linear_sides(module: nn.Module) -> tuple[int, int] | None:
     """Return the dimensions of a linear layer's weight that hold its outputs and its inputs; None for other modules."""
     if isinstance(module, nn.Linear):
         return 0, 1
     # Conv1D of transformers, whose weight is transposed, by its parts: transformers need not be installed.
     return (1, 0) if {"weight", "bias"} == parameters_of(module).keys() and hasattr(module, "nf") else None
+
+
+def opaque_kind(module: nn.Module, output: Any) -> str:
+    """Return why a module's inside is not followed by the graph, as a clause; "" if it is. `output`: of its call."""
+    if isinstance(module, _OPAQUE):
+        return _why_refused(module)
+    # The graph's tracing wants a tensor of the layers that it knows.
+    if not isinstance(output, Tensor) and not isinstance(places(module, outputs=True), str):
+        return f"gives a {type(output).__name__} instead of a tensor"
+    return ""
+
+
+def _why_refused(module: nn.Module) -> str:
+    return next((why for kinds, why in _REFUSED if isinstance(module, kinds)), "")
 
 
 class _Transposed:
@@ -83,8 +105,7 @@ def is_depthwise(module: nn.Module) -> bool:
 
 def places(module: nn.Module, *, outputs: bool) -> ChannelDims | str:
     """Return where the module's output channels (else its input channels) lie, or a clause: why it is refused."""
-    why = next((why for kinds, why in _REFUSED if isinstance(module, kinds)), "")
-    found: ChannelDims | str = why or f"is a {type(module).__name__}, whose channels are not known"
+    found: ChannelDims | str = _why_refused(module) or f"is a {type(module).__name__}, whose channels are not known"
     if (linear := linear_sides(module)) is not None:
         rows, columns = linear
         found = _of(module, [("weight", rows), ("bias", 0)], Role.PRODUCES)

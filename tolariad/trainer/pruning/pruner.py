@@ -46,6 +46,13 @@ class MaskedCycle(NamedTuple):
     plan: Plan
 
 
+class Covered(NamedTuple):
+    """How many numbers of the model masks cover, and how many of these no older mask covers."""
+
+    numbers: int
+    fresh: int
+
+
 class _Standing(NamedTuple):
     """Everything that a pruner holds besides the model."""
 
@@ -108,9 +115,10 @@ class Pruner:
 
     # -- orders --------------------------------------------------------------------------------------------------------
 
-    def mask(self, order: MaskUnits, before_step: int) -> int:
+    def mask(self, order: MaskUnits, before_step: int) -> Covered:
         """Apply the masks of an order. Return how many numbers of the model they cover. Raises PruningRefused."""
         plan = self.fitting(order)
+        former = joined([one.plan for one in self.masked], self._model).masks.count
         held = apply_masks(self._model, plan.masks, self._owners, self._average)
         self.masked = (*self.masked, MaskedCycle(order.cycle, plan))
         self.displaced = held.displaced
@@ -119,7 +127,8 @@ class Pruner:
         self._begin_window(step_s_before=self._times.median)
         self._monitor.learn_norms_anew()
         self._look_again()
-        return plan.masks.count
+        together = joined([one.plan for one in self.masked], self._model).masks.count
+        return Covered(plan.masks.count, together - former)
 
     def release(self, cycle: int) -> int:
         """Lift the masks of a cycle. Return how many numbers of the model they covered. Raises PruningRefused.

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from msgspec import Struct
 
-from tolariad.core.pruning.budget import PrunableLayer, UnitKind
+from tolariad.core.pruning.budget import UnitKind
 
 # By qualified name, then by dimension: indices, ascending.
 Coordinates = dict[str, dict[int, tuple[int, ...]]]
@@ -79,12 +79,6 @@ class UnitGroup(Struct, frozen=True, kw_only=True):
     def width(self) -> int:
         """The number of units."""
         return len(self.slices[0].units)
-
-    def layer(self, pruned: Iterable[int] = ()) -> PrunableLayer:
-        """Return what the choice of units needs to know of the group."""
-        gone = set(pruned)
-        live = tuple(unit for unit in range(self.width) if unit not in gone)
-        return PrunableLayer(name=self.name, width=self.width, live=live, kind=self.kind, channels=self.channels)
 
 
 class Refusal(Struct, frozen=True):

@@ -1,38 +1,37 @@
 """Groups of a model that were shown by numbers: a masked copy and a compacted copy give the same outputs.
 
-Promises: the model is not touched and no generator advances. The copies compute in float64 with random weights, so that
-a weight that happens to be 0 hides nothing. A graph is only a guess: an operation that mixes channels, such as a flip
-or a softmax, looks like one that does not.
+Promises: the model is not touched and no generator advances. A graph is only a guess: an operation that mixes channels,
+such as a flip or a softmax, looks like one that does not. A group that fails, in whatever way, is refused by name, and
+the others are tried.
 """
 
 from __future__ import annotations
 
-import copy
 import math
-from collections.abc import Collection, Mapping, Sequence
-from typing import Any, Final
+import sys
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
 
 import torch
 from msgspec.structs import replace
 from torch import Tensor, nn
 
+from tolariad.trainer.pruning.copies import copied
 from tolariad.trainer.pruning.graph import trace
 from tolariad.trainer.pruning.heads import Heads, find_heads
 from tolariad.trainer.pruning.removal import remove
+from tolariad.trainer.pruning.trial import SEED, Trial, outputs_of, trial_of
 from tolariad.trainer.pruning.units import (
     Coordinates,
     Found,
-    PruningRefused,
     Refusal,
+    Removed,
     Role,
     UnitGroup,
     coordinates,
     removed,
 )
-from tolariad.trainer.torch_private.tensors import leaves_in, with_leaves
-
-_TOLERANCE: Final = 1e-9
-_SEED: Final = 3
 
 
 def find_groups(model: nn.Module, inputs: tuple[Any, ...], *, protected: Collection[str] = ()) -> Found:
@@ -42,20 +41,30 @@ def find_groups(model: nn.Module, inputs: tuple[Any, ...], *, protected: Collect
     parameters that no group may touch, such as seeds that are not fossilised. Raises PruningRefused if the model cannot
     be copied or traced, ImportError without torch-pruning.
     """
-    with torch.random.fork_rng(devices=[]), torch.enable_grad():
-        torch.manual_seed(_SEED)
-        trial, given = _trial(model), with_leaves(_widened, inputs)
-        used = _used(trial, given)
+    with torch.random.fork_rng(devices=[]), torch.enable_grad(), _uncompiled():
+        torch.manual_seed(SEED)
+        trial = trial_of(model, inputs)
         # Of a layer that is not used every guess would hold.
-        guesses = [one for one in find_heads(model, protected) if one.group.slices[-1].path in used]
-        of_heads, not_heads = _proved_heads(trial, given, guesses)
-        found = trace(copy.deepcopy(trial), given, protected, of_heads, used)
-        proved, refused = _proved(trial, given, found.groups)
+        guesses = [one for one in find_heads(model, protected) if one.group.slices[-1].path in trial.used]
+        of_heads, not_heads = _proved_heads(trial, guesses)
+        found = trace(trial, protected, of_heads)
+        proved, refused = _proved(trial, found.groups)
     order = {name: at for at, (name, _) in enumerate(model.named_modules())}
     return Found(
         tuple(sorted([*proved, *of_heads], key=lambda group: order[group.name])),
-        (*found.refused, *refused, *not_heads),
+        (*(one for one in found.refused if one.name not in {each.name for each in not_heads}), *refused, *not_heads),
     )
+
+
+@contextmanager
+def _uncompiled() -> Iterator[None]:
+    """Let parts of the model that the user compiled run as they are written: a copy would be compiled anew."""
+    # The compiler itself takes seconds to import, and nothing is compiled without it.
+    if "torch._dynamo.convert_frame" not in sys.modules:
+        yield
+        return
+    with torch.compiler.set_stance("force_eager"):
+        yield
 
 
 def same_outputs(one: nn.Module, other: nn.Module, inputs: tuple[Any, ...], tolerance: float) -> str:
@@ -67,22 +76,31 @@ def same_outputs(one: nn.Module, other: nn.Module, inputs: tuple[Any, ...], tole
     return "" if worst <= tolerance else f"masked and removed they give different outputs (by {worst:.1e})"
 
 
+@torch.no_grad()
 def difference(one: nn.Module, other: nn.Module, inputs: tuple[Any, ...]) -> float | str:
     """Return the greatest difference of the outputs, relative to their size if that is above 1. NaN if one is.
 
     Return a clause if they cannot be compared. Both must be in evaluation mode.
     """
-    first = _outputs(one, inputs)
+    first = outputs_of(one, inputs)
     try:
-        second = _outputs(other, inputs)
+        second = outputs_of(other, inputs)
     except Exception as error:  # noqa: BLE001 - a shape that the model's code has written into it: any error may follow
         return f"without them the model fails: {type(error).__name__}: {error}"
     shapes = [tuple(tensor.shape) for tensor in first], [tuple(tensor.shape) for tensor in second]
     if shapes[0] != shapes[1]:
         return f"without them the outputs have other shapes: {shapes[1]} instead of {shapes[0]}"
-    pairs = [(a.double(), b.double()) for a, b in zip(first, second, strict=True) if a.numel()]
-    found = [float((a - b).abs().max()) / max(1.0, float(a.abs().max())) for a, b in pairs]
+    found = [_apart(a, b) for a, b in zip(first, second, strict=True) if a.numel()]
     return math.nan if any(math.isnan(each) for each in found) else max(found, default=0.0)
+
+
+def _apart(one: Tensor, other: Tensor) -> float:
+    if one.is_complex():
+        one, other = torch.view_as_real(one), torch.view_as_real(other)
+    a, b = one.double(), other.double()
+    # Infinite outputs, such as those of classes that are left out, are equal or not.
+    scale = max(1.0, float(a.abs().nan_to_num(0.0, 0.0).max()))
+    return float(torch.where(a == b, 0.0, (a - b).abs()).max()) / scale
 
 
 @torch.no_grad()
@@ -94,81 +112,51 @@ def zero(tensors: Mapping[str, Tensor], coordinates: Coordinates) -> None:
             tensor.index_fill_(dim, torch.tensor(indices, device=tensor.device), 0.0)
 
 
-def _trial(model: nn.Module) -> nn.Module:
-    """Return a copy in float64 on the CPU, in evaluation mode, with random weights and statistics."""
+def _proved(trial: Trial, groups: Sequence[UnitGroup]) -> tuple[list[UnitGroup], list[Refusal]]:
+    """Split the groups into those that hold together and those that do not. One trial, if all of them hold."""
+    if not _disagreement(trial, groups):
+        return list(groups), []
+    proved: list[UnitGroup] = []
+    refused = []
+    for group in groups:
+        if why := _disagreement(trial, [*proved, group]):
+            refused.append(Refusal(group.name, why))
+        else:
+            proved.append(group)
+    return proved, refused
+
+
+def _disagreement(trial: Trial, groups: Sequence[UnitGroup]) -> str:
+    """Compare a copy in which a unit of each group is masked with one in which it is removed."""
     try:
-        trial = copy.deepcopy(model).to("cpu").double().eval()
-    except Exception as error:
-        raise PruningRefused(f"the model cannot be copied: {type(error).__name__}: {error}") from error
-    for module in trial.modules():
-        config: Any = getattr(module, "config", None)
-        if getattr(config, "use_cache", False):
-            # The keys and values of a language model, kept for the next token: Torch-Pruning fails at them.
-            config.use_cache = False
-    with torch.no_grad():
-        for parameter in trial.parameters():
-            parameter.requires_grad_(parameter.is_floating_point())
-            if parameter.is_floating_point():
-                parameter.copy_(0.3 * torch.randn(parameter.shape, dtype=parameter.dtype))
-        for name, buffer in trial.named_buffers():
-            if name.rpartition(".")[2] in {"running_mean", "running_var"}:
-                buffer.copy_(torch.rand_like(buffer) + 0.5)
-    return trial
+        gone = removed(groups, {group.name: (_one(group),) for group in groups})
+        masked, small = copied(trial.model), copied(trial.model)
+        zero(dict(masked.named_parameters()), gone.parameters)
+        remove(small, gone)
+        why = same_outputs(masked, small, trial.inputs, trial.tolerance)
+        return why or _fails_in_training(trial, gone)
+    except Exception as error:  # noqa: BLE001 - the model's code, with values and shapes that it has never had
+        return f"masked the model fails: {type(error).__name__}: {error}"
 
 
-def _used(trial: nn.Module, inputs: tuple[Any, ...]) -> set[str]:
-    """Return the names of the parameters that the outputs depend on. Raises PruningRefused if the model fails."""
-    trial = copy.deepcopy(trial)
-    try:
-        for one in _tensors(trial, inputs):
-            if one.requires_grad:
-                one.backward(torch.randn_like(one), retain_graph=True)
-    except Exception as error:
-        raise PruningRefused(f"the model cannot be traced: {type(error).__name__}: {error}") from error
-    return {name for name, one in trial.named_parameters() if one.grad is not None and one.grad.any()}
-
-
-def _widened(value: Any) -> Any:
-    if not isinstance(value, Tensor):
-        return value
-    value = value.detach().cpu()
-    return value.double() if value.is_floating_point() else value
+def _fails_in_training(trial: Trial, gone: Removed) -> str:
+    """Return a clause if training mode calls more of the model, and that does not fit the smaller one; "" otherwise."""
+    small = copied(trial.model).train()
+    remove(small, gone)
+    error = _error_of(small, trial.inputs)
+    # Few samples may be too few for a batch normalisation, whatever is removed.
+    if not error or _error_of(copied(trial.model).train(), trial.inputs):
+        return ""
+    return f"without them the model fails in training: {error}"
 
 
 @torch.no_grad()
-def _outputs(model: nn.Module, inputs: tuple[Any, ...]) -> list[Tensor]:
-    return [one.detach() for one in _tensors(model, inputs)]
-
-
-def _tensors(model: nn.Module, inputs: tuple[Any, ...]) -> list[Tensor]:
-    """Return the tensors of the outputs. Draws of random numbers are the same in every call."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(_SEED)
-        # A copy of the inputs: a model may change them.
-        outputs = model(*with_leaves(lambda one: one.clone() if isinstance(one, Tensor) else one, inputs))
-    return [one for one in leaves_in(outputs) if isinstance(one, Tensor)]
-
-
-def _proved(
-    trial: nn.Module, inputs: tuple[Any, ...], groups: Sequence[UnitGroup]
-) -> tuple[list[UnitGroup], list[Refusal]]:
-    """Split the groups into those that hold and those that do not. One trial for all of them, if all hold."""
-    if not _disagreement(trial, inputs, groups):
-        return list(groups), []
-    each = [(group, _disagreement(trial, inputs, [group])) for group in groups]
-    return (
-        [group for group, why in each if not why],
-        [Refusal(group.name, why) for group, why in each if why],
-    )
-
-
-def _disagreement(trial: nn.Module, inputs: tuple[Any, ...], groups: Sequence[UnitGroup]) -> str:
-    """Compare a copy in which a unit of each group is masked with one in which it is removed."""
-    gone = removed(groups, {group.name: (_one(group),) for group in groups})
-    masked, small = copy.deepcopy(trial), copy.deepcopy(trial)
-    zero(dict(masked.named_parameters()), gone.parameters)
-    remove(small, gone)
-    return same_outputs(masked, small, inputs, _TOLERANCE)
+def _error_of(model: nn.Module, inputs: tuple[Any, ...]) -> str:
+    try:
+        outputs_of(model, inputs)
+    except Exception as error:  # noqa: BLE001 - as in `difference`
+        return f"{type(error).__name__}: {error}"
+    return ""
 
 
 def _one(group: UnitGroup) -> int:
@@ -176,29 +164,27 @@ def _one(group: UnitGroup) -> int:
     return group.width // 3
 
 
-def _proved_heads(
-    trial: nn.Module, inputs: tuple[Any, ...], found: Sequence[Heads]
-) -> tuple[list[UnitGroup], list[Refusal]]:
+def _proved_heads(trial: Trial, found: Sequence[Heads]) -> tuple[list[UnitGroup], list[Refusal]]:
     """Show that rows and columns are those of the same head; then whether heads can be removed as well.
 
     Of several guesses with one name the first that holds is taken. One trial for all layers, if all first guesses hold.
     """
     held = {one.group.name: one.group for one in reversed(found)}
     refused: dict[str, Refusal] = {}
-    if not _same_heads(trial, inputs, [one for one in found if one.group is held[one.group.name]]):
+    if not _same_heads(trial, [one for one in found if one.group is held[one.group.name]]):
         held = {}
         for one in found:
-            if one.group.name not in held and _same_heads(trial, inputs, [one]):
+            if one.group.name not in held and _same_heads(trial, [one]):
                 held[one.group.name] = one.group
         why = "its rows are not ordered by queries, keys and values, then by heads"
         refused = {one.group.name: Refusal(one.group.name, why) for one in found if one.group.name not in held}
     groups = list(held.values())
-    if _disagreement(trial, inputs, [one for one in groups if not one.fixed]):
-        groups = [replace(one, fixed=one.fixed or _disagreement(trial, inputs, [one])) for one in groups]
+    if _disagreement(trial, [one for one in groups if not one.fixed]):
+        groups = [replace(one, fixed=one.fixed or _disagreement(trial, [one])) for one in groups]
     return groups, list(refused.values())
 
 
-def _same_heads(trial: nn.Module, inputs: tuple[Any, ...], found: Sequence[Heads]) -> bool:
+def _same_heads(trial: Trial, found: Sequence[Heads]) -> bool:
     """Return whether a head whose output is not read, one whose values are 0, and one that is gone are all the same."""
     without = []
     for slices in (
@@ -206,8 +192,11 @@ def _same_heads(trial: nn.Module, inputs: tuple[Any, ...], found: Sequence[Heads
         [(one, group) for group, values in found for one in values],
         [(one, group) for group, _ in found for one in group.slices],
     ):
-        masked = copy.deepcopy(trial)
+        masked = copied(trial.model)
         gone = coordinates((one, (_one(group),)) for one, group in slices)
         zero(dict(masked.named_parameters()), gone)
         without.append(masked)
-    return not any(same_outputs(without[0], other, inputs, _TOLERANCE) for other in without[1:])
+    try:
+        return not any(same_outputs(without[0], other, trial.inputs, trial.tolerance) for other in without[1:])
+    except Exception:  # noqa: BLE001 - the model's code, with values that it has never had: nothing is shown
+        return False

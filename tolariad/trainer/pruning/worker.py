@@ -1,8 +1,8 @@
 """The process that analyses a checkpoint: one request, one answer, and its end.
 
-The daemon starts it (`tolariad/supervisor/analyst.py`). Promises: it has one thread for torch, and never runs on the
-recorder's core. It runs only if nothing else wants its core (SCHED_IDLE), unless it is told to be an ordinary process.
-It is tied to the daemon before torch is imported, and is the first to go if memory runs out. Any failure is an answer.
+The daemon starts it (`tolariad/supervisor/analyst.py`) and says on which cores. Promises: it has one thread for torch.
+It runs only if nothing else wants its core (SCHED_IDLE), unless it is told to be an ordinary process. It is tied to the
+daemon before torch is imported, and is the first to go if memory runs out. Any failure is an answer.
 """
 
 from __future__ import annotations

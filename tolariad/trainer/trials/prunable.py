@@ -8,10 +8,13 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from tolariad.core.pruning.budget import UnitKind, removable
+from tolariad.core.pruning.analysis import AnalysisRequest, channels_of, choice_of, smallest_units
+from tolariad.core.pruning.budget import UnitKind
+from tolariad.core.pruning.phase import PruningPhase
 from tolariad.core.pruning.plan import plan_of
-from tolariad.core.pruning.schedule import budget_at, cap_at, channels_allowed
-from tolariad.trainer.pruning.evidence import example_inputs, few_samples, groups_of, training_data
+from tolariad.core.pruning.schedule import budget_at, cap_at
+from tolariad.trainer.pruning.counting import counted_groups
+from tolariad.trainer.pruning.evidence import groups_of, protected, training_data
 from tolariad.trainer.pruning.units import PruningRefused
 
 if TYPE_CHECKING:
@@ -30,8 +33,9 @@ class Prunable(msgspec.Struct, frozen=True, kw_only=True):
     """The parts of a model that can be pruned. `why`: why an analysis is impossible; "" if it is possible.
 
     `channels` of `layers` layers and `heads` of `attentions` attention layers can be masked. `total`: channels of all
-    of them, those of the heads included: shares are of this number. `first`: how many of them the first cycle that may
-    mask takes at most. `masked_only`: the layers whose units can be masked but not removed, with the reasons.
+    of them, those of the heads included. `parameters`: of the model; shares are of this number. `budget`: how many of
+    them the first cycle that may mask can take, and `first`: how many channels, if those of fewest parameters go.
+    `masked_only`: the layers whose units can be masked but not removed, with the reasons.
     """
 
     why: str = ""
@@ -40,6 +44,8 @@ class Prunable(msgspec.Struct, frozen=True, kw_only=True):
     attentions: int = 0
     heads: int = 0
     total: int = 0
+    parameters: int = 0
+    budget: int = 0
     first: int = 0
     refused: tuple[RefusedModule, ...] = ()
     masked_only: tuple[RefusedModule, ...] = ()
@@ -56,7 +62,7 @@ def prunable(setup: Setup) -> Prunable | None:
     begun = time.perf_counter()
     try:
         first, _ = training_data(setup, 1, 1)
-        found = groups_of(setup, example_inputs(setup, few_samples(first)))
+        found = groups_of(setup, first)
     except PruningRefused as refused:
         return Prunable(why=str(refused))
     except Exception as error:  # noqa: BLE001 - as in worker.py: whatever the task or a package raises is the answer
@@ -66,19 +72,30 @@ def prunable(setup: Setup) -> Prunable | None:
 
 
 def _counted(setup: Setup, found: Found, seconds: float) -> Prunable:
-    layers = [one.layer() for one in found.groups]
-    heads = [one for one in layers if one.kind is UnitKind.HEAD]
-    total = sum(one.width * one.channels for one in layers)
     plan, prune = plan_of(setup.settings), setup.settings.prune
-    most = sum(removable(one, prune) * one.channels for one in layers)
     first = plan.transition_epoch + 1
+    request = AnalysisRequest(
+        cycle=1,
+        checkpoint="",
+        manifest="",
+        epoch=first,
+        phase=PruningPhase.ACTIVE_PRUNING,
+        share=budget_at(plan, first),
+        cap=cap_at(plan, first),
+    )
+    counted = counted_groups(setup.model, found.groups, [f"{name}." for name in protected(setup)])
+    choice = choice_of(counted.groups, counted.shapes, counted.parameters, request)
+    units = smallest_units(choice, prune)
+    heads = [one for one in counted.groups if one.kind is UnitKind.HEAD]
     return Prunable(
-        layers=len(layers) - len(heads),
-        channels=sum(one.width * one.channels for one in layers if one.kind is UnitKind.CHANNEL),
+        layers=len(counted.groups) - len(heads),
+        channels=sum(one.width * one.channels for one in counted.groups if one.kind is UnitKind.CHANNEL),
         attentions=len(heads),
         heads=sum(one.width for one in heads),
-        total=total,
-        first=min(most, channels_allowed(budget_at(plan, first), cap_at(plan, first), total, 0)),
+        total=channels_of(choice.layers),
+        parameters=choice.total,
+        budget=choice.allowed,
+        first=sum(one.channels * len(units.get(one.name, ())) for one in counted.groups),
         refused=tuple(RefusedModule(one.name, one.why) for one in found.refused),
         masked_only=tuple(RefusedModule(one.name, one.fixed) for one in found.groups if one.fixed),
         seconds=seconds,
