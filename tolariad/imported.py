@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import os
 import sys
+import zipfile
 from collections.abc import Callable, Collection
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from tolariad.core.text.nearest import KEYS_ALIKE, did_you_mean, nearest
 
@@ -19,6 +21,7 @@ if TYPE_CHECKING:
     from types import ModuleType
 
 Refused: TypeAlias = Callable[[str], Exception]
+_LENT: Final[set[tuple[str, Path]]] = set()
 
 
 def place_of(name: str, kind: str, known: Collection[str], refused: Refused) -> tuple[str, str]:
@@ -62,11 +65,29 @@ def _from_file(path: Path, name: str, kind: str, refused: Refused) -> ModuleType
     if spec is None or spec.loader is None:
         raise refused(f"{kind}: {path} cannot be imported as Python")
     module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module  # spawned DataLoader workers, and dataclasses, look it up there
+    sys.modules[spec.name] = module  # dataclasses look it up there
     if str(path.parent) not in sys.path:
         sys.path.insert(0, str(path.parent))
+    _lend_to_children(spec.name, path)
     spec.loader.exec_module(module)
     return module
+
+
+def _lend_to_children(name: str, path: Path) -> None:
+    """Let processes that this one spawns import the module by its name: they get the search path, and no modules.
+
+    The name is that of no file. So the search path gets an archive in memory with one module, which runs the file. It
+    exists as long as this process does, and leaves nothing on a disk.
+    """
+    if not hasattr(os, "memfd_create") or (name, path) in _LENT:
+        return
+    _LENT.add((name, path))
+    source = f"__file__ = {str(path)!r}\nwith open(__file__, 'rb') as file:\n    code = file.read()\n"
+    source += "exec(compile(code, __file__, 'exec'))\n"
+    descriptor = os.memfd_create(name)
+    with os.fdopen(os.dup(descriptor), "wb") as file, zipfile.ZipFile(file, "w") as archive:
+        archive.writestr(f"{name}.py", source)
+    sys.path.append(f"/proc/{os.getpid()}/fd/{descriptor}")
 
 
 def _from_package(place: str, name: str, kind: str, refused: Refused) -> ModuleType:

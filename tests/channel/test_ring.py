@@ -91,6 +91,18 @@ def test_a_record_with_any_byte_of_its_metrics_wrong_is_not_taken(memory, count)
     assert taken.metrics == row
 
 
+def test_the_digest_of_the_batches_passes_and_is_checked_too(memory):
+    """With metrics and without; another one is not taken for it."""
+    writer, reader = RingWriter(memory.cast("Q"), memory.cast("d")), RingReader(memory.cast("Q"), memory.cast("d"))
+    for number, metrics in enumerate(((), (0.5,), (float("nan"),)), 1):
+        writer.write(number, values(number), metrics, 2**32 - number)
+        at = (number - 1) * SLOT_BYTES + 80
+        memory[at] ^= 1
+        assert reader.take(number) is None
+        memory[at] ^= 1
+        assert reader.take(number).data == 2**32 - number
+
+
 def test_a_record_of_the_round_before_is_not_taken_for_this_one(memory):
     """A stale slot has an older number."""
     writer, reader = RingWriter(memory.cast("Q"), memory.cast("d")), RingReader(memory.cast("Q"), memory.cast("d"))

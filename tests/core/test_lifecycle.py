@@ -22,6 +22,7 @@ from tolariad.core.snapshots import words as sn
 from tolariad.core.state import RunState, fold
 from tolariad.core.steps import words as sv
 from tolariad.core.steps.ask import may_wait
+from tolariad.core.steps.slice import INEXACT_MAX
 from tolariad.core.trainer import words as tv
 from tolariad.core.vocabulary import EVENT_TYPES
 
@@ -251,6 +252,64 @@ def test_a_rerun_that_differs_stops_the_run_only_where_it_cannot_be_explained(gr
     said = "step 5 came out differently when it was run again: the loss was 1.0, is 2.0." in world.state.run.why
     assert said is fails
     assert ("The usual causes are random numbers without a seed" in world.state.run.why) is fails
+
+
+def rerun_that_differs(world, field="loss"):
+    """The daemon starts again, and step 5 comes out differently."""
+    world.restart_daemon(StartMode.RETRY)
+    while world.state.progress.rerun is None:
+        world.tick()
+    difference = ck.Difference(step=5, field=field, expected="1.0", found="2.0")
+    world.trainer.step = world.state.progress.rerun.last
+    world.trainer.script.clear()
+    report = ck.RerunReport(first=5, last=6, compared=2, first_difference=difference)
+    world.give(ReportReceived(incarnation=world.trainer.incarnation, report=report))
+
+
+def test_a_run_whose_data_do_not_repeat_themselves_goes_on_with_the_sentence():
+    """What was found at the first start explains each difference; it is recorded once."""
+    world = World(0)
+    world.environment = environment(determinism="strict")
+    until(world, 6)
+    why = "item 0 differs when it is read again"
+    for _ in range(2):
+        report = tv.InexactDataReport(why=why)
+        world.give(ReportReceived(incarnation=world.trainer.incarnation, report=report))
+    rerun_that_differs(world, "data")
+    world.run()
+
+    assert [event.why for event in find(world, tv.InexactDataFound)] == [why]
+    assert find(world, ck.RerunFinished)[0].expected == why
+    assert not find(world, ck.RerunDiverged)
+    assert (world.state.run.phase, world.exit) == (Phase.COMPLETED, 0)
+
+
+def test_nothing_fails_for_good_because_it_came_out_differently():
+    """The first time the run fails, with a sentence for other data; a retry goes on, and later differences too."""
+    world = World(0)
+    world.environment = environment(determinism="strict")
+    until(world, 6)
+    rerun_that_differs(world, "data")
+    world.run()
+    assert world.state.run.phase is Phase.FAILED
+    assert "step 5: other data" in world.state.run.why
+    assert "--retry" in world.state.run.why
+    rerun_that_differs(world)
+    world.run()
+    assert find(world, ck.RerunFinished)[-1].expected == "step 5 came out differently before"
+    assert (world.state.run.phase, world.exit) == (Phase.COMPLETED, 0)
+    assert len(find(world, ck.RerunDiverged)) == 1
+
+
+def test_no_run_keeps_more_reasons_than_it_may():
+    """The first ones stay; the journal has all."""
+    world = until(World(0), 3)
+    for number in range(2 * INEXACT_MAX):
+        report = tv.InexactDataReport(why=f"reason {number}")
+        world.give(ReportReceived(incarnation=world.trainer.incarnation, report=report))
+    world.give(ReportReceived(incarnation=world.trainer.incarnation, report=tv.DataNotedReport(why="a note")))
+    assert world.state.progress.inexact == tuple(f"reason {number}" for number in range(INEXACT_MAX))
+    assert [event.why for event in find(world, tv.DataNoted)] == ["a note"]
 
 
 def test_a_checkpoint_that_cannot_be_used_gives_way_to_the_next_older_and_the_last_one_fails_the_run():

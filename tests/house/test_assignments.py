@@ -13,8 +13,9 @@ ROOMS = ("tolariad/core/", "tolariad/trainer/")
 FOREIGN = {
     *("grad", "training", "forward", "weight", "param_groups"),  # parameters, modules, optimizers
     *("benchmark", "deterministic", "fail_on_recompile_limit_hit", "recompile_limit"),  # torch's settings
-    *("prefetch_factor", "_prefetch_factor", "_iterator", "dataset"),  # a DataLoader, a data set around another
+    *("prefetch_factor", "_prefetch_factor", "_iterator", "worker_init_fn", "next_iter_state"),  # a DataLoader
     *("argtypes", "__spec__"),
+    *("state", "gauss_next", "__dict__"),  # of generators, and of an object of a class that was made
     *("use_cache",),  # the configuration of a transformers model's copy
     *("trainer",),  # a module of Lightning
     *("backward",),  # torch.autograd's function, while steps are profiled

@@ -265,6 +265,10 @@ def test_the_row_function_takes_completed_steps_and_nothing_else():
     """Only a completed step has a row, with one number for each column."""
     assert step_row(encode_event(RunResumed(origin="start"))) is None
     assert step_row(b"\xc0") is None
+    values = {"step": 3, "loss": 0.5, "grad_norm": 0.25, "lr": 0.125}
+    # A map of up to 15 fields has a head of one byte, as events of steps had before they could have more.
+    assert step_row(msgspec.msgpack.encode({"type": "StepCompleted", **values})) == (3, 0, 0, 0.5, 0.25, 0.125, 0)
+    assert step_row(b"\xde\x00\x05" + msgspec.msgpack.encode({"type": "StepCompleted", **values})[1:])[0] == 3
     assert step_row(encode_event(step(3))) == (3, 1, 30, 1 / 3, 3 / 7, 1e-3 / 3, 1)
     assert step_row(encode_event(step(3, metrics=(0.5, math.inf))))[7:] == (0.5, math.inf)
     gathering = Gathering(TABLE)

@@ -24,6 +24,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from journal import Reader, plan_repair, repair
 from tests.daemon.harness import CallFailed, DaemonProcess, of_type
 from tests.daemon.test_gap import STEP
+from tests.journals.odd_task import Anew, Hardest
 from tests.library.small import data
 from tests.trainer.tasks import tampering
 from tests.waiting import within
@@ -237,8 +238,8 @@ def made(run_dir: Path) -> Path:
 
 
 def test_a_run_that_does_not_repeat_itself(tmp_path):
-    """The task's loss differs at each attempt: the re-run after a death differs and the run fails. `--retry` starts it
-    again.
+    """The task's loss differs at each attempt: the re-run after a death differs and the run fails. With `--retry` it
+    goes on.
     """
     run_dir = made(tmp_path / "run")
     task = f"{ODD}:Forgetful"
@@ -247,8 +248,19 @@ def test_a_run_that_does_not_repeat_itself(tmp_path):
     os.kill(trainer_of(daemon), signal.SIGKILL)
     assert daemon.wait() == 70
     retried = DaemonProcess(run_dir, retry=True, trainer_command=None, sets=None)
-    retried.wait()
-    holds(run_dir, "RerunDiverged", "RunFailed", "RunRetried")
+    step_beyond(retried, 5)
+    retried.call("Stop", mode="now")
+    assert retried.wait() == 0, retried.stderr
+    holds(run_dir, "RerunDiverged", "RunFailed", "RunRetried", "RunStopped")
+
+
+def test_data_that_do_not_repeat_themselves(tmp_path):
+    """Both is said at the first start: that an item differs, and that the order is drawn whole."""
+    config = {"tolaria": {"rng_seed": 5, "torch_threads": 1, "journal": {"segment_bytes": 65536}}}
+    model = nn.Linear(16, 4)
+    loader = DataLoader(Anew(), 4, sampler=Hardest(model))
+    assert Tolaria(config, run_dir=tmp_path / "run").train(model, loader, None, 2).phase == "completed"
+    holds(tmp_path / "run", "InexactDataFound", "DataNoted")
 
 
 def test_a_trainer_that_reports_nonsense(tmp_path):

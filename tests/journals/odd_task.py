@@ -1,4 +1,4 @@
-"""Small tasks that misbehave, for the real runs of which journals are kept."""
+"""Small tasks and data that misbehave, for the real runs of which journals are kept."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from pathlib import Path
 import torch
 from torch import nn
 from torch.nn import functional
+from torch.utils.data import Dataset, Sampler
 
 
 class Slow:
@@ -79,3 +80,27 @@ class Liar(Slow):
             told.touch()
             with socket.socket(fileno=os.dup(int(words[words.index("--channel-fd") + 1]))) as channel:
                 channel.send(b"\xc1 no report")
+
+
+class Anew(Dataset):
+    """Items that are others whenever they are read."""
+
+    def __len__(self):
+        return 24
+
+    def __getitem__(self, index):
+        x = torch.randn(16, generator=torch.Generator().manual_seed(time.perf_counter_ns()))
+        return x, x[:4].argmax()
+
+
+class Hardest(Sampler):
+    """An order that depends on the model."""
+
+    def __init__(self, model):
+        self.model = model
+
+    def __len__(self):
+        return 24
+
+    def __iter__(self):
+        return iter(torch.randperm(24).tolist())

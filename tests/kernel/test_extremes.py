@@ -222,7 +222,7 @@ def test_a_report_out_of_its_bounds_ends_its_trainer_and_not_the_recorder(rig, r
     assert rig.kernel.failure is None
 
 
-@pytest.mark.parametrize("changes", [{"step": 2**63}, {"epoch": 2**31}, {"batch": 2**60}])
+@pytest.mark.parametrize("changes", [{"step": 2**63}, {"epoch": 2**31}, {"batch": 2**60}, {"data": 2**32}])
 def test_a_step_of_the_ring_out_of_its_bounds_ends_its_trainer(rig, changes):
     """Its record is complete and its check right, but a frame's labels cannot hold it."""
     trainer = rig.until_training()

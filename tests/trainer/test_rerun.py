@@ -61,6 +61,20 @@ def test_the_first_difference_is_kept_and_all_are_counted():
     assert (finished.first_difference.step, finished.first_difference.count) == (2, 2)
 
 
+@pytest.mark.parametrize(
+    ("was", "now", "loss", "field"),
+    [(1, 2, 1.5, "data"), (1, 1, 1.5, "loss"), (0, 2, 1.5, "loss"), (1, 0, 1.5, "loss"), (1, 2, 1.0, None)],
+    ids=["other data", "the same data", "no digest then", "no digest now", "a field that nobody trains on"],
+)
+def test_a_step_on_other_data_is_named_as_such(was, now, loss, field):
+    """The batches were read before the loss was computed. If the numbers are the same, they do not matter."""
+    rerun = rerun_of(ScriptStep(1, 1.0, 2.0, 0.1, 5, was))
+    found = rerun.compare(msgspec.structs.replace(report(1, loss=loss), data=now)).first_difference
+    assert (found and found.field) == field
+    if field == "data":
+        assert (found.expected, found.found) == ("00000001", "00000002")
+
+
 def test_a_script_that_does_not_follow_the_checkpoint_is_an_error():
     """A step that does not match the script is an error."""
     with pytest.raises(ScriptError, match="continues at step 6, the trainer at step 5"):

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import multiprocessing
+import operator
 import sys
+from concurrent.futures import ProcessPoolExecutor
 
 import pytest
 from blake3 import blake3
@@ -29,6 +32,18 @@ class Lopsided(Unvalidated):
 class Elsewhere(Unvalidated):
     def val_loader(self): ...
     def validation_step(self, model, batch): ...
+"""
+
+
+SPAWNED = """
+import multiprocessing
+class Squares:
+    def __getitem__(self, index): return index * index
+if multiprocessing.parent_process() is None:
+    class Mine:
+        def model(self, cfg): ...
+        def train_data(self, cfg): return Squares()
+        def loss(self, model, batch): ...
 """
 
 
@@ -93,3 +108,13 @@ def test_digits_are_read_without_importing_their_package(monkeypatch):
     assert (images.shape, labels.shape) == ((1797, 64), (1797,))
     assert labels.bincount().tolist() == [178, 182, 177, 183, 181, 182, 181, 179, 174, 180]
     assert (images.min().item(), images.max().item()) == (0.0, 1.0)
+
+
+def test_objects_of_a_task_file_reach_a_process_that_is_spawned(tmp_path):
+    """It imports the module by its name, which no file has; nothing is left on the disk."""
+    path = tmp_path / "spawned.py"
+    path.write_text(SPAWNED)
+    data = find_task(f"{path}:Mine").task.train_data(None)
+    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
+        assert pool.submit(operator.getitem, data, 7).result() == 49
+    assert list(tmp_path.iterdir()) == [path]

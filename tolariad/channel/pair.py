@@ -270,19 +270,19 @@ class TrainerEnd(_End):
         A step goes into the ring, every other report by the socket. `flush` sends what did not fit into the socket.
         """
         if isinstance(report, StepReport):
-            *values, metrics = msgspec.structs.astuple(report)
-            return self.report_step(tuple(values), metrics)
+            *values, metrics, data = msgspec.structs.astuple(report)
+            return self.report_step(tuple(values), metrics, data)
         return self._post(report)
 
-    def report_step(self, values: StepValues, metrics: tuple[float, ...] = ()) -> int:
+    def report_step(self, values: StepValues, metrics: tuple[float, ...] = (), data: int = 0) -> int:
         """Report a step: as `report`, without making an object. Wakes the daemon if it sleeps."""
         number = self._number + 1
         # Without room the step goes by the socket. Overwriting a record that is not durable yet would lose a step.
         if number > self._room_to and not self._has_room(number):
-            return self._post(report_of(values, metrics))
+            return self._post(report_of(values, metrics, data))
         self._number = number
         # Write, then read `asleep`. The daemon sets `asleep`, then reads the ring. So at least one of the two notices.
-        self._ring.write(number, values, metrics)
+        self._ring.write(number, values, metrics, data)
         if self.page.asleep:
             self._packets.nudge()
         return number

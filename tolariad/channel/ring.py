@@ -29,13 +29,14 @@ RING_BYTES: Final = _METRICS_AT + SLOTS * _METRICS_BYTES
 _DOUBLES: Final = tuple(struct.Struct(f"={count}d") for count in range(METRICS_MAX + 1))
 
 # The words of a record: its number; step, epoch, batch; loss, gradient norm and first rate, as doubles. Then follow the
-# digest of the rates, the check, and the number of its metrics.
+# digest of the rates, the check, the number of its metrics, and the digest of the batches.
 _MASK: Final = (1 << 64) - 1
+_DATA_MAX: Final = (1 << 32) - 1
 # Replaces NaN in the check: hash(nan) depends on the object's address, so it differs between processes.
 _NAN: Final = 0x7FF8
 
 
-def _check(number: int, values: StepValues, metrics: tuple[float, ...] = ()) -> int:
+def _check(number: int, values: StepValues, metrics: tuple[float, ...], data: int) -> int:
     """Return the check of a record: Python's hash of its numbers, which is the same in every process of one build.
 
     The hash is one call. Packing the numbers and computing a CRC takes three calls, each 2.5 us when training has
@@ -47,13 +48,13 @@ def _check(number: int, values: StepValues, metrics: tuple[float, ...] = ()) -> 
     if total != total:  # noqa: PLR0124
         plain = tuple((one == one, one if one == one else _NAN) for one in values)  # noqa: PLR0124
     if not metrics:
-        return hash((number, plain)) & _MASK
+        return hash((number, plain, data)) & _MASK
     total = sum(metrics)
     if total == total:  # noqa: PLR0124
-        return hash((number, plain, metrics)) & _MASK
+        return hash((number, plain, data, metrics)) & _MASK
     # A NaN is usual here: a metric that the step does not have. As one integer the bits have a hash of their own.
     bits = int.from_bytes(_DOUBLES[len(metrics)].pack(*metrics), "little")
-    return hash((number, plain, len(metrics), bits)) & _MASK
+    return hash((number, plain, data, len(metrics), bits)) & _MASK
 
 
 class _Side:
@@ -69,18 +70,17 @@ class _Side:
 class RingWriter(_Side):
     """The trainer's side of the ring."""
 
-    def write(self, number: int, values: StepValues, metrics: tuple[float, ...] = ()) -> None:
+    def write(self, number: int, values: StepValues, metrics: tuple[float, ...] = (), data: int = 0) -> None:
         """Write the report of a step, under its number, into the next slot. The caller has checked that it is free."""
         at, words, doubles = self._count % SLOTS * _SLOT_WORDS, self._words, self._doubles
         step, epoch, batch, loss, norm, rate, digest = values
         words[at + 1], words[at + 2], words[at + 3], words[at + 7] = step, epoch, batch, digest
         doubles[at + 4], doubles[at + 5], doubles[at + 6] = loss, norm, rate
         words[at + 9] = count = len(metrics)
+        words[at + 10] = data
         if count:
             _DOUBLES[count].pack_into(doubles, _METRICS_AT + self._count % SLOTS * _METRICS_BYTES, *metrics)
-            words[at + 8] = _check(number, values, metrics)
-        else:
-            words[at + 8] = _check(number, values)
+        words[at + 8] = _check(number, values, metrics, data)
         # Invariant: the number last. It is what makes the record visible to the reader.
         words[at] = number
         self._count += 1
@@ -118,19 +118,22 @@ class RingReader(_Side):
         counted = words[at + 1], words[at + 2], words[at + 3]
         values = (*counted, doubles[at + 4], doubles[at + 5], doubles[at + 6], words[at + 7])
         metrics: tuple[float, ...] = ()
+        data = words[at + 10]
         if count := words[at + 9]:
             # More than there can be are the words of a record that is not complete.
             packing = _DOUBLES[min(count, METRICS_MAX)]
             metrics = packing.unpack_from(doubles, _METRICS_AT + self._count % SLOTS * _METRICS_BYTES)
         # The number is there but not all of the values: the writer's stores became visible in another order, or it
         # died in the middle. The next attempt may find the record complete.
-        if words[at + 8] != _check(number, values, metrics) or count > METRICS_MAX:
+        if words[at + 8] != _check(number, values, metrics, data) or count > METRICS_MAX:
             self.damaged_number = number
             return None
         step, epoch, batch = counted
         # The check is right, so the trainer itself wrote these counts. A value that no event can hold must not reach
         # `decide`.
-        if step > COUNT_MAX or epoch > EPOCH_MAX or batch > COUNT_MAX:
-            raise ChannelError(f"step {step}, epoch {epoch}, batch {batch} of a step's report are out of their bounds")
+        if step > COUNT_MAX or epoch > EPOCH_MAX or batch > COUNT_MAX or data > _DATA_MAX:
+            raise ChannelError(
+                f"step {step}, epoch {epoch}, batch {batch}, data {data} of a step's report are out of their bounds"
+            )
         self._count += 1
-        return report_of(values, metrics)
+        return report_of(values, metrics, data)

@@ -32,6 +32,7 @@ Step = Annotated[int, unit("applied optimizer updates, 0 is before any", 0, COUN
 Epoch = Annotated[int, unit("epoch, from 1", 0, EPOCH_MAX)]
 Batch = Annotated[int, unit("batches of the epoch already consumed", 0, COUNT_MAX)]
 Digest64 = Annotated[int, unit("64-bit digest", 0, 2**64 - 1)]
+Digest32 = Annotated[int, unit("32-bit digest", 0, 2**32 - 1)]
 Hex = Annotated[str, unit("lower-case hexadecimal", 0, 1 << 23)]
 # Measured values: one that is not finite is information, and is recorded as it is.
 Rate = Annotated[float, unit("learning rate")]

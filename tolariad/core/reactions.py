@@ -136,6 +136,8 @@ TABLE: Final[tuple[Row[RunState], ...]] = (
         makes=(tv.ExecutionContextRecorded, rv.RunFailed, lv.LrGroupsRegistered, sd.SeedSlotsRegistered),
     ),
     on(tv.SetupRefusedReport, trainer_rules.setup_refused, makes=(rv.RunFailed,)),
+    on(tv.InexactDataReport, trainer_rules.inexact_data, makes=(tv.InexactDataFound,)),
+    on(tv.DataNotedReport, trainer_rules.data_noted, makes=(tv.DataNoted,)),
     on(tv.ExceptionReport, trainer_rules.raised, makes=(tv.ExceptionRaised,)),
     on(sv.StepReport, step_rules.stepped, makes=(sv.StepCompleted, cv.ReportRefused)),
     on(sv.MetricsNamedReport, step_rules.metrics_named, makes=(sv.MetricsNamed, cv.ReportRefused)),

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 
 from tolariad.library.loop_task import LoopMisused, LoopTask
 from tolariad.library.own_step import LoopStep
+from tolariad.trainer.step.fetch import EpochBegins
 from tolariad.trainer.step.updates import checked_metrics
 from tolariad.trainer.step.validate import Metrics
 
@@ -86,8 +87,9 @@ class OwnLoop:
         self._steps: Steps | None = None
         self._trainer: Trainer | None = None
         self._step: LoopStep | None = None
-        # The micro-batches of the step that is due; () if a validation is due; None if the loop is sent back.
-        self._due: tuple[Any, ...] | None = None
+        # The micro-batches of the step that is due; () if a validation is due; None if the loop is sent back. At first
+        # an EpochBegins: what the loop does before its batches comes before they are read.
+        self._due: tuple[Any, ...] | EpochBegins | None = None
         self._is_over = False
         self._is_validated = False
         self._values: dict[str, Any] = {}
@@ -170,7 +172,9 @@ class OwnLoop:
         Call `step` once for each, or `update` and then `stepped`. Raises LoopMisused otherwise.
         """
         step = self._within("batches")
-        while self._due and not self.interrupted:
+        if isinstance(self._due, EpochBegins):
+            self._advance()
+        while isinstance(self._due, tuple) and self._due and not self.interrupted:
             yield from step.batches(self._due)
             if step.thrown is None:
                 self._advance()

@@ -55,6 +55,7 @@ class LoopStep:
     def batches(self, group: tuple[Any, ...]) -> Iterator[Any]:
         """Yield the micro-batches of one step. Raises LoopMisused if the loop makes no step of one."""
         self._losses, self._parts = [], len(group)
+        self._stepper.note(group)
         if not self.guarded(self._stepper.begin, len(group)):
             return
         for batch in group:

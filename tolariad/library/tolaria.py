@@ -252,13 +252,16 @@ def _signals_given_back(ending: frozenset[int]) -> Iterator[Callable[[Callable[[
     before = {number: signal.getsignal(number) for number in (*_USUAL, *_WARNINGS)}
     taken = [number for number in before if number == signal.SIGINT or before[number] is signal.SIG_DFL]
     owner, came, early = os.getpid(), list[int](), list[str]()
-    told = [early.append]
+    told, of_children = [early.append], list[Any]()
 
     def first(number: int, _frame: Any) -> None:
         signal.signal(number, _USUAL[number])
         if os.getpid() != owner:
             signal.raise_signal(number)  # a forked child, such as a worker of a pool: nothing stops there
             return
+        # The signal may end workers of a loader too. torch would raise that wherever this program is then, and not only
+        # where it waits for them.
+        of_children.append(signal.signal(signal.SIGCHLD, signal.SIG_DFL))
         take(number)
 
     def warned(number: int, _frame: Any) -> None:
@@ -284,5 +287,8 @@ def _signals_given_back(ending: frozenset[int]) -> Iterator[Callable[[Callable[[
     finally:
         for number in taken:
             signal.signal(number, before[number])
+        # The first is the program's, or torch's. It is None for a handler that is not Python's.
+        if of_children and of_children[0] is not None:
+            signal.signal(signal.SIGCHLD, of_children[0])
         if ending.intersection(came):
             raise SystemExit(EXIT_TERMINATED)

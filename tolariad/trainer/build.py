@@ -18,7 +18,7 @@ from tolariad.core.settings.rules import exact_json, read_resolved, require_task
 from tolariad.trainer.architecture import Ledger, as_built
 from tolariad.trainer.checkpoints.capture import check_capturable, check_participants
 from tolariad.trainer.data.feed import Feed, TensorFeed
-from tolariad.trainer.data.loaders import feed_of
+from tolariad.trainer.data.loaders import LoaderFeed, feed_of
 from tolariad.trainer.data.randomness import derived_seed, preserved_rng, seed_everything
 from tolariad.trainer.errors import SetupRefused
 from tolariad.trainer.gradients.auxiliary import AuxiliaryLosses
@@ -77,7 +77,7 @@ def build(config: bytes, threads: int | None = None, given: FoundTask | None = N
     train, validation = _feeds(found.task, settings)
     owned = build_optimizers(found.task, model, settings)
     owners = [Owner(name, groups.optimizer) for name, groups in owned.items()]
-    steps_per_epoch = _steps_per_epoch(train, settings.accumulate)
+    steps_per_epoch = _steps_per_epoch(train, settings)
     drawn_for = horizon(steps_per_epoch, settings)
     late = reads_late(settings, device)
     rates = controller_for(owned, settings, drawn_for, found.schedules)
@@ -128,6 +128,11 @@ def build(config: bytes, threads: int | None = None, given: FoundTask | None = N
     return setup
 
 
+def _of_program(task: Any) -> tuple[Any, ...]:
+    """Return the objects of the user's program that train beside model and optimizers."""
+    return (program_of(task), *getattr(task, "kept", {}).values())
+
+
 def _seed_gradients(
     task: Any, settings: Settings, garden: Garden, host: Sequence[Owner], *, forward: Forward, scaling: Scaling | None
 ) -> SeedGradients:
@@ -144,11 +149,14 @@ def _seed_gradients(
 
 
 def _get_ready(setup: Setup, grade: str) -> None:
-    """Check that checkpoints are possible, compile if it is wanted, and seed the training."""
+    """Check that checkpoints are possible, compile if wanted, tell the data what is shared, and seed the training."""
     check_capturable(setup.model, setup.owners, setup.task, setup.train)
     check_participants(setup.participants)
     if setup.settings.compile:
         compile_forward(setup.model, strict=grade == "strict")
+    training = [setup.model, *(owner.optimizer for owner in setup.owners), *_of_program(setup.task)]
+    for feed in filter(None, (setup.train, setup.validation)):
+        feed.share(training)
     # Training draws from this seed on, independent of how much the building of model and data drew.
     seed_everything(derived_seed(setup.rng_seed, "training"))
 
@@ -262,10 +270,15 @@ def _feeds(task: Any, settings: Settings) -> tuple[Feed, Feed | None]:
             raise SetupRefused(f"the task's data: {error}") from error
 
 
-def _steps_per_epoch(train: Feed, accumulate: int) -> int | None:
+def _steps_per_epoch(train: Feed, settings: Settings) -> int | None:
     """Return the updates of an epoch, including a last smaller one; None if the data has no length."""
     if train.batches is None:
+        if isinstance(train, LoaderFeed) and settings.stop.steps is None:
+            raise SetupRefused(
+                "the sampler of the training data has no length, so nothing says where an epoch ends: give it a "
+                "`__len__`, or set stop.steps"
+            )
         return None
     if train.batches == 0:
         raise SetupRefused("the task's data yields no batch; is batch_size larger than the data, with drop_last?")
-    return -(-train.batches // accumulate)
+    return -(-train.batches // settings.accumulate)

@@ -16,7 +16,6 @@ import threading
 import time
 from contextlib import closing, nullcontext
 from functools import partial
-from itertools import islice
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from msgspec.structs import replace
@@ -47,6 +46,7 @@ from tolariad.trainer.orders import Boundary, BoundaryOrders, Link
 from tolariad.trainer.pruning.handler import PruneHandler
 from tolariad.trainer.rollback import RollbackCommitted, RollbackHandler, SnapshotHandler, standing_at
 from tolariad.trainer.seeds.handler import SeedHandler
+from tolariad.trainer.step.fetch import EpochBegins, Fetch
 from tolariad.trainer.step.several import StepperOfUpdates
 from tolariad.trainer.step.stepper import Stepper
 from tolariad.trainer.step.validate import Metrics, try_evaluate, validate
@@ -61,7 +61,8 @@ if TYPE_CHECKING:
     from tolariad.channel import TrainerEnd
     from tolariad.trainer.setup import Setup
 
-Flow: TypeAlias = "Generator[tuple[Any, ...] | None, None, None]"
+
+Flow: TypeAlias = "Generator[tuple[Any, ...] | EpochBegins | None, None, None]"
 
 
 class Trainer:
@@ -132,6 +133,7 @@ class Trainer:
         self._order = checkpoints.TrainFrom(checkpoint=None, epochs=0, durable_step=0)
         self._metrics: dict[str, float] = {}
         self._inbox.register(control.SetEnd, self._set_end)
+        self._fetch = Fetch(setup, self._reporter, self._stop)
 
     @property
     def step(self) -> int:
@@ -149,17 +151,17 @@ class Trainer:
             due = next(flow)
             while True:
                 try:
-                    if due:
-                        self.stepper.make(due)
-                    elif due is not None:
+                    if due == ():
                         self.validate()
+                    elif isinstance(due, tuple):
+                        self.stepper.make(due)
                 except RollbackCommitted as committed:
                     due = flow.throw(committed)
                 else:
                     due = next(flow)
 
     def flow(self) -> Flow:
-        """Yield the micro-batches of each step that is due, () when a validation is due, None before a rollback.
+        """Yield the micro-batches of each due step, () for a validation, None before a rollback, EpochBegins.
 
         Raises ToldToExit at the end. Throw RollbackCommitted in if a step or a validation raises it.
         """
@@ -245,7 +247,9 @@ class Trainer:
                 )
                 self._reporter.report(report)
         if self._order.checkpoint is None and not self._order.durable_step:
+            self._fetch.check()
             try_evaluate(self.setup, lambda: self._reporter.beat(Activity.VALIDATE))
+        self._fetch.tell_findings()
         self.stepper.follow(script)
         self._architecture.begin()
         id_ = self._order.checkpoint.id if self._order.checkpoint else ""
@@ -271,20 +275,23 @@ class Trainer:
     def _epoch(self) -> Flow:
         """Train from the position to the epoch's end, validate, and wait for the order to continue."""
         epoch = self.epoch
-        self._reporter.beat(Activity.DATA)
-        batches = self.stopwatch.fed(self.setup.train.epoch(epoch, self.stepper.position.batch))
         self.stopwatch.begin()
         self._stop()
         if epoch > self._order.epoch_started:
             self._reporter.report(steps.EpochStartedReport(epoch=epoch))
             # A later end may be ordered when training has ended within this epoch, which then continues.
             self._order = replace(self._order, epoch_started=epoch)
-        while not self._is_over and (group := tuple(islice(batches, self.setup.settings.accumulate))):
+        yield EpochBegins()
+        batches = self.stopwatch.fed(self._fetch.batches(epoch, self.stepper.position.batch))
+        self.stopwatch.begin()
+        while not self._is_over and (group := self._fetch.of_step(batches)):
             yield group
             self._stop()
         self.stepper.settle()
-        if self._is_over and self.stepper.position.batch < (self.setup.train.batches or math.inf):
-            return
+        if self._is_over:
+            if self.stepper.position.batch < (self.setup.train.batches or math.inf):
+                return
+            next(batches, None)  # the epoch is at its end all the same, and a sampler may still draw there
         self.stopwatch.trained()
         with self.stopwatch.apart():
             yield ()
@@ -369,17 +376,7 @@ class Trainer:
         """Return what on_epoch_end may ask about the epoch, if it asks for something."""
         if not self._callbacks.takes_context("on_epoch_end"):
             return None
-        rates, at = self.setup.rates, self.stepper.position
-        loss = rates.host_metrics.get("host_loss", math.nan)
-        return HookContext(
-            step=at.step,
-            epoch=epoch,
-            batch=at.batch,
-            rates=rates.rates(),
-            _losses=lambda: {"loss": loss},
-            _metrics=lambda: dict(metrics),
-            _to=self.setup.metrics,
-        )
+        return HookContext.of_epoch(self.setup, self.stepper.position.step, epoch, self.stepper.position.batch, metrics)
 
     def _hook(self, name: str, *arguments: Any, epoch_ended: int = 0, context: HookContext | None = None) -> None:
         """Call one of the task's optional methods. `epoch_ended`: it is called after the validation of this epoch.

@@ -108,3 +108,27 @@ def test_an_evaluation_that_fails_is_found_by_the_check(tmp_path, configured):
     assert code == 78
     assert "evaluate(model, batch) raises IndexError on the first batch of the validation data" in refused.error
     assert "logits = model(points)[99]" in refused.traceback
+
+
+CLOCKED = """
+import time, torch
+from torch import nn
+from torch.utils.data import Dataset
+class Clocked(Dataset):
+    def __len__(self): return 32
+    def __getitem__(self, index): return {"x": torch.ones(2), "read_at": time.perf_counter_ns()}
+class Task:
+    def model(self, cfg): return nn.Linear(2, 1)
+    def train_data(self, cfg): return Clocked()
+    def loss(self, model, batch): return model(batch["x"]).mean()
+"""
+
+
+@pytest.mark.parametrize("ignored", [[], ["read_at"]], ids=["", "ignored"])
+def test_data_that_do_not_repeat_themselves_are_told_before_the_run(tmp_path, configured, ignored):
+    """With the field, and the key that leaves it out."""
+    (tmp_path / "task.py").write_text(CLOCKED)
+    found, code = check_here(configured(f"{tmp_path}/task.py:Task", epochs=1, data={"ignore": ignored}))
+    assert code == 0
+    told = [note for note in found.notes if "differs when it is read again" in note]
+    assert ["data.ignore: [read_at]" in note for note in told] == [True] * (not ignored)

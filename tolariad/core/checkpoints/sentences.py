@@ -43,6 +43,8 @@ def _rerun(e: ck.RerunFinished) -> str:
 
 def _differs(found: ck.Difference) -> str:
     """Return which value differs first, before and after, as decimal numbers."""
+    if found.field == "data":
+        return f"step {found.step}: other data (the digest of its batches was {found.expected} and is {found.found})"
     was, now = _values(found.expected, found.found)
     return f"{_VALUES.get(found.field, found.field)} of step {found.step} was {was} and is {now}"
 

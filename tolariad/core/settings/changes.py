@@ -46,6 +46,7 @@ FREE: Final = (
     "breakers",
     "learning_rate.circuit_breaker_threshold",
     "audit",
+    "data",
     "digest",
     "notify",
     "signals",

@@ -65,6 +65,15 @@ class Integration(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     protobuf_version: Annotated[Literal[1], Meta(description="version of Leyline's messages")] = 1
 
 
+class Data(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How data are checked at the first start."""
+
+    ignore: Annotated[
+        tuple[str, ...],
+        Meta(description="fields of an item that nobody trains on: they may differ when the item is read again"),
+    ] = ()
+
+
 class JournalSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """How the journal is written."""
 
@@ -356,6 +365,7 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
             "`accuracy`, `NAME:min` or `NAME:max`",
         ),
     ] = None
+    data: Data = Data()
     journal: JournalSettings = JournalSettings()
     control: Control = Control()
     logging: Logging = Logging()

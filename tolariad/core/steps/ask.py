@@ -85,7 +85,8 @@ def script_from_journal(
                 if checkpoint is None or not is_held_at(before, of_epoch, checkpoint.step, checkpoint.epoch):
                     changes.append(sc.ScriptChange(event.number, event.name, event.arguments, before, of_epoch))
             case steps.StepCompleted(step=step) if step == first_step + len(script_steps):
-                script_steps.append(sc.ScriptStep(step, event.loss, event.grad_norm, event.lr, event.rates))
+                numbers = (event.loss, event.grad_norm, event.lr, event.rates)
+                script_steps.append(sc.ScriptStep(step, *numbers, event.data))
             case steps.StepSkipped(epoch=epoch, batch=batch) if (epoch, batch) > position:
                 skips.append(event)
             case steps.ValidationFinished(epoch=epoch):

@@ -54,6 +54,7 @@ def next_step(state: Reads, report: sv.StepReport, now: Now) -> sv.StepCompleted
         rates=report.rates,
         branch=state.progress.branch,
         metrics=report.metrics,
+        data=report.data,
     )
 
 
@@ -169,6 +170,8 @@ def rerun_finished(state: Reads, report: ck.RerunReport, _: At[Reads]) -> Decisi
 def _why_they_may_differ(state: Reads, first: int) -> str:
     """Return why a re-run from step `first` may differ, as a clause; "" if every bit must be the same."""
     progress = state.progress
+    if progress.inexact:
+        return progress.inexact[0]
     # Rates are computed for `stop.steps` only if the data has no length.
     depends = (key for key in state.run.changed if may_change_steps(key))
     changed = [key for key in depends if key != "stop.steps" or not progress.steps_per_epoch]
@@ -186,12 +189,22 @@ def rerun_compared(_: Reads, event: ck.RerunFinished, __: At[Reads]) -> Decision
 
 
 def rerun_diverged(_: Reads, event: ck.RerunDiverged, __: At[Reads]) -> Decision:
-    """Fail the run: a run that does not repeat itself must not be trained on."""
+    """Fail the run: a run that does not repeat itself must not be trained on without a word of the user's."""
     one = event.difference
-    name = _NAMES.get(one.field, one.field)
+    if one.field == "data":
+        what = (
+            f"step {one.step}: other data. Its batches were other ones when they were loaded again (digest "
+            f"{one.expected}, now {one.found})"
+        )
+        causes = "random numbers without a seed in the data, an order that nobody can draw again, and changed files"
+    else:
+        name = _NAMES.get(one.field, one.field)
+        what = f"step {one.step} came out differently when it was run again: {name} was {one.expected}, is {one.found}"
+        causes = (
+            "random numbers without a seed in the data, task state that its state_dict does not save, and changed files"
+        )
     why = (
-        f"step {one.step} came out differently when it was run again: {name} was {one.expected}, is {one.found}. "
-        "Versions, hardware and number of threads are the same. The usual causes are random numbers without a seed in "
-        "the data, task state that its state_dict does not save, and changed files"
+        f"{what}. Versions, hardware and number of threads are the same. The usual causes are {causes}. `--retry` goes "
+        "on with the difference; later ones are then only recorded"
     )
     return Decision((rv.RunFailed(kind=rv.FailureKind.DIVERGED, why=why),))

@@ -13,13 +13,14 @@ from tolariad.core.steps.words import StepSkipped
 
 
 class ScriptStep(msgspec.Struct, frozen=True, array_like=True):
-    """The journal's record of one step to run again."""
+    """The journal's record of one step to run again. `data`: the digest of its batches; 0 if there is none."""
 
     step: Step
     loss: Loss
     grad_norm: float
     lr: Rate
     rates: int
+    data: int = 0
 
 
 class ScriptOrder(msgspec.Struct, frozen=True, array_like=True):

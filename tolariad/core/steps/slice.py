@@ -27,6 +27,7 @@ from tolariad.core.trainer import words as trainer
 
 # The speed shown is measured over the last one to two windows of this many steps.
 _SPEED_WINDOW_STEPS: Final = 256
+INEXACT_MAX: Final = 8
 _DIGEST_STEP: Final = struct.Struct("<QQQQQddd")
 _DIGEST_SKIP: Final = struct.Struct("<QQQQdd")
 _WORD: Final = 2**64 - 1
@@ -76,7 +77,7 @@ class Progress(msgspec.Struct, frozen=True):
 
     `data`: fingerprints of the data that the run is trained on and validated with; empty if none was recorded yet.
     `metric_names`: the names of the steps' metrics, at most METRICS_MAX. `measured`: None before the first step with
-    one.
+    one. `inexact`: why steps that are made again may differ, as clauses; at most INEXACT_MAX.
     """
 
     step: int = 0
@@ -112,6 +113,7 @@ class Progress(msgspec.Struct, frozen=True):
     rerun: OpenRerun | None = None
     metric_names: tuple[str, ...] = ()
     measured: Measured | None = None
+    inexact: tuple[str, ...] = ()
 
     @property
     def step_metrics(self) -> dict[str, float]:
@@ -289,6 +291,19 @@ def _context(s: Progress, e: trainer.ExecutionContextRecorded, _: Cause) -> Prog
     )
 
 
+def _inexact(s: Progress, why: str) -> Progress:
+    return s if why in s.inexact else replace(s, inexact=(*s.inexact, why)[:INEXACT_MAX])
+
+
+def _inexact_data(s: Progress, e: trainer.InexactDataFound, _: Cause) -> Progress:
+    return _inexact(s, e.why)
+
+
+def _diverged(s: Progress, e: ck.RerunDiverged, _: Cause) -> Progress:
+    """Remember that the run does not repeat itself: if it goes on, it is by a word of the user's."""
+    return _inexact(s, f"step {e.difference.step} came out differently before")
+
+
 def _rolled_back(s: Progress, e: rollback.RolledBack, _: Cause) -> Progress:
     """Put training at the target. `known` restores the other fields."""
     packed = struct.pack("<QQQQ", *(number & _WORD for number in (e.branch, e.step, e.epoch, e.batch)))
@@ -340,6 +355,8 @@ APPLY: Final[ApplyTable] = {
     ck.RerunAborted: _rerun_ended,
     run.RunResumed: _speed_anew,
     trainer.ExecutionContextRecorded: _context,
+    trainer.InexactDataFound: _inexact_data,
+    ck.RerunDiverged: _diverged,
 }
 
 

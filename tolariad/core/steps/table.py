@@ -24,8 +24,10 @@ STEP_COLUMNS: Final = (
     ("epoch", "q"),
 )
 METRIC: Final = "metric"
-# An event is one map whose first key is its type. It follows the map's head, one byte for up to 15 fields.
+# An event is one map whose first key is its type. It follows the map's head: one byte in journals of versions whose
+# steps could have 15 fields, three in later ones.
 _HEAD: Final = b"\xa4type\xadStepCompleted"
+_AFTER: Final = (3, 1)
 
 
 class _Step(msgspec.Struct, frozen=True, gc=False):
@@ -44,7 +46,7 @@ _decode: Final = msgspec.msgpack.Decoder(_Step).decode
 
 def step_row(event: bytes) -> tuple[float, ...] | None:
     """Return the row of one journaled event: STEP_COLUMNS, then its metrics. None unless it is a completed step."""
-    if not event.startswith(_HEAD, 1):
+    if not any(event.startswith(_HEAD, after) for after in _AFTER):
         return None
     step = _decode(event)
     # A run has no more names, whatever an event holds.

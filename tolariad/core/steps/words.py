@@ -12,6 +12,7 @@ import msgspec
 
 from tolariad.core.base import (
     Batch,
+    Digest32,
     Digest64,
     Epoch,
     Event,
@@ -58,6 +59,7 @@ class StepReport(Report, frozen=True, kw_only=True):
     """Step `step` was applied. `rates` is a 64-bit digest over the rates of all groups, `lr` the first group's rate.
 
     `metrics`: the task's, in the order of the run's names (MetricsNamed); NaN for one that the step does not have.
+    `data`: the digest of its batches; 0 if there is none.
     """
 
     step: Step
@@ -68,6 +70,7 @@ class StepReport(Report, frozen=True, kw_only=True):
     lr: Rate
     rates: Digest64
     metrics: tuple[float, ...] = ()
+    data: Digest32 = 0
 
 
 class MetricsNamedReport(Report, frozen=True, kw_only=True):
@@ -76,15 +79,23 @@ class MetricsNamedReport(Report, frozen=True, kw_only=True):
     names: tuple[Name, ...]
 
 
-# The fields of a StepReport, in their order, without metrics. Every step uses this tuple: a Struct costs more.
+# The fields of a StepReport, in their order, up to the metrics. Every step uses this tuple: a Struct costs more.
 StepValues: TypeAlias = "tuple[int, int, int, float, float, float, int]"
 
 
-def report_of(values: StepValues, metrics: tuple[float, ...] = ()) -> StepReport:
+def report_of(values: StepValues, metrics: tuple[float, ...] = (), data: int = 0) -> StepReport:
     """Return the values as a report."""
     step, epoch, batch, loss, grad_norm, lr, rates = values
     return StepReport(
-        step=step, epoch=epoch, batch=batch, loss=loss, grad_norm=grad_norm, lr=lr, rates=rates, metrics=metrics
+        step=step,
+        epoch=epoch,
+        batch=batch,
+        loss=loss,
+        grad_norm=grad_norm,
+        lr=lr,
+        rates=rates,
+        metrics=metrics,
+        data=data,
     )
 
 
@@ -151,6 +162,7 @@ class StepCompleted(Event, frozen=True, kw_only=True):
     """An optimizer update was applied. Recorded once, even if it was run again. `grad_norm` -1: not measured.
 
     `metrics`: the task's, in the order of the run's names (MetricsNamed); NaN for one that the step does not have.
+    `data`: the digest of its batches, by which a re-run notices other data; 0 if there is none.
     """
 
     step: Step
@@ -162,6 +174,7 @@ class StepCompleted(Event, frozen=True, kw_only=True):
     rates: Digest64
     branch: int = 0
     metrics: tuple[float, ...] = ()
+    data: Digest32 = 0
 
 
 class MetricsNamed(Event, frozen=True, kw_only=True):

@@ -59,6 +59,8 @@ SaidEvent: TypeAlias = (
     | run.DiskRecovered
     | tv.TrainerDied
     | tv.ExecutionContextRecorded
+    | tv.InexactDataFound
+    | tv.DataNoted
     | ck.CheckpointAborted
     | ck.CheckpointRejected
     | ck.CheckpointUnfit
@@ -101,6 +103,7 @@ _NO_TROUBLE: Final = (
     mk.MaskSetPassed,
     mk.MasksReleased,
     mk.ModelCompacted,
+    tv.DataNoted,
 )
 # Ends that an order or the daemon caused.
 _TOLD_TO_END: Final = (tv.DeathReason.WITH_DAEMON, tv.DeathReason.KILLED)

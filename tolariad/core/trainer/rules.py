@@ -129,6 +129,17 @@ def scheduled(_: Reads, given: Scheduled, __: At[Reads]) -> Decision:
     return Decision((given.recorded,))
 
 
+def inexact_data(state: Reads, report: tv.InexactDataReport, _: At[Reads]) -> Decision:
+    """Record that the data do not repeat themselves, once for each reason."""
+    known = report.why in state.progress.inexact
+    return Decision(() if known else (tv.InexactDataFound.of(report),))
+
+
+def data_noted(_: Reads, report: tv.DataNotedReport, __: At[Reads]) -> Decision:
+    """Record a note about the data."""
+    return Decision((tv.DataNoted.of(report),))
+
+
 def setup_refused(_: Reads, report: tv.SetupRefusedReport, __: At[Reads]) -> Decision:
     """Fail the run: its task or configuration cannot be trained."""
     return Decision((rv.RunFailed(kind=rv.FailureKind.CONFIGURATION, why=report.why),))

@@ -48,7 +48,17 @@ def _died(e: tv.TrainerDied) -> str:
     return f"Trainer {e.incarnation} died after step {e.step}{because(how[e.reason])}{again}"
 
 
+def _inexact(e: tv.InexactDataFound) -> str:
+    return f"The data do not repeat themselves{because(e.why)}"
+
+
+def _noted(e: tv.DataNoted) -> str:
+    return f"A note on the data{because(e.why)}"
+
+
 SENTENCES: Final[Sentences] = {
+    tv.InexactDataFound: _inexact,
+    tv.DataNoted: _noted,
     tv.TrainerStarted: "Trainer {e.incarnation} was started as pid {e.pid}.",
     tv.ExecutionContextRecorded: _built,
     tv.SchedulingRecorded: _scheduled,

@@ -35,6 +35,21 @@ class DataPrint(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     items: tuple[Hex, ...] = ()
 
 
+class InexactDataFound(Event, frozen=True, kw_only=True):
+    """Data that do not repeat themselves: a resumed run may see others. From then on a re-run that differs is expected.
+
+    It was found by drawing them twice at the first start, or by a resume.
+    """
+
+    why: str
+
+
+class DataNoted(Event, frozen=True, kw_only=True):
+    """Something about the data that is not as the user may expect."""
+
+    why: str
+
+
 class BlueprintSource(msgspec.Struct, frozen=True, kw_only=True):
     """A blueprint that the configuration names, and the BLAKE3 of its file."""
 
@@ -211,6 +226,18 @@ class ReadyReport(Report, frozen=True, kw_only=True):
     slots: tuple[SlotFound, ...] = ()
     blueprints: tuple[str, ...] = ()
     sources: tuple[BlueprintSource, ...] = ()
+
+
+class InexactDataReport(Report, frozen=True, kw_only=True):
+    """The data do not repeat themselves. The field is that of InexactDataFound."""
+
+    why: str
+
+
+class DataNotedReport(Report, frozen=True, kw_only=True):
+    """Something about the data. The field is that of DataNoted."""
+
+    why: str
 
 
 class SetupRefusedReport(Report, frozen=True, kw_only=True):

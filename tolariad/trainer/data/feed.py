@@ -6,15 +6,39 @@ feed changes the process-wide generators. A batch counts when it is used, not wh
 
 from __future__ import annotations
 
+import enum
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, NamedTuple
 
 import torch
 
 from tolariad.core.trainer.words import DataPrint
 from tolariad.trainer.data.fingerprint import of_items
 from tolariad.trainer.data.randomness import derived_seed
+
+
+class Bearing(enum.Enum):
+    """What a finding about the data means for a run."""
+
+    INEXACT = "a resumed run may see other data"
+    NOTED = "the data are not as the user may expect"
+
+
+class Finding(NamedTuple):
+    """Something about the data that the user must know, as a sentence."""
+
+    bearing: Bearing
+    words: str
+
+
+class Return(enum.Enum):
+    """How a resume comes back to its place in an epoch."""
+
+    BY_INDEX = "draw the indices again, load nothing"
+    BY_LOADING = "load the batches again, and drop them"
+    BY_STATE = "the data have a state of their own"
 
 
 class Feed(ABC):
@@ -28,6 +52,11 @@ class Feed(ABC):
 
     note = ""
     """A hint for the user before the run begins, or the empty string."""
+
+    def __init__(self) -> None:
+        self.findings: list[Finding] = []
+        """What was found since it was last taken."""
+        self._beat: Callable[[], None] = lambda: None
 
     @abstractmethod
     def epoch(self, epoch: int, start: int) -> Iterator[Any]:
@@ -51,12 +80,41 @@ class Feed(ABC):
     def load_state(self, state: Any) -> None:  # noqa: B027 - most feeds have no state
         """Restore what `state` returned. The next call must be `epoch`."""
 
+    def share(self, training: Iterable[Any]) -> None:  # noqa: B027 - most feeds hold no generator
+        """Leave alone what the training holds too: generators of the model, the optimizers, the task."""
+
+    def check(self, ignored: Sequence[str]) -> None:  # noqa: B027 - tensors are the same whenever they are read
+        """Draw twice what a resume would have to draw again, and add what differs to `findings`.
+
+        `ignored`: names of fields of an item that nobody trains on.
+        """
+
+    @contextmanager
+    def untouched(self) -> Iterator[None]:
+        """In the block the data may be read. Afterwards what decides their order is as it was."""
+        yield
+
+    def beat_by(self, beat: Callable[[], None]) -> None:
+        """Call this while batches are loaded again, before the first one of a resumed epoch."""
+        self._beat = beat
+
+    def take_findings(self) -> list[Finding]:
+        """Return what was found since this was last called."""
+        found, self.findings = self.findings, []
+        return found
+
+    def found(self, finding: Finding) -> None:
+        """Add a finding, once."""
+        if finding not in self.findings:
+            self.findings.append(finding)
+
 
 class TensorFeed(Feed):
     """Tensors of equal length in memory, indexed batch by batch: ten times cheaper than a DataLoader."""
 
     def __init__(self, tensors: Sequence[torch.Tensor], batch_size: int, rng_seed: int | None) -> None:
         """`rng_seed` None: do not shuffle. Raises ValueError if the tensors differ in length or are empty."""
+        super().__init__()
         lengths = {len(tensor) for tensor in tensors}
         if len(lengths) != 1 or 0 in lengths:
             raise ValueError(f"the tensors of a data set must have the same length, at least 1, not {sorted(lengths)}")
@@ -90,6 +148,14 @@ class TensorFeed(Feed):
         # Use a separate generator: shuffling must not advance the one that dropout draws from.
         generator = torch.Generator().manual_seed(derived_seed(self._rng_seed, "order", epoch))
         return torch.randperm(self._samples, generator=generator)
+
+
+def length_of(data: Any) -> int | None:
+    """Return the number of batches, or None if the data have no length."""
+    try:
+        return len(data)
+    except TypeError:
+        return None
 
 
 def to_device(batch: Any, device: torch.device) -> Any:

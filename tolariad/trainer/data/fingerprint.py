@@ -2,27 +2,30 @@
 
 Eight items, spread evenly from the first to the last, are read and hashed. Promises: a fingerprint depends on the items
 only, and not on batch size, order, workers or the run's seed. Reading draws nothing from the process-wide generators,
-nor from one that the data set holds. If training reads items in workers, so does this: a file that is opened for
-reading must not be inherited by the workers of training.
+and leaves what the data set holds as it was. If training reads items in workers, so does this: a file that is opened
+for reading must not be inherited by the workers of training.
 """
 
 from __future__ import annotations
 
-import copy
-import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from functools import partial
 from itertools import islice
 from typing import Any, Final
 
 import numpy as np
 import torch
 from blake3 import blake3
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader
 
 from tolariad.core.trainer.words import DataPrint
 from tolariad.trainer.checkpoints.tensors import raw_bytes
-from tolariad.trainer.data.randomness import derived_seed, preserved_rng, seed_host
+from tolariad.trainer.data.carriers import ListArriving, Seeder
+from tolariad.trainer.data.held import held_by
+from tolariad.trainer.data.own_state import OF_DATA, OwnState
+from tolariad.trainer.data.randomness import derived_seed, preserved_rng
+from tolariad.trainer.data.walk import Place
+from tolariad.trainer.data.workers import WorkerPlan, WorkerStart
 
 _ITEMS: Final = 8
 _HASH_BYTES: Final = 8
@@ -30,88 +33,98 @@ _HASH_BYTES: Final = 8
 _LEAF_BYTES: Final = 1 << 20
 _SEQUENCE_MAX: Final = 1 << 16
 _DEPTH_MAX: Final = 8
-_OBJECTS_MAX: Final = 1000
-# The options of a loader that decide how a worker reads an item.
-_AS_TRAINING: Final = ("worker_init_fn", "multiprocessing_context", "timeout")
 
 
 def of_items(length: int, item: Callable[[int], Any]) -> DataPrint:
-    """Return the fingerprint of `length` items, read in this process."""
-    return _of(_Hashes(item), length)
+    """Return the fingerprint of `length` items, read in this process. For data of this program's own kinds."""
+    return _made(length, (_hash_of(item, index) for index in _to_read(length)))
 
 
 def of_dataset(dataset: Any, loader: DataLoader[Any]) -> DataPrint:
     """Return the fingerprint of a map-style data set. It is read in a worker if the loader reads it in workers."""
-    length, copied = len(dataset), _copied(dataset)
-    hashes = _Hashes(copied.__getitem__, copied)
-    if not loader.num_workers:
-        return _of(hashes, length)
-    like = {name: getattr(loader, name) for name in _AS_TRAINING}
+    length = len(dataset)
+    if loader.num_workers:
+        return _made(length, _in_worker(loader, length))
+    before = OwnState(lambda: [Place("dataset", dataset)], OF_DATA)
+    with preserved_rng():
+        try:
+            return _made(length, _here(dataset, length))
+        finally:
+            before.restore({})
+
+
+def _here(dataset: Any, length: int) -> Iterator[str]:
+    seeder = Seeder(held_by(dataset))
+    for index in _to_read(length):
+        seeder.seed(_seed_of(index))
+        yield _hash_of(partial(item_of, dataset), index)
+
+
+def _seed_of(index: int) -> int:
+    """Return the seed of an item: the same in every run and epoch, so that an augmentation draws the same numbers."""
+    return derived_seed(0, "fingerprint", index)
+
+
+def _in_worker(loader: DataLoader[Any], length: int) -> Iterator[str]:
+    plan = WorkerPlan(0, 0, "", is_persistent=False, user=loader.worker_init_fn, collate=None)
+    batches = [ListArriving([index], 0, _seed_of(index)) for index in _to_read(length)]
     reader = DataLoader(
-        hashes,
-        batch_size=None,
-        sampler=_spread(length),
+        loader.dataset,
+        batch_sampler=batches,
         num_workers=1,
-        collate_fn=_as_it_is,
+        collate_fn=_hash_of_first,
         generator=torch.Generator(),  # else the worker's seed is drawn from the process-wide one
-        **like,
+        worker_init_fn=WorkerStart(plan),
+        multiprocessing_context=loader.multiprocessing_context,
+        timeout=loader.timeout,
     )
-    return _made(length, reader)
+    hashed = iter(reader)
+    while True:
+        try:
+            found: str = next(hashed)
+        except StopIteration:
+            return
+        except Exception:  # noqa: BLE001 - an item that is never trained on may raise anything
+            found = ""
+        yield found
 
 
-def _copied(dataset: Any) -> Any:
-    """Return a shallow copy, and of the data set inside it: a counter of reads, for example, stays as it is."""
-    if isinstance(dataset, (list, tuple, dict)):
-        return dataset
-    copied, inner = copy.copy(dataset), getattr(dataset, "dataset", None)
-    if hasattr(inner, "__getitem__"):
-        copied.dataset = _copied(inner)
-    return copied
+def item_of(dataset: Any, index: Any) -> Any:
+    """Read one item as torch's fetcher does."""
+    whole = getattr(dataset, "__getitems__", None)
+    return whole([index])[0] if whole else dataset[index]
 
 
-def _of(hashes: _Hashes, length: int) -> DataPrint:
-    return _made(length, map(hashes.__getitem__, _spread(length)))
+def _made(length: int, hashes: Iterator[str]) -> DataPrint:
+    """Return the fingerprint. The first item was read twice: if it differs, items are not compared."""
+    again, *items = [*hashes] or [""]
+    return DataPrint(length=length, items=tuple(items) if items and items[0] == again else ())
 
 
-def _made(length: int, hashed: Any) -> DataPrint:
-    items = tuple(hashed)
-    return DataPrint(length=length, items=items if items and items[0] != _VOLATILE else ())
-
-
-def _spread(length: int) -> list[int]:
-    """Return the indices that are read: the first, the last, and some between."""
+def _to_read(length: int) -> list[int]:
+    """Return the indices that are read: the first, twice, the last, and some between."""
     count = min(length, _ITEMS)
-    return [index * (length - 1) // max(1, count - 1) for index in range(count)]
+    spread = [index * (length - 1) // max(1, count - 1) for index in range(count)]
+    return [*spread[:1], *spread]
 
 
-def _as_it_is(item: Any) -> Any:
-    return item
+def _hash_of_first(items: list[Any]) -> str:
+    return hash_of_value(items[0])
 
 
-_VOLATILE: Final = "volatile"
+def _hash_of(item: Callable[[int], Any], index: int) -> str:
+    """Return the hash of an item; empty if it cannot be read."""
+    try:
+        return hash_of_value(item(index))
+    except Exception:  # noqa: BLE001 - an item that is never trained on may raise anything
+        return ""
 
 
-class _Hashes(Dataset[str]):
-    """The hash of each item: empty if it cannot be read, `_VOLATILE` if it is the first and differs at each reading."""
-
-    def __init__(self, item: Callable[[int], Any], holder: Any = None) -> None:
-        """`holder`: the object whose own generators must not be advanced."""
-        self._item, self._holder = item, holder
-
-    def __getitem__(self, index: int) -> str:
-        first = self._hash(index)
-        return first if index or self._hash(index) == first else _VOLATILE
-
-    def _hash(self, index: int) -> str:
-        hasher = blake3()
-        with preserved_rng(), _preserved(self._holder):
-            # The same seed in every run and epoch: an augmentation draws the same numbers.
-            seed_host(derived_seed(0, "fingerprint", index))
-            try:
-                _add(hasher, self._item(index), 0)
-            except Exception:  # noqa: BLE001 - an item that is never trained on may raise anything
-                return ""
-        return hasher.hexdigest(_HASH_BYTES)
+def hash_of_value(value: Any) -> str:
+    """Return the hash of a value, by what it holds. Of an object that is not known only the type counts."""
+    hasher = blake3()
+    _add(hasher, value, 0)
+    return hasher.hexdigest(_HASH_BYTES)
 
 
 def _add(hasher: Any, value: Any, depth: int) -> None:
@@ -149,54 +162,3 @@ def _add_inside(hasher: Any, value: Any, depth: int) -> None:
         _add(hasher, np.asarray(value), depth)
     elif hasattr(value, "__dict__"):
         _add(hasher, vars(value), depth)
-
-
-@contextmanager
-def _preserved(holder: Any) -> Iterator[None]:
-    """Restore the generators that `holder` holds, directly or through its attributes, at the end of the block."""
-    restore = [undo for one in _reachable(holder) if (undo := _undo(one)) is not None]
-    try:
-        yield
-    finally:
-        for undo in restore:
-            undo()
-
-
-def _undo(generator: Any) -> Callable[[], None] | None:
-    """Return a function that restores this generator's present state; None if it is no generator."""
-    if isinstance(generator, random.Random):
-        state = generator.getstate()
-        return lambda: generator.setstate(state)
-    if isinstance(generator, torch.Generator):
-        held = generator.get_state()
-        return lambda: _ignore(generator.set_state(held))
-    if isinstance(generator, np.random.RandomState):
-        legacy = generator.get_state()
-        return lambda: generator.set_state(legacy)
-    if isinstance(generator, np.random.Generator):
-        bits = generator.bit_generator
-        stored = bits.state
-        return lambda: setattr(bits, "state", stored)
-    return None
-
-
-def _ignore(_: Any) -> None:
-    """Drop a result."""
-
-
-def _reachable(holder: Any) -> Iterator[Any]:
-    """Yield the objects that `holder` holds in attributes, lists and dicts; so many at most."""
-    seen: set[int] = set()
-    waiting = [holder]
-    while waiting and len(seen) < _OBJECTS_MAX:
-        one = waiting.pop()
-        if id(one) in seen or isinstance(one, (str, bytes, int, float, torch.Tensor, np.ndarray, type(None))):
-            continue
-        seen.add(id(one))
-        yield one
-        if isinstance(one, Mapping):
-            waiting.extend(one.values())
-        elif isinstance(one, (list, tuple)):
-            waiting.extend(one[:_ITEMS])
-        elif not isinstance(one, type):
-            waiting.extend(getattr(one, "__dict__", {}).values())

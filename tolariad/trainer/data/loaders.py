@@ -1,283 +1,148 @@
-"""Make a feed of any DataLoader or iterable.
-
-A DataLoader over a map-style dataset is rebuilt. By itself it takes its order from the global generator, and its
-iterator cannot start at a position. The rebuilt one draws the index batches of an epoch with (rng_seed, epoch). Each
-index is sent to the worker together with its epoch, so that the item is loaded under a seed of (rng_seed, epoch,
-index).
+"""Make a feed of any data: a data set, a loader of torch's or of the user's own, any other iterable.
 
 Promises: the batches are the same from any position, with any number of workers and any prefetch depth. A resumed epoch
-skips indices without loading their items.
+of a map-style data set skips indices without loading their items.
 """
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import count
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final
 
 import numpy as np
 import torch
-from torch.utils.data import DataLoader, Dataset, IterableDataset, Sampler, TensorDataset
+from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
 from tolariad.core.trainer.words import DataPrint
-from tolariad.trainer.data.feed import Feed, TensorFeed
+from tolariad.trainer.data.carriers import iterator_seed
+from tolariad.trainer.data.feed import Feed, Return, TensorFeed, length_of
 from tolariad.trainer.data.fingerprint import of_dataset
-from tolariad.trainer.data.randomness import derived_seed, preserved_host_rng, seed_host
+from tolariad.trainer.data.iterated import IteratedFeed
+from tolariad.trainer.data.order import DrawnSoFar
+from tolariad.trainer.data.randomness import preserved_host_rng, seed_host
+from tolariad.trainer.data.sources import RebuiltSource, Source, SwappedSource, is_stateful, overridden
+from tolariad.trainer.data.walk import Place, walk
 from tolariad.trainer.errors import SetupRefused
 
-_KEPT: Final = (
-    "num_workers",
-    "collate_fn",
-    "pin_memory",
-    "timeout",
-    "worker_init_fn",
-    "multiprocessing_context",
-    "prefetch_factor",
-    "persistent_workers",
-)
-_ONLY_BETWEEN_EPOCHS: Final = (
-    "this data can be checkpointed only between epochs. After an interruption the epoch is repeated from its start. "
-    "That is exact only if the data comes in the same order again"
+_LOADS_AGAIN: Final = (
+    "this data can only be iterated over: a resume within an epoch loads the batches before it again, and drops them"
 )
 
 
-class SeededDataset(Dataset[Any]):
-    """A map-style dataset that loads each item under its own seed. Its keys are (epoch, index)."""
-
-    def __init__(self, inner: Any, rng_seed: int) -> None:
-        self._inner = inner
-        self._rng_seed = rng_seed
-
-    def __getitem__(self, key: tuple[int, Any]) -> Any:
-        # Load items one by one even if the inner dataset has __getitems__. With one seed for a whole batch, an item
-        # would depend on its neighbours.
-        epoch, index = key
-        seed_host(derived_seed(self._rng_seed, "item", epoch, index))
-        return self._inner[index]
-
-
-class _EpochKeys(Sampler[Any]):
-    """The keys that the rebuilt loader iterates over. They are set before each epoch; persistent workers stay alive."""
-
-    def __init__(self) -> None:
-        self.keys: Sequence[Any] = ()
-
-    def __iter__(self) -> Iterator[Any]:
-        return iter(self.keys)
-
-    def __len__(self) -> int:
-        return len(self.keys)
-
-
-class LoaderFeed(Feed):
-    """A rebuilt DataLoader over a map-style dataset."""
+class LoaderFeed(IteratedFeed):
+    """A DataLoader of torch's own machinery over a map-style data set."""
 
     def __init__(self, loader: DataLoader[Any], rng_seed: int) -> None:
-        self._rng_seed = rng_seed
-        self._batched = loader.batch_sampler is not None
-        self._sampler: Any = loader.batch_sampler if self._batched else loader.sampler
-        self._dataset: Any = loader.dataset
-        self._keys = _EpochKeys()
-        self._generator = torch.Generator()
-        self._loader = self._rebuilt(loader)
-        self._ahead: int | None = self._loader.prefetch_factor
-        self.batches = len(loader)
-
-    def _rebuilt(self, loader: DataLoader[Any]) -> DataLoader[Any]:
-        kept = {name: getattr(loader, name) for name in _KEPT if hasattr(loader, name)}
-        if kept["num_workers"] == 0:
-            # torch refuses these arguments for a loader without workers.
-            kept.pop("prefetch_factor", None)
-            kept.pop("multiprocessing_context", None)
-        where: dict[str, Any] = (
-            {"batch_sampler": self._keys} if self._batched else {"batch_size": None, "sampler": self._keys}
-        )
-        dataset = SeededDataset(loader.dataset, self._rng_seed)
-        return DataLoader(dataset, generator=self._generator, **where, **kept)
-
-    def epoch(self, epoch: int, start: int) -> Iterator[Any]:
-        """Yield batches as the loader collates them."""
-        self._keys.keys = self._epoch_keys(epoch)[start:]
-        # The workers' base seed is drawn from this generator; only worker_init_fn sees it.
-        self._generator.manual_seed(derived_seed(self._rng_seed, "workers", epoch))
-        persistent: Any = self._loader._iterator  # noqa: SLF001 - torch has no public name for it
-        if persistent is not None:
-            # Only between two epochs: within one it may have sent more batches to its workers than the new number.
-            persistent._prefetch_factor = self._loader.prefetch_factor  # noqa: SLF001 - its copy
-        return _preserving(iter(self._loader))
+        super().__init__(loader, rng_seed, [_source_of(loader, rng_seed)], Return.BY_INDEX)
 
     def fingerprint(self) -> DataPrint:
         """Return the fingerprint of the data set. One that keeps a state is not read: that could change its state."""
-        return _print_of(self._dataset, self._loader)
-
-    def end_workers(self) -> None:
-        """End persistent workers."""
-        self._loader._iterator = None  # noqa: SLF001 - as above
-
-    def load_ahead(self, batches: int | None) -> None:
-        """Let each worker load so many batches ahead, from the next epoch on. None: as many as the loader says."""
-        if self._ahead is not None:  # with workers
-            self._loader.prefetch_factor = batches or self._ahead
-
-    def _epoch_keys(self, epoch: int) -> list[Any]:
-        seed = derived_seed(self._rng_seed, "order", epoch)
-        with preserved_host_rng():
-            seed_host(seed)
-            _seed_sampler(self._sampler, epoch, seed)
-            if self._batched:
-                return [[(epoch, index) for index in indices] for indices in self._sampler]
-            return [(epoch, index) for index in self._sampler]
+        return _print_of(self._data)
 
 
-def _seed_sampler(sampler: Any, epoch: int, seed: int) -> None:
-    """Seed the generators of a sampler, or of the sampler inside a batch sampler, if it has any."""
-    for one in (sampler, getattr(sampler, "sampler", None)):
-        generator = getattr(one, "generator", None)
-        if isinstance(generator, torch.Generator):
-            generator.manual_seed(seed)
-        set_epoch = getattr(one, "set_epoch", None)
-        if callable(set_epoch):
-            set_epoch(epoch)
+class IterableFeed(IteratedFeed):
+    """Data that are iterated over: a stream, a loader with ways of its own, an object of the user's.
 
-
-def _preserving(iterator: Iterator[Any], before: Callable[[], None] = lambda: None) -> Iterator[Any]:
-    """Yield from `iterator` without changing the process-wide generators: without workers, items are loaded in here.
-
-    `before` is called before each batch, and may seed those generators.
+    If they have `state_dict`, they come back to a place by that.
     """
-    while True:
-        with preserved_host_rng():
-            before()
-            try:
-                batch = next(iterator)
-            except StopIteration:
-                return
-        yield batch
 
-
-class IterableFeed(Feed):
-    """Data that is iterated over once in each epoch. If it has `state_dict`, it can be resumed within an epoch."""
-
-    def __init__(self, data: Iterable[Any], rng_seed: int) -> None:
-        self._data: Any = data
-        self._rng_seed = rng_seed
-        self._stateful = hasattr(data, "state_dict") and hasattr(data, "load_state_dict")
-        self._loaded = False
-        self.note = "" if self._stateful else _ONLY_BETWEEN_EPOCHS
-        self.batches = _length(data)
-
-    def epoch(self, epoch: int, start: int) -> Iterator[Any]:
-        """Yield the batches. The data draws each one under a seed of (rng_seed, epoch, batch)."""
-        if start and not self._loaded:
-            raise ValueError(_ONLY_BETWEEN_EPOCHS)
-        self._loaded = False
-        return self._batches(epoch, start)
-
-    def _batches(self, epoch: int, start: int) -> Iterator[Any]:
-        with preserved_host_rng():
-            seed_host(derived_seed(self._rng_seed, "iterator", epoch))
-            _seed_sampler(self._data, epoch, derived_seed(self._rng_seed, "order", epoch))
-            iterator = iter(self._data)
-        number = count(start + 1)
-        yield from _preserving(iterator, lambda: seed_host(derived_seed(self._rng_seed, "batch", epoch, next(number))))
+    def __init__(self, data: Any, rng_seed: int) -> None:
+        back, keeper = _way_back(data)
+        sources = [_source_of(data, rng_seed)] if isinstance(data, DataLoader) else _sources_within(data, rng_seed)
+        super().__init__(data, rng_seed, sources, back, keeper)
+        self.note = _LOADS_AGAIN if back is Return.BY_LOADING else ""
 
     def fingerprint(self) -> DataPrint:
-        """Return the length only. Reading items could change what the data yields later."""
-        return DataPrint(length=_length(self._data.dataset if isinstance(self._data, DataLoader) else self._data))
+        """Return the length only, unless it is a map-style data set. Reading items could change what comes later."""
+        if isinstance(self._data, DataLoader):
+            return _print_of(self._data)
+        return DataPrint(length=length_of(self._data))
 
-    def can_stop_at(self, batch: int) -> bool:
-        """Return whether this is between epochs, or the data has a state."""
-        return self._stateful or batch == 0
+    def _own(self) -> Any:
+        return self._keeper.state_dict() if self._keeper is not None else None
 
-    def state(self) -> Any:
-        """Return the data's own state, if it has one."""
-        return self._data.state_dict() if self._stateful else None
+    def _was_at_end(self, resumed: dict[str, Any]) -> bool:
+        # A stream that ended within its last batch has begun anew in its state.
+        return self._keeper is not None and any(DrawnSoFar(*one).ended for one in resumed["sources"])
 
-    def load_state(self, state: Any) -> None:
-        """Restore the data's state."""
-        if self._stateful and state is not None:
-            self._data.load_state_dict(state)
-            self._loaded = True
+    def _load_own(self, state: Any) -> None:
+        if self._keeper is not None and state is not None:
+            self._keeper.load_state_dict(state)
 
 
 class StatefulFeed(IterableFeed):
-    """A DataLoader that keeps its own position, such as torchdata's StatefulDataLoader. It resumes within an epoch.
+    """torchdata's StatefulDataLoader. Its own state is used only if the data have one: else the order says the place.
 
-    Such a loader does not save the generators that its items draw from. An epoch that follows a restored end of an
-    epoch has another order. If the loader is asked for its state before it has an iterator, it creates one and draws
-    for it. So each item of a map-style dataset is loaded under its own seed, in any process. Between two epochs nothing
-    is saved, unless the data itself has a state.
+    If it is asked for its state before it has an iterator, it makes one, and draws for it.
     """
 
-    def __init__(self, loader: DataLoader[Any], rng_seed: int) -> None:
-        super().__init__(loader, rng_seed)
-        self._within = False
-        has_state = any(hasattr(one, "state_dict") for one in (loader.dataset, loader.sampler))
-        self._repeats = _is_map_style(loader.dataset) and not has_state
-        self._dataset = loader.dataset
-        # In shared memory, so that workers see it.
-        self._epoch = torch.ones((), dtype=torch.int64).share_memory_()
-        if self._repeats:
-            # A DataLoader refuses a new dataset in its own __setattr__; bypass it.
-            object.__setattr__(loader, "dataset", _SeededItems(loader.dataset, rng_seed, self._epoch))
-
-    def epoch(self, epoch: int, start: int) -> Iterator[Any]:
-        """Yield the batches of the loader."""
-        self._epoch.fill_(epoch)
-        self._within = start > 0
-        if self._repeats and not start:
-            # Persistent workers keep an iterator that draws the next order differently from a new one. Drop it.
-            self._data._iterator = None  # noqa: SLF001 - torch has no public name for it
-        return super().epoch(epoch, start)
-
-    def _batches(self, epoch: int, start: int) -> Iterator[Any]:
-        for batch in super()._batches(epoch, start):
-            self._within = True
-            yield batch
-        self._within = False
-
-    def fingerprint(self) -> DataPrint:
-        """Return the fingerprint of the data set, if it is map-style."""
-        return _print_of(self._dataset, self._data) if self._repeats else super().fingerprint()
-
     def state(self) -> Any:
-        """Return the loader's state; None between two epochs if the data itself has no state."""
-        if self._repeats and not self._within:
-            return None
+        """Return what a resume needs; None between two epochs if nothing has moved."""
+        state = super().state()
+        is_empty = self._keeper is None and not state["epoch"] and not any(state["now"])
+        return None if is_empty else state
+
+    def _own(self) -> Any:
         with preserved_host_rng():
-            # Seed as in `_batches`: if the loader creates its iterator now, it must be the same one.
-            seed_host(derived_seed(self._rng_seed, "iterator", int(self._epoch)))
-            return super().state()
+            # As when the iterator is made: if the loader makes it now, it must be the same one.
+            seed_host(iterator_seed(self._rng_seed, max(1, self._epoch), 0))
+            return super()._own()
+
+    def _was_at_end(self, resumed: dict[str, Any]) -> bool:
+        # Restored after the last batch, new workers would give the whole epoch again.
+        in_workers = self._keeper is not None and self._data.num_workers
+        found = list(_ends_in(resumed["own"])) if in_workers else []
+        is_over = bool(found) and all(found)
+        if is_over:
+            self._data.next_iter_state = None
+        return is_over
 
 
-class _SeededItems(Dataset[Any]):
-    """A map-style dataset that loads each item under a seed of the current epoch and the item's index."""
-
-    def __init__(self, inner: Any, rng_seed: int, epoch: torch.Tensor) -> None:
-        self._inner, self._rng_seed, self._epoch = inner, rng_seed, epoch
-
-    def __len__(self) -> int:
-        return len(self._inner)
-
-    def __getitem__(self, index: Any) -> Any:
-        seed_host(derived_seed(self._rng_seed, "item", int(self._epoch), index))
-        return self._inner[index]
+def _ends_in(state: Any) -> Iterator[bool]:
+    """Yield for each worker in a state of a StatefulDataLoader whether its stream has ended."""
+    for key, value in state.items() if isinstance(state, dict) else ():
+        if key == "fetcher_ended":
+            yield bool(value)
+        yield from _ends_in(value)
 
 
-def _print_of(dataset: Any, loader: DataLoader[Any]) -> DataPrint:
-    length = _length(dataset)
-    if length is None or hasattr(dataset, "state_dict"):
+def _has_state(data: Any) -> bool:
+    return hasattr(data, "state_dict") and hasattr(data, "load_state_dict")
+
+
+def _way_back(data: Any) -> tuple[Return, Any]:
+    """Return how a resume comes to its place, and the object that says by `state_dict` where that is."""
+    if is_stateful(data) and not isinstance(data.dataset, IterableDataset) and not _has_state(data.dataset):
+        return Return.BY_INDEX, None
+    if _has_state(data):
+        return Return.BY_STATE, data
+    # A stream in this process.
+    is_here = isinstance(data, DataLoader) and not data.num_workers and isinstance(data.dataset, IterableDataset)
+    if is_here and _has_state(data.dataset):
+        return Return.BY_STATE, data.dataset
+    return Return.BY_LOADING, None
+
+
+def _source_of(loader: DataLoader[Any], rng_seed: int) -> Source:
+    return SwappedSource(loader, rng_seed) if overridden(loader) else RebuiltSource(loader, rng_seed)
+
+
+def _sources_within(data: Any, rng_seed: int) -> list[Source]:
+    """Return the loaders that an object holds. What a data set holds is its own affair."""
+    found = [met.value for met in walk([Place("data", data)], limit=500) if isinstance(met.value, DataLoader)]
+    closed = {id(one.dataset) for one in found}
+    outer = [met.value for met in walk([Place("data", data)], closed, limit=500)]
+    loaders = [one for one in outer if isinstance(one, DataLoader)]
+    return [SwappedSource(one, rng_seed, number) for number, one in enumerate(loaders)]
+
+
+def _print_of(loader: DataLoader[Any]) -> DataPrint:
+    dataset = loader.dataset
+    length = length_of(dataset)
+    if isinstance(dataset, IterableDataset) or length is None or hasattr(dataset, "state_dict"):
         return DataPrint(length=length)
     return of_dataset(dataset, loader)
-
-
-def _length(data: Any) -> int | None:
-    """Return the number of batches of an iterable, or None if it has no length."""
-    try:
-        return len(data)
-    except TypeError:
-        return None
 
 
 def feed_of(data: Any, *, batch_size: int, workers: int, rng_seed: int, shuffle: bool) -> Feed:
@@ -291,8 +156,7 @@ def feed_of(data: Any, *, batch_size: int, workers: int, rng_seed: int, shuffle:
     if isinstance(data, DataLoader):
         return _from_loader(data, rng_seed)
     if _is_map_style(data):
-        loader = DataLoader(data, batch_size, shuffle, num_workers=workers, persistent_workers=workers > 0)
-        return LoaderFeed(loader, rng_seed)
+        return LoaderFeed(DataLoader(data, batch_size, shuffle, num_workers=workers), rng_seed)
     return _from_iterable(data, rng_seed)
 
 
@@ -320,13 +184,13 @@ def _of_array(array: np.ndarray[Any, Any]) -> torch.Tensor:
 def _is_map_style(data: Any) -> bool:
     if isinstance(data, IterableDataset):
         return False
-    return hasattr(data, "__getitem__") and hasattr(data, "__len__")
+    return (hasattr(data, "__getitem__") or hasattr(data, "__getitems__")) and hasattr(data, "__len__")
 
 
 def _from_loader(loader: DataLoader[Any], rng_seed: int) -> Feed:
-    if hasattr(loader, "state_dict"):
+    if is_stateful(loader):
         return StatefulFeed(loader, rng_seed)
-    if isinstance(loader.dataset, IterableDataset):
+    if isinstance(loader.dataset, IterableDataset) or overridden(loader) or _has_state(loader):
         return IterableFeed(loader, rng_seed)
     return LoaderFeed(loader, rng_seed)
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final
 import torch
 
 from tolariad.core.health.budget_words import SetMemoryPressure
-from tolariad.trainer.data.loaders import LoaderFeed
+from tolariad.trainer.data.iterated import IteratedFeed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -80,7 +80,7 @@ class MemoryBudgetManager:
         self.is_pressed = order.pressed
         self._saver.keep_copy(kept=not order.pressed)
         for feed in (self._setup.train, self._setup.validation):
-            if isinstance(feed, LoaderFeed):
+            if isinstance(feed, IteratedFeed):
                 feed.load_ahead(None if not order.pressed else 1)
         if order.pressed:
             self._snapshots.narrow(order.slots)

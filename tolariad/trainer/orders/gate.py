@@ -40,9 +40,9 @@ class Gate:
         # Number and time of each reported step that may not be durable yet. Read only if the page allows a lag.
         self._in_flight: deque[tuple[int, int]] = deque(maxlen=_IN_FLIGHT_MAX)
 
-    def report_step(self, values: StepValues, metrics: tuple[float, ...] = ()) -> None:
+    def report_step(self, values: StepValues, metrics: tuple[float, ...] = (), data: int = 0) -> None:
         """Report an applied step, given as its fields. The next update waits for it, unless the page allows a lag."""
-        number = self._last_gated = self._reporter.report_step(values, metrics)
+        number = self._last_gated = self._reporter.report_step(values, metrics, data)
         # The time of the report, not of the step's begin: the lag bounds how many seconds of applied updates a crash
         # can lose.
         self._in_flight.append((number, time.monotonic_ns()))

@@ -66,9 +66,9 @@ class Reporter:
         """Send a report; return its running number."""
         return self._end.report(report)
 
-    def report_step(self, values: StepValues, metrics: tuple[float, ...] = ()) -> int:
+    def report_step(self, values: StepValues, metrics: tuple[float, ...] = (), data: int = 0) -> int:
         """Send the report of an applied step, given as its fields; return its running number."""
-        return self._end.report_step(values, metrics)
+        return self._end.report_step(values, metrics, data)
 
     def beat(self, activity: Activity) -> None:
         """Send a heartbeat with the present activity."""

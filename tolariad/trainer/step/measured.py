@@ -82,12 +82,16 @@ class Given(NamedTuple):
 
 
 class PendingStep(NamedTuple):
-    """A step that was made but is not reported yet: its numbers, the position at its end, its rates, its metrics."""
+    """A step that was made but is not reported yet: its numbers, the position at its end, its rates, its metrics.
+
+    `data`: the digest of its batches.
+    """
 
     found: Measured | InFlight
     position: Position
     rates: tuple[float, ...]
     metrics: Given | None
+    data: int = 0
 
 
 def reads_late(settings: Settings, device: torch.device) -> bool:

@@ -10,6 +10,7 @@ import struct
 from typing import TYPE_CHECKING, Final
 
 import msgspec
+from msgspec.structs import replace
 
 from tolariad.core.checkpoints.words import Difference, RerunReport
 from tolariad.core.steps.script_words import Script, ScriptOrder, ScriptStep
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
     from tolariad.core.steps.words import SkipReason, StepReport, StepSkipped, StepSkippedReport
 
 _decoder = msgspec.msgpack.Decoder(Script)
+# The name of a difference in the batches of a step, which were read before its loss was computed.
+DATA: Final = "data"
 # The numbers of a step: its loss, gradient norm, first rate and digest of the rates. A skipped step has the first two.
 STEP_FIELDS: Final = ("loss", "grad_norm", "lr", "rates")
 
@@ -83,7 +86,7 @@ class Rerun:
         if expected.step != report.step:
             raise ScriptError(f"the script continues at step {expected.step}, the trainer at step {report.step}")
         self._compared += 1
-        return self._taken(first_difference(expected, report, STEP_FIELDS))
+        return self._taken(_of_other_data(first_difference(expected, report, STEP_FIELDS), expected.data, report.data))
 
     def compare_skip(self, report: StepSkippedReport, found: SkipReason | None) -> RerunReport | None:
         """Compare a step that was skipped again. `found`: why it would have been skipped without the script."""
@@ -120,7 +123,7 @@ class Rerun:
             last=self._steps[-1].step if self._steps else first - 1,
             compared=self._compared,
             skipped=self._skipped,
-            first_difference=msgspec.structs.replace(found, count=self._differing) if found else None,
+            first_difference=replace(found, count=self._differing) if found else None,
         )
 
 
@@ -133,6 +136,16 @@ def first_difference(
         if not _same_bits(was, now):
             return Difference(step=found.step, field=field, expected=_shown(was), found=_shown(now))
     return None
+
+
+def _of_other_data(difference: Difference | None, was: int, now: int) -> Difference | None:
+    """Return a difference that other batches explain as one of the data: that is the cause of the others.
+
+    Without a difference in the numbers, a batch that differs does so in a field that nobody trains on.
+    """
+    if difference is None or was == now or not was or not now:
+        return difference
+    return replace(difference, field=DATA, expected=f"{was:08x}", found=f"{now:08x}")
 
 
 def _same_bits(a: float, b: float) -> bool:

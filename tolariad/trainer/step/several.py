@@ -39,6 +39,7 @@ class StepperOfUpdates(Stepper):
 
     def make(self, batches: Sequence[Any]) -> None:
         """Make the updates of one batch and report the step, or compare it if the journal already has it."""
+        self.note(batches)
         if self.begin(len(batches)):
             found = self._stopwatch.of_task(compute_updates, self._setup, batches[0], self.updates)
             self.finish_updates(found, len(batches))

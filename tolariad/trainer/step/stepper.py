@@ -27,6 +27,7 @@ from tolariad.core.health import quarantine_words as quarantine
 from tolariad.core.steps import words as steps
 from tolariad.failpoints import reached
 from tolariad.trainer.checkpoints.snapshot import Position
+from tolariad.trainer.data.digest import digest_of
 from tolariad.trainer.health.monitor import NOT_COMPUTED, OF_THE_DETECTOR, CheckResult, instability, overlaps
 from tolariad.trainer.step.gradients import drop_gradients, forward_backward, update
 from tolariad.trainer.step.measured import InFlight, Measured, PendingStep
@@ -66,6 +67,8 @@ class Stepper:
         self.position = Position(step=0, epoch=1, batch=0)
         self.rerun = Rerun(None)
         self._unsettled: PendingStep | None = None
+        # The digest of the batches of the step in progress.
+        self._data = 0
         # Batches to skip.
         self._quarantined: tuple[quarantine.Batches, ...] = ()
         link.inbox.register(quarantine.SetQuarantine, self._set_quarantine)
@@ -111,6 +114,7 @@ class Stepper:
 
     def make(self, batches: Sequence[Any]) -> None:
         """Make one update from its micro-batches and report it, or compare it if the journal already has it."""
+        self.note(batches)
         if not self.begin(len(batches)):
             return
         step, watch = self.position.step + 1, self._stopwatch
@@ -120,6 +124,10 @@ class Stepper:
         else:
             found = forward_backward(self._setup, batches, step)
         self.finish(found, len(batches))
+
+    def note(self, batches: Sequence[Any]) -> None:
+        """Take the digest of the micro-batches of the next step, before anybody can change them."""
+        self._data = digest_of(batches)
 
     def begin(self, batches: int) -> bool:
         """Begin a step of so many micro-batches. Return False if they are passed over, without computing anything."""
@@ -172,9 +180,9 @@ class Stepper:
         metrics = self._metrics
         if measured is None:
             given = None if metrics.is_empty else metrics.taken()
-            self._unsettled = PendingStep(found, self.position, used, given)
+            self._unsettled = PendingStep(found, self.position, used, given, self._data)
         else:
-            self._report(measured, self.position, used, () if metrics.is_empty else metrics.row())
+            self._report(measured, self.position, used, () if metrics.is_empty else metrics.row(), self._data)
         if not self._progress.rerunning:
             watch.stepped()
 
@@ -201,23 +209,26 @@ class Stepper:
             self._setup.average.update()
         drop_gradients(self._setup.owners)
 
-    def _report(self, measured: Measured, at: Position, used: tuple[float, ...], metrics: tuple[float, ...]) -> None:
+    def _report(
+        self, measured: Measured, at: Position, used: tuple[float, ...], metrics: tuple[float, ...], data: int
+    ) -> None:
         """Report the step that ended `at`, or compare it if the journal already has it. `used`: its rates.
 
-        `metrics`: the task's. In a re-run those of the journal count, and these are not compared.
+        `metrics`: the task's. In a re-run those of the journal count, and these are not compared. `data`: the digest of
+        its batches.
         """
         rates, rerunning = self._setup.rates, self._progress.rerunning
         # In a re-run use the journal's loss: the kernel detects plateaus by it.
         rates.saw_loss(self.rerun.loss if rerunning else measured.loss)
         values = (at.step, at.epoch, at.batch, measured.loss, measured.grad_norm, used[0], rates.digest(at.step, used))
         if rerunning:
-            self._compared(self.rerun.compare(steps.report_of(values)))
+            self._compared(self.rerun.compare(steps.report_of(values, data=data)))
         elif metrics:
             if self._metrics.new:
                 self._reporter.report(steps.MetricsNamedReport(names=self._metrics.unreported()))
-            self._gate.report_step(values, metrics)
+            self._gate.report_step(values, metrics, data)
         else:
-            self._gate.report_step(values)
+            self._gate.report_step(values, (), data)
         if self._setup.pruner.watches:
             self._setup.pruner.saw(at.step, measured.grad_norm, rerunning=rerunning)
             self._report_window()
@@ -234,7 +245,8 @@ class Stepper:
             return
         self._unsettled = None
         measured = self._read(made.found)
-        self._report(measured, made.position, made.rates, made.metrics.read() if made.metrics is not None else ())
+        metrics = made.metrics.read() if made.metrics is not None else ()
+        self._report(measured, made.position, made.rates, metrics, made.data)
         verdict = self._setup.watch.judge(measured.loss, measured.grad_norm, made.rates[0])
         if verdict is not None:
             found = instability(verdict, made.position, self._setup.settings.accumulate)

@@ -57,15 +57,16 @@ def validate(setup: Setup, beat: Callable[[], None], *, only: tuple[Any, ...] | 
             with preserved_rng(), torch.no_grad():
                 # A validation that draws must give the same result in every epoch and after every restart.
                 seed_everything(derived_seed(setup.rng_seed, "validation"))
-                for batch in setup.validation.epoch(0, 0) if only is None else only:
-                    beat()
-                    if only is None:
-                        reached("validation")
-                    with setup.forward():
-                        found = setup.task.evaluate(setup.model, to_device(batch, setup.device))
-                    for name, total, count in _sums(found, batch):
-                        sums.setdefault(name, []).append(total)
-                        counts[name] = counts.get(name, 0) + count
+                with setup.validation.untouched():
+                    for batch in setup.validation.epoch(0, 0) if only is None else only:
+                        beat()
+                        if only is None:
+                            reached("validation")
+                        with setup.forward():
+                            found = setup.task.evaluate(setup.model, to_device(batch, setup.device))
+                        for name, total, count in _sums(found, batch):
+                            sums.setdefault(name, []).append(total)
+                            counts[name] = counts.get(name, 0) + count
                 whole = _of_the_whole(setup)
         finally:
             # Restore each module's own mode: a task may keep some of them in eval mode all the time.
@@ -136,7 +137,8 @@ def _first_batch(setup: Setup, beat: Callable[[], None]) -> tuple[Any, ...]:
         return ()
     with preserved_rng():
         seed_everything(derived_seed(setup.rng_seed, "validation"))
-        return tuple(islice(setup.validation.epoch(0, 0), 1))
+        with setup.validation.untouched():
+            return tuple(islice(setup.validation.epoch(0, 0), 1))
 
 
 @contextmanager

@@ -6,13 +6,15 @@ asked for.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from tolariad.trainer.setup import Setup
     from tolariad.trainer.step.metrics import StepMetrics
 
 
@@ -31,6 +33,20 @@ class HookContext:
     _losses: Callable[[], dict[str, float]] = field(repr=False)
     _metrics: Callable[[], dict[str, float]] = field(repr=False)
     _to: StepMetrics = field(repr=False)
+
+    @classmethod
+    def of_epoch(cls, setup: Setup, step: int, epoch: int, batch: int, metrics: Mapping[str, float]) -> Self:
+        """Return the context of an epoch that has ended, with the means of its validation."""
+        loss = setup.rates.host_metrics.get("host_loss", math.nan)
+        return cls(
+            step=step,
+            epoch=epoch,
+            batch=batch,
+            rates=setup.rates.rates(),
+            _losses=lambda: {"loss": loss},
+            _metrics=lambda: dict(metrics),
+            _to=setup.metrics,
+        )
 
     @property
     def rate(self) -> float:

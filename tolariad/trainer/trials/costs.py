@@ -82,7 +82,12 @@ def estimate(trial: EstimateCosts) -> Costs:
 
 
 def costs(setup: Setup) -> Costs:
-    """Take a few real steps on `setup`, which must not be used afterwards."""
+    """Take a few real steps on `setup`, which must not be used afterwards.
+
+    First check its data, as a first start does.
+    """
+    setup.train.check(setup.settings.data.ignore)
+    found = tuple(finding.words for finding in setup.train.findings)
     first, times, samples = _steps(setup)
     begun = time.perf_counter()
     metrics = try_evaluate(setup).means
@@ -111,7 +116,7 @@ def costs(setup: Setup) -> Costs:
         threads=setup.environment.threads,
         determinism=setup.environment.determinism,
         loss=first,
-        notes=setup.notes,
+        notes=(*setup.notes, *found),
         evaluate_ms=None if setup.validation is None else evaluate_s * 1e3,
         metrics=metrics,
         slots=tuple(

@@ -1,14 +1,16 @@
-"""Any loader becomes a feed whose batches depend on seed, epoch and index alone."""
+"""Any data become a feed whose batches depend on seed, epoch and position alone."""
 
 from __future__ import annotations
 
+import itertools
 import random
 import time
 
 import numpy as np
 import pytest
 import torch
-from torch.utils.data import DataLoader, Dataset, IterableDataset, SubsetRandomSampler, TensorDataset
+from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
+from torch.utils.data.distributed import DistributedSampler
 
 from tests.waiting import within
 from tolariad.trainer.data.feed import TensorFeed
@@ -24,9 +26,6 @@ class Drawing(Dataset):
 
     def __getitem__(self, index):
         return index, random.random() + np.random.rand() + torch.rand(()).item()
-
-    def __getitems__(self, indices):
-        raise AssertionError("a whole batch under one seed would make items depend on their neighbours")
 
 
 class Counted(Drawing):
@@ -104,13 +103,13 @@ def test_skipped_batches_are_not_loaded():
     assert loaded == [8, 9, 10]
 
 
-def test_a_samplers_own_generator_and_epoch_are_set():
-    """A sampler's order depends on the epoch, with any generator."""
-    generator = torch.Generator().manual_seed(99)
-    loader = DataLoader(Drawing(), 4, sampler=SubsetRandomSampler(range(11), generator=generator))
+def test_a_samplers_epoch_is_set():
+    """The order of torch's sampler for several processes depends on it."""
+    loader = DataLoader(Drawing(), 4, sampler=DistributedSampler(Drawing(), 2, 1, seed=5))
     feed = LoaderFeed(loader, 3)
     first = batches(feed, 1)
     assert batches(feed, 2) != first
+    assert loader.sampler.epoch == 2
     assert batches(feed, 1) == first
 
 
@@ -145,18 +144,16 @@ class Stream(IterableDataset):
         return iter([random.random() for _ in range(4)])
 
 
-def test_an_iterable_repeats_itself_and_can_stop_only_between_epochs():
-    """Its draws are seeded by epoch and batch; a position inside an epoch is refused."""
+def test_an_iterable_repeats_itself_from_any_batch():
+    """Its draws are seeded by epoch and batch; the batches before are loaded again and dropped."""
     feed = feed_of(Stream(), batch_size=2, workers=0, rng_seed=1, shuffle=True)
     assert isinstance(feed, IterableFeed)
     first = list(feed.epoch(1, 0))
     assert list(feed.epoch(1, 0)) == first
     assert list(feed.epoch(2, 0)) != first
-    assert feed.can_stop_at(0)
-    assert not feed.can_stop_at(2)
-    assert "between epochs" in feed.note
-    with pytest.raises(ValueError, match="between epochs"):
-        feed.epoch(1, 2)
+    assert list(feed.epoch(1, 2)) == first[2:]
+    assert feed.can_stop_at(2)
+    assert "loads the batches before it again" in feed.note
 
 
 class Stateful:
@@ -193,8 +190,56 @@ def test_data_with_a_state_goes_on_where_it_was():
     assert one.note == ""
 
 
-@pytest.mark.parametrize(("data", "why"), [(iter([1]), "only once"), (5, "give a Dataset")])
+@pytest.mark.parametrize(
+    ("data", "why"),
+    [(iter([1]), "only once"), (itertools.cycle([1]), "only once"), (5, "give a Dataset")],
+    ids=["iterator", "cycle", "number"],
+)
 def test_data_that_cannot_be_used_is_refused(data, why):
     """A generator would be empty in the second epoch; anything that is not data is refused by name."""
     with pytest.raises(SetupRefused, match=why):
         feed_of(data, batch_size=2, workers=0, rng_seed=1, shuffle=True)
+
+
+def test_what_the_user_changes_of_a_loader_between_epochs_is_used():
+    """Its data set, its collate function, its number of workers: as torch would use them."""
+    loader = DataLoader(Drawing(), 4, collate_fn=len)
+    feed = LoaderFeed(loader, 1)
+    assert list(feed.epoch(1, 0)) == [4, 4, 3]
+    loader.collate_fn = max
+    vars(loader)["dataset"] = [[number] for number in range(11)]
+    assert list(feed.epoch(2, 0)) == [[3], [7], [10]]
+    loader.num_workers, loader.prefetch_factor = 1, 2
+    assert list(feed.epoch(3, 0)) == [[3], [7], [10]]
+
+
+def test_workers_end_with_their_epoch_unless_the_user_wants_them_to_live_on():
+    """`workers: N` makes none that outlive an epoch, so a hook that changes the data set is seen."""
+
+    class Scaled(Drawing):
+        scale = 1
+
+        def __getitem__(self, index):
+            return torch.tensor(index * self.scale)
+
+    data = Scaled()
+    feed = feed_of(data, batch_size=11, workers=1, rng_seed=1, shuffle=False)
+    assert next(iter(feed.epoch(1, 0)))[1] == 1
+    data.scale = 3
+    assert next(iter(feed.epoch(2, 0)))[1] == 3
+    assert not feed.findings
+
+
+def test_a_change_that_workers_who_live_on_do_not_see_is_said():
+    """As torch does it: but a resume would start new workers, which do see it."""
+    loader = DataLoader(Counted(), 4, num_workers=1, persistent_workers=True)
+    feed = LoaderFeed(loader, 1)
+    list(feed.epoch(1, 0))
+    list(feed.epoch(2, 0))
+    assert not feed.findings, "what lies in shared memory is seen"
+    loader.dataset.scale = 2
+    list(feed.epoch(3, 0))
+    feed.end_workers()
+    (found,) = feed.findings
+    assert "dataset.scale has changed" in found.words
+    assert "persistent_workers=False" in found.words

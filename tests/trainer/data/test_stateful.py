@@ -12,7 +12,7 @@ from tolariad.trainer.checkpoints.tree import decode_tree, encode_tree, made
 from tolariad.trainer.data.loaders import StatefulFeed, feed_of
 
 torchdata = pytest.importorskip("torchdata.stateful_dataloader", reason="torchdata (extra `data`) is not installed")
-TASKS = f"{Path(__file__).with_name('tasks')}/augmenting.py"
+TASKS = f"{Path(__file__).parents[1] / 'tasks'}/augmenting.py"
 
 
 def feed(data, workers=0, **more):
