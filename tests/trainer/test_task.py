@@ -110,11 +110,12 @@ def test_digits_are_read_without_importing_their_package(monkeypatch):
     assert (images.min().item(), images.max().item()) == (0.0, 1.0)
 
 
-def test_objects_of_a_task_file_reach_a_process_that_is_spawned(tmp_path):
+@pytest.mark.parametrize("how", ["spawn", "forkserver"])
+def test_objects_of_a_task_file_reach_a_process_that_is_spawned(tmp_path, how):
     """It imports the module by its name, which no file has; nothing is left on the disk."""
     path = tmp_path / "spawned.py"
     path.write_text(SPAWNED)
     data = find_task(f"{path}:Mine").task.train_data(None)
-    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
+    with ProcessPoolExecutor(1, multiprocessing.get_context(how)) as pool:
         assert pool.submit(operator.getitem, data, 7).result() == 49
     assert list(tmp_path.iterdir()) == [path]

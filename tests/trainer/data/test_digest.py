@@ -63,7 +63,7 @@ def test_the_micro_batches_of_a_step_have_one_digest():
         np.zeros(4)[::2],
         np.array("text"),
     ],
-    ids=repr,
+    ids=lambda batch: type(batch).__name__,
 )
 def test_any_batch_has_a_digest(batch):
     """What cannot be read counts by its size only."""
