@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import copy
 import statistics
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from typing import TypeAlias
 
 import torch
@@ -19,7 +19,8 @@ from torch.nn import functional
 
 from tests.study.folded import network, parts
 from tests.study.study import Interval, difference
-from tolariad.core.pruning.analysis import AnalysedGroup, AnalysisRequest, channels_for, chosen_units, layers_of
+from tolariad.core.pruning.analysis import AnalysedGroup, AnalysisRequest, choice_of, chosen_units
+from tolariad.core.pruning.cost import Cut
 from tolariad.core.pruning.phase import PruningPhase
 from tolariad.core.pruning.units import Units, count_of
 from tolariad.core.settings.pruning import Prune
@@ -84,8 +85,11 @@ def _seeded_loss(model: nn.Module, batch: tuple[int, torch.Tensor, torch.Tensor]
     return functional.cross_entropy(model(augmented(images)), labels)
 
 
-def chosen(groups: Iterable[UnitGroup], scores: Scores, share: float, prune: Prune = LIFTED) -> Units:
-    """Return the units that a cycle with this budget and no cap masks."""
+def chosen(groups: Sequence[UnitGroup], scores: Scores, share: float, prune: Prune = LIFTED) -> Units:
+    """Return the units that a cycle with a budget of so many channels and no cap masks.
+
+    The budget of a run counts parameters. Here each channel is one, so that the curve is over the share of channels.
+    """
     request = AnalysisRequest(
         cycle=1,
         checkpoint="",
@@ -95,9 +99,13 @@ def chosen(groups: Iterable[UnitGroup], scores: Scores, share: float, prune: Pru
         share=share,
         cap=1.0,
     )
-    analysed = [AnalysedGroup(name=g.name, kind=g.kind, width=g.width, channels=g.channels) for g in groups]
-    layers = layers_of(analysed, request)
-    return chosen_units(layers, scores, channels_for(layers, request), {}, prune)
+    shapes = tuple((group.width * group.channels,) for group in groups)
+    analysed = [
+        AnalysedGroup(name=g.name, kind=g.kind, width=g.width, channels=g.channels, cuts=(Cut(at, 0, (g.channels,)),))
+        for at, g in enumerate(groups)
+    ]
+    choice = choice_of(analysed, shapes, sum(size for (size,) in shapes), request)
+    return chosen_units(choice, scores, choice.allowed, {}, prune)
 
 
 def measured(seed: int, fold: int) -> dict[str, dict[float, list[Found]]]:
