@@ -251,6 +251,14 @@ def test_the_schema_knows_every_top_level_key():
     assert inner["additionalProperties"] is False
 
 
+def test_the_schema_has_the_short_form_of_a_section():
+    """A number, or nothing, in place of the mapping."""
+    every = config.schema()["$defs"]["Snapshots"]["properties"]["every"]
+
+    assert [one.get("type", one.get("$ref")) for one in every["anyOf"]] == ["#/$defs/SnapshotEvery", "integer", "null"]
+    assert "$ref" not in every
+
+
 def test_pruning_without_its_package_is_refused_by_name(monkeypatch):
     """With the command that installs it; a run that does not prune needs nothing."""
     monkeypatch.setattr(config.importlib.util, "find_spec", lambda name: None)

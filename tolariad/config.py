@@ -17,15 +17,19 @@ from typing import Any, Final
 import msgspec
 import yaml
 
+from tolariad.core.settings.copies import SnapshotEvery
 from tolariad.core.settings.model import Settings
 from tolariad.core.settings.reading import ConfigError, Problem, known_keys, read_settings
 from tolariad.core.settings.rules import check, with_implied_warmup
 from tolariad.core.settings.task_defaults import LIGHTNING, defaults_of, layer
+from tolariad.core.settings.values import Positive
 
 CONFIG_BYTES_MAX: Final = 1 << 17
 # The largest file without aliases has fewer values. With aliases, a few hundred bytes can expand to billions of values.
 _VALUES_MAX: Final = CONFIG_BYTES_MAX
 _TOP: Final = "tolaria"
+# By the name of the section, the schema of its short form.
+_SHORT: Final[Mapping[str, Mapping[str, Any]]] = {SnapshotEvery.__name__: msgspec.json.schema(Positive)}
 
 
 def load(source: str | Path | Mapping[str, Any] | None = None, sets: Iterable[str] = ()) -> Settings:
@@ -113,7 +117,7 @@ def anchored(task: Any, folder: Path) -> Any:
 
 def schema() -> dict[str, Any]:
     """Return the JSON Schema of a configuration document."""
-    inner = msgspec.json.schema(Settings)
+    inner = _with_short_forms(msgspec.json.schema(Settings))
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": "tolariad configuration",
@@ -123,6 +127,19 @@ def schema() -> dict[str, Any]:
         "additionalProperties": False,
         "$defs": inner["$defs"],
     }
+
+
+def _with_short_forms(schema: Any) -> Any:
+    """Return the schema in which a section with a short form may be that instead: a value alone, or nothing."""
+    if isinstance(schema, list):
+        return [_with_short_forms(one) for one in schema]
+    if not isinstance(schema, dict):
+        return schema
+    short = _SHORT.get(str(schema.get("$ref", "")).rpartition("/")[2])
+    if short is None:
+        return {key: _with_short_forms(value) for key, value in schema.items()}
+    rest = {key: value for key, value in schema.items() if key != "$ref"}
+    return {**rest, "anyOf": [{"$ref": schema["$ref"]}, short, {"type": "null"}]}
 
 
 class _Loader(yaml.SafeLoader):

@@ -31,6 +31,7 @@ from blake3 import blake3
 from journal import Journal
 from tests.bench.machine import as_a_trainer, become_a_trainer
 from tolariad.core.checkpoints.words import CheckpointReason, TakeCheckpoint
+from tolariad.storage import Pace
 from tolariad.storage.verify import verify
 from tolariad.trainer.checkpoints.capture import capture
 from tolariad.trainer.checkpoints.restore import load, restore
@@ -160,7 +161,7 @@ def beside(folder: Path, millions: float, limit: float | None, seconds: float = 
 
     def write() -> None:
         if limit != 0:
-            saver = Saver(trained(millions), folder / "beside", "ff", bytes_s=limit)
+            saver = Saver(trained(millions), folder / "beside", "ff", paced=partial(Pace, limit))
             written.append(take(saver, 1, CheckpointReason.INTERVAL)[1])
         else:
             time.sleep(seconds)

@@ -52,12 +52,12 @@ class StoringRecorder(Recorder):
         )
 
 
-def record(run_dir, *, averages=False):
+def record(run_dir, *, averages=False, steps=12):
     """Twelve steps, ten in an epoch, with checkpoints c000001 at step 0 and c000002 at step 10."""
     made = StoringRecorder(run_dir / "journal", segment_bytes=1 << 20)
     made.averages = averages
     made.begin_run()
-    for _ in range(12):
+    for _ in range(steps):
         made.step()
     made.journal.close()
     return run_dir

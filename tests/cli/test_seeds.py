@@ -130,7 +130,7 @@ def test_a_refused_order_says_why_and_changes_nothing(tolaria, grown, words, cod
 
 def test_a_gate_that_fails_is_the_outcome_of_the_order(tolaria, grown):
     """Exit 1, with the gate's sentence."""
-    why = "the seed has made 3 updates in TRAINING; it needs 30"
+    why = "the seed has been in TRAINING for 3 updates; it needs 30"
     order(tolaria, grown, "germinate", "trunk", "--blueprint", "conv")
     said = order(tolaria, grown, "advance", "trunk", refused=why)
     assert said.code == 1

@@ -31,6 +31,16 @@ def test_the_newest_checkpoints_weights_are_written(tolaria, run, tmp_path):
     assert labels == {"format": "pt", "run": "00ff", "checkpoint": "c000002", "step": "10", "weights": "trained"}
 
 
+def test_weights_that_are_known_to_be_good_say_so(tolaria, run_dir, tmp_path):
+    """The journal has promoted the checkpoint after 32 healthy steps; its manifest was written before them."""
+    file = tmp_path / "model.safetensors"
+    record(run_dir, steps=45)
+    assert tolaria("export-weights", run_dir, "--id", "c000002", "-o", file).code == 0
+
+    with safe_open(file, "numpy") as opened:
+        assert opened.metadata()["promoted_good"] == "true"
+
+
 def test_a_named_checkpoint_and_its_average(tolaria, run, tmp_path):
     """--id selects a checkpoint; --ema replaces each parameter by its moving average, under each of its names."""
     file = tmp_path / "model.safetensors"

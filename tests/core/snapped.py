@@ -67,7 +67,7 @@ class SnappedTrainer(Trainer):
             state="cd",
             orders=0,
             held_s=0.1,
-            seconds=0.2,
+            seconds=0.1,
         )
 
     def _holds(self, ref: ck.CheckpointRef) -> bool:

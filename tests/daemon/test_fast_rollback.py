@@ -20,7 +20,8 @@ from tolariad.core.trainer.words import ExecutionContextRecorded, TrainerDied
 # Four times the budget of half a second, and a third of the hang: a rollback that waited for the loop is seen.
 LIMIT_S = 2.0
 # Only the first checkpoint: one that is taken just before a death would be newer than every snapshot.
-SETS_OF_BOTH = [*SETS, "snapshots.every=5", "snapshots.watch_steps=5", "checkpoint_interval_epochs=1000000"]
+CADENCE = ["snapshots.every={seconds: 0.05}", "snapshots.watch_steps=5"]
+SETS_OF_BOTH = [*SETS, *CADENCE, "checkpoint_interval_epochs=1000000"]
 # The trainer goes on while a test waits: each step sleeps, so that a core is left for the others.
 UNHURRIED = """
 import time

@@ -61,6 +61,13 @@ SOURCES = [
     "SeedGradientInfo",
     "SeedLifecycleState",
     "SeedLifecycleStage",
+    # Stages under names that Leyline does not have, and what the sources say of one.
+    "GRAFTING",
+    "STABILIZATION",
+    "EVALUATING",
+    "FINE_TUNING",
+    "FOSSILIZED",
+    "SEED_WARMUP",
     "KasminaLayers",
     "SystemStatePacket",
     "SystemStateSerializer",

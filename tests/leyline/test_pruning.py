@@ -11,8 +11,14 @@ from tests.core.pruning.test_analysis import REQUEST, asked
 from tests.supervisor.analysts import honest
 from tolariad.core.pruning.budget import UnitKind
 from tolariad.core.pruning.cost import Cut
+from tolariad.core.pruning.known import KnownImportance
 from tolariad.core.pruning.verdict import PruningDecision
-from tolariad.leyline import MessageRefused, StructuralPruningRequest, StructuralPruningResponse
+from tolariad.leyline import (
+    ImportanceEstimator,
+    MessageRefused,
+    StructuralPruningRequest,
+    StructuralPruningResponse,
+)
 from tolariad.leyline.pruning import (
     LENGTH_BYTES,
     MESSAGE_BYTES_MAX,
@@ -42,6 +48,33 @@ def test_a_share_of_a_percent_stays_a_percent():
     request, _ = read_request(write_request(replace(REQUEST, share=0.01), "id", 1.0))
 
     assert request.share == 0.01
+
+
+KNOWN = KnownImportance(epoch=35, estimator="fisher", samples=1000, scores={"b": (2.0, 0.5), "a": (1e-300,)})
+
+
+def test_a_request_holds_the_importance_that_is_known():
+    """The scores of the analysis before, by group, with estimator and samples. The request is read as without them."""
+    data = write_request(REQUEST, "id", 1.0, KNOWN)
+    found = StructuralPruningRequest.FromString(data).importance_stats
+    again = StructuralPruningRequest.FromString(write_request(REQUEST, "id", 1.0, KNOWN)).importance_stats
+
+    assert (found.version, found.epoch) == (1, 35)
+    assert [(one.path, tuple(one.last), one.count) for one in found.parameters] == [
+        ("a", (1e-300,), 1000),
+        ("b", (2.0, 0.5), 1000),
+    ]
+    assert {one.estimator for one in found.parameters} == {ImportanceEstimator.IMPORTANCE_ESTIMATOR_FISHER_DIAG}
+    assert found.content_sha256 == again.content_sha256 != ""
+    assert read_request(data) == (REQUEST, "id")
+    assert not StructuralPruningRequest.FromString(write_request(REQUEST, "id", 1.0)).HasField("importance_stats")
+
+
+def test_an_importance_that_would_fill_the_message_is_left_out():
+    """The analysis reads it from its file; a request must be sent whatever the size of the model."""
+    large = replace(KNOWN, scores={"a": (0.5,) * (MESSAGE_BYTES_MAX // 8)})
+
+    assert read_request(write_request(REQUEST, "id", 1.0, large)) == (REQUEST, "id")
 
 
 @pytest.mark.parametrize("decision", PruningDecision)

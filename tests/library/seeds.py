@@ -18,7 +18,8 @@ from tolariad.trainer.rollback.snapshots import SnapshotHandler
 from tolariad.trainer.seeds import SeedSlot
 
 EPOCHS = 3
-QUICK = {"blend_steps": 4, "embargo_epochs": 1, "gates": {"min_steps": 1}}
+# A short warm-up: one that is shortened by the end of the run depends on the step that the order was recorded at.
+QUICK = {"blend_steps": 4, "embargo_epochs": 1, "warmup_epochs": 1, "gates": {"min_steps": 1}}
 # After which step which order is given. The seed in `a` becomes a part of the model, that in `b` is culled.
 PLAN = {
     2: SeedGerminate(slot="a", blueprint="bottleneck"),

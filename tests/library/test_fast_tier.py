@@ -6,7 +6,7 @@ import pytest
 
 from tests.library.inside import ordered, state_of, written_at_once
 from tests.library.seeds import hashed_at_once
-from tests.library.small import bits, made, network
+from tests.library.small import Hooks, bits, data, loaders, made, network
 from tests.library.small import train as train_plainly
 from tests.recorded import events_of, of
 from tolariad.core.checkpoints.words import CheckpointRejected, TrainingStarted
@@ -85,6 +85,25 @@ def test_rolled_back_to_memory_and_trained_on_a_run_ends_with_the_bits_of_one_th
     assert prepared.seconds + done.commit_s + done.confirm_s < 5.0
     again = [e.step for e in of(events, StepCompleted) if e.branch == 1]
     assert again[0] == done.step + 1 <= begun.from_step
+
+
+def test_a_run_of_one_epoch_goes_back_to_a_snapshot_within_it_and_ends_as_one_that_did_not(tmp_path):
+    """By seconds: of a clock that nothing depends on but when a snapshot is taken."""
+    ended = {}
+    for name in ("calm", "back"):
+        tolaria = made(tmp_path / name, **{**SNAPSHOTS, "snapshots": {"every": {"seconds": 1e-6}, "watch_steps": 2}})
+        hook, model = Back(tolaria) if name == "back" else None, network()
+        loader = loaders(data(288))
+        assert tolaria.train(model, *loader, 1, task=Hooks(hook)).phase == "completed"
+        ended[name] = bits(model)
+    events = events_of(tmp_path / "back")
+    (begun,), (done,) = of(events, rb.RollbackBegun), of(events, rb.RolledBack)
+    (target,) = [one for one in of(events, sn.SnapshotTaken) if one.id == done.checkpoint]
+
+    assert begun.tier is rb.Tier.FAST
+    assert (target.epoch, target.batch) == (1, target.step)
+    assert 0 < target.batch < 24
+    assert ended["back"] == ended["calm"]
 
 
 @pytest.mark.parametrize("tier", list(rb.Tier))

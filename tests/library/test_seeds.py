@@ -16,18 +16,25 @@ from tests.library.seeds import IN_STEP, PLAN, QUICK, Gardener, given_in, hashed
 from tests.library.small import bits, data
 from tests.recorded import Stop, dies_at, events_of, of, pieces, sound
 from tests.waiting import wait_for
+from tolariad.core.learning_rate.schedule import LRPolicy
 from tolariad.core.rollback import words as rb
 from tolariad.core.seeds import words as sd
-from tolariad.core.seeds.stages import Stage
+from tolariad.core.seeds.stages import Learning, Stage
+from tolariad.core.state import RunState, fold
 from tolariad.trainer.errors import SetupRefused
 from tolariad.trainer.seeds import regrow
 
+LEARNS_ON = {"evaluate": "train", "fossil": "train"}
 FULL = {"rollback": {"fast_path_enabled": False}}
 VARIANTS = {
     "plain": FULL,
     "average": {**FULL, "ema": {"decay": 0.9}},
-    "accumulate": {**FULL, "accumulate": 2, "epochs": 6},
-    "own optimizer": {**FULL, "seeds": {**QUICK, "optimizer": {"name": "sgd", "momentum": 0.9}, "lr": 0.05}},
+    # Two in which seeds learn on: as a fossil, and while they are judged as well.
+    "accumulate": {**FULL, "accumulate": 2, "epochs": 6, "seeds": {**QUICK, "fossil": "train"}},
+    "own optimizer": {
+        **FULL,
+        "seeds": {**QUICK, "optimizer": {"name": "sgd", "momentum": 0.9}, "lr": 0.05, **LEARNS_ON},
+    },
     "in memory": {"ema": {"decay": 0.9}, **IN_STEP},
 }
 # Of the moves that the plan orders: slot, stage, first update.
@@ -65,14 +72,24 @@ def calm(tmp_path_factory):
 
 
 def test_a_seed_lives_from_germination_to_fossil_and_another_is_culled(tmp_path):
-    """Each order acts before the next update. The kernel knows rates, slots and shapes as the trainer has them."""
-    task = Gardener()
-    model = train(tmp_path / "run", task, **VARIANTS["average"])
+    """Each order acts before the next update. The kernel knows rates, slots and shapes as the trainer has them.
+
+    From the stage in which it is judged on, no bit of the seed moves. Its rate rises from the germination on.
+    """
+    seen, model = {}, network()
+    task = Gardener(also=lambda step: seen.update({step: model[3].seed and bits(model[3].seed)}))
+    train(tmp_path / "run", task, model=model, **VARIANTS["average"])
     events = sound(tmp_path / "run")
+    state = fold(RunState(), events)
 
     assert moves(tmp_path / "run") == MOVES
     assert of(events, sd.SeedMoveAborted) == []
     assert [one.epoch for one in of(events, sd.SeedsMeasured)] == [1, 2, 3]
+    assert [step for step in range(4, 25) if seen[step] != seen[step - 1]] == list(range(4, 16))
+    assert seen[24] == bits(model[3].seed)
+    schedule = state.rates.group("seed.a").schedule
+    assert (schedule.policy, schedule.start, schedule.warmup_steps) == (LRPolicy.SEED_WARMUP, 2, 8)
+    assert state.seeds.seed("a").learning is Learning.FROZEN
     assert model[3].stage is Stage.FOSSILIZED
     assert model[6].stage is Stage.DORMANT
     assert model[6].seed is None

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from blake3 import blake3
 
+from tolariad.core.checkpoints.pacing import Pacing
 from tolariad.storage import (
     CheckpointUnusable,
     CheckpointWriter,
@@ -18,7 +19,7 @@ from tolariad.storage import (
     remove_partial,
     write,
 )
-from tolariad.storage.pace import Pace
+from tolariad.storage.pace import AdaptivePace, Pace
 from tolariad.storage.verify import verify
 from tolariad.storage.write import write_all
 
@@ -153,10 +154,24 @@ def test_a_run_folder_that_is_gone_is_not_made_again(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("bytes_s", [None, 1e12])
-def test_pieces_end_where_large_pages_do(tmp_path, monkeypatch, bytes_s):
+class Quiet:
+    """Nothing is beside the checkpoint."""
+
+    begin = note = lambda self: None
+    seen = lambda self, size: None  # noqa: E731
+
+
+PACES = [
+    Pace(None),
+    Pace(1e12),
+    *(AdaptivePace(Pacing(one), Quiet(), lambda _: None, lambda: None) for one in (1e8, 1e12)),
+]
+
+
+@pytest.mark.parametrize("pace", PACES)
+def test_pieces_end_where_large_pages_do(tmp_path, monkeypatch, pace):
     """For any length of the header, and the written bytes are the given ones."""
-    ends, step = [], Pace(bytes_s).piece_bytes
+    ends, step = [], pace.piece_bytes
     chunks = [b"h" * 4_321, os.urandom(2 * step + 99), b"", os.urandom(step)]
 
     def note(descriptor, part):
@@ -164,7 +179,7 @@ def test_pieces_end_where_large_pages_do(tmp_path, monkeypatch, bytes_s):
         ends.append(os.lseek(descriptor, 0, os.SEEK_CUR))
 
     monkeypatch.setattr(write, "write_all", note)
-    with CheckpointWriter(tmp_path / "checkpoints", "c000001", Pace(bytes_s)) as writer:
+    with CheckpointWriter(tmp_path / "checkpoints", "c000001", pace) as writer:
         piece = writer.add("data", chunks)
         assert (tmp_path / "checkpoints" / ".c000001.partial" / "data").read_bytes() == b"".join(chunks)
 

@@ -30,6 +30,18 @@ BATCH = 64
 EXAMPLE = ROOT / "examples" / "growing"
 NARROW, WIDENING = f"{EXAMPLE / 'task.py'}:Narrow", f"{EXAMPLE / 'blueprint.py'}:Widening"
 BUILT_IN = ("bottleneck", "conv", "low_rank")
+# Settings of seeds. By default both a judged seed and a fossil are frozen, at a tenth of the host's rate.
+DEFAULT = "with seeds: the default"
+AT_HOSTS_RATE = {"lr": 3e-3}
+BOTH_LEARN = {"evaluate": "train", "fossil": "train"}
+SETTINGS: dict[str, dict[str, object]] = {
+    DEFAULT: {},
+    "fossils train": {"fossil": "train"},
+    "judged seeds train": {"evaluate": "train"},
+    "both train": BOTH_LEARN,
+    "at the host's rate": AT_HOSTS_RATE,
+    "at the host's rate, both train": {**AT_HOSTS_RATE, **BOTH_LEARN},
+}
 
 
 @dataclass(frozen=True)
@@ -76,17 +88,17 @@ def train(
     model: nn.Sequential,
     *,
     epochs: int,
-    blueprints: tuple[str, ...] = (),
+    seeds: dict[str, object] | None = None,
 ) -> Grown:
-    """Train the model; with `blueprints` the default policy may grow seeds."""
+    """Train the model; with settings of seeds the default policy may grow some."""
     trained, validated, tested = parts(seed)
     config = {
         "rng_seed": seed,
         "torch_threads": 1,
         "batch_size": BATCH,
         "learning_rate": {"base_lr": 3e-3, "policy": "constant", "warmup_epochs": 1},
-        "strategy": "default" if blueprints else "none",
-        "seeds": {"blueprints": list(blueprints)} if blueprints else {},
+        "strategy": "none" if seeds is None else "default",
+        "seeds": {} if seeds is None else {"blueprints": [WIDENING], **seeds},
         "checkpoint_interval_epochs": 20,
         "journal": {"sync": "batch"},
         # A breaker that another program's load opens would stop the growth.
@@ -116,12 +128,13 @@ def train(
 
 
 def compared(folder: Path, seed: int, epochs: int) -> dict[str, Grown]:
-    """Return the three runs of one seed, by name."""
-    host = train(folder / f"host-{seed}", seed, network(seed), epochs=epochs)
-    grown = train(folder / f"grown-{seed}", seed, network(seed), epochs=epochs, blueprints=(WIDENING,))
-    whole = with_modules(network(seed), grown.seeds, seed)
-    final = train(folder / f"final-{seed}", seed, whole, epochs=epochs)
-    return {"host alone": host, "host with seeds": grown, "final size from the start": final}
+    """Return the runs of one seed, by name."""
+    found = {"host alone": train(folder / f"host-{seed}", seed, network(seed), epochs=epochs)}
+    for number, (name, seeds) in enumerate(SETTINGS.items()):
+        found[name] = train(folder / f"grown-{seed}-{number}", seed, network(seed), epochs=epochs, seeds=seeds)
+    whole = with_modules(network(seed), found[DEFAULT].seeds, seed)
+    found["final size from the start"] = train(folder / f"final-{seed}", seed, whole, epochs=epochs)
+    return found
 
 
 def row(name: str, runs: list[Grown]) -> str:

@@ -10,7 +10,19 @@ import os
 import pytest
 import torch
 
-from tests.study.growing import HEAD, HELD_OUT, WIDENING, Grown, compared, network, parts, row, with_modules
+from tests.study.growing import (
+    DEFAULT,
+    HEAD,
+    HELD_OUT,
+    SETTINGS,
+    WIDENING,
+    Grown,
+    compared,
+    network,
+    parts,
+    row,
+    with_modules,
+)
 
 SEEDS = (1, 2, 3, 4, 5)
 EPOCHS = 60
@@ -53,7 +65,7 @@ def test_the_default_policy_grows_seeds_that_stay(quick_path):
             print(f"seed {seed}, {name}: {one}", flush=True)
     print("\n".join([HEAD, *(row(name, runs) for name, runs in found.items())]))
 
-    assert any(one.seeds for one in found["host with seeds"])
-    assert all(one.germinated == 0 for name in found if name != "host with seeds" for one in found[name])
-    sizes = [[one.parameters for one in found[name]] for name in ("host with seeds", "final size from the start")]
+    assert any(one.seeds for one in found[DEFAULT])
+    assert all(one.germinated == 0 for name in found if name not in SETTINGS for one in found[name])
+    sizes = [[one.parameters for one in found[name]] for name in (DEFAULT, "final size from the start")]
     assert sizes[0] == sizes[1]

@@ -28,7 +28,7 @@ _MAGIC: Final = 0x31_45_47_41_50_4C_4F_54  # "TOLPAGE1", little-endian
 # The daemon writes words 0..15, the trainer words 16..31: on separate cache lines, so neither side slows the other's
 # stores.
 _W_MAGIC, _W_INCARNATION, _W_DURABLE, _W_FROZEN, _W_EMERGENCY, _W_ORDERS, _W_ASLEEP, _W_LAG_NS = range(8)
-_W_DAEMON, _W_RECORDER = range(8, 10)
+_W_DAEMON, _W_RECORDER, _W_WRITE_NS = range(8, 11)
 _W_WAITING, _W_STEP, _W_BEAT_NS, _W_ACTIVITY, _W_POSTED = range(16, 21)
 # Values of the gate's word. Shut: no new update, but steps that the journal holds may be re-run. Halted: nothing that
 # changes the model, re-runs included.
@@ -186,6 +186,15 @@ class Page:
     def set_lag_ns(self, lag_ns: int) -> None:
         """Daemon only. 0 unless step reports may be held back."""
         self._words[_W_LAG_NS] = lag_ns
+
+    @property
+    def write_ns(self) -> int:
+        """How long the last durable write of the journal took, in ns; 0 before the first one."""
+        return self._words[_W_WRITE_NS]
+
+    def set_write_ns(self, write_ns: int) -> None:
+        """Daemon only."""
+        self._words[_W_WRITE_NS] = write_ns
 
     @property
     def threads(self) -> tuple[int, int]:

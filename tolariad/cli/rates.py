@@ -59,7 +59,7 @@ def _folded(journal: Path) -> RateTable:
 def _row(group: dict[str, Any]) -> tuple[str, ...]:
     return (
         safe(group["name"]),
-        group["policy"],
+        f"{group['policy']}, a frozen seed" if group.get("frozen") else group["policy"],
         f"{group['base']:.6g}",
         "-" if group["now"] is None else f"{group['now']:.6g}",
         f"{group['next']:.6g}",

@@ -87,6 +87,7 @@ def _number(value: float | None) -> str:
 def _seed(slot: Mapping[str, Any]) -> str:
     """Return what there is to say of the seed: blueprint, the pending move, the last one."""
     parts = [f"{last_name(slot['blueprint'])} (no. {slot['number']})"] if slot["number"] is not None else []
+    parts += ["frozen"] if slot.get("learning") == "frozen" else []
     parts += [f"pending: {slot['waiting']}"] if slot["waiting"] else []
     parts += [f"in quarantine as {slot['quarantine']}"] if slot["quarantine"] else []
     parts += [f"free after epoch {slot['free_after']}"] if slot["free_after"] is not None else []

@@ -134,7 +134,8 @@ def export_weights(run: str | None, id_: str | None, weights: Weights | None, fi
     entry = wanted(runs.folded(journal).checkpoints, id_)
     chosen = weights or Weights.TRAINED
     try:
-        done = export(journal.parent / "checkpoints" / entry.id, entry.manifest, chosen, file)
+        folder = journal.parent / "checkpoints" / entry.id
+        done = export(folder, entry.manifest, chosen, file, promoted=entry.promoted)
     except NoAverage as error:
         hint = "leave --ema out to export the weights; set `ema.decay` in the configuration to keep an average"
         raise CommandError(Exit.NO, str(error), hint=hint, name="NoAverage") from error

@@ -66,7 +66,8 @@ class RateGroup(msgspec.Struct, frozen=True, kw_only=True):
     """One parameter group. `now` is the rate of the last update, if there was one, `next` of the one to come.
 
     `policy`: of a function, its file and name. `curve_steps`: the length of its schedule, if there is one. `waiting`
-    counts the pending orders. The `changed_*` fields describe the newest order or plateau, if there was one.
+    counts the pending orders. The `changed_*` fields describe the newest order or plateau, if there was one. `frozen`:
+    the group is that of a seed that no update moves, whatever the rate.
     """
 
     name: str
@@ -75,6 +76,7 @@ class RateGroup(msgspec.Struct, frozen=True, kw_only=True):
     now: float | None
     next: float
     waiting: int
+    frozen: bool = False
     curve_steps: int | None = None
     changed_step: int | None = None
     changed_rate: float | None = None
@@ -102,7 +104,7 @@ class SeedRow(msgspec.Struct, frozen=True, kw_only=True):
     stage of a pending move. `steps` in this stage, and `epochs` since the germination, that were completed.
     `born_step`: the first update with the seed. `free_after`: the epoch after which a culled slot can germinate again.
     The last measurements are those of an epoch's end or of a gate: `gradient_norm`, `learning_rate`, and `dropped`
-    updates since the move.
+    updates since the move. `learning`: `train`, or `frozen` if no update moves the seed.
     """
 
     slot: str
@@ -118,6 +120,7 @@ class SeedRow(msgspec.Struct, frozen=True, kw_only=True):
     gradient_norm: float | None = None
     learning_rate: float | None = None
     dropped: int | None = None
+    learning: str | None = None
     waiting: str | None = None
     quarantine: str | None = None
     free_after: int | None = None

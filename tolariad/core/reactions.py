@@ -394,9 +394,7 @@ TABLE: Final[tuple[Row[RunState], ...]] = (
             *(mk.MasksAborted, mk.MasksReleaseOrdered, mk.CompactionOrdered),
         ),
     ),
-    *HEALTH,
-    *STRATEGY,
-    *PRUNING,
+    *(*HEALTH, *STRATEGY, *PRUNING),
 )
 
 ENGINE: Final = Engine(TABLE, apply)

@@ -19,7 +19,10 @@ from tolariad.core.pruning.notes import prune_notes
 from tolariad.core.pruning.plan import plan_of
 from tolariad.core.run.exits import EXIT_CONFIG
 from tolariad.core.run.words import Policy
+from tolariad.core.seeds.notes import seed_notes
+from tolariad.core.seeds.stages import Learning
 from tolariad.core.settings import rules, strategies
+from tolariad.core.settings.copies import SNAPSHOT_SHARE
 from tolariad.core.settings.model import Settings
 from tolariad.core.settings.reading import ConfigError, read_settings
 from tolariad.core.settings.values import DEFAULT_METRIC, Better, read_metric
@@ -98,7 +101,7 @@ def resolve(settings: Settings, rng_seed: int | None = None, former: str = "") -
         settings = rules.with_functions(settings, pinned)
     own = _settings_of(former)
     settings = settings if own is None else rules.with_warmup_of(settings, own)
-    notes = [*rules.rate_notes(settings), *prune_notes(settings)]
+    notes = [*rules.rate_notes(settings), *seed_notes(settings), *prune_notes(settings)]
     idle = rules.without_effect(settings)
     if idle:
         notes.append(f"these keys have no effect in this version: {', '.join(idle)}")
@@ -156,7 +159,9 @@ def policy_of(settings: Settings) -> Policy:
         budget_limits=limits_of(settings),
         breakers=breakers_of(settings),
         snapshot_slots=settings.rollback.checkpoint_cache_size if settings.rollback.fast_path_enabled else 0,
-        snapshot_every=settings.snapshots.every or 0,
+        snapshot_every=settings.snapshots.every.steps or 0,
+        snapshot_every_s=settings.snapshots.every.seconds or 0.0,
+        snapshot_share=SNAPSHOT_SHARE,
         snapshot_watch=settings.snapshots.watch_steps,
         snapshot_memory=None if settings.snapshots.memory_gb is None else int(settings.snapshots.memory_gb * 1e9),
         fast_budget_s=settings.rollback.fast_path_timeout_ms / 1e3,
@@ -168,6 +173,9 @@ def policy_of(settings: Settings) -> Policy:
         blend_steps=settings.seeds.blend_steps,
         embargo_epochs=settings.seeds.embargo_epochs,
         max_regression=settings.seeds.gates.max_regression,
+        seeds_evaluate=Learning(settings.seeds.evaluate),
+        seeds_fossil=Learning(settings.seeds.fossil),
+        seed_warmup_epochs=settings.seeds.warmup_epochs,
         prune=plan_of(settings) if settings.prune.enabled else None,
     )
 

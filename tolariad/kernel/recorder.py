@@ -305,7 +305,7 @@ class Kernel:
     def _publish(self, turn: Turn) -> None:
         """Show, send and answer what this turn decided, now that it is durable."""
         # The page first: the trainer may be waiting at its gate for exactly this number.
-        self._link.show_durable(self._durable, only_steps=turn.only_steps)
+        self._link.show_durable(self._durable, only_steps=turn.only_steps, write_ns=turn.write_ns)
         for effect in turn.effects:
             # The daemon's effects leave with `Published`.
             if isinstance(effect, TrainFrom):

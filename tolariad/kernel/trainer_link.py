@@ -64,8 +64,11 @@ class TrainerLink:
         """Return whether the connected trainer is this one."""
         return self.reports is not None and self.reports.incarnation == incarnation
 
-    def show_durable(self, state: RunState, *, only_steps: bool) -> None:
-        """Show the trainer what became durable. `only_steps`: the turn held step reports only; the gate stays."""
+    def show_durable(self, state: RunState, *, only_steps: bool, write_ns: int = 0) -> None:
+        """Show the trainer what became durable. `only_steps`: the turn held step reports only; the gate stays.
+
+        `write_ns`: how long the write took; 0: there was none.
+        """
         end, reports = self.end, self.reports
         if end is None or reports is None:
             return
@@ -74,6 +77,8 @@ class TrainerLink:
         # the update whose report has just frozen the run.
         if not only_steps:
             _set_gate(page, state)
+        if write_ns:
+            page.set_write_ns(write_ns)
         page.set_durable(reports.last_number)
         # With every turn: `may_wait` changes with the setting and, for `sync: auto`, with the speed of recent steps.
         page.set_lag_ns(LAG_NS if may_wait(state) else 0)

@@ -7,7 +7,9 @@ have no meaning here are refused by a sentence (`MessageRefused`). Whether an an
 
 from __future__ import annotations
 
+import hashlib
 import struct
+import uuid
 from collections.abc import Iterable, Mapping
 from enum import IntEnum
 from typing import Final, TypeVar
@@ -17,6 +19,7 @@ from google.protobuf.message import DecodeError, Message
 from tolariad.core.pruning.analysis import AnalysedGroup, AnalysisAnswer, AnalysisRequest
 from tolariad.core.pruning.budget import UnitKind
 from tolariad.core.pruning.cost import Cut
+from tolariad.core.pruning.known import KnownImportance
 from tolariad.core.pruning.phase import PruningPhase
 from tolariad.core.pruning.units import Units
 from tolariad.core.pruning.verdict import MaskMeasure, PruningDecision
@@ -33,6 +36,13 @@ LENGTH_BYTES: Final = _LENGTH.size
 _KINDS: Final = {
     UnitKind.CHANNEL: enums.PRUNING_MASK_TYPE_CHANNEL,
     UnitKind.HEAD: enums.PRUNING_MASK_TYPE_ATTENTION_HEAD,
+}
+# Those that the contract has a name for.
+_ESTIMATORS: Final[Mapping[str, pb.ImportanceEstimator]] = {
+    "magnitude": pb.IMPORTANCE_ESTIMATOR_MAGNITUDE,
+    "taylor": pb.IMPORTANCE_ESTIMATOR_TAYLOR1,
+    "fisher": pb.IMPORTANCE_ESTIMATOR_FISHER_DIAG,
+    "activation": pb.IMPORTANCE_ESTIMATOR_ACT_FREQ,
 }
 _KIND_OF: Final[Mapping[int, UnitKind]] = {number: kind for kind, number in _KINDS.items()}
 
@@ -62,8 +72,13 @@ def _check_size(size: int) -> None:
         raise MessageRefused(f"A message about pruning has {size} bytes; at most {MESSAGE_BYTES_MAX} are allowed.")
 
 
-def write_request(request: AnalysisRequest, request_id: str, timeout_s: float) -> bytes:
-    """Return the bytes of a request. `request_id`: a UUID. Raises MessageRefused if they are too many."""
+def write_request(
+    request: AnalysisRequest, request_id: str, timeout_s: float, known: KnownImportance | None = None
+) -> bytes:
+    """Return the bytes of a request. `request_id`: a UUID. Raises MessageRefused if they are too many.
+
+    `known`: the importance of the analysis before, which is left out if it would take half of the message.
+    """
     message = pb.StructuralPruningRequest(
         request_id=request_id,
         checkpoint_id=request.checkpoint,
@@ -89,7 +104,29 @@ def write_request(request: AnalysisRequest, request_id: str, timeout_s: float) -
     )
     message.timeout.FromMilliseconds(round(1e3 * timeout_s))
     message.created_at.GetCurrentTime()
+    if known is not None:
+        statistics = _statistics(known)
+        if statistics.ByteSize() <= MESSAGE_BYTES_MAX // 2:
+            message.importance_stats.CopyFrom(statistics)
     return _written(message)
+
+
+def _statistics(known: KnownImportance) -> pb.ImportanceStatistics:
+    """Return what is known of the importance: the newest scores of each group, under the name of its module."""
+    estimator, digest = _ESTIMATORS.get(known.estimator, pb.IMPORTANCE_ESTIMATOR_UNSPECIFIED), hashlib.sha256()
+    message = pb.ImportanceStatistics(version=1, epoch=known.epoch)
+    for path, scores in sorted(known.scores.items()):
+        one = message.parameters.add(
+            uuid=str(uuid.uuid5(uuid.NAMESPACE_OID, path)),
+            path=path,
+            granularity=enums.PRUNING_MASK_TYPE_CHANNEL,
+            count=known.samples,
+            last=scores,
+            estimator=estimator,
+        )
+        digest.update(one.SerializeToString(deterministic=True))
+    message.content_sha256 = digest.hexdigest()
+    return message
 
 
 def read_request(data: bytes) -> tuple[AnalysisRequest, str]:

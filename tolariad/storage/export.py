@@ -58,8 +58,10 @@ class Exported(msgspec.Struct, frozen=True, kw_only=True):
     compactions: int = 0
 
 
-def export_weights(folder: Path, manifest_hash: str, weights: Weights, target: Path) -> Exported:
-    """Write the weights in checkpoint `folder` to `target`, replacing it.
+def export_weights(
+    folder: Path, manifest_hash: str, weights: Weights, target: Path, *, promoted: bool = False
+) -> Exported:
+    """Write the weights in checkpoint `folder` to `target`, replacing it. `promoted`: the journal says that it is good.
 
     Raises CheckpointUnusable, NoAverage, OSError.
     """
@@ -84,7 +86,8 @@ def export_weights(folder: Path, manifest_hash: str, weights: Weights, target: P
         tensors.setdefault(alias, held._replace(entry=msgspec.structs.replace(held.entry, name=alias)))
     for name in manifest.transient:
         tensors.pop(name, None)
-    size = _write(target, tensors, _labels(manifest, weights, grown, cut))
+    labels = _labels(manifest, weights, grown, cut) | ({"promoted_good": "true"} if promoted else {})
+    size = _write(target, tensors, labels)
     slots = tuple(one.slot for one in grown)
     return Exported(tensors=len(tensors), size=size, manifest=manifest, seeds=slots, compactions=len(cut))
 

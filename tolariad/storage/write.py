@@ -95,8 +95,9 @@ class CheckpointWriter:
         Each part ends at a multiple of the part's size in the file. The page cache then keeps it in one large page, and
         verifying or mapping the file takes a fifth less time.
         """
-        step, first = self._pace.piece_bytes, 0
+        first = 0
         while first < len(chunk):
+            step = self._pace.piece_bytes
             part = chunk[first : first + step - offset % step]
             first += len(part)
             self._pace.wait(len(part))

@@ -29,6 +29,7 @@ import msgspec
 from tolariad import run_files
 from tolariad.core.inputs import AnalysisReply
 from tolariad.core.pruning.analysis import AnalysisAnswer, AnalysisRequest, channels_of, choice_of, refusal_of
+from tolariad.core.pruning.known import KnownImportance
 from tolariad.core.pruning.words import AnalyzeCheckpoint, CancelAnalysis, PruneAnalyzed
 from tolariad.core.settings.pruning import Prune
 from tolariad.leyline import MessageRefused
@@ -36,6 +37,7 @@ from tolariad.leyline.pruning import LENGTH_BYTES, AnalysisFailed, framed, lengt
 from tolariad.loop_files import in_thread
 from tolariad.processor_time import has_starved
 from tolariad.storage import held
+from tolariad.storage.importance import read_importance
 from tolariad.supervisor.output import Sink
 from tolariad.supervisor.peer_process import PeerFailed, PeerLimits, PeerProcess, stacks_in
 from tolariad.supervisor.process import Session
@@ -85,6 +87,8 @@ class Analyst:
         self._submit = submit
         self._task: asyncio.Task[None] | None = None
         self._cycle = 0
+        # The importance that the run knows already.
+        self._known: KnownImportance | None = None
         self._ending: set[asyncio.Task[None]] = set()
 
     def obey(self, effect: AnalyzeCheckpoint | CancelAnalysis) -> None:
@@ -127,6 +131,7 @@ class Analyst:
     async def _found(self, effect: AnalyzeCheckpoint) -> PruneAnalyzed:
         """Return the checked result. Raises PeerFailed, AnalysisFailed, MessageRefused, OSError."""
         request = effect.request
+        self._known = await in_thread(read_importance, self._setup.run_dir, request.former)
         with held(self._setup.run_dir / "checkpoints" / request.checkpoint):
             answer = await self._answer(request, effect.limit_s)
         refusal = refusal_of(request, answer, self._setup.prune)
@@ -170,7 +175,7 @@ class Analyst:
             async with asyncio.timeout(limit_s) as deadline:
                 beside = asyncio.create_task(_paced(process, turn, deadline, limit_s))
                 try:
-                    return await _asked(process, request, limit_s)
+                    return await _asked(process, request, limit_s, self._known)
                 finally:
                     beside.cancel()
         except TimeoutError:
@@ -228,9 +233,11 @@ async def _paced(process: PeerProcess, turn: _Turn, deadline: asyncio.Timeout, l
             process.resume()
 
 
-async def _asked(process: PeerProcess, request: AnalysisRequest, limit_s: float) -> AnalysisAnswer:
+async def _asked(
+    process: PeerProcess, request: AnalysisRequest, limit_s: float, known: KnownImportance | None
+) -> AnalysisAnswer:
     request_id = str(uuid.uuid4())
-    await process.send(framed(write_request(request, request_id, limit_s)))
+    await process.send(framed(write_request(request, request_id, limit_s, known)))
     size = length_of(await process.receive(LENGTH_BYTES))
     return read_answer(await process.receive(size), request_id)
 

@@ -34,6 +34,7 @@ from tolariad.processor_time import waited_s
 from tolariad.storage import CheckpointUnfit, CheckpointUnusable
 from tolariad.trainer.architecture.handler import ArchitectureHandler
 from tolariad.trainer.checkpoints.handler import CheckpointHandler
+from tolariad.trainer.checkpoints.paces import Paces
 from tolariad.trainer.checkpoints.save import Saver, newest_segment
 from tolariad.trainer.checkpoints.snapshot import Position
 from tolariad.trainer.checkpoints.start import begin
@@ -61,12 +62,13 @@ if TYPE_CHECKING:
     from tolariad.channel import TrainerEnd
     from tolariad.trainer.setup import Setup
 
-
 Flow: TypeAlias = "Generator[tuple[Any, ...] | EpochBegins | None, None, None]"
 
 
 class Trainer:
     """One built run, trained as the daemon orders."""
+
+    stopwatch: Stopwatch
 
     def __init__(
         self,
@@ -81,21 +83,22 @@ class Trainer:
         """`ring`: the descriptor of the snapshot arena, or None. `stepper`: None for the one that the task needs."""
         self.setup = setup
         self._checkpoints, settings = run_dir / "checkpoints", setup.settings
+        link, throttle = Link.over(end), settings.checkpoint.throttle_mb_s
         self._saver = Saver(
             setup,
             self._checkpoints,
             run_id,
-            bytes_s=settings.checkpoint.throttle_mb_s * 1e6 if settings.checkpoint.throttle_mb_s else None,
+            paced=Paces(throttle, link.progress, end.page, lambda: self.stopwatch.usual_step_s),
             # The journal has to record that the disk is full.
             keep_free=lambda: reserve_bytes(newest_segment(run_dir), settings.journal.segment_bytes),
         )
-        link = Link.over(end)
         self._snapshots = SnapshotHandler(setup, ring)
+        memory = MemoryBudgetManager(setup, self._saver, self._snapshots, link.inbox)
         self.stopwatch = Stopwatch(
             settings,
             setup.device,
-            lambda: self._saver.held_bytes,
-            shares=MemoryBudgetManager(setup, self._saver, self._snapshots, link.inbox).shares,
+            memory.staged,
+            shares=memory.shares,
             waited=lambda: waited_s((threading.get_native_id(), *end.page.threads)),
             ran=time.thread_time,
         )
@@ -331,9 +334,6 @@ class Trainer:
 
     def _stop(self) -> None:
         """Obey orders: first repeat those of the re-run that acted at this boundary, then the pending ones."""
-        garden = self.setup.garden
-        if garden.attends:
-            garden.stand_at(self.step, self.stepper.position.batch)
         self._repeat_orders()
         if self._architecture.has_news:
             self.stepper.settle()
@@ -345,8 +345,13 @@ class Trainer:
         self._boundary.stop()
 
     def _repeat_orders(self) -> None:
-        """Apply again the boundary orders that the journal has at this boundary, before any pending order."""
-        epoch, progress = self.stepper.position.epoch, self._progress
+        """Apply again the boundary orders that the journal has at this boundary, before any pending order.
+
+        The seeds stand at this boundary first.
+        """
+        epoch, progress, garden = self.stepper.position.epoch, self._progress, self.setup.garden
+        if garden.attends:
+            garden.stand_at(self.step, self.stepper.position.batch)
         if self.stepper.rerun.orders:
             self._orders.repeat(self.stepper.rerun.orders_before(self.step + 1, epoch))
         progress.compare_epochs(epoch, self._order.epoch_finished)

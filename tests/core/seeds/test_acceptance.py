@@ -16,7 +16,7 @@ from tolariad.core.health import words as hv
 from tolariad.core.inputs import Scheduled
 from tolariad.core.seeds import words as sd
 from tolariad.core.seeds.ask import PARAMETERS_MAX
-from tolariad.core.seeds.stages import GROWTH, Stage
+from tolariad.core.seeds.stages import GROWTH, Learning, Stage
 from tolariad.core.state import RunState, fold
 from tolariad.core.vocabulary import decode_event, encode_event
 
@@ -69,6 +69,36 @@ def test_a_seed_advances_from_stage_to_stage_up_to_the_model_itself():
     assert [one.blend_steps for one in find(world, sd.SeedMoved)] == [2 * (one is Stage.BLENDING) for one in GROWTH]
     for answer in (world.advance(), world.cull(), world.germinate()):
         refused(answer, "Refused", "permanent part of the model")
+
+
+@pytest.mark.parametrize("evaluate", Learning)
+@pytest.mark.parametrize("fossil", Learning)
+def test_a_move_says_whether_the_seed_goes_on_learning(evaluate, fossil):
+    """As configured when it was ordered, in the order and in the state; every other stage learns."""
+    world = moved_to(world_at(seeds_evaluate=evaluate, seeds_fossil=fossil), Stage.FOSSILIZED)
+    said = {Stage.PROBATIONARY: evaluate, Stage.FOSSILIZED: fossil}
+    expected = [said.get(stage, Learning.TRAIN) for stage in GROWTH]
+
+    assert [one.learning for one in find(world, sd.SeedMoveOrdered)] == expected
+    assert [one.learning for one in find(world, sd.SeedMoved)] == expected
+    assert [one.order.learning for one in find(world, sd.SeedMoved)] == expected
+    assert world.state.seeds.seed("trunk").learning is fossil
+
+
+@pytest.mark.parametrize(
+    ("policy", "steps"), [({"seed_warmup_epochs": 1}, 3), ({"seed_warmup_epochs": 10}, 7), ({}, None)]
+)
+def test_a_germination_has_the_length_of_its_warmup(policy, steps):
+    """In steps, at most half of what is left. Without the setting, as in an older journal: the host's curve."""
+    world = world_at(**policy)
+    world.state = replace(world.state, progress=replace(world.state.progress, steps_per_epoch=3))
+    world.germinate()
+    tick_until(world, lambda: world.stage() is Stage.GERMINATED, "germinated")
+    (moved,) = find(world, sd.SeedMoved)
+    (entry,) = world.state.architecture.changes
+
+    assert (moved.warmup_steps, moved.order.warmup_steps) == (steps, steps)
+    assert ('"warmup_steps"' in entry.arguments) == (steps is not None)
 
 
 def test_an_order_with_a_known_id_is_answered_by_its_own_kind_only():

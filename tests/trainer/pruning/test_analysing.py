@@ -14,12 +14,14 @@ from tests.trainer.conftest import FakeDaemon, config
 from tests.trainer.pruning.in_a_run import AFTER, EPOCHS, FIRST, SECOND, TASK, scripted
 from tests.trainer.tasks.analysed import FILE
 from tolariad.core.pruning.analysis import AnalysisRequest, refusal_of
+from tolariad.core.pruning.known import KnownImportance
 from tolariad.core.pruning.phase import PruningPhase
 from tolariad.core.pruning.verdict import PruningDecision
 from tolariad.core.seeds.stages import Stage
 from tolariad.core.seeds.words import MoveSeed
 from tolariad.core.settings.rules import read_resolved, resolved_json
 from tolariad.core.steps.script_words import ScriptOrder
+from tolariad.storage.importance import read_importance
 from tolariad.storage.tensor_file import parse
 from tolariad.trainer.pruning import validation, watch, worker
 from tolariad.trainer.pruning.analysing import SAMPLED_UNITS, analyse
@@ -314,7 +316,7 @@ def test_the_file_holds_the_scores_of_the_last_four_analyses(tmp_path):
     history = {cycle: {"a": (cycle + 0.5, 2.0), "b.c": (0.25,)} for cycle in range(1, 7)}
     (tmp_path / "importance").mkdir()
     (tmp_path / "importance" / ".p000005.safetensors.77").write_bytes(b"of a process that was killed")
-    labels = {"cycle": "6", "estimator": "fisher"}
+    labels = {"cycle": "6", "estimator": "fisher", "epoch": "35", "samples": "1000"}
     size = write_history(tmp_path, "importance/p000006.safetensors", history, labels)
     content = (tmp_path / "importance" / "p000006.safetensors").read_bytes()
 
@@ -323,6 +325,9 @@ def test_the_file_holds_the_scores_of_the_last_four_analyses(tmp_path):
     assert read_history(tmp_path, "importance/p000006.safetensors", "fisher") == {n: history[n] for n in (3, 4, 5, 6)}
     assert read_history(tmp_path, "importance/p000006.safetensors", "taylor") == {}, "scores of another estimator"
     assert max(parse(content)) == "000006/b.c"
+    assert read_importance(tmp_path, "importance/p000006.safetensors") == KnownImportance(
+        epoch=35, estimator="fisher", samples=1000, scores=history[6]
+    )
     library = pytest.importorskip("safetensors")
     with library.safe_open(tmp_path / "importance" / "p000006.safetensors", "np") as file:
         assert file.metadata() == {"format": "tolaria-importance-1", **labels}
@@ -337,6 +342,7 @@ def test_a_file_that_cannot_be_read_has_no_history(tmp_path):
 
     for name in ("", "importance/gone", "importance/short", "importance/other", "../importance/short"):
         assert read_history(tmp_path, name, "fisher") == {}
+        assert read_importance(tmp_path, name) is None
 
 
 def test_the_file_says_how_important_each_layer_is(lossy):

@@ -148,8 +148,10 @@ def test_memory_of_slots_is_given_back_and_taken_again(trained, ring):
     _, digest = slots.finish(1, slots.copy(1, live), (), "")
     slots.finish(0, slots.copy(0, live), (), "")
     wait_for(lambda: held() == 2)
+    assert slots.held_bytes == 2 * size
     slots.narrow((1,))
     assert held() == 1
+    assert slots.held_bytes == size
     verify(slots.read(1, digest))
     with pytest.raises(CheckpointUnusable):
         slots.read(0, digest)
@@ -162,6 +164,7 @@ def test_memory_of_slots_is_given_back_and_taken_again(trained, ring):
     slots.widen()
     slots.touch()
     wait_for(lambda: held() == 2)
+    assert slots.held_bytes == 2 * size
 
 
 def test_a_slot_whose_memory_does_not_come_back_costs_one_snapshot(trained, ring, monkeypatch):

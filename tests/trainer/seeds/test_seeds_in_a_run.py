@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 from msgspec.structs import replace
 
-from tolariad.core.seeds.stages import Stage
+from tolariad.core.seeds.stages import Learning, Stage
 from tolariad.core.seeds.words import MoveSeed
 from tolariad.core.steps.script_words import ScriptOrder
 from tolariad.trainer.build import build
@@ -42,8 +42,11 @@ MOVES = (
 )
 
 
-def orders(moves=MOVES, blueprint="bottleneck", example=_EXAMPLE):
-    """The orders of a script: each acts before its update. `example`: the shape of the slots' input."""
+def orders(moves=MOVES, blueprint="bottleneck", example=_EXAMPLE, learning=None):
+    """The orders of a script: each acts before its update. `example`: the shape of the slots' input.
+
+    `learning`: in which stages a seed is frozen or trains.
+    """
     found, germinations, germinated = [], 0, {}
     for number, (slot, stage, before) in enumerate(moves, 1):
         is_new = stage is Stage.GERMINATED
@@ -58,6 +61,7 @@ def orders(moves=MOVES, blueprint="bottleneck", example=_EXAMPLE):
             blend_steps=5 if stage is Stage.BLENDING else 0,
             example=example if is_new else (),
             dtype="float32" if is_new else "",
+            learning=(learning or {}).get(stage, Learning.TRAIN),
             cause=100 + number,
         )
         found.append(ScriptOrder(before, 0, number, order))

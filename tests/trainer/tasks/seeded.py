@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import torch
 from torch import nn
 
 from tests.trainer.tasks.drawn import Clipped, Drawn, Parted
@@ -59,6 +60,27 @@ class Clips(Clipped, Seeded):
 
 class Parts(Parted, Seeded):
     """Two optimizers."""
+
+
+class CountingSGD(torch.optim.SGD):
+    """It counts its steps in each group, whether a parameter has a gradient or not."""
+
+    def __init__(self, params, **options):
+        super().__init__(params, **options)
+        for group in self.param_groups:
+            group["made"] = 0
+
+    def step(self, closure=None):
+        for group in self.param_groups:
+            group["made"] += 1
+        return super().step(closure)
+
+
+class Counts(Seeded):
+    """Its optimizer, and so those of seeds, has momentum and weight decay and counts its steps."""
+
+    def optimizer(self, model, cfg):
+        return CountingSGD(model.parameters(), lr=1e-2, momentum=0.9, weight_decay=0.1)
 
 
 class Updates(Seeded):

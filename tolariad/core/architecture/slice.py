@@ -100,7 +100,13 @@ def _changed(s: Architecture, e: ar.ArchitectureChanged, _: Cause) -> Architectu
 def _moved(s: Architecture, e: sd.SeedMoved, _: Cause) -> Architecture:
     if e.stage is Stage.GERMINATED:
         entry = ledger.germinated(
-            e.slot, e.germination, blueprint=e.blueprint, parameters=e.parameters, example=e.example, dtype=e.dtype
+            e.slot,
+            e.germination,
+            blueprint=e.blueprint,
+            parameters=e.parameters,
+            example=e.example,
+            dtype=e.dtype,
+            warmup_steps=e.warmup_steps,
         )
     elif e.stage is Stage.CULLED:
         entry = ledger.removed(e.slot, e.germination)

@@ -74,8 +74,8 @@ _COMPARES: Final[Mapping[str, str]] = {
     "checkpoint, and the wait for a processor",
     "training_degradation": "the share of timed steps that is not the task's own work: data, forward and backward "
     "pass, update, hooks. Steps beside a checkpoint do not count",
-    "memory_overhead": "the memory of the trainer's process beyond that after its first 53 steps, which is without "
-    "tolariad's own buffers",
+    "memory_overhead": "the staging memory of checkpoints and snapshots, and the growth of the trainer's process, with "
+    "that process after its first 53 steps, without staging memory",
 }
 
 _ROWS: Final = (

@@ -8,6 +8,7 @@ import msgspec
 
 from tolariad.core.base import Bytes, DaemonEffect, Event, Hex, Seconds, Seq, Step
 from tolariad.core.pruning.plan import PrunePlan
+from tolariad.core.seeds.stages import Learning
 from tolariad.core.settings.values import Better
 
 
@@ -52,9 +53,12 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     budgets_act: bool = True
     budget_limits: dict[str, float] = {}
     breakers: dict[str, BreakerLimits] = {}
-    # `snapshot_slots` 0: the fast tier is off. `snapshot_every` 0: one per epoch.
+    # `snapshot_slots` 0: the fast tier is off. `snapshot_every` (steps) and `snapshot_every_s` both 0: one per epoch,
+    # and within epochs if `snapshot_share` of the time pays for it; 0: none within them.
     snapshot_slots: int = 0
     snapshot_every: int = 0
+    snapshot_every_s: Seconds = 0.0
+    snapshot_share: float = 0.0
     snapshot_watch: int = 32
     snapshot_memory: Bytes | None = None
     # Also in `budget_limits`, where they are read.
@@ -62,11 +66,14 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     full_budget_s: Seconds = 12.0
     rate_factor: float = 1.0
     chance: float | None = None
-    # Of seeds.
+    # Of seeds. `seed_warmup_epochs` None: the rate of a seed follows the host's curve.
     morphogenesis: bool = True
     blend_steps: int = 100
     embargo_epochs: int = 5
     max_regression: float = 0.05
+    seeds_evaluate: Learning = Learning.TRAIN
+    seeds_fossil: Learning = Learning.TRAIN
+    seed_warmup_epochs: int | None = None
     # The name of a strategy, or one of the words in `core.strategy.words`.
     strategy: str = "none"
     # None: nothing is pruned.

@@ -16,12 +16,14 @@ from tolariad.core.boundary.slice import WAITING_MAX, HasBoundary
 from tolariad.core.bounds import NOTE_CHARACTERS_MAX, shown
 from tolariad.core.health.ask import starts_nothing
 from tolariad.core.health.slice import HasHealth
+from tolariad.core.learning_rate.seed_warmup import seed_warmup_steps
 from tolariad.core.run.slice import TERMINAL, HasRun, Phase
+from tolariad.core.run.words import Policy
 from tolariad.core.seeds import ledger
 from tolariad.core.seeds import words as sd
 from tolariad.core.seeds.gates import judge_impact
 from tolariad.core.seeds.slice import HasSeeds, Seed
-from tolariad.core.seeds.stages import CULLABLE, GROWTH, MOVES, PLANTED, Stage, is_legal, next_of
+from tolariad.core.seeds.stages import CULLABLE, GROWTH, MOVES, PLANTED, Learning, Stage, is_legal, next_of
 from tolariad.core.steps.slice import HasProgress
 from tolariad.core.text.nearest import did_you_mean, nearest
 from tolariad.core.text.phrases import counted, listed
@@ -72,7 +74,7 @@ def move(
 def _ordered(
     state: Reads, slot: str, stage: Stage, blueprint: str = "", parameters: Mapping[str, float] | None = None
 ) -> sd.SeedMoveOrdered:
-    seed, germinates = state.seeds.seed(slot), stage is Stage.GERMINATED
+    seed, germinates, policy = state.seeds.seed(slot), stage is Stage.GERMINATED, state.run.policy
     return sd.SeedMoveOrdered(
         slot=slot,
         stage=stage,
@@ -81,7 +83,36 @@ def _ordered(
         blueprint=blueprint if germinates else "",
         # A whole number in an order is read back as a float: the ledger's entry must be the same before and after.
         parameters={name: float(value) for name, value in (parameters or {}).items()} if germinates else {},
-        blend_steps=state.run.policy.blend_steps if stage is Stage.BLENDING else 0,
+        blend_steps=policy.blend_steps if stage is Stage.BLENDING else 0,
+        learning=_learning(policy, stage),
+        warmup_steps=_warmup_steps(state) if germinates else None,
+    )
+
+
+def _learning(policy: Policy, stage: Stage) -> Learning:
+    match stage:
+        case Stage.PROBATIONARY:
+            return policy.seeds_evaluate
+        case Stage.FOSSILIZED:
+            return policy.seeds_fossil
+        case _:
+            return Learning.TRAIN
+
+
+def _warmup_steps(state: Reads) -> int | None:
+    """Return the updates over which the rate of a seed that is ordered now will rise."""
+    policy, progress = state.run.policy, state.progress
+    if policy.seed_warmup_epochs is None:
+        return None
+    # Without a length of the data, schedules divide the run's last step into equal epochs.
+    length, total = progress.steps_per_epoch, policy.stop_steps
+    if length:
+        total = length * policy.epochs
+    elif total is not None:
+        length = -(-total // max(1, policy.epochs))
+    ended = progress.epoch_finished
+    return seed_warmup_steps(
+        policy.seed_warmup_epochs, progress.step, steps_per_epoch=length, epochs_ended=ended, total=total
     )
 
 

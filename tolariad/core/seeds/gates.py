@@ -169,8 +169,8 @@ def _reset(measured: SeedMeasure, _: GateLimits) -> str:
 def _has_steps(measured: SeedMeasure, limits: GateLimits) -> str:
     if measured.steps_in_stage >= limits.min_steps:
         return ""
-    made = f"{counted(measured.steps_in_stage, 'update')} in {measured.stage.name}"
-    return f"the seed has made {made}; it needs {limits.min_steps}"
+    spent = counted(measured.steps_in_stage, "update")
+    return f"the seed has been in {measured.stage.name} for {spent}; it needs {limits.min_steps}"
 
 
 def _violations(measured: SeedMeasure) -> str:

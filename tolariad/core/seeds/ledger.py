@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from tolariad.core.seeds.stages import Stage
 
@@ -31,15 +31,20 @@ def germinated(
     parameters: Mapping[str, float],
     example: tuple[int, ...] = (),
     dtype: str = "",
+    warmup_steps: int | None = None,
 ) -> ShapeChange:
-    """Return the entry of a germination. `example`, `dtype`: shape and type of the slot's input."""
-    arguments = {
+    """Return the entry of a germination. `example`, `dtype`: shape and type of the slot's input.
+
+    `warmup_steps`: of the seed's rate; None, as in older versions: the entry does not have it.
+    """
+    arguments: dict[str, Any] = {
         "blueprint": blueprint,
         "dtype": dtype,
         "example": example,
         "number": germination,
         "parameters": dict(parameters),
         "slot": slot,
+        **({} if warmup_steps is None else {"warmup_steps": warmup_steps}),
     }
     return ShapeChange(GERMINATE, json.dumps(arguments, sort_keys=True))
 

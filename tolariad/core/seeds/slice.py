@@ -17,12 +17,13 @@ import msgspec
 from msgspec.structs import replace
 
 from tolariad.core.base import ApplyTable, Cause, storable
+from tolariad.core.rates.hyper_words import SEED
 from tolariad.core.rates.slice import GivenBy, giver_of, with_giver, without_giver
 from tolariad.core.rollback import words as rollback
 from tolariad.core.seeds import words as sd
 from tolariad.core.seeds.blending import alpha
 from tolariad.core.seeds.gates import SeedMeasure
-from tolariad.core.seeds.stages import PLANTED, Stage
+from tolariad.core.seeds.stages import PLANTED, Learning, Stage
 from tolariad.core.trainer.words import BlueprintSource
 
 # Leyline's limit of seeds in one packet.
@@ -38,7 +39,7 @@ class Seed(msgspec.Struct, frozen=True, omit_defaults=True):
     `germination`: which one of the run it is, from 1. `since_step`: the first update in this stage; `since_epochs`: how
     many epochs had ended then. `born_step` and `born_epochs`: the same of the germination. `loss_before`: the loss of
     the validation before the blending began. `by` and `reason`: of the move to this stage. `source`: the hash of the
-    blueprint's file at the germination.
+    blueprint's file at the germination. `learning`: whether the seed is updated in this stage.
     """
 
     slot: str
@@ -58,12 +59,18 @@ class Seed(msgspec.Struct, frozen=True, omit_defaults=True):
     by: str = ""
     reason: str = ""
     source: str = ""
+    learning: Learning = Learning.TRAIN
 
     def alpha_after(self, step: int) -> float:
         """Return the share of the seed in the slot's output after update `step`."""
         if self.stage is Stage.BLENDING:
             return alpha(step - self.since_step + 1, self.blend_steps)
         return 1.0 if self.stage in _FULL else 0.0
+
+
+def group_of(slot: str) -> str:
+    """Return the name of the parameter group of a slot's seed, which is that of its owner too."""
+    return f"{SEED}{slot}"
 
 
 class PastMove(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -102,6 +109,11 @@ class Seeds(msgspec.Struct, frozen=True):
         now = {one.name: one.hash for one in found}
         grown = (one.seed for one in self.moves if one.seed.stage is Stage.GERMINATED and one.seed.source)
         return tuple(dict.fromkeys(one.blueprint for one in grown if now.get(one.blueprint, one.source) != one.source))
+
+    @property
+    def frozen_groups(self) -> frozenset[str]:
+        """Return the parameter groups of seeds that no update moves."""
+        return frozenset(group_of(slot) for slot, one in self.seeds.items() if one.learning is Learning.FROZEN)
 
     def giver(self, cause: int) -> GivenBy:
         """Return who gave the waiting order with this cause."""
@@ -172,6 +184,7 @@ def _after(seed: Seed, e: sd.SeedMoved) -> Seed:
         since_epochs=storable(e.epochs),
         by=e.by,
         reason=e.reason,
+        learning=e.learning,
     )
 
 

@@ -29,6 +29,13 @@ class Stage(enum.IntEnum):
     TERMINATED = 11
 
 
+class Learning(enum.Enum):
+    """Whether a seed's optimizer updates it. A frozen seed takes part in the computation, and no bit of it moves."""
+
+    TRAIN = "train"
+    FROZEN = "frozen"
+
+
 # The stages that a seed may move to, by its stage. Source: archived kasmina/lifecycle.py (fact sheet A.8).
 MOVES: Final[Mapping[Stage, frozenset[Stage]]] = MappingProxyType(
     {

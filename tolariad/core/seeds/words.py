@@ -23,7 +23,7 @@ from tolariad.core.boundary.words import (
 from tolariad.core.bounds import COUNT_MAX, unit
 from tolariad.core.control.words import Command
 from tolariad.core.seeds.gates import SeedMeasure
-from tolariad.core.seeds.stages import Stage
+from tolariad.core.seeds.stages import Learning, Stage
 
 Parameters = Annotated[int, unit("parameters", 0, COUNT_MAX)]
 Updates = Annotated[int, unit("optimizer updates", 0, COUNT_MAX)]
@@ -64,6 +64,8 @@ class MoveSeed(BoundaryOrder, frozen=True, kw_only=True):
     `number`: which germination of the run the seed is, from 1. `blueprint` and `parameters` are given with GERMINATED,
     `blend_steps` (updates over which alpha rises) with BLENDING. `example` and `dtype`: shape of the slot's input,
     batch first, and its type. The trainer finds out both when the seed germinates. A re-run gets the recorded ones.
+    `learning`: in the new stage. `warmup_steps`: over which the rate of a seed that germinates rises; None: it follows
+    the host's curve, as in older versions.
     """
 
     slot: Name
@@ -74,6 +76,8 @@ class MoveSeed(BoundaryOrder, frozen=True, kw_only=True):
     blend_steps: Updates = 0
     example: tuple[int, ...] = ()
     dtype: Name = ""
+    learning: Learning = Learning.TRAIN
+    warmup_steps: Updates | None = None
 
 
 # -- slots -------------------------------------------------------------------------------------------------------------
@@ -115,6 +119,8 @@ class SeedMoveOrdered(BoundaryOrderGiven, frozen=True, kw_only=True):
     blueprint: str = ""
     parameters: dict[str, float] = msgspec.field(default_factory=dict)
     blend_steps: Updates = 0
+    learning: Learning = Learning.TRAIN
+    warmup_steps: Updates | None = None
     id: str = ""
 
     @classmethod
@@ -137,7 +143,9 @@ class SeedMoved(BoundaryOrderActed, frozen=True, kw_only=True):
     `blend_steps`: updates over which alpha rises, with BLENDING. `parameters_added`: how many the model has more.
     `measure`: the measurements that the gate judged. `epochs`: how many had ended. `validation_loss`: of the last
     validation, with BLENDING. `by`, `reason`: who ordered the move, and why. `number` counts the boundary orders that
-    acted, from 1. `source`: with GERMINATED, the BLAKE3 of the blueprint's file; "" of a built-in one.
+    acted, from 1. `source`: with GERMINATED, the BLAKE3 of the blueprint's file; "" of a built-in one. `learning`:
+    whether the seed is updated in `stage`. `warmup_steps`, with GERMINATED: updates over which its rate rises; absent:
+    the rate follows the host's curve.
     """
 
     KIND: ClassVar[type[BoundaryOrder]] = MoveSeed
@@ -160,6 +168,8 @@ class SeedMoved(BoundaryOrderActed, frozen=True, kw_only=True):
     by: str = ""
     reason: str = ""
     source: str = ""
+    learning: Learning = Learning.TRAIN
+    warmup_steps: Updates | None = None
 
     @property
     def order(self) -> MoveSeed:

@@ -57,7 +57,10 @@ FREE: Final = (
     "seeds.blend_steps",
     "seeds.blueprints",
     "seeds.embargo_epochs",
+    "seeds.evaluate",
+    "seeds.fossil",
     "seeds.gates",
+    "seeds.warmup_epochs",
 )
 
 # Keys that no start may change, and why.

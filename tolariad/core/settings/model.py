@@ -16,6 +16,7 @@ from typing import Annotated, Final, Literal, TypeAlias
 from msgspec import Meta, Struct
 
 from tolariad.core.settings import values as units
+from tolariad.core.settings.copies import Checkpoint, Snapshots
 from tolariad.core.settings.optimization import LearningRate, Optimizer, PartOptimizer
 from tolariad.core.settings.pruning import Prune
 from tolariad.core.settings.seeds import SeedSettings
@@ -90,28 +91,6 @@ class JournalSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     allow_filesystem: Annotated[
         bool, Meta(description="allow a network or stacked file system, on which durability is not tested")
     ] = False
-
-
-class Checkpoint(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """When checkpoints are taken in addition to `checkpoint_interval_epochs`, and how long they are kept."""
-
-    interval_s: Annotated[units.PositiveSeconds, Meta(description="seconds of training between two checkpoints")] = (
-        180.0
-    )
-    min_gap_s: Annotated[
-        units.Seconds, Meta(description="least seconds between two checkpoints, unless one is ordered")
-    ] = 30.0
-    keep_last: Annotated[
-        units.Positive, Meta(description="number of newest usable checkpoints that are never deleted")
-    ] = 3
-    keep_days: Annotated[units.Days, Meta(description="days after which other checkpoints are deleted")] = 7.0
-    importance_days: Annotated[units.Days, Meta(description="days after which importance statistics are deleted")] = (
-        30.0
-    )
-    throttle_mb_s: Annotated[
-        units.MegabytesPerSecond | None,
-        Meta(description="greatest MB/s at which checkpoints are written during training; null: no limit"),
-    ] = 100.0
 
 
 class Control(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -212,20 +191,6 @@ class GradNorm(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The gradient norm in step reports."""
 
     every: Annotated[units.Positive, Meta(description="steps between two measurements; the other steps record -1")] = 1
-
-
-class Snapshots(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Snapshots in memory, for the fast tier of rollback."""
-
-    every: Annotated[
-        units.Positive | None, Meta(description="steps between two snapshots; absent: one at each epoch's end")
-    ] = None
-    watch_steps: Annotated[
-        units.Positive, Meta(description="healthy steps after which a snapshot, or a checkpoint, is promoted")
-    ] = 32
-    memory_gb: Annotated[
-        units.Gigabytes | None, Meta(description="memory for snapshots; absent: a share of the free memory")
-    ] = None
 
 
 class Audit(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

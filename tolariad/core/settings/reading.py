@@ -168,8 +168,11 @@ def _shape_of(kind: Any) -> _Shape:
 
 def _read_struct(kind: type[S], raw: Any, path: str, problems: list[Problem]) -> S | None:
     if not isinstance(raw, Mapping):
-        problems.append(Problem(path=path, what=f"expected a mapping of keys, got {_name_of(raw)}"))
-        return None
+        scalar = getattr(kind, "SCALAR", None)
+        if scalar is None or isinstance(raw, list | tuple):
+            problems.append(Problem(path=path, what=f"expected a mapping of keys, got {_name_of(raw)}"))
+            return None
+        raw = {scalar: raw}
     before = len(problems)
     fields, shapes = fields_of(kind), _shapes_of(kind)
     values: dict[str, Any] = {}

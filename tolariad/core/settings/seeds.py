@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from msgspec import Meta, Struct
 
@@ -54,7 +54,24 @@ class SeedSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     optimizer: Annotated[Optimizer | None, Meta(description="optimizer of every seed; absent: of the host's kind")] = (
         None
     )
-    lr: Annotated[units.PositiveRate | None, Meta(description="base rate of a seed; absent: the host's")] = None
+    lr: Annotated[
+        units.PositiveRate | None, Meta(description="base rate of a seed; absent: a tenth of the host's base rate")
+    ] = None
+    warmup_epochs: Annotated[
+        units.EpochCount,
+        Meta(
+            description="epochs from the germination over which the rate of a seed rises from a hundredth of its base "
+            "rate to it; at most half of what is left of the run"
+        ),
+    ] = 10
+    evaluate: Annotated[
+        Literal["frozen", "train"],
+        Meta(description="whether a seed in PROBATIONARY, whose effect is judged, goes on learning"),
+    ] = "frozen"
+    fossil: Annotated[
+        Literal["frozen", "train"],
+        Meta(description="whether a seed in FOSSILIZED, a permanent part of the model, goes on learning"),
+    ] = "frozen"
     blend_steps: Annotated[units.Positive, Meta(description="updates over which a seed is blended in")] = 100
     embargo_epochs: Annotated[
         units.EpochCount, Meta(description="epochs after a cull in which the slot stays empty")

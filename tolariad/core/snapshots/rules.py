@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Final, Protocol
 
 from tolariad.core.boundary.slice import HasBoundary
 from tolariad.core.checkpoints.slice import HasCheckpoints
@@ -14,6 +14,7 @@ from tolariad.core.inputs import RingPrepared, SnapshotDiffers
 from tolariad.core.rollback.slice import HasRollbacks
 from tolariad.core.run import limit_ask as limits
 from tolariad.core.run.slice import HasRun, Phase
+from tolariad.core.run.words import Policy
 from tolariad.core.snapshots import words as sn
 from tolariad.core.snapshots.ask import newest_beyond, ring_order
 from tolariad.core.snapshots.slice import SLOTS_MAX, SLOTS_MIN, HasSnapshots, KeptSnapshot, Snapshots
@@ -27,6 +28,13 @@ class Reads(
     HasRun, HasProgress, HasCheckpoints, HasTrainer, HasBoundary, HasRollbacks, HasSnapshots, HasHealth, Protocol
 ):
     """The slices that the rules of snapshots read."""
+
+
+# Without a configured cadence, snapshots within an epoch are at least so far apart. Each makes four events, and a
+# rollback over half a minute repeats little.
+LEAST_S: Final = 30.0
+# Nine hours.
+_DOUBLINGS_MAX: Final = 10
 
 
 # -- the memory --------------------------------------------------------------------------------------------------------
@@ -75,11 +83,24 @@ def after_step(state: Reads, event: sv.StepCompleted, _: At[Reads]) -> Decision 
     if s.ring is None or s.off:
         return None
     promoted = tuple(sn.SnapshotPromoted(id=one.id) for one in s.kept if _is_proven(state, one, event.step))
-    every = state.run.policy.snapshot_every
-    is_due = s.open is None and (s.fresh or (every > 0 and event.step - s.last_step >= every))
-    if not is_due:
+    if s.open is not None or not (s.fresh or _is_due(s, state.run.policy, event)):
         return Decision(promoted) if promoted else None
     return Decision(promoted) + _take(state)
+
+
+def _is_due(s: Snapshots, policy: Policy, event: sv.StepCompleted) -> bool:
+    """Return whether a snapshot is due within an epoch. The time is that of the step's event, so it is recorded."""
+    steps, seconds = policy.snapshot_every, policy.snapshot_every_s
+    if steps and event.step - s.last_step >= steps:
+        return True
+    passed_s = (event.mono - s.last_mono) / 1e9
+    if seconds:
+        return passed_s >= seconds
+    if steps or not policy.snapshot_share:
+        return False
+    # Data that can stop at epochs' ends only makes every snapshot within them fail.
+    least_s = LEAST_S * (1 << min(s.in_vain, _DOUBLINGS_MAX))
+    return passed_s >= max(least_s, s.cost_s / policy.snapshot_share)
 
 
 def _is_proven(state: Reads, one: KeptSnapshot, step: int) -> bool:
@@ -90,8 +111,8 @@ def after_epoch(state: Reads, event: sv.EpochFinished, _: At[Reads]) -> Decision
     """After an epoch that is not the last: take a snapshot if one is due per epoch."""
     if state.run.phase in (Phase.STOPPING, Phase.ROLLING_BACK) or limits.is_last_epoch(state, event.epoch):
         return None
-    is_due = state.run.policy.snapshot_every == 0 and event.epoch > state.snapshots.last_epoch
-    return _take(state) if is_due else None
+    by_epoch = state.run.policy.snapshot_every == 0 and state.run.policy.snapshot_every_s == 0
+    return _take(state) if by_epoch and event.epoch > state.snapshots.last_epoch else None
 
 
 def _take(state: Reads) -> Decision:
@@ -103,8 +124,14 @@ def _take(state: Reads) -> Decision:
     slot = _free_slot(s, s.narrow if state.overruns.memory is not None else range(s.ring.slots))
     if slot is None or (s.unhealthy_step and s.unhealthy_step >= state.progress.step):
         return Decision()
-    branch, ended = state.progress.branch, state.progress.epoch_finished
-    begun = sn.SnapshotBegun(id=s.next_id, slot=slot, branch=branch, epoch_finished=ended, orders=state.boundary.acted)
+    begun = sn.SnapshotBegun(
+        id=s.next_id,
+        slot=slot,
+        branch=state.progress.branch,
+        epoch_finished=state.progress.epoch_finished,
+        orders=state.boundary.acted,
+        step=state.progress.step,
+    )
     return Decision((begun,), (sn.TakeSnapshot(id=begun.id, slot=slot),))
 
 

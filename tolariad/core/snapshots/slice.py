@@ -10,12 +10,13 @@ belongs to the daemon: when the daemon ends, all snapshots are gone.
 
 from __future__ import annotations
 
+from math import isfinite
 from typing import Final, Protocol
 
 import msgspec
 from msgspec.structs import replace
 
-from tolariad.core.base import ApplyTable, Cause, setting, storable
+from tolariad.core.base import ApplyTable, Cause, storable
 from tolariad.core.checkpoints import words as ck
 from tolariad.core.health import budget_words as budgets
 from tolariad.core.health import words as hv
@@ -77,8 +78,10 @@ class OpenSnapshot(msgspec.Struct, frozen=True):
 class Snapshots(msgspec.Struct, frozen=True):
     """Slice of RunState: the usable snapshots in the order they were taken.
 
-    `last_step`, `last_epoch`: as of the last order. `fresh`: none was ordered since the ring was opened, or since a
-    rollback left none. `off`: why there are none. `narrow`: the only slots that may be used while memory is short.
+    `last_step`, `last_mono`, `last_epoch`: as of the last order; the step is then that of the snapshot itself. `fresh`:
+    none was ordered since the ring was opened, or since a rollback left none. `off`: why there are none. `narrow`: the
+    only slots that may be used while memory is short. `cost_s`: how long the last one took, hashes included. `in_vain`:
+    how many were aborted since.
     """
 
     begun: int = 0
@@ -92,6 +95,9 @@ class Snapshots(msgspec.Struct, frozen=True):
     last_epoch: int = 0
     unhealthy_step: int = 0
     narrow: tuple[int, ...] = tuple(range(SLOTS_MIN))
+    last_mono: int = 0
+    cost_s: float = 0.0
+    in_vain: int = 0
 
     @property
     def next_id(self) -> str:
@@ -133,7 +139,7 @@ def _daemon_started(s: Snapshots, _: run.DaemonStarted, __: Cause) -> Snapshots:
 
 
 def _opened(s: Snapshots, e: sn.SnapshotRingOpened, _: Cause) -> Snapshots:
-    return replace(s, ring=sn.Ring(e.slots, e.slot_bytes), off="", kept=(), fresh=True)
+    return replace(s, ring=sn.Ring(e.slots, e.slot_bytes), off="", kept=(), fresh=True, last_mono=e.mono)
 
 
 def _disabled(s: Snapshots, e: sn.FastTierDisabled, _: Cause) -> Snapshots:
@@ -147,6 +153,8 @@ def _begun(s: Snapshots, e: sn.SnapshotBegun, at: Cause) -> Snapshots:
         open=OpenSnapshot(e.id, e.slot, e.branch, at, e.orders),
         kept=tuple(one for one in s.kept if one.slot != e.slot),
         fresh=False,
+        last_step=max(s.last_step, storable(e.step)),
+        last_mono=e.mono,
         last_epoch=e.epoch_finished,
     )
 
@@ -156,7 +164,15 @@ def _taken(s: Snapshots, e: sn.SnapshotTaken, at: Cause) -> Snapshots:
     kept = KeptSnapshot(e.id, e.slot, e.step, e.epoch, e.batch, e.branch, e.table, begun_seq, e.step, orders=e.orders)
     # If a rollback went back to before it meanwhile, it is not part of the run.
     living = (*s.kept, kept)[-SLOTS_MAX:] if e.branch == s.branch else s.kept
-    return replace(s, open=None, kept=living, last_step=e.step)
+    return replace(s, open=None, kept=living, last_step=e.step, cost_s=_finite(e.seconds), in_vain=0)
+
+
+def _finite(seconds: float) -> float:
+    return seconds if isfinite(seconds) else 0.0
+
+
+def _aborted(s: Snapshots, _: sn.SnapshotAborted, __: Cause) -> Snapshots:
+    return replace(s, open=None, in_vain=s.in_vain + 1)
 
 
 def _promoted(s: Snapshots, e: sn.SnapshotPromoted, _: Cause) -> Snapshots:
@@ -191,6 +207,7 @@ def _rolled_back(s: Snapshots, e: rb.RolledBack, _: Cause) -> Snapshots:
         kept=watched,
         fresh=s.ring is not None and not kept,
         last_step=e.step,
+        last_mono=e.mono,
         last_epoch=storable(min(s.last_epoch, e.epoch - 1)),
     )
 
@@ -201,7 +218,7 @@ APPLY: Final[ApplyTable] = {
     sn.FastTierDisabled: _disabled,
     sn.SnapshotBegun: _begun,
     sn.SnapshotTaken: _taken,
-    sn.SnapshotAborted: setting(open=None),
+    sn.SnapshotAborted: _aborted,
     sn.SnapshotPromoted: _promoted,
     sn.SnapshotRejected: _rejected,
     hv.InstabilityDetected: _unhealthy,

@@ -36,7 +36,7 @@ class SnapshotBegun(Event, frozen=True, kw_only=True):
     """A snapshot was ordered into `slot`. Any older snapshot in that slot is gone.
 
     `epoch_finished`: the newest epoch whose end was recorded before; the snapshot itself may be of a state before that
-    end. `orders`: how many boundary orders had acted.
+    end. `orders`: how many boundary orders had acted. `step`: the last recorded one; the next snapshot is due after it.
     """
 
     id: str
@@ -44,6 +44,7 @@ class SnapshotBegun(Event, frozen=True, kw_only=True):
     branch: int = 0
     epoch_finished: int = 0
     orders: int = 0
+    step: Step = 0
 
 
 class SnapshotTaken(Event, frozen=True, kw_only=True):

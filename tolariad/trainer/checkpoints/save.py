@@ -13,6 +13,7 @@ import os
 import threading
 import time
 from collections import deque
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -52,9 +53,12 @@ if TYPE_CHECKING:
     from tolariad.trainer.orders.numbered import ActedOrders
     from tolariad.trainer.setup import Setup
 
+    Paced = Callable[[Callable[[], None]], Pace]
+
 _Report = CheckpointWrittenReport | CheckpointFailedReport
 # No training takes place during these: write them as fast as the disk allows.
 _UNPACED: Final = frozenset({CheckpointReason.START, CheckpointReason.STOP, CheckpointReason.END})
+_UNLIMITED: Final = partial(Pace, None)
 _SPAN_OF: Final = {MODEL_FILE: "model", AVERAGE_FILE: "model", OPTIMIZER_FILE: "optimizer", SEEDS_FILE: "seeds"}
 _CLOSE_S: Final = 10.0
 # The copy is in memory, and often nothing else has this state: a disk that fails once must not cost it.
@@ -84,12 +88,12 @@ class _Job:
         acted: ActedOrders,
         parent: str,
         compactions: int,
-        bytes_s: float | None,
+        paced: Paced,
         begun: float,
     ) -> None:
         """`write` runs in the thread. `acted`: the boundary orders that the copy contains."""
         self.order = order
-        self.pace = Pace(None if order.reason in _UNPACED else bytes_s, self.tick)
+        self.pace = Pace(None, self.tick) if order.reason in _UNPACED else paced(self.tick)
         self.snapshot = snapshot
         self.orders, self.acted = acted.count, acted.causes
         self.parent = parent
@@ -123,18 +127,18 @@ class Saver:
         root: Path,
         run_id: str,
         *,
-        bytes_s: float | None = None,
+        paced: Paced = _UNLIMITED,
         keep_free: Callable[[], int] = int,
         file_bytes: int = FILE_BYTES_MAX,
     ) -> None:
-        """`bytes_s`: greatest speed during training.
+        """`paced`: makes the pace of a checkpoint that is written during training.
 
         `keep_free` returns the bytes of the disk that a checkpoint must leave free.
         """
         self._setup = setup
         self._root = root
         self._run_id = run_id
-        self._bytes_s = bytes_s
+        self._paced = paced
         self._keep_free = keep_free
         self._file_bytes = file_bytes
         self._buffer = HostBuffer(pinned=setup.device.type == "cuda")
@@ -237,7 +241,7 @@ class Saver:
             acted=acted,
             parent=parent,
             compactions=self._setup.ledger.count(COMPACT),
-            bytes_s=self._bytes_s,
+            paced=self._paced,
             begun=begun,
         )
         reached("capture")

@@ -1,6 +1,7 @@
 """The gradients of a run's seeds after the backward pass: measured, clipped, and dropped if they are not finite.
 
-Promises: a seed whose gradients are dropped makes no update in this step; the host and every other seed do. The norms
+Promises: a seed whose gradients are dropped makes no update in this step; the host and every other seed do. So it is
+with a frozen seed in every step: neither its norm nor its drops are counted. The norms
 of all seeds come from the device in one transfer, and the host's update does not wait for it. The host's gradients are
 touched only if an auxiliary loss is part of them, and the task does not clip them itself.
 """
@@ -64,6 +65,9 @@ class SeedGradients:
         if took_part and self._limit and self._clips_host and not is_small:
             of_host = [gradients_of(parameters_of(self._host))]
             clip(of_host, norms_of(of_host), self._limit)
+        for plot in self._garden.growing:
+            if plot.is_frozen:
+                drop(plot)
         found = [(plot, gradients) for plot in self._garden.growing if (gradients := gradients_of(plot.parameters))]
         self._tended = [plot for plot, _ in found]
         if not found:
@@ -84,11 +88,15 @@ class SeedGradients:
             if math.isfinite(norm):
                 plot.measured(norm)
                 continue
-            # An optimizer passes over parameters without a gradient, and their state stays what it was.
-            for parameter in plot.parameters:
-                parameter.grad = None
+            drop(plot)
             self._lost.add(plot.name)
         for plot in self._garden.growing:
-            if plot.name in self._lost:
+            if plot.name in self._lost and not plot.is_frozen:
                 plot.measured(math.nan)
         self._tended, self._lost = [], set()
+
+
+def drop(plot: Plot) -> None:
+    """Drop a seed's gradients. An optimizer passes over parameters without one, and their state stays what it was."""
+    for parameter in plot.parameters:
+        parameter.grad = None

@@ -18,6 +18,7 @@ import torch
 
 from tolariad.core.health.budget_words import SetMemoryPressure
 from tolariad.trainer.data.iterated import IteratedFeed
+from tolariad.trainer.health.stopwatch import Staged
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -66,6 +67,12 @@ class MemoryBudgetManager:
             )
             found["memory_morphogenetic"] = sum(of_seeds.values())
         return found
+
+    def staged(self) -> Staged:
+        """Return the memory for copies of the state: of checkpoints, while it is given back too, and of snapshots."""
+        saver = self._saver
+        unshared = 0 if self._setup.device.type == "cuda" else saver.held_bytes
+        return Staged(saver.copy_bytes + self._snapshots.held_bytes, unshared)
 
     def collect(self) -> None:
         """Free what only cycles hold; if memory is short, return free memory to the system and to the device."""

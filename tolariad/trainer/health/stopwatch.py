@@ -17,8 +17,8 @@ machine that wait is most of the time, and no fault of the run. It is that of th
 daemon that a boundary waits for. Adaptation and rates are one thread's work: the processor time of this thread counts.
 Both are reported by the clock too.
 
-`memory_overhead` compares the process's memory with that after the first 53 steps, without tolariad's own buffers.
-Both are shown; nothing follows from them.
+`memory_overhead` is the staging memory of checkpoints and snapshots, and the growth of the process besides. It is a
+share of what the process held after its first 53 steps, without staging memory. Nothing follows from these two.
 
 Promises: clocks stop while the run is paused or frozen. The time of a checkpoint does not count as part of a boundary.
 A step that is not timed costs a few calls more than one without measurement.
@@ -28,6 +28,7 @@ from __future__ import annotations
 
 import time
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, ParamSpec, TypeVar
 
 import torch
@@ -56,14 +57,25 @@ _TIMED: Final = 1 / 8
 _GOLDEN: Final = 0.6180339887498949
 # If measuring costs as much as the work itself, only one step in this many is measured.
 _SAMPLED: Final = 64
-_PAGE: Final = 4096
+# The weight of the newest step in the usual duration.
+_NEWEST: Final = 0.1
 
 
 def held_bytes(device: torch.device) -> int:
-    """Return the bytes of this process: resident in host memory, and allocated on its device."""
-    with open("/proc/self/statm", "rb") as statm:  # noqa: PTH123 - a Path would not be clearer
-        resident = int(statm.read().split()[1]) * _PAGE
-    return resident + (torch.cuda.memory_allocated(device) if device.type == "cuda" else 0)
+    """Return the bytes of this process: resident in host memory but not shared, and allocated on its device.
+
+    Shared are the snapshots' memory, pinned memory, and batches on their way from a loader's worker.
+    """
+    lines = Path("/proc/self/status").read_text(encoding="ascii", errors="replace").splitlines()
+    kib = sum(int(line.split()[1]) for line in lines if line.startswith(("RssAnon:", "RssFile:")))
+    return 1024 * kib + (torch.cuda.memory_allocated(device) if device.type == "cuda" else 0)
+
+
+class Staged(NamedTuple):
+    """The bytes of memory for copies of the state. `unshared`: those of them that `held_bytes` contains."""
+
+    whole: int = 0
+    unshared: int = 0
 
 
 class Spent(NamedTuple):
@@ -87,7 +99,7 @@ class Stopwatch:
         self,
         settings: Settings,
         device: torch.device,
-        ours: Callable[[], int] = lambda: 0,
+        ours: Callable[[], Staged] = Staged,
         *,
         shares: Callable[[], Mapping[str, float]] = dict,
         clock: Callable[[], float] = time.perf_counter,
@@ -95,7 +107,7 @@ class Stopwatch:
         ran: Callable[[], float] = lambda: 0.0,
         held: Callable[[torch.device], int] = held_bytes,
     ) -> None:
-        """`ours` returns the bytes of tolariad's own buffers, such as those for checkpoints.
+        """`ours` returns the staging memory.
 
         `shares` returns the memory of the run's parts in percent, by the names of their budgets. It is called at the
         end of each epoch. `waited` returns how long the threads of an epoch boundary have waited for a processor, in
@@ -120,6 +132,8 @@ class Stopwatch:
         self._since = self._own = self._standing = 0.0
         self._lent: float | None = None
         self._is_checkpointing = False
+        # A moving average over the timed steps; 0 before the first one. None of them is beside a checkpoint.
+        self.usual_step_s = 0.0
         # Of the timed steps that are in no measurement yet.
         self._steps = 0
         self._whole_s = self._own_s = 0.0
@@ -182,12 +196,14 @@ class Stopwatch:
     def stepped(self) -> None:
         """A step was made and reported. The next one begins."""
         if self.times_task:
+            took = self._clock() - self._since - self._standing
             self._steps += 1
-            self._whole_s += self._clock() - self._since - self._standing
+            self._whole_s += took
             self._own_s += self._own
+            self.usual_step_s += _NEWEST * (took - self.usual_step_s) if self.usual_step_s else took
         self._made += 1
         if self._made == FIRST_STEPS:
-            self._bytes = max(1, self._held(self._device) - self._ours())
+            self._bytes = max(1, self._own_bytes(self._ours()))
         self._begin_step()
 
     def begin(self) -> None:
@@ -217,13 +233,18 @@ class Stopwatch:
             self._steps, self._whole_s, self._own_s = 0, 0.0, 0.0
             self._share = _TIMED
         if self._bytes is not None:
-            grown = 100.0 * (self._held(self._device) - self._bytes) / self._bytes
-            self._add_value("memory_overhead", max(0.0, grown))
+            staged = self._ours()
+            more = staged.whole + max(0, self._own_bytes(staged) - self._bytes)
+            self._add_value("memory_overhead", 100.0 * more / self._bytes)
         self._in_boundary, self._before, self._elsewhere = True, self._spent(), Spent()
         self._adapted = self._adapted_ran = 0.0
         with self.apart():
             for name, percent in self._shares().items():
                 self._add_value(name, percent)
+
+    def _own_bytes(self, staged: Staged) -> int:
+        """Return the bytes of the process without staging memory."""
+        return self._held(self._device) - staged.unshared
 
     def went_on(self) -> None:
         """End timing the boundary: the next epoch may begin."""

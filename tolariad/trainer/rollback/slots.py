@@ -111,14 +111,19 @@ class Slots:
 
     def narrow(self, slots: Sequence[int]) -> None:
         """Give the memory of all slots but these back to the system, until `widen` or a copy into the slot."""
+        self._stops = True
         if self._touching is not None:
             # It must not map memory again that is given back here. It takes one piece more at most.
-            self._stops = True
             self._touching.join()
         size = self.ring.slot_bytes
         self._empty = set(range(self.ring.slots)).difference(slots)
         for slot in self._empty:
             self._mapped.madvise(mmap.MADV_REMOVE, slot * size, size)
+
+    @property
+    def held_bytes(self) -> int:
+        """The bytes of all slots whose memory is not given back."""
+        return (self.ring.slots - (len(self._empty) if self._stops else 0)) * self.ring.slot_bytes
 
     def widen(self) -> None:
         """Use every slot again. `touch` brings their memory back."""

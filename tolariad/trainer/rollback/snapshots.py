@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import torch
 
 from tolariad.core.rollback.words import StateCopiedReport
+from tolariad.core.seeds.slice import group_of
 from tolariad.core.snapshots import words as sn
 from tolariad.failpoints import reached
 from tolariad.storage import CheckpointUnusable
@@ -23,7 +24,6 @@ from tolariad.trainer.checkpoints.tree import NotCapturable
 from tolariad.trainer.process.threads import stand_back
 from tolariad.trainer.pruning.room import room_for_masks
 from tolariad.trainer.rollback.slots import Slots, growth_of, slot_bytes
-from tolariad.trainer.seeds.garden import owner_name
 from tolariad.trainer.seeds.room import room_for_seeds
 from tolariad.trainer.seeds.slot import PATHS, Path
 
@@ -84,6 +84,11 @@ class SnapshotHandler:
         self.slots: Slots | None = None
         # True if there is nothing to do at a boundary.
         self.is_idle = self._size_is_told
+
+    @property
+    def held_bytes(self) -> int:
+        """The bytes of memory for snapshots that are not given back."""
+        return 0 if self.slots is None else self.slots.held_bytes
 
     def obey(self, order: sn.UseRing | sn.TakeSnapshot) -> None:
         """Remember the order. `tend` carries it out at the next boundary."""
@@ -215,7 +220,7 @@ def _counts(setup: Setup) -> _Counts:
     prefixes = tuple(plot.prefix for plot in heard)
     names = [name for name, _ in setup.model.named_parameters(remove_duplicate=False)]
     of_seeds = frozenset(f"{OF_MODEL}{name}" for name in names if prefixes and name.startswith(prefixes))
-    moments = tuple(f"{OF_OWNER}{owner_name(plot.name)}." for plot in heard)
+    moments = tuple(f"{OF_OWNER}{group_of(plot.name)}." for plot in heard)
     return _Counts(frozenset(names), of_seeds, moments)
 
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from tolariad.core.seeds.slice import SLOTS_MAX
+from tolariad.core.seeds.slice import SLOTS_MAX, group_of
 from tolariad.core.seeds.stages import Stage
 from tolariad.core.trainer.words import BlueprintSource
 from tolariad.trainer.data.randomness import preserved_rng
 from tolariad.trainer.errors import SetupRefused
-from tolariad.trainer.seeds.garden import Garden, owner_name
+from tolariad.trainer.seeds.garden import Garden
 from tolariad.trainer.seeds.optimizers import SeedOptimizers
 from tolariad.trainer.seeds.places import attach, slots_of
 from tolariad.trainer.seeds.registry import source_of
@@ -87,9 +87,9 @@ def garden_of(
         optimizers.check()
         taken = {*(owner.name for owner in owners), *rates.names}
         for name in slots:
-            if owner_name(name) in taken:
+            if group_of(name) in taken:
                 raise SetupRefused(
-                    f"an optimizer or a parameter group is called {owner_name(name)}, as that of the seed in slot "
+                    f"an optimizer or a parameter group is called {group_of(name)}, as that of the seed in slot "
                     f"{name} would be; rename it"
                 )
     seed, blueprints = settings.rng_seed or 0, settings.seeds.blueprints

@@ -14,6 +14,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from tolariad.core.seeds.ledger import GERMINATE, REMOVE
+from tolariad.core.seeds.slice import group_of
 from tolariad.failpoints import reached
 from tolariad.trainer.data.randomness import derived_seed, preserved_rng, seed_everything
 from tolariad.trainer.errors import SetupRefused
@@ -23,7 +24,7 @@ from tolariad.trainer.seeds.plots import Plot
 from tolariad.trainer.seeds.registry import blueprint_names, find_blueprint, source_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     from torch import nn
 
@@ -33,11 +34,6 @@ if TYPE_CHECKING:
     from tolariad.trainer.lr import UnifiedLRController
     from tolariad.trainer.seeds.optimizers import SeedOptimizers
     from tolariad.trainer.seeds.slot import SeedSlot
-
-
-def owner_name(slot: str) -> str:
-    """Return the name of the owner of a seed's parameters, which is that of its parameter group too."""
-    return f"seed.{slot}"
 
 
 class Garden:
@@ -115,16 +111,18 @@ class Garden:
         plot.slot.plant(module)
         reached("seed_planted")
         trained = [parameter for parameter in module.parameters() if parameter.requires_grad]
-        owner = Owner(owner_name(plot.name), self.optimizers.make(trained))
+        owner = Owner(group_of(plot.name), self.optimizers.make(trained))
         owned = {one.name: one for one in (*self._owners[len(self._host) :], owner)}
-        in_order = (owned[name] for one in self.plots if (name := owner_name(one)) in owned)
+        in_order = (owned[name] for one in self.plots if (name := group_of(one)) in owned)
         self._owners[:] = [*self._host, *in_order]
-        self._rates.adopt(owner.name, owner.optimizer, [self.optimizers.group(owner.name)])
-        plot.germinated(arguments["number"], change.before_step - 1)
+        after = change.before_step - 1
+        group = self.optimizers.group(owner.name, after, arguments.get("warmup_steps"))
+        self._rates.adopt(owner.name, owner.optimizer, [group])
+        plot.germinated(arguments["number"], after)
 
     def _remove(self, change: ScriptChange) -> None:
         plot = self.plot(json.loads(change.arguments)["slot"])
-        name = owner_name(plot.name)
+        name = group_of(plot.name)
         self._rates.unregister_optimizer(name)
         (owner,) = (one for one in self._owners if one.name == name)
         self._owners.remove(owner)
@@ -137,7 +135,10 @@ class Garden:
         """The model has another shape: find the slots that hold a module."""
         owned = {owner.name: owner for owner in self._owners[len(self._host) :]}
         for name, plot in self.plots.items():
-            plot.owned_by(owned.get(owner_name(name)))
+            plot.owned_by(owned.get(group_of(name)))
+            if plot.is_frozen:
+                # A compaction may have given the seed other buffers.
+                plot.slot.freeze(frozen=True)
         self.growing = tuple(plot for plot in self.plots.values() if plot.owner is not None)
         self.prefixes = tuple(plot.prefix for plot in self.growing)
         self.active = bool(self.growing)
@@ -203,6 +204,17 @@ class Garden:
     def owned_by_seeds(self) -> list[Owner]:
         """Return the owners of the seeds' parameters, in the order of the slots."""
         return self._owners[len(self._host) :]
+
+    def learning(self) -> Iterator[Owner]:
+        """Yield the owners whose optimizers update their seeds, in the order of the slots."""
+        # Not even an empty step of a frozen one: an optimizer may count its steps.
+        return (plot.owner for plot in self.growing if plot.owner is not None and not plot.is_frozen)
+
+    def hold(self) -> None:
+        """Put back what frozen seeds must keep. Call it after an update, before any code of the user's."""
+        for plot in self.growing:
+            if plot.is_frozen:
+                plot.slot.hold()
 
     def is_of_seed(self, name: str) -> bool:
         """Return whether a tensor of this name belongs to a seed."""

@@ -154,7 +154,7 @@ class SeedHandler:
         else:
             if order.stage is Stage.CULLED:
                 self._setup.ledger.order(*removed(order.slot, order.number), before_step=step + 1)
-            plot.enter(order.stage, step, order.blend_steps)
+            plot.enter(order.stage, step, order.blend_steps, order.learning)
         reached("seed_moved")
         _log.info("seed %s: %s after step %d", plot.name, order.stage.name, step)
 
@@ -178,4 +178,5 @@ def _germination(order: MoveSeed) -> ShapeChange:
         parameters=order.parameters,
         example=order.example,
         dtype=order.dtype,
+        warmup_steps=order.warmup_steps,
     )

@@ -12,9 +12,9 @@ import torch
 from msgspec.structs import replace
 
 from tolariad.core.seeds.gates import NOT_MEASURED, SeedMeasure
+from tolariad.core.seeds.slice import group_of
 from tolariad.trainer.data.randomness import derived_seed
 from tolariad.trainer.seeds import measures
-from tolariad.trainer.seeds.garden import owner_name
 
 if TYPE_CHECKING:
     from torch import nn
@@ -46,7 +46,7 @@ def measure_standing(setup: Setup, plot: Plot, step: int) -> SeedMeasure:
     return replace(
         found,
         gradient_norm=plot.gradient_norm,
-        learning_rate=setup.rates.rates()[owner_name(plot.name)],
+        learning_rate=setup.rates.rates()[group_of(plot.name)],
         parameters=_elements(module),
         dropped=plot.dropped,
         isolation_violations=len(_shared(setup, plot, module)),

@@ -1,7 +1,7 @@
 """The optimizer of a seed: the configured one, or one of the host's kind; and the schedule of its learning rate.
 
-Promises: an optimizer that cannot be made for a seed is refused before training. The schedule is that of the host's
-first group, with `seeds.lr` as its base rate if that is set. It counts the steps of the run, not those of the seed.
+Promises: an optimizer that cannot be made for a seed is refused before training. The schedule begins with the seed's
+germination, and follows from the recorded move.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import torch
 from msgspec.structs import replace
 
 from tolariad.core.learning_rate.group import Group
+from tolariad.core.learning_rate.seed_warmup import seed_schedule
 from tolariad.core.settings.rules import optimizer_arguments
 from tolariad.trainer.errors import SetupRefused
 from tolariad.trainer.optim.configured import CLASSES
@@ -58,10 +59,16 @@ class SeedOptimizers:
             made.param_groups[0].update(given)
         return made
 
-    def group(self, name: str) -> Group:
-        """Return the parameter group of a seed, with its schedule."""
-        schedule = self._first.schedule
-        return Group(name, schedule if self._settings.lr is None else replace(schedule, base_lr=self._settings.lr))
+    def group(self, name: str, start: int, warmup_steps: int | None) -> Group:
+        """Return the parameter group of a seed that germinates after step `start`, with its schedule.
+
+        `warmup_steps` None: an older version let the seed germinate. Its rate is then the host's curve, with `seeds.lr`
+        as base rate if that is set.
+        """
+        host, own = self._first.schedule, self._settings.lr
+        if warmup_steps is None:
+            return Group(name, host if own is None else replace(host, base_lr=own))
+        return Group(name, seed_schedule(host, start, warmup_steps, own))
 
     def check(self) -> None:
         """Make an optimizer for a trial parameter. Raises SetupRefused."""

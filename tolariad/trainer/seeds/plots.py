@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from tolariad.core.seeds.blending import alpha
 from tolariad.core.seeds.gates import NOT_MEASURED
-from tolariad.core.seeds.stages import Stage
+from tolariad.core.seeds.stages import Learning, Stage
 
 if TYPE_CHECKING:
     import torch
@@ -19,7 +19,10 @@ if TYPE_CHECKING:
     from tolariad.trainer.optim.owners import Owner
     from tolariad.trainer.seeds.slot import SeedSlot
 
-_KEPT: Final = ("number", "entered", "blend_steps", "gradient_norm", "dropped", "input_shape", "input_dtype")
+_KEPT: Final = (
+    *("number", "entered", "blend_steps", "gradient_norm", "dropped", "input_shape", "input_dtype"),
+    "learning",
+)
 
 
 @dataclass
@@ -29,7 +32,7 @@ class Plot:
     `number`: which germination of the run the seed is. `entered`: the step after which it entered its stage.
     `blend_steps`: updates over which alpha rises. `gradient_norm`: of the newest update, -1 if there was none.
     `dropped`: updates since the last move that were dropped, because its gradients were not finite. `input_shape` and
-    `input_dtype`: of the slot's input in the first step of the run; empty before it.
+    `input_dtype`: of the slot's input in the first step of the run; empty before it. `learning`: a value of Learning.
     """
 
     slot: SeedSlot
@@ -43,6 +46,7 @@ class Plot:
     dropped: int = 0
     input_shape: tuple[int, ...] = ()
     input_dtype: str = ""
+    learning: str = Learning.TRAIN.value
 
     @property
     def name(self) -> str:
@@ -58,6 +62,11 @@ class Plot:
     def is_permanent(self) -> bool:
         """Whether the seed is a part of the model for good."""
         return self.stage is Stage.FOSSILIZED
+
+    @property
+    def is_frozen(self) -> bool:
+        """Whether no update moves the seed."""
+        return self.slot.is_frozen
 
     @property
     def alpha(self) -> float:
@@ -92,9 +101,10 @@ class Plot:
         self.number, self.blend_steps, self.gradient_norm = number, 0, NOT_MEASURED
         self.enter(Stage.GERMINATED, step)
 
-    def enter(self, stage: Stage, step: int, blend_steps: int = 0) -> None:
+    def enter(self, stage: Stage, step: int, blend_steps: int = 0, learning: Learning = Learning.TRAIN) -> None:
         """Enter a stage after step `step`. `blend_steps`: with BLENDING."""
         self.slot.enter(stage)
+        self._learn(learning.value)
         self.entered, self.dropped = step, 0
         if stage is Stage.BLENDING:
             self.blend_steps = blend_steps
@@ -104,8 +114,14 @@ class Plot:
             self.gradient_norm = NOT_MEASURED
         self.stand_at(step)
 
+    def _learn(self, learning: str) -> None:
+        self.learning = learning
+        self.slot.freeze(frozen=learning == Learning.FROZEN.value)
+
     def stand_at(self, step: int) -> None:
-        """Step `step` is applied: set alpha for the next one."""
+        """Step `step` is applied: set alpha for the next one, and put back what a frozen seed must keep."""
+        if self.slot.is_frozen:
+            self.slot.hold()
         if self.slot.stage is Stage.BLENDING:
             self.slot.set_alpha(alpha(step - self.entered, self.blend_steps))
 
@@ -122,4 +138,5 @@ class Plot:
         for name in _KEPT:
             setattr(self, name, held.get(name, getattr(type(self), name)))
         self.slot.enter(Stage(held.get("stage", Stage.DORMANT)))
+        self._learn(self.learning)
         self.stand_at(step)

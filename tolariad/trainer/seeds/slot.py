@@ -9,6 +9,9 @@ The stage decides what the slot does with its input h (`PATHS`):
   finite.
 * SHADOWING, PROBATIONARY, FOSSILIZED: seed(h).
 
+A frozen seed computes as in a validation, whatever the mode of the model. So running statistics do not move, and
+dropout draws nothing. Gradients flow through it to the host. Its optimizer is not the slot's business.
+
 Promises: the output has the dtype of h. Alpha is on the device of h and in float32, whatever dtype the model is moved
 to. It is no parameter and no buffer. A change of alpha does not make torch.compile compile again; a change of the
 stage compiles once for each of the four paths. In TRAINING torch's generators are as if the seed had drawn nothing;
@@ -33,7 +36,7 @@ from torch import Tensor, nn
 
 from tolariad.core.seeds.stages import PLANTED, Stage
 from tolariad.trainer.errors import SetupRefused
-from tolariad.trainer.torch_private.modules import ToldOfMoves
+from tolariad.trainer.torch_private.modules import ToldOfMoves, buffers_of, put_buffer
 
 _NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _LOW_PRECISION: Final = (torch.float16, torch.bfloat16)
@@ -91,6 +94,9 @@ class SeedSlot(ToldOfMoves):
         self._alpha = 0.0
         self._path = 0
         self._draws = False
+        self._is_frozen = False
+        # Of a frozen seed: its buffers, and their values.
+        self._kept: tuple[tuple[nn.Module, str, Tensor, Tensor], ...] = ()
         # In a list, because assigning to an attribute of a module takes a microsecond.
         self._seen: list[Any] = [(), None]
 
@@ -111,6 +117,7 @@ class SeedSlot(ToldOfMoves):
         self.enter(Stage.DORMANT)
         self.seed = None
         self._draws = False
+        self.freeze(frozen=False)
 
     def enter(self, stage: Stage) -> None:
         """Set the stage, and alpha to its value at the beginning of it: 1 from SHADOWING on, else 0.
@@ -123,6 +130,46 @@ class SeedSlot(ToldOfMoves):
         self.stage = Stage(stage)
         self._path = int(PATHS[self.stage])
         self.set_alpha(1.0 if self._path == Path.GROWN else 0.0)
+
+    # -- a frozen seed -------------------------------------------------------------------------------------------------
+
+    @property
+    def is_frozen(self) -> bool:
+        """Whether the seed computes as in a validation all the time, and keeps its buffers."""
+        return self._is_frozen
+
+    def freeze(self, *, frozen: bool) -> None:
+        """Freeze the seed as it is now, or end that. Its present buffers are those that `hold` puts back."""
+        was, seed = self._is_frozen, self.seed
+        self._is_frozen = frozen = frozen and seed is not None
+        self._kept = ()
+        if seed is None:
+            return
+        if frozen:
+            seed.eval()
+            self._kept = tuple(
+                (module, name, live, live.detach().clone())
+                for module in seed.modules()
+                for name, live in buffers_of(module).items()
+                if live is not None
+            )
+        elif was:
+            seed.train(self.training)
+
+    @torch.no_grad()
+    def hold(self) -> None:
+        """Put the buffers of a frozen seed back: a module may write to them in eval mode too."""
+        for module, name, live, kept in self._kept:
+            put_buffer(module, name, live)  # it may have put another tensor there
+            # Not through autograd's version of the tensor: a graph that is kept over a step stays valid.
+            live.data.copy_(kept)
+
+    def train(self, mode: bool = True) -> SeedSlot:  # noqa: FBT001, FBT002 - torch's signature
+        """Set the mode of the slot and of its seed, unless that is frozen."""
+        super().train(mode)
+        if self._is_frozen and self.seed is not None:
+            self.seed.eval()
+        return self
 
     def set_alpha(self, value: float) -> None:
         """Set the share of the seed in the output, from 0 to 1. Waits for no device. Raises ValueError."""
@@ -209,6 +256,9 @@ class SeedSlot(ToldOfMoves):
         seed = self.seed
         if seed is None:
             raise RuntimeError(f"slot {self.name} is in stage {self.stage.name} without a seed")
+        if self._is_frozen and seed.training:
+            # Code may set the mode of each module by itself.
+            seed.eval()
         out: Tensor = seed(h)
         if out.shape != h.shape:
             raise RuntimeError(
@@ -224,6 +274,8 @@ class SeedSlot(ToldOfMoves):
         device = to(torch.zeros((), device=self.alpha.device)).device
         if device != self.alpha.device:
             self.alpha = torch.full((), self._alpha, device=device)
+        if self._is_frozen:
+            self.freeze(frozen=True)  # the buffers may be other tensors now
 
     def extra_repr(self) -> str:
         """Return name and stage, and alpha while it is blended in."""

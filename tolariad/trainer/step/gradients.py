@@ -89,11 +89,12 @@ def update(setup: Setup, *, skip: bool) -> None:
 
 
 def _update_seeds(setup: Setup, *, skip: bool) -> None:
-    """Make the updates of all seeds whose gradients are finite, or skip them."""
+    """Make the updates of all seeds that learn and whose gradients are finite, or skip them."""
     setup.seed_gradients.settle()
     if not skip:
-        for owner in setup.garden.owned_by_seeds():
+        for owner in setup.garden.learning():
             owner.optimizer.step()
+    setup.garden.hold()
 
 
 def drop_gradients(owners: Sequence[Owner]) -> None:

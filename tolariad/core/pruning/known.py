@@ -1,0 +1,14 @@
+"""The importance that earlier analyses have left behind, for the request of the next one."""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+
+class KnownImportance(Struct, frozen=True, kw_only=True):
+    """The scores of the newest analysis, by group. `epoch`: of its checkpoint. `samples`: that the scores are from."""
+
+    epoch: int
+    estimator: str
+    samples: int
+    scores: dict[str, tuple[float, ...]]
