@@ -7,6 +7,7 @@ import itertools
 import random
 import threading
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -22,14 +23,14 @@ from tests.trainer.data.samplers import N
 # -- data sets ---------------------------------------------------------------------------------------------------------
 
 
-class Holding(Dataset):
-    """Draws from every kind of generator that it holds; a lock, a file and a counter are beside them."""
+class Sendable(Dataset):
+    """Draws from every kind of generator that it holds, and can be pickled."""
 
-    def __init__(self, *, of_torch=True):
+    torch = None
+
+    def __init__(self):
         self.numpy, self.python = np.random.default_rng(3), random.Random(1)
-        self.torch = torch.Generator() if of_torch else None
-        self.inner = {"a": [np.random.RandomState(3)]}
-        self.lock, self.read = threading.Lock(), 0
+        self.inner, self.read = {"a": [np.random.RandomState(3)]}, 0
 
     def __len__(self):
         return N
@@ -43,6 +44,17 @@ class Holding(Dataset):
         if self.torch is not None:
             drawn.append(torch.rand((), generator=self.torch).item())
         return torch.tensor([index, *drawn, self.inner["a"][0].rand()], dtype=torch.float64)
+
+
+OPEN = Path(__file__).open("rb")  # noqa: SIM115
+
+
+class Holding(Sendable):
+    """With a generator, a lock and an open file, which cannot be pickled."""
+
+    def __init__(self):
+        super().__init__()
+        self.torch, self.lock, self.file = torch.Generator(), threading.Lock(), OPEN
 
 
 class OnlyItems(Holding):
@@ -240,6 +252,20 @@ class Around:
         for batch in self.loader:
             self.seen += 1
             yield torch.cat([batch, torch.full_like(batch[:1], self.seen)])
+
+
+class ItsOwnIterator:
+    """Begins anew in `__iter__`, and is its own iterator, as prefetchers are."""
+
+    def __init__(self, loader):
+        self.loader, self.running = loader, None
+
+    def __iter__(self):
+        self.running = iter(self.loader)
+        return self
+
+    def __next__(self):
+        return next(self.running) * 2
 
 
 class Both:

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 from torch.utils.data import ConcatDataset, DataLoader, Dataset, Subset, default_collate, get_worker_info, random_split
 
-from tests.trainer.data.kinds import Holding, MadeAtFirstRead, OnlyItems, Told, Transformed, mixing
+from tests.trainer.data.kinds import Holding, MadeAtFirstRead, OnlyItems, Sendable, Told, Transformed, mixing
 from tests.trainer.data.samplers import N, Plain, seeded
 from tests.trainer.data.stops import differing_stops, feed_over, taken
 from tolariad.trainer.data.held import shared_with
@@ -241,7 +241,7 @@ def test_a_generator_of_torch_cannot_be_sent_to_workers_that_are_spawned():
 @pytest.mark.parametrize("how", ["spawn", "forkserver"])
 def test_workers_that_are_spawned_give_the_same_items(how):
     """They get no memory of this process, only what is pickled."""
-    make = _over(lambda: Holding(of_torch=False))
+    make = _over(Sendable)
     whole = differing_stops(make, [])[2]
     options = {"num_workers": 1, "multiprocessing_context": how}
     differing, _, spawned = differing_stops(make, [(2, 1)], **options)

@@ -20,6 +20,7 @@ from tests.trainer.data.kinds import (
     Getter,
     HalfLabelled,
     Holding,
+    ItsOwnIterator,
     KeptStream,
     LookingAhead,
     OneAfterTheOther,
@@ -58,6 +59,7 @@ KINDS = {
     },
     "scaling a stream": lambda **options: Scaling(Shuffled(), 4, **options),
     "around a loader": lambda **options: Around(_inner(**options)),
+    "its own iterator": lambda **options: ItsOwnIterator(_inner(**options)),
     "around a stream": lambda **options: Around(DataLoader(Shuffled(), 4, **options)),
     "both at once": lambda **options: Both(_inner(**options), DataLoader(Holding(), 3, shuffle=True, **options)),
     "one after the other": lambda **options: OneAfterTheOther(
@@ -82,7 +84,8 @@ def test_a_resume_at_any_batch_gives_the_same_batches(kind):
     ("kind", "persistent"),
     [
         ("Shuffled", False),
-        *((kind, True) for kind in ("Shuffled", "ToldStream", "no batches", "a collate function", "both at once")),
+        *((kind, True) for kind in ("Shuffled", "ToldStream", "no batches", "both at once", "its own iterator")),
+        ("a collate function", True),
     ],
 )
 def test_workers_resume_too(kind, persistent):
@@ -102,6 +105,12 @@ def test_the_batches_are_those_of_the_users_class(kind):
     _, feed = feed_over(KINDS[kind])
     assert [[row[0] for row in batch] for epoch in (1, 2) for batch in taken(feed, epoch)] == expected
     assert feed.batches == len(plain)
+
+
+def test_an_object_that_is_its_own_iterator_holds_none():
+    """What it has read so far lies in its attributes."""
+    _, feed = feed_over(KINDS["its own iterator"], checked=True)
+    assert not feed.findings
 
 
 def test_a_class_that_overrides_nothing_of_the_iteration_skips_by_index():
@@ -141,7 +150,8 @@ def test_what_stands_in_for_a_sampler_is_one_of_its_class():
     assert seen == [(True, 4, 4)]
 
 
-def test_a_loader_that_made_its_iterator_before_is_named():
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_loader_that_made_its_iterator_before_is_named(workers):
     """It does not draw from its sampler any more: at the first start by what it holds, and at the first batch."""
 
     class Early(DataLoader):
@@ -152,9 +162,11 @@ def test_a_loader_that_made_its_iterator_before_is_named():
         def __iter__(self):
             return itertools.islice(self.made, 2)
 
-    feed = IterableFeed(Early(Holding(), 4, shuffle=True), 3)
+    feed = IterableFeed(Early(Holding(), 4, shuffle=True, num_workers=workers), 3)
     feed.check(())
-    taken(feed, 1)
+    assert len(taken(feed, 1)) == 2
+    feed.load_state(feed.state())
+    assert len(taken(feed, 2)) == 2, "nothing was put back into the iterator that is running"
     assert {finding.bearing for finding in feed.findings} == {Bearing.INEXACT}
     words = [finding.words for finding in feed.findings]
     assert any("holds an iterator" in one or "hold an iterator" in one for one in words)

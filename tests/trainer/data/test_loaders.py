@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import random
 import time
+from collections.abc import Iterator
 
 import numpy as np
 import pytest
@@ -190,10 +191,20 @@ def test_data_with_a_state_goes_on_where_it_was():
     assert one.note == ""
 
 
+class OnlyOnce(Iterator):
+    """An iterator that begins nothing in `__iter__`."""
+
+    def __next__(self):
+        raise StopIteration
+
+
+ONLY_ONCE = {"iterator": iter([1]), "generator": (n for n in ()), "cycle": itertools.cycle([1]), "a class": OnlyOnce()}
+
+
 @pytest.mark.parametrize(
     ("data", "why"),
-    [(iter([1]), "only once"), (itertools.cycle([1]), "only once"), (5, "give a Dataset")],
-    ids=["iterator", "cycle", "number"],
+    [*((one, "only once") for one in ONLY_ONCE.values()), (5, "give a Dataset")],
+    ids=[*ONLY_ONCE, "number"],
 )
 def test_data_that_cannot_be_used_is_refused(data, why):
     """A generator would be empty in the second epoch; anything that is not data is refused by name."""

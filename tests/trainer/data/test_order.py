@@ -92,6 +92,23 @@ def test_an_order_that_differs_without_a_check_is_named_at_the_resume():
     assert "drawn again" in found.words
 
 
+def test_a_batch_size_that_moves_within_an_epoch_is_named():
+    """The draw again takes other numbers of indices, so that the sampler stands elsewhere."""
+
+    def make():
+        return LoaderFeed(DataLoader(Plain(), 2, shuffle=True), 3)
+
+    feed = make()
+    running = feed.epoch(1, 0)
+    next(running)
+    feed._data.batch_sampler.batch_size = 3
+    next(running)
+    resumed = make()
+    resumed.load_state(through_a_checkpoint(feed.state()))
+    taken(resumed, 1, 2)
+    assert [finding.bearing for finding in resumed.findings] == [Bearing.INEXACT]
+
+
 class Endless(OfNumpy):
     drawn = 0
 

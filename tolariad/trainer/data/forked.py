@@ -8,6 +8,7 @@ again. It has no connection, no pipe and no stdin of this process: what it would
 from __future__ import annotations
 
 import fcntl
+import gc
 import os
 import select
 import signal
@@ -55,6 +56,7 @@ def _be_the_child(work: Callable[[Send], None], reading: int, writing: int) -> N
     """Do the work and end, whatever it raises."""
     try:
         os.close(reading)
+        gc.disable()  # what is no child of this process says so loudly when it is collected here
         leave_group()
         _part_from_files({2, writing})
         # The threads of the parent's pool do not exist here.

@@ -217,7 +217,8 @@ class IteratedFeed(Feed):
         if all(source.order.agrees is not False for source in self._sources):
             return
         place = f"epoch {resumed['epoch']}, {resumed['taken']} batches"
-        self.found(findings.order_moved(place, differing) if differing else findings.order_differs(place))
+        is_beside = differing and all(source.order.counts_agree for source in self._sources)
+        self.found(findings.order_moved(place, differing) if is_beside else findings.order_differs(place))
 
     def _iterator(self, epoch: int) -> Iterator[Any]:
         source = self._sources[0] if self._sources else None

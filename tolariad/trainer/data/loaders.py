@@ -6,7 +6,6 @@ of a map-style data set skips indices without loading their items.
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final
 
@@ -201,6 +200,12 @@ def _from_iterable(data: Any, rng_seed: int) -> Feed:
     if not isinstance(data, Iterable):
         kind = f"{type(data).__module__}.{type(data).__qualname__}"
         raise SetupRefused(f"the task's data is a {kind}; give a Dataset, a tuple of tensors or arrays, or a loader")
-    if inspect.isgenerator(data) or isinstance(data, Iterator):
+    if isinstance(data, Iterator) and not _begins_anew(data):
         raise SetupRefused("the task's data can be iterated over only once; give an object whose iter() starts again")
     return IterableFeed(data, rng_seed)
+
+
+def _begins_anew(data: Iterator[Any]) -> bool:
+    """Return whether an iterator's `__iter__` does something: an object around a loader begins its next epoch there."""
+    code = getattr(type(data).__iter__, "__code__", None)
+    return code is not None and code.co_code != Iterator.__iter__.__code__.co_code

@@ -103,6 +103,8 @@ class Order:
         self._returned: Callable[[], None] | None = None
         # Whether the draws up to the place of the checkpoint were those of the first time; None if nothing was drawn.
         self.agrees: bool | None = None
+        # Whether as many indices were drawn: else the sampler stands elsewhere in its epoch.
+        self.counts_agree = True
 
     def begin(self, epoch: int, indices: Any, fetching: Fetching, *, in_workers: bool, ahead: int) -> None:
         """Begin an epoch. `indices`: the sampler. `ahead`: how many batches the loader may draw ahead."""
@@ -160,7 +162,7 @@ class Order:
             self.digest = zlib.crc32(_bytes_of(value, is_one=is_one), self.digest)
         told = self._told
         if told is not None and self.drawn == told.drawn:
-            self.agrees, self._told = self.digest == told.digest, None
+            self.agrees, self.counts_agree, self._told = self.digest == told.digest, self._items == told.items, None
             if self._returned is not None:
                 self._returned()
         one = self._stored.pop(one.number, one)

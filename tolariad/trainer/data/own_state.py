@@ -22,7 +22,7 @@ from torch.utils.data import DataLoader
 
 from tolariad.trainer.data.generators import is_generator
 from tolariad.trainer.data.leaves import Budget, Known, Leaf, can_be_written, leaf_of, put_back, same
-from tolariad.trainer.data.walk import ATOMS, Met, Place, attributes_of, is_closed, places_in, walk
+from tolariad.trainer.data.walk import ATOMS, Met, Place, attributes_of, is_closed, is_running, places_in, walk
 
 _GONE: Final[Leaf] = ("?", "")
 
@@ -194,7 +194,7 @@ class OwnState:
             state = value.state_dict()
             if can_be_written(state):
                 return "o", state
-        elif hasattr(type(value), "__next__") and not isinstance(value, (io.IOBase, itertools.count)):
+        elif is_running(value) and not isinstance(value, (io.IOBase, itertools.count)):
             self.iterators.append(place.path)
         return "?", type(value).__qualname__
 

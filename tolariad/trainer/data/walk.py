@@ -97,10 +97,18 @@ def walk(
 
 def is_closed(value: Any) -> bool:
     """Return whether the walk does not enter this object."""
-    if isinstance(value, _CLOSED):
+    if isinstance(value, _CLOSED) or is_running(value):
         return True
     room = type(value).__module__.partition(".")[0]
     return room in _CLOSED_ROOMS and not isinstance(value, types.FunctionType)
+
+
+def is_running(value: Any) -> bool:
+    """Return whether this is an iterator that nobody can read, such as torch's of a loader with its queues.
+
+    One of the user's own class keeps its place in attributes.
+    """
+    return hasattr(type(value), "__next__") and not is_users(type(value))
 
 
 def is_users(value: Any) -> bool:
