@@ -25,7 +25,7 @@ unexport PYTHONDONTWRITEBYTECODE
 help:
 	@echo "make run      install what a run needs, train the digits task (an interrupted run continues)"
 	@echo "make test     install the rest, then ruff, mypy and pytest"
-	@echo "make torture  the long tests: hundreds of kills, damaged files"
+	@echo "make torture  the long tests: all cases, hundreds of kills, damaged files"
 	@echo "make outside  tests against real servers and programs; those that are not installed are skipped by name"
 	@echo "make study    accuracy of runs in trouble, with seeds and with pruning: tables, half an hour"
 	@echo "make gpu      everything that needs a CUDA device, in eight minutes, without a network; says so without one"
@@ -57,6 +57,11 @@ $(VENV)/.installed-dev: $(VENV)/.installed-run
 	$(INSTALL) --no-deps timm
 	@touch $@
 
+# What tests against other programs read with. One that cannot be installed here is skipped by name.
+$(VENV)/.installed-outside: $(VENV)/.installed-dev
+	-$(INSTALL) --no-build-isolation --editable ".[bus,oracle]"
+	@touch $@
+
 # The stores to measure against. One that cannot be installed here is skipped in the tables, with its reason.
 $(VENV)/.installed-bench: $(VENV)/.installed-dev
 	-$(INSTALL) --no-build-isolation --editable ".[bench]"
@@ -74,12 +79,8 @@ test: $(VENV)/.installed-dev
 types: $(VENV)/.installed-dev
 	$(BIN)/mypy
 
-tests: $(VENV)/.installed-dev | tests/__pycache__
-	$(BIN)/python -m pytest -n 3 --dist worksteal
-
-# In a fresh clone one process compiles all modules, also those of torch; else each of the three workers would.
-tests/__pycache__: | $(VENV)/.installed-dev
-	-@$(BIN)/python -m pytest --collect-only -qq >/dev/null 2>&1
+tests: $(VENV)/.installed-dev
+	$(BIN)/python -m pytest -n 3
 
 # These tests take minutes by design, so they print no stacks: printing may end the interpreter (see pyproject.toml).
 LONG := -o faulthandler_timeout=0
@@ -87,7 +88,7 @@ LONG := -o faulthandler_timeout=0
 torture: $(VENV)/.installed-dev
 	$(BIN)/python -m pytest $(LONG) -m torture -s
 
-outside: $(VENV)/.installed-dev
+outside: $(VENV)/.installed-outside
 	$(BIN)/python -m pytest $(LONG) -m outside -s
 
 study: $(VENV)/.installed-dev

@@ -6,16 +6,17 @@ import gc
 import os
 import secrets
 import signal
-import sys
 import tempfile
 from pathlib import Path
 
-import hypothesis
-import hypothesis.core
 import pytest
 
+from tests import own_place, sampling, workers
 from tests.core.reactions.checked import check_declarations, record_decisions
+from tests.outside import programs
 
+# Before any module keeps a folder or a variable of the user's.
+own_place.settle()
 MEMORY = Path("/dev/shm")
 # Models of tests are small: a second thread waits for the first, and takes a core from the other tests. Before torch is
 # imported, and for every process that a test starts. A test that needs more threads says so.
@@ -41,22 +42,33 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 check_declarations()
 record_decisions()
 
-# No deadline: two busy cores are not the property's fault. One seed governs hypothesis as well, so that a failure
-# anywhere is repeated by the one variable that the header prints.
-hypothesis.settings.register_profile("house", deadline=None, print_blob=True)
-hypothesis.settings.load_profile("house")
-hypothesis.core.global_force_seed = _SEED
-
 
 def pytest_report_header() -> str:
     """Print the seed where every report begins."""
     return f"TOLARIA_SEED={_SEED} (set it to repeat the randomised tests)"
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add the options of the workers."""
+    workers.add_option(parser)
+
+
 def pytest_configure(config: pytest.Config) -> None:
-    """Say to the workers whether `--basetemp` was given: xdist gives it to each of them."""
-    if config.option.basetemp and not hasattr(config, "workerinput"):
-        os.environ["TOLARIA_BASETEMP"] = str(config.option.basetemp)
+    """Let workers run the tests, draw cases, and count the folder of `--basetemp` among those of the tests."""
+    config.pluginmanager.register(workers)
+    sampling.settle(_SEED, whole=_is_torture(config))
+    if config.option.basetemp:
+        own_place.allow(Path(config.option.basetemp).absolute())
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Draw cases before pytest leaves out what its expression of markers excludes."""
+    sampling.draw(items, _SEED, whole=_is_torture(config))
+
+
+def _is_torture(config: pytest.Config) -> bool:
+    return config.option.markexpr == "torture"
 
 
 # The collector is off while four thousand tests are imported. Their objects are then frozen. A collection that walked
@@ -65,9 +77,10 @@ gc.disable()
 
 
 def pytest_collection_finish() -> None:
-    """Switch the garbage collector on, for what tests make."""
+    """Switch the garbage collector on, for what tests make. From now on relative paths are the tests' own."""
     gc.freeze()
     gc.enable()
+    own_place.enter()
 
 
 @pytest.fixture
@@ -87,16 +100,22 @@ def run_dir(tmp_path: Path) -> Path:
 
 @pytest.fixture(scope="session")
 def template():
-    """The process from which daemons and other programs are forked: it imports torch once."""
+    """The process from which daemons and other programs are forked: it imports torch once for all workers."""
     from tests.campaign.forks import shared_template  # the mutation table copies a part of the tests only
 
     return shared_template()
 
 
-def pytest_sessionfinish() -> None:
-    """End the template, if one was started."""
-    if forks := sys.modules.get("tests.campaign.forks"):
-        forks.end_shared_template()
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Say how to install the programs that skipped tests named."""
+    skipped = terminalreporter.stats.get("skipped", ())
+    if command := programs.to_install(report.longrepr[2] for report in skipped):
+        terminalreporter.write_line(f"To run the tests that were skipped for want of a program: {command}")
+
+
+def pytest_unconfigure() -> None:
+    """Remove the folders of this session."""
+    own_place.leave()
 
 
 @pytest.fixture

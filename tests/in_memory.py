@@ -7,7 +7,6 @@ if `--basetemp` says where folders are kept.
 
 from __future__ import annotations
 
-import os
 import re
 import shutil
 import subprocess
@@ -31,7 +30,7 @@ def has_room() -> bool:
 def tmp_path(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """An empty folder of this test. A failed test's is copied to where pytest keeps folders."""
     name = re.sub(r"\W", "_", request.node.name)[:30]
-    if "TOLARIA_BASETEMP" in os.environ or not has_room():
+    if request.config.option.basetemp or not has_room():
         yield tmp_path_factory.mktemp(name)
         return
     failed = request.session.testsfailed

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
+import functools
 import json
 import os
 import signal
@@ -15,40 +17,20 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from tests import own_place
+
 PROGRAM = Path(__file__).with_name("template.py")
 _MESSAGE_BYTES = 1 << 17
 _START_S = 120.0
 
 
 class Template:
-    """The template process. Use it in a `with` statement; `start` may be called from any thread."""
+    """The template process, which serves all workers of a session. `start` may be called from any thread."""
 
-    def __init__(self) -> None:
-        self._folder = tempfile.TemporaryDirectory(prefix="template")
-        self._path = Path(self._folder.name) / "socket"
-        # Strings hash in a trainer as the supervisor wishes; that is settled where an interpreter begins.
-        environment = {**os.environ, "PYTHONHASHSEED": "0", "OPENBLAS_NUM_THREADS": "1"}
-        self._process = subprocess.Popen(
-            [sys.executable, PROGRAM, self._path],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            env=environment,
-        )
-
-    @property
-    def pid(self) -> int:
-        """The template's process, the parent of everything that it starts."""
-        return self._process.pid
-
-    def __enter__(self) -> Template:
-        assert self._process.stdout is not None
-        assert self._process.stdout.readline() == b"ready\n"
-        return self
-
-    def __exit__(self, *_exc: object) -> None:
-        # A byte, not only the end of the pipe: workers of data loaders are forks of the tests, and hold it too.
-        self._process.communicate(b"\n", timeout=_START_S)
-        self._folder.cleanup()
+    def __init__(self, path: Path, pid: int) -> None:
+        self._path = path
+        # The parent of everything that it starts.
+        self.pid = pid
 
     def start(
         self,
@@ -69,6 +51,7 @@ class Template:
         Python file, or a module in a session of its own, that is run instead of tolariad. `errors`: the descriptor for
         its errors, else they go to `log` too. `passed`: further descriptors, by the number that they have there.
         """
+        own_place.guard(environment, folder)
         connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         connection.settimeout(_START_S)
         connection.connect(str(self._path))
@@ -180,17 +163,26 @@ class Forked:
         self.send_signal(signal.SIGKILL)
 
 
-_shared: list[Template] = []
-
-
+@functools.cache
 def shared_template() -> Template:
-    """Return the template of this process. It is started by the first call."""
-    if not _shared:
-        _shared.append(Template().__enter__())
-    return _shared[0]
+    """Return the template of this session. The first worker that asks for it starts it; it ends with the session."""
+    session = own_place.session()
+    path, number = session / "template", session / "template.pid"
+    with (session / "template.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not number.exists():
+            number.write_text(str(_start(path, session / own_place.ALIVE)))
+    return Template(path, int(number.read_text()))
 
 
-def end_shared_template() -> None:
-    """End it, if it was started."""
-    while _shared:
-        _shared.pop().__exit__()
+def _start(path: Path, alive: Path) -> int:
+    # Strings hash in a trainer as the supervisor wishes; that is settled where an interpreter begins.
+    environment = {**os.environ, "PYTHONHASHSEED": "0", "OPENBLAS_NUM_THREADS": "1"}
+    reading, writing = os.pipe()
+    with alive.open("rb") as session, os.fdopen(reading, "rb") as said:
+        # No Popen: it warns if nobody waits for it, and the template outlives the worker that starts it.
+        given = [(os.POSIX_SPAWN_DUP2, session.fileno(), 0), (os.POSIX_SPAWN_DUP2, writing, 1)]
+        pid = os.posix_spawn(sys.executable, [sys.executable, PROGRAM, path], environment, file_actions=given)
+        os.close(writing)
+        assert said.readline() == b"ready\n"
+    return pid

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tests.campaign.variants import MANY_RUNS, Variant, variants_for
 from tolariad.failpoints import POINTS
@@ -84,7 +84,7 @@ def as_user_every(runs: int) -> int:
 def deal(seed: int, runs: int) -> list[Plan]:
     """Return plans for `runs` runs. Points, variants and ways of starting occur about equally often.
 
-    Each point occurs twice at least. A deal that leaves one out is dealt again; very few runs have no better one.
+    Each point occurs twice at least: a deal that leaves one out is dealt again.
     """
     draw = random.Random(seed)
     plans = []
@@ -94,6 +94,11 @@ def deal(seed: int, runs: int) -> list[Plan]:
         if all(dealt[point] > 1 for point in ALL_POINTS):
             break
     return plans
+
+
+def deal_few(seed: int, runs: int) -> list[Plan]:
+    """Return plans for a campaign too short to have every point and variant. No run is started as a user does."""
+    return [replace(plan, as_user=False) for plan in _dealt(random.Random(seed), seed, runs)]
 
 
 def _dealt(draw: random.Random, seed: int, runs: int) -> list[Plan]:

@@ -71,7 +71,7 @@ _ABOVE = 512
 
 
 def serve(path: str) -> None:
-    """Fork a daemon for each connection and report how it ended, until standard input has a byte or ends."""
+    """Fork a daemon for each connection and report how it ended, until standard input ends: so does the session."""
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     listener.bind(path)
     listener.listen(64)

@@ -90,6 +90,7 @@ def compare(found, calm, deaths):
     sound(run_dir)
 
 
+@pytest.mark.torture
 def test_trainers_that_die_around_moves_change_nothing_of_them(tmp_path, template, calm):
     """The daemon lives on: its next trainer goes on from memory, where the seeds are, or from disk."""
     deaths = [("seed_planted", 1), ("seed_moved", 2), ("snapshot_taken", 20)]

@@ -73,6 +73,7 @@ def run(tmp_path_factory):
     return folder
 
 
+@pytest.mark.sample(10)
 @pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
 def test_every_option_with_an_extreme_ends_with_a_sentence(words, run):
     """No daemon answers at the given socket, so a command that passes the checks ends there."""

@@ -75,7 +75,6 @@ DISTURBED = disturbed()
 any_event = st.one_of([structs(kind) for kind in EVENT_TYPES.values()])
 
 
-@settings(max_examples=150, deadline=None)
 @given(st.lists(any_event, max_size=20), st.integers(0, 20))
 def test_folding_in_pieces_is_folding_at_once(events, cut):
     """Any events, sensible or not, cut anywhere, through a capture or not."""
@@ -115,6 +114,7 @@ def test_numbers_at_the_ends_of_what_can_be_stored_stay_storable(epoch):
     assert read_capture(capture(state)) == state
 
 
+@pytest.mark.sample(35)
 @pytest.mark.parametrize("kind", EVENT_TYPES.values(), ids=EVENT_TYPES)
 def test_every_event_is_accepted_in_every_phase(kind):
     """`apply` never refuses: an impossible transition is recorded, not raised."""
@@ -131,7 +131,6 @@ def test_every_event_is_accepted_in_every_phase(kind):
     accepted()
 
 
-@settings(max_examples=100, deadline=None)
 @given(any_event)
 def test_an_event_survives_its_encoding(event):
     """The journal has the events as decided, non-finite numbers included."""
@@ -176,7 +175,7 @@ def test_replay_equals_live_at_every_sequence_number(seed):
 
 
 def test_the_state_hash_does_not_depend_on_the_process():
-    """PYTHONHASHSEED 0 to 9: sets, maps and strings are ordered by their values."""
+    """PYTHONHASHSEED 0 to 3: sets, maps and strings are ordered by their values."""
     code = (
         "from tests.core.simulate import World; from tolariad.core.state import state_hash\n"
         "w = World(5)\nfor _ in range(300): w.anything()\nprint(state_hash(w.state).hex())"
@@ -185,7 +184,7 @@ def test_the_state_hash_does_not_depend_on_the_process():
         subprocess.Popen(
             [sys.executable, "-c", code], env={**os.environ, "PYTHONHASHSEED": str(n)}, stdout=subprocess.PIPE
         )
-        for n in range(10)
+        for n in range(4)
     ]
 
     assert len({process.communicate()[0] for process in processes}) == 1

@@ -15,14 +15,14 @@ from pathlib import Path
 
 from tests.campaign.forks import shared_template
 from tests.recorded import events_of, of
+from tests.waiting import PATIENCE_S
 
-ROOT = Path(__file__).resolve().parents[2]
 # How many trainers and analyses of one daemon are forks, unless a test says it; further ones are started as usual.
 SHELLS = 2
 FAKE = (sys.executable, "-m", "tests.daemon.fake_trainer")
 # Small segments: making one of 100 MB would be most of a test's time.
 SETS = ["journal.segment_bytes=1000000"]
-TIMEOUT_S = 60.0
+TIMEOUT_S = PATIENCE_S
 
 
 class CallFailed(Exception):
@@ -52,9 +52,7 @@ class DaemonProcess:
     ) -> subprocess.Popen[str] | ForkedProcess:
         """Start the process."""
         command = [*wrapper, sys.executable, "-m", module, argument]
-        return subprocess.Popen(
-            command, env=environ, cwd=ROOT, stderr=subprocess.PIPE, text=True, start_new_session=True
-        )
+        return subprocess.Popen(command, env=environ, stderr=subprocess.PIPE, text=True, start_new_session=True)
 
     @property
     def pid(self) -> int:
@@ -142,7 +140,7 @@ class ForkedProcess:
         self._errors, theirs = os.pipe()
         try:
             self._forked = shared_template().start(
-                [argument], environment=environ, folder=ROOT, log=1, errors=theirs, shells=shells, program=module
+                [argument], environment=environ, folder=Path.cwd(), log=1, errors=theirs, shells=shells, program=module
             )
         finally:
             os.close(theirs)

@@ -17,7 +17,7 @@ def main() -> int:
     """Start the requested run."""
     asked = json.loads(sys.argv[1])
     hang = HangLimits(floor_s=asked.pop("hang_s", 30.0), unknown_s=asked.pop("unknown_s", 600.0))
-    timeouts = Timeouts(hang=hang, poll_s=0.05, stacks_s=2.0, kill_s=asked.pop("kill_s", 30.0))
+    timeouts = Timeouts(hang=hang, poll_s=0.05, stacks_s=asked.pop("stacks_s", 2.0), kill_s=asked.pop("kill_s", 30.0))
     for name in ("run_dir", "config"):
         if name in asked:
             asked[name] = Path(asked[name])

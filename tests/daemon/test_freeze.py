@@ -29,6 +29,7 @@ def training(start, run_dir, request):
     page.close()
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("training", ["0.002", "0.05"], indirect=True)
 @pytest.mark.parametrize("lead", [critical, diskless])
 def test_the_page_alone_stops_the_trainer_in_time(training, lead):

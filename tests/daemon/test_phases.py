@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import signal
 import time
 from pathlib import Path
@@ -10,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.daemon.harness import SETS, ForkedDaemon, is_gone, of_type
+from tests.outside.programs import outside
 from tests.recorded import events_of
 from tests.waiting import wait_for
 from tolariad.core.control.words import StopRequested
@@ -27,7 +27,6 @@ from tolariad.core.steps.words import StepCompleted
 from tolariad.core.trainer.words import TrainerStarted
 
 CRAWL = {"FAKE_TRAINER": "crawl@4"}
-ACTIVATE = shutil.which("systemd-socket-activate")
 
 
 def test_a_completed_run_says_so(start, run_dir):
@@ -237,8 +236,7 @@ def test_a_folder_that_cannot_be_written_is_said(start, tmp_path):
     assert str(tmp_path / "file" / "run") in daemon.stderr
 
 
-@pytest.mark.systemd
-@pytest.mark.skipif(ACTIVATE is None, reason="systemd-socket-activate is not installed")
+@pytest.mark.outside
 def test_a_question_starts_no_training(run_dir):
     """Started by a connection to a stopped run, the daemon answers, trains only after `resume`, and exits when idle."""
     first = ForkedDaemon(run_dir, environ=CRAWL)
@@ -268,7 +266,9 @@ def activate(run_dir) -> ForkedDaemon:
     """A daemon that systemd-socket-activate starts with the first connection."""
     place = run_dir / "control.sock"
     place.unlink(missing_ok=True)
-    wrapper = (ACTIVATE, "-l", str(place), "--fdname=control", "-E", "FAKE_STEP_S=0.002", "-E", "PATH")
+    # It passes on no variable that it is not told.
+    passed = [f"--setenv={name}" for name in ("FAKE_STEP_S=0.002", "HOME", "PATH", "XDG_RUNTIME_DIR")]
+    wrapper = (outside("systemd-socket-activate"), "-l", str(place), "--fdname=control", *passed)
     daemon = ForkedDaemon(run_dir, wrapper=wrapper, idle_exit_s=1.0)
     wait_for(lambda: is_listening(place))
     return daemon

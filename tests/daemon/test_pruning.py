@@ -73,7 +73,7 @@ def test_a_pruned_run_is_killed_and_goes_on_to_the_same_bits(start, run_dir, tmp
     config.write_text(CONFIG)
     asked = {"config": str(config), "trainer_command": None, "sets": None}
 
-    first = start(as_user=True, **asked)
+    first = start(shells=FORKS, **asked)
     first.until(lambda status: status["step"] > 0, "a step")
     (masks, *_) = until(run_dir, first, mk.MasksApplied, "masks")
     first.kill()

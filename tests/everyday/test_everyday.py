@@ -20,6 +20,7 @@ _EACH_EPOCH = '"checkpoint_interval_epochs": 1'
 ROUNDS = [0, *(pytest.param(number, marks=pytest.mark.torture) for number in range(1, 10))]
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("turn", ROUNDS)
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_task_of_the_daemon_killed_twice_ends_with_the_same_bits(tmp_path, template, seed, kind, turn):
@@ -44,6 +45,7 @@ def test_a_task_of_the_daemon_killed_twice_ends_with_the_same_bits(tmp_path, tem
     assert found["killed"].end == found["calm"].end
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("turn", ROUNDS)
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_loop_killed_twice_ends_with_the_same_bits_as_the_plain_script(tmp_path, template, seed, kind, turn):

@@ -17,9 +17,8 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.mark.parametrize("name", ["own_mlp", "vision"])
-def test_an_example_trains(monkeypatch, name):
+def test_an_example_trains(name):
     """As its configuration says, for a few steps, with its workers, and validates."""
-    monkeypatch.chdir(ROOT)
     settings = load(ROOT / "examples" / name / "config.yaml")
     setup = build(resolved_json(replace(settings, device="cpu")))
     losses = []

@@ -66,8 +66,8 @@ def test_a_trainer_killed_between_two_updates_is_continued_to_the_same_bits(tmp_
     # A step passes the point after each of its two updates, and when it is complete.
     runs = {"calm": "", "killed": f"step:{43 * 3 + 1}@{token}"}
     for name, failpoint in runs.items():
-        arguments = ("run", EXAMPLE / "config.yaml", "--dir", tmp_path / name, "--epochs", str(EPOCHS))
-        ended = template.run(arguments, folder=ROOT, failpoint=failpoint)
+        arguments = ("run", EXAMPLE / "config.yaml", "--dir", tmp_path / name, "--epochs", "2")
+        ended = template.run(arguments, folder=tmp_path, failpoint=failpoint)
         assert ended.returncode == 0, ended.stderr
     (died,) = of(events_of(tmp_path / "killed"), TrainerDied)
     assert (died.signal, token.exists()) == ("SIGKILL", False)

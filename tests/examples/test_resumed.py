@@ -65,9 +65,8 @@ def test_a_snippet_that_trains_is_killed_and_resumes(tmp_path, template, page):
 
 
 @pytest.mark.parametrize("name", ["own_mlp", "vision"])
-def test_an_example_finds_the_same_data_at_every_start(monkeypatch, name):
+def test_an_example_finds_the_same_data_at_every_start(name):
     """Built twice, as two trainers do; items are compared, with the workers of its configuration too."""
-    monkeypatch.chdir(ROOT)
     settings = load(ROOT / "examples" / name / "config.yaml")
     first, second = (build(resolved_json(replace(settings, device="cpu"))).environment for _ in range(2))
     assert first.data == second.data

@@ -46,7 +46,7 @@ def job(tmp_path):
     started = []
 
     def start(code: str = "") -> subprocess.Popen[str]:
-        environ = {"PATH": f"{tools}:{os.environ['PATH']}", "SLURM_JOB_ID": "7", "CODE": code}
+        environ = {**os.environ, "PATH": f"{tools}:{os.environ['PATH']}", "SLURM_JOB_ID": "7", "CODE": code}
         environ |= {"CONFIG": "my.yaml", "RUN": "runs/my"}
         started.append(
             subprocess.Popen(["bash", JOB], cwd=tmp_path, env=environ, stderr=subprocess.PIPE, start_new_session=True)

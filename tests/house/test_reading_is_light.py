@@ -8,8 +8,6 @@ import sys
 
 import pytest
 
-from tests.house.tree import ROOT
-
 HEAVY = ("torch", "numpy", "asyncio", "structlog", "uvloop", "aiofiles", "rich")
 PROBE = """
 import json, sys
@@ -42,13 +40,14 @@ sys.platform = "darwin"
 def loaded_by(*arguments: str, before: str = "") -> tuple[int, list[str]]:
     """Run one command in a fresh interpreter. Return its exit code and the heavy modules that it loaded."""
     command = [sys.executable, "-c", before + PROBE, json.dumps(arguments), json.dumps(HEAVY)]
-    result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120)
+    result = subprocess.run(command, capture_output=True, text=True, timeout=120)
     marked = [line for line in result.stderr.splitlines() if line.startswith("loaded:")]
     if not marked:
         pytest.fail(f"tolaria {' '.join(arguments)} did not end:\n{result.stderr}")
     return tuple(json.loads(marked[0].removeprefix("loaded:")))
 
 
+@pytest.mark.sample(6)
 @pytest.mark.parametrize(
     "arguments",
     [

@@ -34,7 +34,17 @@ def every_file() -> list[Path]:
         listed = subprocess.run(command, capture_output=True, check=True).stdout.decode().split("\0")
         return [ROOT / name for name in listed if name and (ROOT / name).is_file()]
     except (OSError, subprocess.CalledProcessError):
-        return [p for p in ROOT.rglob("*") if p.is_file() and not _NEVER_SOURCE & set(p.relative_to(ROOT).parts)]
+        return list(_walked(ROOT))
+
+
+def _walked(folder: Path) -> Iterator[Path]:
+    for path in folder.iterdir():
+        if path.name in _NEVER_SOURCE:
+            continue
+        if path.is_file():
+            yield path
+        elif path.is_dir() and not path.is_symlink():
+            yield from _walked(path)
 
 
 @functools.cache

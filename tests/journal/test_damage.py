@@ -142,6 +142,7 @@ def test_no_flipped_bit_loses_or_changes_an_event(seed, monkeypatch):
     flip_everywhere(4, 500, random.Random(seed))
 
 
+@pytest.mark.torture
 def test_no_flipped_bit_in_a_longer_journal_loses_or_changes_an_event(seed, monkeypatch):
     """Class 2, ten batches: one bit of every byte. Of the flips that opening accepts, a sample is verified."""
     monkeypatch.setattr("journal.verification._IN_FLIGHT_PAUSE_S", 0.0)
@@ -206,6 +207,7 @@ def batches_with(size: int) -> list[list[bytes]]:
     return [[event(0)], [event(1)], [event(2, size=size)]]
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("size", SIZES)
 def test_sectors_lost_from_the_last_write_lose_nothing_acknowledged(size, seed):
     """Class 3: the last batch was never acknowledged. It is complete or it is cut, and the journal opens."""
@@ -223,6 +225,7 @@ def test_sectors_lost_from_the_last_write_lose_nothing_acknowledged(size, seed):
     assert {outcome for content, outcome in cases if content == "old"} <= {"opened", "misplaced"}
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("size", SIZES)
 def test_sectors_lost_from_an_acknowledged_write_are_refused(size, seed):
     """Class 4: the same in an acknowledged batch. The frame after it proves the damage: refused, never cut."""

@@ -25,7 +25,7 @@ batches = st.lists(st.tuples(st.lists(events, min_size=1, max_size=4), labels), 
 restarts = st.sets(st.integers(0, 7))
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=8, deadline=None)
 @given(batches, restarts)
 def test_what_goes_in_comes_out(written, restarts):
     """Writer, restarted writer, reader and verify agree on every byte and every label."""

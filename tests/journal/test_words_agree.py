@@ -65,6 +65,7 @@ def compare(folder: Path, images: dict[Path, bytes], told: Counter[str]) -> None
             told[f"{who} {problem.damage}"] += 1
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("damage", [flip, copy, cut, lengthen, erase], ids=lambda one: one.__name__)
 def test_a_reader_a_start_and_verify_say_the_same_of_a_damaged_file(images, damage, seed):
     """Every segment in turn, also the newest one."""

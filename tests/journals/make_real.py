@@ -16,6 +16,7 @@ path may be published, such as a bind mount of the checkout at /mnt
 from __future__ import annotations
 
 import io
+import os
 import subprocess
 import sys
 import tarfile
@@ -69,7 +70,10 @@ def drive(folder: Path) -> None:
     """Run what makes journals, and keep its folders below `folder`."""
     kept = ["--basetemp", str(folder), "-o", "tmp_path_retention_policy=all", "-p", "no:cacheprovider"]
     tests = ["tests/journals/drive_real.py", *SOURCES]
-    subprocess.run([sys.executable, "-m", "pytest", "-q", *kept, *tests], cwd=ROOT, check=True)
+    # All cases, also those that a session draws from, and a campaign of all variants.
+    every = ["-m", "sample or not torture"]
+    environment = os.environ | {"TOLARIA_CAMPAIGN_RUNS": "16"}
+    subprocess.run([sys.executable, "-m", "pytest", "-q", *every, *kept, *tests], cwd=ROOT, env=environment, check=True)
 
 
 def found(folder: Path) -> Iterator[tuple[Path, frozenset[str], int]]:

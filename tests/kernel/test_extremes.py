@@ -99,6 +99,7 @@ def recorded(decided: Decided[RunState]) -> None:
     assert read_capture(capture(decided.state)) is not None
 
 
+@pytest.mark.sample(5)
 @pytest.mark.parametrize("kind", COMMANDS, ids=lambda kind: kind.__name__)
 def test_every_order_with_an_extreme_is_recorded_or_refused(kind):
     """Orders are given as unchecked objects, as a program in the same process may do."""
@@ -133,6 +134,7 @@ def wire():
     end.close()
 
 
+@pytest.mark.sample(10)
 @pytest.mark.parametrize("most", [MOST, pytest.param(None, marks=pytest.mark.torture)])
 @pytest.mark.parametrize("kind", REPORTS, ids=lambda kind: kind.__name__)
 def test_every_report_with_an_extreme_is_recorded_or_refused(kind, most, wire, seed):

@@ -5,9 +5,11 @@ from __future__ import annotations
 import pytest
 
 from tests.in_memory import tmp_path
+from tests.quick_torch import keep_no_stacks
 from tolariad.library import live
 
 __all__ = ["tmp_path"]
+keep_no_stacks()
 
 
 @pytest.fixture(autouse=True)

@@ -21,6 +21,8 @@ CONFIG = {
         "checkpoint": {"min_gap_s": 0},
         # A slow machine must not make a run careful: it would refuse what a test orders.
         "budgets": {"act": False},
+        # Making segments of 100 MB ahead would take a tenth of a test's time.
+        "journal": {"segment_bytes": 1_000_000},
     }
 }
 

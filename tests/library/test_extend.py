@@ -58,6 +58,7 @@ def last_moment(monkeypatch):
     return orders
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(
     ("short", "end", "whole"),
     [
@@ -98,6 +99,7 @@ def test_an_earlier_end_is_a_prefix_of_the_run(tmp_path):
     assert (completed.step, completed.epochs) == (2 * STEPS_PER_EPOCH, 2)
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("dies_at", [4, 18, 26, 34])
 def test_a_death_after_the_order_changes_no_bit(tmp_path, dies_at):
     """The next trainer has the new end, runs again what the journal holds, and finds no difference.

@@ -47,6 +47,7 @@ def losses(events):
     return [(one.step, one.loss) for one in of(events, StepCompleted)]
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("at", [3, 9, 13, 17, 20])
 def test_a_run_that_dies_resumes_to_the_bit(tmp_path, calm, at):
     """Deaths before and after a skip, in each epoch: each re-run draws the same numbers, for skipped batches too."""

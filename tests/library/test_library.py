@@ -58,6 +58,7 @@ def test_a_run_is_trained_and_recorded_to_its_end(tmp_path):
     assert tolaria.get_metrics()["val_accuracy"] == result.metrics["accuracy"]
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("at", [3, 11, 16, 23])
 def test_what_a_hook_raises_comes_to_the_caller_and_the_next_call_goes_on_to_the_bit(tmp_path, calm, at):
     """The death is recorded, the hook's exception is raised, and the end equals that of an undisturbed run."""

@@ -41,6 +41,7 @@ def rates(events):
     return {one.step: (one.lr, one.rates) for one in of(events, StepCompleted)}
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("policy", ["onecycle", "polynomial", "inverse_sqrt", "cosine_restarts", "sched.py:f"])
 def test_a_run_that_dies_goes_on_to_the_bit_under_every_policy(run, tmp_path, policy):
     """The recorder computes each step's rates from the journal, and finds those of the trainer."""

@@ -123,6 +123,7 @@ def test_units_are_masked_lifted_and_removed_and_the_small_model_is_exported(tmp
     assert bits(again) == bits(model)
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(
     ("name", "at"),
     [

@@ -80,6 +80,7 @@ def calm(tmp_path_factory):
     return calm_of
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(
     ("name", "at"),
     [
@@ -123,6 +124,7 @@ def test_a_rebuild_in_the_tasks_grow_is_part_of_the_recorded_change(tmp_path, ca
     assert "cannot repeat" not in caplog.text
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(
     ("epoch", "dies", "again"), [(0, None, ALL), (1, None, ALL[2:]), (0, 20, ALL), (1, ADDS, ALL[2:])]
 )

@@ -103,6 +103,7 @@ def test_a_seed_lives_from_germination_to_fossil_and_another_is_culled(tmp_path)
     assert bits(again) == bits(model)
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize(
     ("name", "at"),
     [

@@ -144,6 +144,7 @@ def test_every_part_of_the_boundary_is_measured(calm):
     assert {"adaptation", "epoch_boundary"} <= measured
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("at", [STEPS_PER_EPOCH, STEPS_PER_EPOCH + 1, STEPS_PER_EPOCH + 3, 2 * STEPS_PER_EPOCH])
 def test_a_run_that_dies_ends_with_the_bits_of_one_that_never_did(calm, tmp_path, at):
     """Orders and the strategy's state are repeated by the re-run; nobody is asked a second time."""

@@ -7,7 +7,7 @@ import math
 
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.strategy.packets import PACKETS, packet, seed
@@ -45,7 +45,6 @@ def _bytes(command: AdaptationCommand) -> bytes:
     return command.SerializeToString(deterministic=True)
 
 
-@settings(max_examples=100, deadline=None)
 @given(st.lists(PACKETS, max_size=8))
 def test_any_packets_give_valid_commands(packets):
     """NaN, infinity, no fields, unknown stages, epochs in any order: each command is valid, and the state stays small.

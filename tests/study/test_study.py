@@ -26,6 +26,7 @@ EPOCHS = 12
 POINTS = 1.0
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.name)
 def test_a_run_that_recovered_is_the_run_resumed_from_the_same_checkpoint_with_the_same_batches_skipped(
     quick_path, fault

@@ -23,6 +23,7 @@ SHORT = (
 )
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("training", SHORT, ids=lambda one: one.group)
 def test_a_healthy_training_is_never_told_to_go_back(training):
     """Nor is a kind of its batches starved. Each oscillates, jumps or grows, as its like does."""
@@ -33,6 +34,7 @@ def test_a_healthy_training_is_never_told_to_go_back(training):
     assert outcome.skips <= outcome.steps / 100
 
 
+@pytest.mark.torture
 def test_a_rare_second_task_learns_as_well_as_without_a_detector():
     """A twentieth of the batches has five times the loss. A detector that skipped them reduced the accuracy from 0.89
     to 0.15.

@@ -171,7 +171,7 @@ async def test_a_command_that_cannot_be_started_is_a_reply_too(run):
     """As when the interpreter is gone."""
     async with run.analyst("honest") as analyst:
         analyst._setup = AnalystSetup(
-            run_dir=run.folder, config=run.folder, prune=Prune(), environment={}, command=("/nowhere/python",)
+            run_dir=run.folder, config=run.folder, prune=Prune(), environment=os.environ, command=("/nowhere/python",)
         )
         analyst.obey(run.effect())
         reply = await run.reply()

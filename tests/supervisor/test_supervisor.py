@@ -232,7 +232,7 @@ async def test_the_next_trainer_waits_for_the_last_one(run_dir):
 async def test_a_command_that_does_not_exist_is_a_death(run_dir):
     """A trainer that cannot be started is reported as gone, with the reason."""
     notes = Notes()
-    setup = TrainerSetup(run_dir=run_dir, command=("/nonexistent/python",), environment={}, timeouts=QUICK)
+    setup = TrainerSetup(run_dir=run_dir, command=("/nonexistent/python",), environment=os.environ, timeouts=QUICK)
     supervisor = Supervisor(setup, notes)
     supervisor.obey(SpawnTrainer(incarnation=1))
     gone = await notes.wait_for(TrainerGone)

@@ -13,7 +13,7 @@ from tests.house.tree import ROOT
 from tests.systemd.manager import Manager, cannot_boot
 from tolariad.core.run.words import ConfigChanged, DaemonStarted, RunCompleted, RunStopped
 
-pytestmark = pytest.mark.systemd
+pytestmark = pytest.mark.outside
 # torch without its bytecode, on two cores that others use too.
 TORCH_S = 300.0
 CONFIG = """\

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.house.tree import ROOT
+from tests.outside.programs import outside
 from tolariad.core.run import exits
 from tolariad.core.settings.model import STOP_BUDGET_S
 
@@ -20,8 +21,6 @@ SOCKET = UNITS / "tolariad@.socket"
 CPU_ONLY, NO_NETWORK, NOTIFY_RELOAD = (
     UNITS / "drop-ins" / f"{name}.conf" for name in ("cpu-only", "no-network", "notify-reload")
 )
-ANALYZE = shutil.which("systemd-analyze")
-needs_systemd = pytest.mark.skipif(ANALYZE is None, reason="systemd-analyze is not installed")
 SECONDS = {"s": 1.0, "min": 60.0, "h": 3600.0}
 
 
@@ -45,17 +44,15 @@ def seconds(text: str) -> float:
 
 def analyze(*arguments: str) -> subprocess.CompletedProcess[str]:
     """Run systemd-analyze."""
-    return subprocess.run([ANALYZE, *arguments], capture_output=True, text=True, timeout=60)
+    return subprocess.run([outside("systemd-analyze"), *arguments], capture_output=True, text=True, timeout=60)
 
 
 def version() -> int:
     """The manager's version."""
-    first = subprocess.run([ANALYZE, "--version"], capture_output=True, text=True, timeout=60).stdout
-    return int(first.split()[1])
+    return int(analyze("--version").stdout.split()[1])
 
 
-@pytest.mark.systemd
-@needs_systemd
+@pytest.mark.outside
 @pytest.mark.parametrize("unit", [SERVICE, SOCKET], ids=lambda unit: unit.name)
 def test_the_manager_finds_nothing_wrong(unit):
     """`systemd-analyze verify` ends with 0 and says nothing about our files."""
@@ -65,8 +62,7 @@ def test_the_manager_finds_nothing_wrong(unit):
     assert [line for line in result.stderr.splitlines() if "tolariad" in line] == []
 
 
-@pytest.mark.systemd
-@needs_systemd
+@pytest.mark.outside
 @pytest.mark.parametrize("drop_in", [CPU_ONLY, NO_NETWORK, NOTIFY_RELOAD], ids=lambda drop_in: drop_in.stem)
 def test_the_manager_finds_nothing_wrong_with_a_drop_in(tmp_path, drop_in):
     """Beside its unit, as it is installed."""
@@ -77,7 +73,8 @@ def test_the_manager_finds_nothing_wrong_with_a_drop_in(tmp_path, drop_in):
     folder.mkdir()
     shutil.copy(drop_in, folder)
     result = subprocess.run(
-        [ANALYZE, "verify", str(tmp_path / SERVICE.name)], capture_output=True, text=True, timeout=60,
+        [outside("systemd-analyze"), "verify", str(tmp_path / SERVICE.name)],
+        capture_output=True, text=True, timeout=60,
         env={**os.environ, "SYSTEMD_UNIT_PATH": f"{tmp_path}:"},
     )  # fmt: skip
 
@@ -93,8 +90,7 @@ def test_a_reload_is_signalled_once():
     assert value_of(SERVICE, "ExecReload").startswith("/bin/kill -HUP")
 
 
-@pytest.mark.systemd
-@needs_systemd
+@pytest.mark.outside
 @pytest.mark.parametrize("drop_ins", [(), (CPU_ONLY,), (NO_NETWORK,)], ids=["alone", "cpu-only", "no-network"])
 def test_the_exposure_is_at_most_two(tmp_path, drop_ins):
     """`systemd-analyze security` rates the service at 2.0 or better, with its drop-in too."""
@@ -203,12 +199,11 @@ def test_the_user_and_the_folders_exist_before_the_first_run():
     assert re.search(r"^d\s+/etc/tolariad\s", folders, re.MULTILINE)
 
 
-@pytest.mark.systemd
-@pytest.mark.skipif(shutil.which("systemd-sysusers") is None, reason="systemd-sysusers is not installed")
+@pytest.mark.outside
 def test_the_user_file_is_understood(tmp_path):
     """The manager's own tool reads it and would make the user."""
     users = subprocess.run(
-        ["systemd-sysusers", "--dry-run", f"--root={tmp_path}", str(UNITS / "tolaria.sysusers")],
+        [outside("systemd-sysusers"), "--dry-run", f"--root={tmp_path}", str(UNITS / "tolaria.sysusers")],
         capture_output=True, text=True, timeout=60,
     )  # fmt: skip
 

@@ -16,6 +16,7 @@ import pytest
 
 from tests.campaign.forks import Forked, shared_template
 from tests.in_memory import tmp_path
+from tests.quick_torch import keep_no_stacks
 from tests.recorded import files_of, of
 from tolariad.channel import Reports, TrainerEnd, channel_pair
 from tolariad.core.checkpoints import words as ck
@@ -35,8 +36,8 @@ from tolariad.trainer.torch_private import light_start
 
 # Of this folder's tests.
 __all__ = ["tmp_path"]
+keep_no_stacks()
 light_start.install()  # as the trainer's process does, and as much sooner are these tests there
-ROOT = Path(__file__).resolve().parents[2]
 
 
 def config(task: str, **explicit: Any) -> bytes:
@@ -250,7 +251,13 @@ class FakeDaemon:
         arguments += ["--channel-fd", "3", "--page-fd", "4", "--parent-pid", str(template.pid)]
         environment = {**os.environ, "TOLARIA_FAILPOINT": failpoint}
         process = template.start(
-            arguments, environment=environment, folder=ROOT, log=1, shells=0, program="tolariad.trainer", passed=fds
+            arguments,
+            environment=environment,
+            folder=Path.cwd(),
+            log=1,
+            shells=0,
+            program="tolariad.trainer",
+            passed=fds,
         )
         theirs.close()
         return process

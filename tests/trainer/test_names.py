@@ -115,6 +115,7 @@ def test_a_dict_without_the_loss_is_refused_with_its_keys(small_task):
         forward_backward(setup, [(torch.ones(4, 2),)])
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("steps_in", ["on_step_end", "loss"])
 @pytest.mark.parametrize("kind", ["cosine", "late", "plateau"])
 def test_a_scheduler_that_is_stepped_gets_one_warning_with_its_line(daemon_in, configured, tmp_path, kind, steps_in):

@@ -80,6 +80,7 @@ def test_the_updates_are_those_of_a_plain_loop_with_these_optimizers(configured,
     assert bits(setup.model.state_dict().values()) == bits(theirs.state_dict().values())
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize(
     "options",
     [{}, {"precision": "fp16"}, {"precision": "bf16"}, {"ema": {"decay": 0.9}}, {"audit": {"every_steps": 1}}]
@@ -142,6 +143,7 @@ def test_a_finding_at_any_update_undoes_the_whole_step(configured, name):
     assert max(seen) > 100.0 if name == "SpikesLast" else sum(map(math.isnan, seen)) == 1
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("name", ["Poisoned", "PoisonedFirst", "SpikesLast"])
 def test_a_run_skips_the_step_and_goes_on_as_if_its_batch_were_not_there(daemon_in, configured, monkeypatch, name):
     """Each epoch has one skip, with its reason; it leaves every bit as it was, and the audit finds nothing."""
@@ -155,14 +157,14 @@ def test_a_run_skips_the_step_and_goes_on_as_if_its_batch_were_not_there(daemon_
         assert state_of(self._setup) == before[-1]
 
     monkeypatch.setattr(StepperOfUpdates, "_skip", skipped)
-    daemon = daemon_in("run", 20)
+    daemon = daemon_in("run", 10)
     options = {"batch_size": 4, "learning_rate": CONSTANT, "audit": {"every_steps": 1}}
-    trained = daemon.train_here(configured(task(name), epochs=20, **options))
+    trained = daemon.train_here(configured(task(name), epochs=10, **options))
     reasons = {skip.reason for skip in daemon.skips}
 
     assert reasons == {steps.SkipReason.SPIKE if name == "SpikesLast" else steps.SkipReason.NON_FINITE}
     if name != "SpikesLast":
-        assert len(daemon.skips) == 20
+        assert len(daemon.skips) == 10
     assert all(tensor.isfinite().all() for tensor in trained.model.state_dict().values())
     assert daemon.of(lv.AuditReport) == []
 

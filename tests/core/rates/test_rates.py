@@ -39,6 +39,7 @@ def test_an_order_is_recorded_acts_at_the_next_boundary_and_says_where():
     assert world.state.rates.changes["body"].reason == "noisy"
 
 
+@pytest.mark.sample(15)
 @pytest.mark.parametrize("offset", range(60))
 def test_disasters_change_nothing_of_an_order(seed, offset):
     """With drawn orders, kills, pauses and restarts every order acts once at most, at one step. No step has another

@@ -104,6 +104,7 @@ def content(decided) -> tuple[Counter, Counter, object]:
     return events, effects, decided.answer
 
 
+@pytest.mark.sample(28)
 @pytest.mark.parametrize(
     ("row", "index"),
     [pytest.param(row, at, id=f"{row.kind.__name__}-{name(row.rules[at])}") for row, at in neighbours()],

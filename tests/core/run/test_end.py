@@ -57,6 +57,7 @@ def test_the_training_ends_where_it_was_ordered(order, end):
     assert completed(world) == end
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("order", [cv.Extend(epochs=4), cv.Extend(steps=14)], ids=["epochs", "steps"])
 @pytest.mark.parametrize("then", ["nothing", "the trainer dies", "the daemon dies"])
 def test_at_every_moment_it_counts_or_is_refused(order, then):

@@ -49,6 +49,7 @@ def begins(settings: Settings) -> None:
     assert read_resolved(resolved.text.encode()) == resolved.settings
 
 
+@pytest.mark.sample(12)
 @pytest.mark.parametrize("most", [MOST, pytest.param(None, marks=pytest.mark.torture)])
 @pytest.mark.parametrize("key", FIELDS)
 def test_every_key_with_an_extreme_is_refused_by_name_or_begins_a_run(seed, key, most):

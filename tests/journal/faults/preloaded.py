@@ -23,7 +23,6 @@ import msgspec
 
 from tests.journal.faults.harness import Acks, PipedAcks, Plan, examine, torn_journal, work
 
-ROOT = Path(__file__).parents[3]
 SOURCE = Path(__file__).with_name("preload.c")
 CALLS = ("pwrite", "fsync", "fdatasync", "fallocate", "rename", "open", "ftruncate", "unlink")
 # How, as the library numbers it, and with which error.
@@ -99,9 +98,7 @@ class Forks:
     def __init__(self, library: Path) -> None:
         environment = {**os.environ, "LD_PRELOAD": str(library)}
         command = [sys.executable, "-m", "tests.journal.faults.preloaded", str(library)]
-        self._process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=ROOT, env=environment
-        )
+        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment)
 
     def run(self, job: Job) -> Outcome:
         """Run one child from its fork to its end."""

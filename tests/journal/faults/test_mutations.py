@@ -90,6 +90,8 @@ def outcome(killer: str, tree: Path) -> tuple[int, str]:
         "no:cacheprovider",
         "--no-header",
         "--durations=0",
+        "-m",
+        "sample or not torture",
         f"tests/{killer}",
     ]
     with tempfile.TemporaryFile() as output:

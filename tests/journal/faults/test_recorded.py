@@ -155,6 +155,7 @@ def examine_crashes(name: str, folder: Path, plan: Plan, most: int, rng: random.
     return counts
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("name", list(SCENES))
 def test_a_crash_at_any_call_loses_nothing_acknowledged(name, quick_path, seed):
     """150 drawn crash states of each scenario: every one opens, lost 0, wrong 0."""

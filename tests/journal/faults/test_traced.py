@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import random
-import shutil
 import signal
 import subprocess
 from collections import Counter
@@ -13,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from tests.journal.faults.harness import PipedAcks, Plan, examine, told, torn_journal
-from tests.journal.faults.writer import ROOT, command
+from tests.journal.faults.writer import command
+from tests.outside.programs import outside
 
 WRITE_FAULTS = ("error=EIO", "error=ENOSPC", "error=EROFS", "error=EDQUOT", "retval=512", "signal=KILL")
 CASES = [
@@ -28,9 +28,7 @@ CASES = [
 
 def cannot_trace() -> str:
     """Return why strace cannot be used here, or an empty text."""
-    if shutil.which("strace") is None:
-        return "strace is not installed"
-    tried = subprocess.run(["strace", "-qq", "-o", "/dev/null", "true"], capture_output=True, text=True)
+    tried = subprocess.run([outside("strace"), "-qq", "-o", "/dev/null", "true"], capture_output=True, text=True)
     return "" if tried.returncode == 0 else f"strace may not trace here: {tried.stderr.strip()[:100]}"
 
 
@@ -57,7 +55,7 @@ def inject(folder: Path, case: tuple[str, str, int], seed: str) -> Counter[str]:
         "-e",
         f"inject={call}:{fault}:when={place}",
     ]
-    done = subprocess.run([*tracer, *command(folder, seed, 14, acked)], cwd=ROOT, capture_output=True)
+    done = subprocess.run([*tracer, *command(folder, seed, 14, acked)], capture_output=True)
     counts: Counter[str] = Counter({"cases": 1, f"status {done.returncode}": 1})
     if done.returncode not in (0, 3, -signal.SIGKILL):
         print(f"class 6, {case}: {done.stderr.decode(errors='replace')}")
@@ -83,6 +81,7 @@ def run(cases: list[tuple[str, str, int]], folder: Path, seed: int) -> Counter[s
     return counts
 
 
+@pytest.mark.outside
 def test_six_traced_faults_lose_nothing_acknowledged(tracing, tmp_path, seed):
     """Six drawn faults, one of each kind: acknowledged events lost 0, wrong events 0.
 

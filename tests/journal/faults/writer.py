@@ -7,11 +7,9 @@ from pathlib import Path
 
 from tests.journal.faults.harness import SEGMENT, PipedAcks, Plan, work
 
-ROOT = Path(__file__).parents[3]
-
 
 def command(folder: Path, seed: str, turns: int, acked: int = 0, segment_bytes: int = SEGMENT) -> list[str]:
-    """Return the command line of a writer, to be run in ROOT."""
+    """Return the command line of a writer."""
     where = [str(folder), seed, str(turns), str(acked), str(segment_bytes)]
     return [sys.executable, "-m", "tests.journal.faults.writer", *where]
 

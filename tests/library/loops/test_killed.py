@@ -22,6 +22,7 @@ def at(step):
     return after
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(
     "deaths",
     [(1, 9), (8, 3), (23, 1), ("gate:5", "boundary:14"), ("step:16", 8), ("manifest:1", "commit:9"), ("rerun:3",)],
@@ -45,6 +46,7 @@ def test_a_loop_that_is_killed_ends_with_the_same_bits(tmp_path, calm, deaths):
     assert [e.epoch for e in of(events, ValidationFinished)] == [1, 2, 3]
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("deaths", [(6.5, 3), (7, 2.5), ("step:13", "step:4"), ("gate:9", "boundary:3")], ids=str)
 def test_a_loop_of_two_optimizers_that_is_killed_ends_with_the_same_bits(tmp_path, deaths):
     """Between the two updates of a step too: the first of them is then made again."""

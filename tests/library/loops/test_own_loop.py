@@ -49,6 +49,7 @@ def test_a_loop_ends_with_the_bits_of_train_and_its_journal_is_as_whole(tmp_path
     assert loop.counter.count == STEPS
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("at", [1, 8, 11, 23])
 @pytest.mark.parametrize("how", ["raise", "break"])
 def test_a_loop_that_is_left_goes_on_at_the_next_start_to_the_same_bits(tmp_path, calm, at, how):
@@ -106,6 +107,7 @@ def test_a_batch_that_was_half_done_leaves_no_trace(tmp_path, calm):
     assert Loop(tmp_path / "run").go().bits == calm.bits
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("at", [9, 16, 20])
 @pytest.mark.parametrize("tier", ["full", "fast"])
 def test_a_rollback_by_another_thread_sends_the_loop_back_to_the_same_bits(tmp_path, calm, at, tier):

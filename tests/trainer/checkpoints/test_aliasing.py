@@ -121,6 +121,7 @@ def trained(setup, *seeds):
     return setup
 
 
+@pytest.mark.sample(6)
 def test_a_checkpoint_can_be_restored_again_and_again_whatever_is_trained_in_between(tmp_path, own):
     """It is restored into a live run, whose optimizer has state, and into a new one: same bits, same next steps."""
     one = trained(own(), 0, 1, 2)
@@ -136,6 +137,7 @@ def test_a_checkpoint_can_be_restored_again_and_again_whatever_is_trained_in_bet
         assert bits(trained(setup, 3, 4), tmp_path, f"{name} on") == after, name
 
 
+@pytest.mark.sample(6)
 def test_no_step_changes_a_snapshot_that_was_restored(own):
     """A snapshot's tensors are views of memory that a later rollback or trainer must find unchanged."""
     one = trained(own(), 0, 1, 2)

@@ -127,6 +127,7 @@ def pair(tmp_path_factory, configured):
     return root, reports
 
 
+@pytest.mark.sample(14)
 @pytest.mark.parametrize("file", FILES)
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.__name__)
 def test_every_fault_of_every_file_is_refused_by_name_and_nothing_is_half_loaded(

@@ -43,6 +43,7 @@ OPTIMIZERS = {
 }
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_every_torch_optimizer_goes_on_as_if_nothing_had_happened(tmp_path, made, monkeypatch, name):
     """Three steps, a checkpoint and two steps give the same bits in the same process and in a new build."""

@@ -80,6 +80,7 @@ def of_host(setup) -> list:
     return [one for owner in setup.host for group in owner.optimizer.param_groups for one in group["params"]]
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(
     "options",
     [

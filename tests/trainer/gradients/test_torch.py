@@ -179,6 +179,7 @@ def missing(model) -> set[str]:
     return {name for name, parameter in model.named_parameters() if parameter.grad is None}
 
 
+@pytest.mark.sample(6)
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize("times", [1, 2])
 def test_separate_passes_give_what_one_gives(case, times):

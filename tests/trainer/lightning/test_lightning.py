@@ -85,29 +85,31 @@ def lightnings(configuration, epochs, accumulate=1, task_options=None):
 
 
 @WITH_LIGHTNING
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("steps", [SHORT, pytest.param(LONG, marks=pytest.mark.torture)])
-def test_the_weights_are_those_of_lightnings_trainer_also_after_restarts(daemon_in, configured, steps):
+@pytest.mark.parametrize("name", CASES)
+def test_the_weights_are_those_of_lightnings_trainer_also_after_restarts(daemon_in, configured, name, steps):
     """Bit for bit: undisturbed, and restarted twice from a checkpoint within an epoch."""
-    for name, case in CASES.items():
-        options = {**case, "epochs": case["epochs"] * steps // LONG}
-        configuration = configured(f"lightning:{FILE}:{name}", **options)
-        module, trained = lightnings(configuration, **options)
-        theirs = module.state_dict()
-        assert trained == steps
+    case = CASES[name]
+    options = {**case, "epochs": case["epochs"] * steps // LONG}
+    configuration = configured(f"lightning:{FILE}:{name}", **options)
+    module, trained = lightnings(configuration, **options)
+    theirs = module.state_dict()
+    assert trained == steps
 
-        calm = daemon_in(name, options["epochs"])
-        setup = calm.train_here(configuration)
-        ours = setup.model.state_dict()
-        assert (calm.last_step, calm.skips) == (steps, [])
-        assert [key for key, value in theirs.items() if not torch.equal(value, ours[key])] == [], name
-        assert len({report.lr for report in calm.steps.values()}) > 2
+    calm = daemon_in(name, options["epochs"])
+    setup = calm.train_here(configuration)
+    ours = setup.model.state_dict()
+    assert (calm.last_step, calm.skips) == (steps, [])
+    assert [key for key, value in theirs.items() if not torch.equal(value, ours[key])] == []
+    assert len({report.lr for report in calm.steps.values()}) > 2
 
-        restarted = daemon_in(f"{name} restarted", options["epochs"], checkpoint_every_epoch=False)
-        for checkpoint, at in ((13, 17), (45, 49)):
-            restarted.checkpoint_after_step, restarted.exit_after_step = checkpoint, at
-            restarted.train_here(configuration)
+    restarted = daemon_in(f"{name} restarted", options["epochs"], checkpoint_every_epoch=False)
+    for checkpoint, at in ((13, 17), (45, 49)):
+        restarted.checkpoint_after_step, restarted.exit_after_step = checkpoint, at
         restarted.train_here(configuration)
-        assert restarted.files("end") == calm.files("end")
+    restarted.train_here(configuration)
+    assert restarted.files("end") == calm.files("end")
 
 
 @WITH_LIGHTNING

@@ -37,6 +37,7 @@ def test_an_honest_run_is_never_accused(audited, optimizer):
     assert audited("none", optimizer) == []
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("optimizer", tampering.OPTIMIZERS)
 def test_a_run_whose_tampering_is_put_right_is_not_accused_either(audited, optimizer):
     """A change that the guard corrects never affects an update."""

@@ -47,6 +47,7 @@ def calm(trained):
     return train
 
 
+@pytest.mark.sample(6)
 @pytest.mark.parametrize("route", tampering.ROUTES)
 def test_a_callback_that_tampers_changes_no_weight(trained, calm, route):
     """Every route of torch's public interface is found and reported with the line of code."""
@@ -57,6 +58,7 @@ def test_a_callback_that_tampers_changes_no_weight(trained, calm, route):
     assert all("tampering.py:" in one.where for one in found), found
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("optimizer", [name for name in tampering.OPTIMIZERS if name != "sgd"])
 def test_every_optimizer_is_held(trained, calm, optimizer):
     """All routes in turn, for each of torch's classes, including Rprop, which steps at rate 0 too."""

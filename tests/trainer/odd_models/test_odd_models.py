@@ -10,6 +10,7 @@ from tests.trainer.odd_models.harness import BATCHES, EPOCHS, Odd, different, pl
 MODELS = (*parameters.MODELS, *passes.MODELS, *layers.MODELS)
 
 
+@pytest.mark.sample(21)
 @pytest.mark.parametrize("odd", MODELS, ids=lambda odd: odd.name)
 def test_an_odd_model_ends_with_the_bits_of_a_plain_loop(odd: Odd, tmp_path):
     """Parameters, buffers, optimizer's state, every loss and norm, and the generator's state are equal."""

@@ -49,6 +49,7 @@ def same_bits(a, b):
     return len(a) == len(b) and all(torch.equal(x, y) and x.dtype == y.dtype for x, y in zip(a, b, strict=True))
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
 @pytest.mark.parametrize("way", list(WAYS))
 def test_without_caution_it_is_torchs_adamw_bit_for_bit(way, dtype, seed):
@@ -67,6 +68,7 @@ def test_without_caution_it_is_torchs_adamw_bit_for_bit(way, dtype, seed):
     assert same_bits(everything(mine), everything(torchs))
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(
     "options", [{}, {"live_mean": True}, {"max_scale": 1.2}, {"cautious_weight_decay": True}, {"mask_eps": 0.9}]
 )
@@ -85,6 +87,7 @@ def test_all_ways_give_the_same_bits(options, seed):
     assert not same_bits(ends[0], everything(plain))
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("options", [{}, {"live_mean": True}, {"cautious_weight_decay": True}, {"caution": False}])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16])
 def test_a_tensor_without_dimensions_has_the_same_bits_either_way(dtype, options, seed):

@@ -21,6 +21,7 @@ def timms(parameters, eps):
     return oracle
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("foreach", [False, True, None])
 @pytest.mark.parametrize("name", list(SCENARIOS))
 def test_it_is_timms_over_two_hundred_steps(name, foreach, seed):

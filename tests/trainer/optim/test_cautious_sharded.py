@@ -6,8 +6,6 @@ import os
 
 import torch
 
-from tests.house.tree import ROOT
-
 
 def test_two_shards_move_as_the_whole_tensor(tmp_path, template):
     """Two processes over gloo, this one and a child; rows sharded or replicated, in chunks and together, both means:
@@ -18,7 +16,7 @@ def test_two_shards_move_as_the_whole_tensor(tmp_path, template):
     from tests.trainer.optim import shards
 
     child = template.start(
-        ["1", "2", str(tmp_path)], environment=os.environ, folder=ROOT, log=1, shells=0, program=shards.__file__
+        ["1", "2", str(tmp_path)], environment=os.environ, folder=tmp_path, log=1, shells=0, program=shards.__file__
     )
     try:
         ends = shards.rank(0, 2, tmp_path)

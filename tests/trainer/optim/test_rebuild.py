@@ -47,6 +47,7 @@ def grow_first(model, by=2):
         last.weight = nn.Parameter(torch.cat([last.weight, torch.zeros(2, by).double()], dim=1))
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("name", list(OPTIMIZERS))
 async def test_grown_parameters_take_their_places_and_train_on(name, seed):
     """One call for each parameter; then steps move old and new units, and the old objects are freed."""

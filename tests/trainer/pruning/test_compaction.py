@@ -72,6 +72,7 @@ def states(model, optimizer):
     return {key: {path: optimizer.state[one][key] for path, one in model.named_parameters()} for key in entries}
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_a_compacted_model_trains_as_the_masked_one(name, seed):
     """Twenty steps of both, in float64: weights, moments and gradient norms agree to 1e-12."""

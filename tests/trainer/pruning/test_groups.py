@@ -103,6 +103,7 @@ def test_units_are_those_that_depend_on_each_other(kind):
         assert why in reasons[name]
 
 
+@pytest.mark.sample(8)
 @pytest.mark.parametrize(
     "kind", [kind for kind, (groups, _) in CASES.items() if groups], ids=lambda kind: kind.__name__
 )

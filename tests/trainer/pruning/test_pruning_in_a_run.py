@@ -97,12 +97,14 @@ def test_masked_weights_are_zero_until_they_are_removed(trained):
     assert setup.model.last.weight.count_nonzero() > 20
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("cuts", [(2,), (5,), (9, 12), (13,), (15, 21), (10, 19, 25), (22,), (27,)])
 def test_a_run_that_was_cut_short_ends_as_one_that_was_not(trained, cuts):
     """Its checkpoints lie before and after masks, a release and a compaction; each trainer goes on from one."""
     assert trained("cut", *cuts)[0].files("end") == undisturbed(trained)
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize(
     ("task", "options"),
     [

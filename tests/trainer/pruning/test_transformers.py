@@ -63,6 +63,7 @@ class Logits(nn.Module):
         return self.model(inputs).logits
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("name", CASES)
 def test_heads_and_feed_forward_channels_can_go(name, seed):
     """As in the model as it is called: masked and removed they give the same outputs and gradients."""

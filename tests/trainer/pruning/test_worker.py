@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from tests.trainer.conftest import ROOT
 from tests.trainer.pruning.test_analysing import FREE, Trained
 from tests.trainer.tasks.analysed import FILE
 from tests.waiting import becomes_true, within
@@ -81,9 +80,7 @@ def waiting(tmp_path):
         ours, theirs = socket.socketpair()
         command = [sys.executable, "-m", "tolariad.trainer", "--analyse", "--run", str(tmp_path), "--config-json", "x"]
         command += ["--socket-fd", str(theirs.fileno()), "--parent-pid", str(os.getpid()), *more]
-        child = subprocess.Popen(
-            command, pass_fds=(theirs.fileno(),), stderr=subprocess.PIPE, cwd=ROOT, start_new_session=True
-        )
+        child = subprocess.Popen(command, pass_fds=(theirs.fileno(),), stderr=subprocess.PIPE, start_new_session=True)
         theirs.close()
         started.append((child, ours))
         return child, ours
@@ -150,7 +147,7 @@ while os.sched_getscheduler(child.pid) != os.SCHED_IDLE:
     time.sleep(0.01)
 os.kill(os.getpid(), signal.SIGKILL)
 """
-    daemon = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, cwd=ROOT)
+    daemon = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
     pid = int(daemon.stdout.readline())
     assert daemon.wait(60) == -signal.SIGKILL
     daemon.stdout.close()

@@ -10,7 +10,6 @@ import pytest
 import torch
 from torch import nn
 
-from tests.house.tree import ROOT
 from tests.trainer.seeds.hosts import HOSTS, Shifting, pair
 from tests.trainer.seeds.isolation import isolation_violations
 from tolariad.core.seeds.stages import Stage
@@ -172,6 +171,6 @@ print("torch._dynamo.eval_frame" in sys.modules)
 def test_a_seeds_life_does_not_import_the_compiler():
     """It would take seconds, in a boundary of milliseconds."""
     command = [sys.executable, "-c", WITHOUT_COMPILER]
-    result = subprocess.run(command, capture_output=True, text=True, timeout=120, cwd=ROOT)
+    result = subprocess.run(command, capture_output=True, text=True, timeout=120)
 
     assert result.stdout.strip() == "False", result.stderr

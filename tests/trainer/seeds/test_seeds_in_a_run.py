@@ -107,6 +107,7 @@ def test_every_stage_of_a_seed_is_reached(daemon_in, seeded):
     assert "seeds-00000.safetensors" in daemon.files("end")
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("cuts", [(2,), (5,), (10, 12), (13, 20), (8, 18, 23), (26,)])
 def test_a_run_that_was_cut_short_ends_as_one_that_was_not(trained, cuts):
     """Its checkpoints hold seeds that train, blend and are fossilised; each trainer builds them again."""
@@ -147,6 +148,7 @@ def test_a_checkpoint_of_a_model_with_empty_slots_has_no_more_files(trained):
     assert all(files[name] == others[name] for name in HOST)
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(
     ("task", "options"),
     [

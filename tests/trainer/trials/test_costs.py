@@ -6,7 +6,6 @@ import json
 import subprocess
 import sys
 from importlib.resources import files
-from pathlib import Path
 
 import msgspec
 import pytest
@@ -14,13 +13,11 @@ import pytest
 from tolariad.trainer.trials.answering import tried
 from tolariad.trainer.trials.words import EstimateCosts
 
-ROOT = Path(__file__).resolve().parents[3]
-
 
 def check(configuration):
     command = [sys.executable, "-m", "tolariad.trainer", "--trial"]
     request = msgspec.json.encode(EstimateCosts(config=configuration.decode()))
-    return subprocess.run(command, input=request, capture_output=True, cwd=ROOT)
+    return subprocess.run(command, input=request, capture_output=True)
 
 
 def check_here(configuration):

@@ -40,6 +40,7 @@ def ranges(file):
     return Counter(event["name"] for event in events if event.get("cat") == "user_annotation")
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(
     ("name", "explicit", "each"),
     [
