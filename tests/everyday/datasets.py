@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
+from pathlib import Path
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.utils.data import Dataset, IterableDataset, TensorDataset
@@ -97,3 +99,61 @@ def saved_weights(network: nn.Module) -> dict[str, Tensor]:
         else value
         for name, value in network.state_dict().items()
     }
+
+
+def prepared(path: Path) -> Path:
+    """A text as a file of uint16 symbols, which is written if it is not there."""
+    if not path.exists():
+        half = path.with_suffix(".part")
+        np.asarray(Text(64, seed=1).symbols, np.uint16).tofile(half)
+        half.replace(path)
+    return path
+
+
+class Cells(Dataset):
+    """Noisy pictures (1, 16, 16) of cells, with their masks. `augment`: turned and lit by a generator that it holds."""
+
+    def __init__(self, count: int, seed: int, *, augment: bool = False) -> None:
+        drawn = np.random.default_rng(seed)
+        places, radii = drawn.uniform(4, 12, (count, 2)), drawn.uniform(2, 5, count)
+        distance = ((np.mgrid[:16, :16][None] - places[:, :, None, None]) ** 2).sum(1)
+        self.masks = (distance < radii[:, None, None] ** 2).astype(np.float32)[:, None]
+        self.images = (self.masks + 0.4 * drawn.standard_normal(self.masks.shape)).astype(np.float32)
+        self.generator, self.augment = np.random.default_rng(seed + 1), augment
+
+    def __len__(self) -> int:
+        return len(self.masks)
+
+    def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
+        image, mask = torch.from_numpy(self.images[index]), torch.from_numpy(self.masks[index])
+        if self.augment:
+            turns, light = int(self.generator.integers(4)), float(self.generator.uniform(0.8, 1.2))
+            image, mask = light * image.rot90(turns, (1, 2)), mask.rot90(turns, (1, 2))
+        return image, mask
+
+
+class Speech(Dataset):
+    """Sounds (time, 6) of different lengths, with the symbols (1 to 5) that are spoken in them."""
+
+    def __init__(self, count: int, seed: int) -> None:
+        drawn = random.Random(seed)
+        generator = torch.Generator().manual_seed(seed)
+        tones = torch.randn(6, 6, generator=torch.Generator().manual_seed(80))
+        self.spoken = [torch.tensor(drawn.choices(range(1, 6), k=drawn.randint(2, 6))) for _ in range(count)]
+        self.sounds = [
+            tones[said.repeat_interleave(3)] + 0.3 * torch.randn(3 * len(said), 6, generator=generator)
+            for said in self.spoken
+        ]
+
+    def __len__(self) -> int:
+        return len(self.sounds)
+
+    def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
+        return self.sounds[index], self.spoken[index]
+
+
+def neighbours(count: int, seed: int) -> TensorDataset:
+    """Pairs of a word (of 200) and one that stands near it in a text."""
+    generator = torch.Generator().manual_seed(seed)
+    words = torch.randint(200, (count,), generator=generator)
+    return TensorDataset(words, (words + torch.randint(1, 5, (count,), generator=generator)) % 200)

@@ -12,10 +12,11 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
-from torch.utils.data import DataLoader, IterableDataset, RandomSampler
+from torch.utils.data import BatchSampler, DataLoader, IterableDataset, RandomSampler
 
 from tolariad.trainer.data.feed import Feed
 from tolariad.trainer.data.loaders import feed_of
+from tolariad.trainer.data.order import Order
 from tolariad.trainer.data.randomness import derived_seed, seed_everything
 
 RNG_SEED = 0
@@ -32,12 +33,13 @@ class _Unordered:
 
 
 def order_batches() -> None:
-    """Let loaders for training, which shuffle or stream, yield their batches in the order of a run."""
+    """Let loaders for training, which shuffle, stream or have a batch sampler, yield the batches of a run."""
     iterate, feeds, epochs = DataLoader.__iter__, {}, {}
 
     def ordered(loader: DataLoader[Any]) -> Iterator[Any]:
         streams = isinstance(loader.dataset, IterableDataset)
-        if not streams and not isinstance(loader.sampler, RandomSampler):
+        own = not isinstance(loader.batch_sampler, BatchSampler | Order | None)
+        if not streams and not own and not isinstance(loader.sampler, RandomSampler):
             return iterate(loader)
         data = _Unordered(loader, iterate) if streams else loader
         feed: Feed = feeds.setdefault(loader, feed_of(data, batch_size=1, workers=0, rng_seed=RNG_SEED, shuffle=True))

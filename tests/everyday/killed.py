@@ -20,7 +20,7 @@ from journal import Reader, Verdict, verify
 from tests.campaign.campaign import living_line, living_metrics
 from tests.campaign.forks import Forked, Template
 from tests.recorded import events_of, files_of, of
-from tolariad.core.checkpoints.words import CheckpointCommitted, RerunFinished
+from tolariad.core.checkpoints.words import CheckpointCommitted, RerunFinished, TrainingStarted
 from tolariad.core.replay import replay_records
 from tolariad.core.run.words import RunCompleted
 from tolariad.core.state import RunState
@@ -36,11 +36,20 @@ _AT_ONCE_S, _LOOK_S = 0.002, 0.01
 
 
 class Kill(NamedTuple):
-    """SIGKILL when the process that trains has passed a failpoint so many times, and so many microseconds later."""
+    """SIGKILL when the process that trains has passed a failpoint so many times, and so many microseconds later.
+
+    `or_step`: SIGKILL at this pass of `step` already, if it comes first; 0: not.
+    """
 
     point: str
     passes: int
     delay_us: int
+    or_step: int = 0
+
+    def armed(self, token: Path) -> str:
+        """Return the value of the failpoints' variable."""
+        rules = f"{self.point}:{self.passes}:{self.delay_us}@{token}"
+        return f"{rules},step:{self.or_step}@{token}" if self.or_step else rules
 
 
 class End(NamedTuple):
@@ -68,6 +77,22 @@ def plan_of(kind: str, how: str, seed: int) -> list[Kill]:
     return plan
 
 
+def dense_plan_of(kind: str, how: str, seed: int) -> list[Kill]:
+    """Draw both kills of a run that begins a checkpoint as soon as the one before is committed.
+
+    When the third one is taken, the second is committed, which has a step at least: so both resumes begin from a step.
+    The first kill comes at step 20 at the latest. Twelve steps are left then, and the second one comes within eleven.
+    """
+    draw = random.Random(f"{seed} {kind} {how} dense")
+    points, passes = ("capture", "manifest", "publish"), PASSES.get(kind, 1)
+    plan = [
+        Kill(draw.choice(points), count, draw.randrange(10_000), latest * passes)
+        for count, latest in ((draw.randint(3, 6), 20), (draw.randint(1, 3), 11))
+    ]
+    print(f"{kind} by {how}, dense: {plan}")
+    return plan
+
+
 # Points that every start passes, because it restores a checkpoint and takes one at its end, and how often.
 ANEW = {"restore": 1, "capture": 1, "checkpoint_file": 3, "manifest": 1, "publish": 1}
 
@@ -91,7 +116,7 @@ class Program:
         for number, kill in enumerate(plan):
             token = self.folder / f"token{number}"
             token.touch()
-            process = self._start(f"{kill.point}:{kill.passes}:{kill.delay_us}@{token}")
+            process = self._start(kill.armed(token))
             self._await(process, lambda token=token: not token.exists(), _AT_ONCE_S)
             process.kill()
             assert process.wait(_LIMIT_S) == -signal.SIGKILL, self._said(f"{kill} did not happen")
@@ -125,10 +150,11 @@ class Program:
 
 
 class Result(NamedTuple):
-    """How a run ended, and how many checkpoints it committed."""
+    """How a run ended, how many checkpoints it committed, and the steps from which its later starts went on."""
 
     end: End
     checkpoints: int
+    resumed: list[int]
 
 
 def result_of(folder: Path, run: Path, kills: int) -> Result:
@@ -146,7 +172,8 @@ def result_of(folder: Path, run: Path, kills: int) -> Result:
         metrics=living_metrics(events, state),
         weights=saved_in(folder),
     )
-    return Result(end, len(of(events, CheckpointCommitted)))
+    starts = [event.step for event in of(events, TrainingStarted)]
+    return Result(end, len(of(events, CheckpointCommitted)), starts[1:])
 
 
 def saved_in(folder: Path) -> dict[str, bytes]:

@@ -101,11 +101,7 @@ TABLE: Final[tuple[Row[RunState], ...]] = (
             rv.StopAborted,
         ),
     ),
-    on(
-        given.CommandReceived,
-        control_rules.received(ORDERS),
-        makes=(*ACCEPTING, cv.CommandRefused),
-    ),
+    on(given.CommandReceived, control_rules.received(ORDERS), makes=(*ACCEPTING, cv.CommandRefused)),
     on(given.SignalReceived, control_rules.signalled, makes=(cv.StopRequested,)),
     on(given.TrainerSpawned, trainer_rules.spawned, makes=(tv.TrainerStarted,)),
     on(given.TrainerGone, trainer_rules.gone, makes=(tv.TrainerDied, tv.TrainerEnded)),

@@ -16,6 +16,7 @@ from msgspec.structs import replace
 
 from tolariad.core.settings.optimization import LearningRate
 from tolariad.core.settings.rules import with_implied_warmup
+from tolariad.trainer.data.generators import is_generator, restore, state_of
 from tolariad.trainer.errors import SetupRefused
 from tolariad.trainer.tasks.given import GivenTask
 
@@ -41,17 +42,32 @@ class _Items:
         self._items = items
 
     def state_dict(self) -> dict[Any, Any]:
-        return dict(self._items)
+        return {key: _as_data(one) for key, one in self._items.items()}
 
     def load_state_dict(self, state: dict[Any, Any]) -> None:
         _refill(self._items, state)
 
 
+def _as_data(value: Any) -> Any:
+    """Return the value with the state of each generator in it, instead of the generator."""
+    if type(value) is dict:
+        return {key: _as_data(one) for key, one in value.items()}
+    return state_of(value) if is_generator(value) else value
+
+
 def _refill(old: Any, saved: Any) -> Any:
     """Return `saved`; if it and `old` are both lists or both dicts, `old` with the content of `saved`.
 
-    Lists and dicts stay the same objects: a program appends to them by other names than that of the kept dict.
+    Lists and dicts stay the same objects: a program appends to them by other names than that of the kept dict. So do
+    generators, from which a program draws. Raises SetupRefused if one is of another kind than the saved one.
     """
+    if is_generator(old):
+        if not (type(saved) is tuple and restore(old, saved)):
+            kind = f"{type(old).__module__.partition('.')[0]} {type(old).__name__}"
+            raise SetupRefused(
+                f"the checkpoint holds the state of no {kind}; keep the generator that it was written with"
+            )
+        return old
     if type(old) is list and type(saved) is list:
         old[:] = saved
         return old
@@ -78,6 +94,8 @@ class LoopTask(GivenTask):
             raise LoopMisused(f"keep({name!r}): a name has letters, digits and _ . -, at most 64")
         if name in self.kept:
             raise LoopMisused(f"keep({name!r}): an object of this name is kept already")
+        if is_generator(kept):
+            kept = {"generator": kept}
         if type(kept) is dict:
             kept = _Items(kept)
         if not all(callable(getattr(kept, method, None)) for method in ("state_dict", "load_state_dict")):
@@ -102,7 +120,10 @@ class LoopTask(GivenTask):
                 "as the program did that wrote it"
             )
         for name, held in state["kept"].items():
-            self.kept[name].load_state_dict(held)
+            try:
+                self.kept[name].load_state_dict(held)
+            except SetupRefused as error:
+                raise SetupRefused(f"{name}: {error}") from None
         if state["task"] is not None:
             self._task.load_state_dict(state["task"])
 

@@ -99,8 +99,9 @@ class OwnLoop:
     def keep(self, name: str, kept: Any) -> None:
         """Save the state of an object with every checkpoint, and restore it with every resume and rollback.
 
-        The object has `state_dict()` and `load_state_dict(state)`, or is a dict. Lists and dicts in a dict are restored
-        in place; its other values are replaced. Call this before `epochs`. Raises LoopMisused.
+        The object has `state_dict()` and `load_state_dict(state)`, or is a generator of Python, NumPy or torch, or a
+        dict. Lists, dicts and generators in a dict are restored in place; its other values are replaced. Call this
+        before `epochs`. Raises LoopMisused.
         """
         if self._steps is not None:
             raise LoopMisused(f"keep({name!r}) was called within the loop; call it before run.epochs()")

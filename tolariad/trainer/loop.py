@@ -25,7 +25,6 @@ from tolariad.core.checkpoints import words as checkpoints
 from tolariad.core.control import words as control
 from tolariad.core.health.budget_words import BudgetsReport
 from tolariad.core.rates import words as learning_rate
-from tolariad.core.run.ask import reserve_bytes
 from tolariad.core.seeds.words import SlotFound
 from tolariad.core.steps import words as steps
 from tolariad.core.trainer import words as trainer
@@ -35,7 +34,7 @@ from tolariad.storage import CheckpointUnfit, CheckpointUnusable
 from tolariad.trainer.architecture.handler import ArchitectureHandler
 from tolariad.trainer.checkpoints.handler import CheckpointHandler
 from tolariad.trainer.checkpoints.paces import Paces
-from tolariad.trainer.checkpoints.save import Saver, newest_segment
+from tolariad.trainer.checkpoints.save import Saver, kept_free
 from tolariad.trainer.checkpoints.snapshot import Position
 from tolariad.trainer.checkpoints.start import begin
 from tolariad.trainer.health.memory import MemoryBudgetManager
@@ -80,8 +79,8 @@ class Trainer:
         ring: int | None = None,
         stepper: type[Stepper] | None = None,
     ) -> None:
-        """`ring`: the descriptor of the snapshot arena, or None. `stepper`: None for the one that the task needs."""
-        self.setup = setup
+        """`ring`: the descriptor of the snapshot arena, or None. `stepper`: of a loop; None for the task's."""
+        self.setup, self._is_loop = setup, stepper is not None
         self._checkpoints, settings = run_dir / "checkpoints", setup.settings
         link, throttle = Link.over(end), settings.checkpoint.throttle_mb_s
         self._saver = Saver(
@@ -89,8 +88,7 @@ class Trainer:
             self._checkpoints,
             run_id,
             paced=Paces(throttle, link.progress, end.page, lambda: self.stopwatch.usual_step_s),
-            # The journal has to record that the disk is full.
-            keep_free=lambda: reserve_bytes(newest_segment(run_dir), settings.journal.segment_bytes),
+            keep_free=kept_free(run_dir, settings.journal.segment_bytes),
         )
         self._snapshots = SnapshotHandler(setup, ring)
         memory = MemoryBudgetManager(setup, self._saver, self._snapshots, link.inbox)
@@ -110,8 +108,8 @@ class Trainer:
         self._callbacks = Callbacks(setup.task, setup.rates)
         audit = Audit(setup, self._rates.audit_differed)
         kind = stepper or (Stepper if setup.training_step is None else StepperOfUpdates)
-        takes = self._callbacks.takes_context("on_step_end")
-        self.stepper = kind(setup, link, self.stopwatch, audit, hook=self._hook, gives_context=takes)
+        gives = self._callbacks.takes_context("on_step_end")
+        self.stepper = kind(setup, link, self.stopwatch, audit, hook=self._hook, gives_context=gives)
         self._architecture = ArchitectureHandler(setup, link, lambda: self.stepper.rerun)
         self._seeds = SeedHandler(
             setup,
@@ -133,8 +131,10 @@ class Trainer:
             position=lambda: self.stepper.position,
         )
         self._rollbacks = RollbackHandler(setup, link, self._checkpoints, lambda: self._snapshots.slots)
-        self._order = checkpoints.TrainFrom(checkpoint=None, epochs=0, durable_step=0)
-        self._metrics: dict[str, float] = {}
+        self._order, self._metrics = (
+            checkpoints.TrainFrom(checkpoint=None, epochs=0, durable_step=0),
+            dict[str, float](),
+        )
         self._inbox.register(control.SetEnd, self._set_end)
         self._fetch = Fetch(setup, self._reporter, self._stop)
 
@@ -276,7 +276,7 @@ class Trainer:
     # -- an epoch ------------------------------------------------------------------------------------------------------
 
     def _epoch(self) -> Flow:
-        """Train from the position to the epoch's end, validate, and wait for the order to continue."""
+        """Train to the epoch's end, validate, wait for the order to continue. A loop stops after its own code there."""
         epoch = self.epoch
         self.stopwatch.begin()
         self._stop()
@@ -289,7 +289,8 @@ class Trainer:
         self.stopwatch.begin()
         while not self._is_over and (group := self._fetch.of_step(batches)):
             yield group
-            self._stop()
+            if not (self._is_loop and self.stepper.position.batch == self.setup.train.batches):
+                self._stop()
         self.stepper.settle()
         if self._is_over:
             if self.stepper.position.batch < (self.setup.train.batches or math.inf):

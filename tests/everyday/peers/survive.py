@@ -25,7 +25,7 @@ from pathlib import Path
 import torch
 
 from tests.everyday.killed import saved_in
-from tests.everyday.scripts import KINDS, OTHERS, PEERS, RECORD
+from tests.everyday.scripts import OTHERS, PEERS, PORTED, RECORD
 
 # Backward passes of a step, for kinds that make several.
 _BACKWARDS = {"gan": 2, "accumulation": 4}
@@ -37,7 +37,7 @@ def main() -> None:
     """Write the record anew."""
     for name in _PRELOADED:
         importlib.import_module(name)
-    found = {peer: {kind: survived(peer, kind) for kind in KINDS if port(peer, kind).exists()} for peer in OTHERS}
+    found = {peer: {kind: survived(peer, kind) for kind in PORTED if port(peer, kind).exists()} for peer in OTHERS}
     record = {"versions": {peer: importlib.metadata.version(peer) for peer in OTHERS}, "survived": found}
     RECORD.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
 

@@ -172,52 +172,6 @@ def test_a_stop_ends_both_iterators_with_a_checkpoint_and_the_next_start_goes_on
     assert again.bits == calm.bits
 
 
-def test_a_dict_that_is_kept_has_its_items_again_after_a_stop(tmp_path):
-    """The same object, with the items of the checkpoint: values that changed, keys that came and went."""
-
-    def start(steps):
-        mine = {"count": 0, "first": True}
-        loop = Loop(tmp_path / "run", lambda loop: loop.run.stop() if loop.step == steps else None)
-        loop.run.keep("mine", mine)
-
-        def count(loop, after=loop.after):
-            mine["count"] += 1
-            mine.pop("first", None)
-            mine[("epoch", loop.seen[-1])] = torch.tensor(mine["count"])
-            after(loop)
-
-        loop.after = count
-        loop.go()
-        return mine
-
-    assert start(10) == {"count": 10, ("epoch", 1): torch.tensor(8), ("epoch", 2): torch.tensor(10)}
-    assert start(None) == {"count": STEPS} | {
-        ("epoch", number + 1): torch.tensor(8 * number + 8) for number in range(3)
-    }
-
-
-def test_a_list_in_a_kept_dict_goes_on_under_its_own_name(tmp_path):
-    """A program appends to the list, and not to the dict: a restore fills the same list. A dict in the dict, too."""
-
-    def start(steps):
-        losses, seen = [], {}
-        loop = Loop(tmp_path / "run")
-
-        def count(loop):
-            losses.append(loop.step)
-            seen[loop.seen[-1]] = len(losses)
-            if loop.step == steps:
-                loop.run.stop()
-
-        loop.after = count
-        loop.run.keep("mine", {"losses": losses, "seen": seen})
-        loop.go()
-        return losses, seen
-
-    assert start(10) == ([*range(1, 11)], {1: 8, 2: 10})
-    assert start(None) == ([*range(1, 11), *range(1, 15)], {1: 8, 2: 16, 3: 24})
-
-
 def test_a_run_that_is_complete_yields_no_epoch_and_gives_its_parameters(tmp_path, calm):
     """With more epochs it goes on."""
     Loop(tmp_path / "run").go()

@@ -5,8 +5,7 @@ is the configuration of an empty document. A field that depends on the machine (
 or "auto" here. The trainer resolves it and records its choice. The preferences of the built-in tasks are not here but
 in `core/settings/task_defaults.py`.
 
-Ranges and descriptions are annotations because the loader, the JSON Schema, the generated page docs/configuration.md
-and the reader of this file all use them.
+Ranges and descriptions are annotations: the loader, the JSON Schema, docs/configuration.md and the reader use them.
 """
 
 from __future__ import annotations

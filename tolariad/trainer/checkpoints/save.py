@@ -29,6 +29,7 @@ from tolariad.core.checkpoints.words import (
 )
 from tolariad.core.pruning.ledger import COMPACT
 from tolariad.core.rollback.words import StateCopiedReport
+from tolariad.core.run.ask import reserve_bytes
 from tolariad.failpoints import reached
 from tolariad.storage import CheckpointWriter, Manifest, Pace, remove_partial
 from tolariad.trainer.checkpoints.buffers import HostBuffer
@@ -70,6 +71,11 @@ def newest_segment(run_dir: Path) -> int:
     """Return the number of the newest segment of a run's journal; 0 if there is none."""
     names = (path.name for path in (run_dir / "journal").glob("*.wal*"))
     return max((int(name[:8]) for name in names if name[:8].isdecimal()), default=0)
+
+
+def kept_free(run_dir: Path, segment_bytes: int) -> Callable[[], int]:
+    """Return a function: the bytes that a checkpoint must leave. The journal has to record that the disk is full."""
+    return lambda: reserve_bytes(newest_segment(run_dir), segment_bytes)
 
 
 class Abort(Exception):

@@ -1,0 +1,111 @@
+"""What a loop of one's own keeps: dicts, lists in them, and generators go on where they were."""
+
+from __future__ import annotations
+
+import random
+
+import numpy as np
+import pytest
+import torch
+
+from tests.library.loops.programs import Loop
+from tests.library.small import EPOCHS, STEPS_PER_EPOCH
+from tolariad.trainer.errors import SetupRefused
+
+STEPS = EPOCHS * STEPS_PER_EPOCH
+MAKERS = {
+    "python": lambda: random.Random(1),
+    "numpy": lambda: np.random.default_rng(1),
+    "legacy": lambda: np.random.RandomState(1),
+    "torch": lambda: torch.Generator().manual_seed(1),
+}
+
+
+def drawn_from(generator):
+    """Draw a number from a generator of any kind."""
+    if isinstance(generator, torch.Generator):
+        return torch.rand((), generator=generator).item()
+    return generator.random()
+
+
+def test_a_dict_that_is_kept_has_its_items_again_after_a_stop(tmp_path):
+    """The same object, with the items of the checkpoint: values that changed, keys that came and went."""
+
+    def start(steps):
+        mine = {"count": 0, "first": True}
+        loop = Loop(tmp_path / "run", lambda loop: loop.run.stop() if loop.step == steps else None)
+        loop.run.keep("mine", mine)
+
+        def count(loop, after=loop.after):
+            mine["count"] += 1
+            mine.pop("first", None)
+            mine[("epoch", loop.seen[-1])] = torch.tensor(mine["count"])
+            after(loop)
+
+        loop.after = count
+        loop.go()
+        return mine
+
+    assert start(10) == {"count": 10, ("epoch", 1): torch.tensor(8), ("epoch", 2): torch.tensor(10)}
+    assert start(None) == {"count": STEPS} | {
+        ("epoch", number + 1): torch.tensor(8 * number + 8) for number in range(3)
+    }
+
+
+def test_a_list_in_a_kept_dict_goes_on_under_its_own_name(tmp_path):
+    """A program appends to the list, and not to the dict: a restore fills the same list. A dict in the dict, too."""
+
+    def start(steps):
+        losses, seen = [], {}
+        loop = Loop(tmp_path / "run")
+
+        def count(loop):
+            losses.append(loop.step)
+            seen[loop.seen[-1]] = len(losses)
+            if loop.step == steps:
+                loop.run.stop()
+
+        loop.after = count
+        loop.run.keep("mine", {"losses": losses, "seen": seen})
+        loop.go()
+        return losses, seen
+
+    assert start(10) == ([*range(1, 11)], {1: 8, 2: 10})
+    assert start(None) == ([*range(1, 11), *range(1, 15)], {1: 8, 2: 16, 3: 24})
+
+
+@pytest.mark.parametrize(
+    ("kind", "where"),
+    [*((kind, "in a dict") for kind in MAKERS), ("torch", "itself"), ("torch", "in a dict of a dict")],
+)
+def test_a_generator_that_is_kept_goes_on_where_it_was(tmp_path, kind, where):
+    """Python's, NumPy's and torch's own ones: the program draws from the same object after a restart."""
+
+    def start(steps):
+        generator, drawn = MAKERS[kind](), []
+        loop = Loop(tmp_path / "run")
+
+        def draw(loop):
+            drawn.append(drawn_from(generator))
+            if loop.step == steps:
+                loop.run.stop()
+
+        loop.after = draw
+        mine = {"itself": generator, "in a dict": {"own": generator}, "in a dict of a dict": {"a": {"own": generator}}}
+        loop.run.keep("mine", mine[where])
+        loop.go()
+        return drawn
+
+    calm = MAKERS[kind]()
+    assert [*start(10), *start(None)] == [drawn_from(calm) for _ in range(STEPS)]
+
+
+def test_a_checkpoint_of_another_kind_of_generator_is_refused(tmp_path):
+    """By name, before training: a stream that begins anew would be silently another one."""
+    first = Loop(tmp_path / "run", lambda loop: loop.run.stop() if loop.step == 10 else None)
+    first.run.keep("mine", random.Random(1))
+    first.go()
+    again = Loop(tmp_path / "run")
+    again.run.keep("mine", np.random.default_rng(1))
+    with pytest.raises(SetupRefused, match="mine: the checkpoint holds the state of no numpy Generator"):
+        again.go()
