@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import resource
 import time
 from collections.abc import Callable
 from typing import TypeVar
@@ -10,6 +11,12 @@ from typing import TypeVar
 # Long: nobody waits for it unless a test fails, and a machine may be twenty times as slow as usual.
 PATIENCE_S = 120.0
 _Found = TypeVar("_Found")
+
+
+def processor_s() -> float:
+    """Return how long processes that have ended were on a processor: a busy machine makes that hardly longer."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
 
 
 def within(seconds: float, condition: Callable[[], object]) -> bool:

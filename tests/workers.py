@@ -27,6 +27,7 @@ from typing import Any, NoReturn
 import pytest
 
 from tests import own_place
+from tests.core.reactions.checked import record_in_this_fork
 from tolariad.lifelines import die_with_parent
 
 _SECONDS = "workers/seconds"
@@ -215,6 +216,7 @@ def _work(session: pytest.Session, name: str, items: Iterator[pytest.Item], tell
     code = 1
     try:
         _become_worker(session.config, name, tell)
+        record_in_this_fork()
         _run(session, items, stop)
         threading._shutdown()
         atexit._run_exitfuncs()

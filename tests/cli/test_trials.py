@@ -20,6 +20,7 @@ from tests.trainer.tasks.tested import FILE
 from tests.waiting import wait_for
 from tolariad.cli import trials
 from tolariad.cli.runs import folded
+from tolariad.core.run.exits import EXIT_TERMINATED
 from tolariad.storage.remove import InUse, remove
 from tolariad.trainer.trials.words import Evaluated
 
@@ -56,7 +57,7 @@ def live_run(tmp_path_factory, template):
     yield folder
     if process.poll() is None:
         process.send_signal(signal.SIGTERM)
-    assert process.wait(60) == 0
+    assert process.wait(60) == EXIT_TERMINATED
     assert verify(run / "journal").verdict is Verdict.CLEAN
 
 

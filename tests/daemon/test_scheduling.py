@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.daemon.harness import of_type
+from tolariad.core.run.exits import EXIT_TERMINATED
 from tolariad.core.trainer.words import SchedulingRecorded, TrainerDied
 
 _FIFO_WORKS = subprocess.run(["chrt", "-f", "1", "true"], capture_output=True, check=False).returncode == 0
@@ -33,7 +34,7 @@ def test_every_trainer_is_ordinary_and_what_was_given_is_journaled(start, run_di
     assert classes(died["trainer"]["pid"]) == {os.SCHED_OTHER}
     assert daemon.until(lambda status: status["step"] > 8)
     daemon.process.terminate()
-    assert daemon.wait() == 0, daemon.stderr
+    assert daemon.wait() == EXIT_TERMINATED, daemon.stderr
 
     first, second = of_type(run_dir, SchedulingRecorded)
     assert (first.incarnation, second.incarnation) == (1, 2)
@@ -54,4 +55,4 @@ def test_a_trainer_of_a_daemon_in_a_real_time_class_leaves_it(start, run_dir):
 
     assert classes(status["trainer"]["pid"]) == {os.SCHED_OTHER}
     daemon.process.terminate()
-    assert daemon.wait() == 0, daemon.stderr
+    assert daemon.wait() == EXIT_TERMINATED, daemon.stderr

@@ -71,12 +71,14 @@ def device_of(python: str, wanted: str, environment: dict[str, str]) -> tuple[st
     return wanted, name
 
 
-def run_part(name: str, command: list[str], environment: dict[str, str], log: Path, limit_s: float) -> Row:
+def run_part(
+    name: str, command: list[str], environment: dict[str, str], log: Path, limit_s: float, folder: Path = ROOT
+) -> Row:
     """Run one part as a process group, and end that after its time."""
     begun = time.monotonic()
     with log.open("wb") as output:
         process = subprocess.Popen(
-            command, stdout=output, stderr=output, stdin=subprocess.DEVNULL, env=environment, cwd=ROOT,
+            command, stdout=output, stderr=output, stdin=subprocess.DEVNULL, env=environment, cwd=folder,
             start_new_session=True,
         )  # fmt: skip
         try:

@@ -73,7 +73,7 @@ def test_a_part_is_a_row_whatever_becomes_of_it(tmp_path, code, ok, text):
     """Nothing that it started outlives it."""
     starts = "import subprocess; child = subprocess.Popen(['sleep', '600']); print('child', child.pid, flush=True); "
     log, limit_s = tmp_path / "log", 1.0 if "sleep(60)" in code else 60.0
-    row = script.run_part("a part", [sys.executable, "-c", starts + code], dict(os.environ), log, limit_s)
+    row = script.run_part("a part", [sys.executable, "-c", starts + code], dict(os.environ), log, limit_s, tmp_path)
     assert (row.ok, row.text) == (ok, text)
     child = int(next(line for line in log.read_text().splitlines() if line.startswith("child")).split()[1])
     # It is killed with the part; the system takes a moment.
@@ -99,14 +99,20 @@ def test_the_table_names_the_device_and_every_row():
     assert text.count("word") == 40
 
 
+def script_with(*options):
+    """Run the script from another folder than the checkout's, where a user's runs are."""
+    environment = {**os.environ, "PYTHONPATH": str(wheels.ROOT)}
+    command = [sys.executable, "-m", "tests.gpu", *options]
+    return subprocess.run(command, env=environment, capture_output=True, text=True)
+
+
 def test_without_a_device_the_script_says_so():
     """And does nothing, and succeeds."""
     import torch
 
     if torch.cuda.is_available():
         pytest.skip("there is a device")
-    command = [sys.executable, "-m", "tests.gpu", "--wheels", "/nonexistent"]
-    found = subprocess.run(command, cwd=wheels.ROOT, capture_output=True, text=True)
+    found = script_with("--wheels", "/nonexistent")
     assert found.returncode == 0
     assert "sees no CUDA device here. Nothing was run." in found.stdout
 
@@ -114,8 +120,7 @@ def test_without_a_device_the_script_says_so():
 @pytest.mark.torture
 def test_every_part_runs_with_small_sizes(tmp_path):
     """On the CPU, in three minutes on a quiet machine."""
-    command = [sys.executable, "-m", "tests.gpu", "--device", "cpu", "--logs", str(tmp_path)]
-    found = subprocess.run(command, cwd=wheels.ROOT, capture_output=True, text=True)
+    found = script_with("--device", "cpu", "--logs", str(tmp_path))
     print(found.stdout)
     assert found.returncode == 0
     assert found.stdout.count("FAILED") == 0

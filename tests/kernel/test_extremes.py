@@ -69,8 +69,9 @@ def pruned(state: RunState, order: type) -> RunState:
     if order is pr.PruneAnalyze:
         return state
     begun = {"checkpoint": "c000001", "step": 4, "epoch": 1, "phase": PruningPhase.ACTIVE_PRUNING}
-    found = {"decision": PruningDecision.GO, "units": {"a": (1,)}, "sha256": "ab", "channels": 1, "total": 10}
-    masks = {"units": {"a": (1,)}, "sha256": "ab", "applied_before_step": 5, "number": 1, "channels": 1, "total": 10}
+    units = {"units": {"a": (1,)}, "sha256": "ab", "channels": 1, "total": 10}
+    units |= {"pruned_parameters": 4, "total_parameters": 40}
+    found, masks = {"decision": PruningDecision.GO, **units}, {"applied_before_step": 5, "number": 1, **units}
     state = apply(state, pr.PruneCycleBegun(cycle=1, share=0.5, cap=0.5, **begun))
     state = apply(state, pr.PruneAnalyzed(cycle=1, **found))
     if order is pr.PruneCompact:

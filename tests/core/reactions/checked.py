@@ -46,23 +46,53 @@ def checked_rule(row: Row, rule: Callable[..., Decision | None]) -> Callable[...
     return checked
 
 
+class _Recording:
+    """The file of this process. A fork has one of its own if it runs tests, and none if tests have started it."""
+
+    def __init__(self) -> None:
+        self.process, self._lock = 0, threading.Lock()
+
+    def begin(self) -> None:
+        """Record what this process decides from now on, if that is wanted."""
+        target = folder()
+        if target is None:
+            return
+        self.process = os.getpid()
+        self._recorder, self._lock = Recorder(target / f"{self.process}.zst"), threading.Lock()
+        atexit.register(self._close, self.process)
+
+    def add(self, record: Record) -> None:
+        """Write a decision down."""
+        with self._lock:
+            self._recorder.add(record)
+
+    def _close(self, process: int) -> None:
+        if os.getpid() == process:
+            self._recorder.close()
+
+
+_RECORDING = _Recording()
+
+
 def record_decisions() -> None:
     """Write every decision of this process into the folder that TOLARIA_RECORD_DECISIONS names, if it does.
 
     To be called before anybody imports `decide` by name.
     """
-    target = folder()
-    if target is None:
+    if folder() is None:
         return
-    process = os.getpid()
-    recorder, lock, plain = Recorder(target / f"{process}.zst"), threading.Lock(), decide_module.decide
-    atexit.register(recorder.close)
+    plain = decide_module.decide
+    _RECORDING.begin()
 
     def recorded(state: RunState, given: Input, now: Now) -> Decided[RunState]:
         decided = plain(state, given, now)
-        if os.getpid() == process:
-            with lock:
-                recorder.add(Record(state, given, now, Outcome(decided.events, decided.effects, decided.answer)))
+        if os.getpid() == _RECORDING.process:
+            _RECORDING.add(Record(state, given, now, Outcome(decided.events, decided.effects, decided.answer)))
         return decided
 
     decide_module.decide = recorded
+
+
+def record_in_this_fork() -> None:
+    """Let a fork that runs tests record its decisions too."""
+    _RECORDING.begin()

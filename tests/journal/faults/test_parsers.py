@@ -250,7 +250,7 @@ def fuzz(cases: int, seed: int) -> None:
 def test_a_forged_journal_gets_an_answer_or_a_refusal(seed, monkeypatch):
     """Forged fields, forged seals and noise: no other exception in any reader, and no memory by their numbers."""
     monkeypatch.setattr("journal.verification._IN_FLIGHT_PAUSE_S", 0.0)
-    fuzz(15, seed)
+    fuzz(40, seed)
 
 
 @pytest.mark.torture
