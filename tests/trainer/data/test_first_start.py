@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import os
 import random
@@ -28,12 +29,12 @@ HIDDEN = types.ModuleType("hidden")
 HIDDEN.rng = np.random.default_rng(2)
 
 
-def data(item, **held):
+def data(item, length=8, **held):
     """A data set whose items are those of a function of it and the index."""
 
     class Made(Dataset):
         def __len__(self):
-            return 8
+            return length
 
         def __getitem__(self, index):
             return item(self, index)
@@ -89,9 +90,13 @@ DIFFERING = {
     "fresh entropy": (lambda: data(lambda _, __: np.random.default_rng().normal()), "item"),
     "a uuid in a tuple": (lambda: data(lambda _, i: (ROWS[i], str(uuid.uuid4()))), "element 1"),
     "the clock in a field": (lambda: data(lambda _, i: {"x": ROWS[i], "ms": time.perf_counter_ns()}), "field 'ms'"),
-    "a counter in the value": (lambda: data(_counted, count=0), "item"),
-    "a queue": (lambda: data(_popping, queue=list(range(8))), "item"),
     "a file that is read on": (lambda: data(_read_on, file=Path("/dev/urandom").open("rb")), "item"),  # noqa: SIM115
+}
+
+
+OF_ITS_OWN_STATE = {
+    "a counter in the value": lambda: data(_counted, count=0),
+    "a queue": lambda: data(_popping, queue=list(range(8))),
 }
 
 
@@ -118,6 +123,38 @@ def test_data_that_do_not_are_named_with_the_field(kind):
     assert "Draw from random, numpy.random, torch" in found.words
 
 
+@pytest.mark.parametrize("kind", OF_ITS_OWN_STATE)
+def test_a_state_that_checkpoints_hold_leads_to_no_word_without_workers(kind):
+    """A resume puts it back. Copies in workers have theirs, which is in no checkpoint: that is named."""
+    make = OF_ITS_OWN_STATE[kind]
+    assert checked(make()) == []
+    (found,) = checked(make(), num_workers=1)
+    assert "item" in found.words
+
+
+def _keeping(self, index):
+    if self.kept[index] is None:
+        self.kept[index] = ROWS[index] + torch.rand(4)
+    return self.kept[index]
+
+
+@functools.lru_cache
+def _kept_by_python(index):
+    return ROWS[index] + torch.rand(4)
+
+
+@pytest.mark.parametrize(
+    "make", [lambda: data(_keeping, length=100, kept=[None] * 100), lambda: data(lambda _, i: _kept_by_python(i))]
+)
+def test_a_cache_of_augmented_items_is_named(make):
+    """A new process draws them anew. Workers that end with their epoch keep nothing, and lead to no word."""
+    (found,) = checked(make())
+    assert found.bearing is Bearing.INEXACT
+    assert "the data keep what they have drawn" in found.words
+    assert checked(make(), num_workers=1) == []
+    assert len(checked(make(), num_workers=1, persistent_workers=True)) == 1
+
+
 def test_a_field_that_nobody_trains_on_can_be_ignored():
     """The sentence says how."""
     make, _ = DIFFERING["the clock in a field"]
@@ -128,7 +165,7 @@ def test_a_field_that_nobody_trains_on_can_be_ignored():
 
 def test_nothing_of_this_process_is_touched():
     """Queues, counters and files stay where they are, and so do generators."""
-    queued, counted = DIFFERING["a queue"][0](), REPEATING["a counter"]()
+    queued, counted = OF_ITS_OWN_STATE["a queue"](), REPEATING["a counter"]()
     own = data(lambda self, _: self.rng.normal(), rng=np.random.default_rng(1))
     state = str(own.rng.bit_generator.state)
     for one in (queued, counted, own):

@@ -247,3 +247,29 @@ def test_workers_that_are_spawned_give_the_same_items(how):
     differing, _, spawned = differing_stops(make, [(2, 1)], **options)
     assert spawned == whole
     assert differing == []
+
+
+class OfItsWorker(Plain):
+    """An item says who reads it, as shards and logs of workers do. So does the worker's function."""
+
+    def __init__(self):
+        super().__init__()
+        self.told = -1.0
+
+    def __getitem__(self, index):
+        info = get_worker_info()
+        return torch.tensor([index, info.id, info.seed, self.told, torch.initial_seed()], dtype=torch.float64)
+
+
+def _tell(worker):
+    get_worker_info().dataset.told = worker + random.random() + np.random.rand() + torch.rand(()).item()
+
+
+@pytest.mark.parametrize("persistent", [False, True], ids=["", "persistent"])
+def test_a_resume_gives_each_batch_to_the_worker_that_had_it(persistent):
+    """Its number and its seed are those of the run without the interruption, at each batch and in the epoch after."""
+    over = _over(OfItsWorker, worker_init_fn=_tell, num_workers=3, persistent_workers=persistent)
+    differing, found, whole = differing_stops(over, [(1, 1), (1, 2), (2, 3)])
+    assert differing == []
+    assert not found
+    assert [batch[0][1] for batch in whole[2]] == [0, 1, 2, 0]

@@ -9,6 +9,7 @@ import threading
 import pytest
 import torch
 from torch.utils.data import DataLoader
+from torch.utils.data.datapipes.iter import IterableWrapper
 
 from tests.trainer.data.kinds import (
     Around,
@@ -258,3 +259,44 @@ def test_workers_that_come_in_no_order_are_named():
     _, feed = feed_over(_inner, checked=True, num_workers=2, in_order=False)
     (found,) = feed.findings
     assert "in_order is False" in found.words
+
+
+class LaterKnown(Both):
+    """As Lightning's CombinedLoader: before its first iterator `len` raises RuntimeError."""
+
+    iterator = None
+
+    def __iter__(self):
+        self.iterator = super().__iter__()
+        return self.iterator
+
+    def __len__(self):
+        if self.iterator is None:
+            raise RuntimeError("Please call iter first")
+        return min(map(len, self.loaders.values()))
+
+
+def test_data_whose_length_is_not_known_before_they_are_iterated_over_are_data():
+    """The length is unknown in later epochs too: a resumed process would not know it."""
+
+    def make():
+        return LaterKnown(_inner(), _inner())
+
+    differing, found, whole = differing_stops(make, [(1, 2), (1, 4), (2, 1)], checked=True)
+    assert (differing, found) == ([], set())
+    assert whole[1] != whole[2]
+    _, feed = feed_over(make)
+    taken(feed, 1), taken(feed, 2)
+    assert feed.batches is None
+
+
+def test_a_data_pipe_is_shuffled_anew_in_workers_that_live_on():
+    """torch draws its order beside the workers' seed. What a pipe notes itself is no state that must be named."""
+
+    def make(**options):
+        pipe = IterableWrapper(range(N)).shuffle().sharding_filter()
+        return DataLoader(pipe, 4, num_workers=1, persistent_workers=True, **options)
+
+    differing, found, whole = differing_stops(make, [(1, 2), (2, 1)], checked=True)
+    assert (differing, found) == ([], set())
+    assert whole[1] != whole[2]

@@ -378,3 +378,17 @@ def test_a_loader_is_entered_but_not_its_running_epoch():
     assert "loader.sampler" in paths
     assert "loader.generator" in paths
     assert not any("_iterator" in path or "dataset" in path for path in paths)
+
+
+def test_entries_of_a_list_and_a_dict_that_were_plain_are_put_back():
+    """A cache that is empty when the script builds it holds tensors later."""
+
+    class Cache:
+        def __init__(self):
+            self.by_key, self.by_index = {}, [None, None]
+
+    first, again = Cache(), Cache()
+    saved, restored = (OwnState(lambda one=one: [Place("data", one)], OF_ORDER) for one in (first, again))
+    first.by_key["a.[b"], first.by_index[1] = torch.tensor([1.0]), torch.tensor([2.0])
+    restored.restore(saved.moved())
+    assert (again.by_key["a.[b"].tolist(), again.by_index[0], again.by_index[1].tolist()) == ([1.0], None, [2.0])

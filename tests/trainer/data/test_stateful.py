@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import random
 from pathlib import Path
 
 import pytest
 import torch
 
+from tests.trainer.data.stops import differing_stops
 from tests.trainer.tasks.augmenting import Counting, Images
 from tolariad.trainer.checkpoints.tree import decode_tree, encode_tree, made
 from tolariad.trainer.data.loaders import StatefulFeed, feed_of
 
+nodes = pytest.importorskip("torchdata.nodes", reason="torchdata (extra `data`) is not installed")
 torchdata = pytest.importorskip("torchdata.stateful_dataloader", reason="torchdata (extra `data`) is not installed")
 TASKS = f"{Path(__file__).parents[1] / 'tasks'}/augmenting.py"
 
@@ -89,3 +92,32 @@ def test_a_run_over_a_stateful_loader_resumes_to_the_same_bits(resumes, configur
     """Its state is part of checkpoints within an epoch."""
     configuration = configured(f"{TASKS}:Stateful", epochs=2, batch_size=8, workers=workers)
     resumes(configuration, 2, (3, 5), (8, 10))
+
+
+def _nodes(map_of=None, *, ahead=False):
+    """Return what makes a loader of nodes whose mapper draws, or another one."""
+    draw = map_of or (lambda index: torch.tensor([index, random.random(), torch.rand(()).item()], dtype=torch.float64))
+
+    def make():
+        node = nodes.Batcher(nodes.Mapper(nodes.IterableWrapper(range(14)), draw), 4, drop_last=False)
+        node = nodes.Mapper(node, torch.stack)
+        return nodes.Loader(nodes.Prefetcher(node, 1) if ahead else node)
+
+    return make
+
+
+def test_a_loader_of_nodes_resumes_at_each_place():
+    """It reads a batch when it is made from a state: that one gets its own seed. At an epoch's end nothing is left."""
+    differing, found, _ = differing_stops(_nodes(), None, checked=True)
+    assert differing == []
+    assert not found
+
+
+def test_nodes_that_a_thread_reads_ahead_are_named_if_they_draw():
+    """Nobody knows which seed is set at that moment. Without draws they are exact."""
+    assert any(
+        "a thread beside the training" in one.words for one in differing_stops(_nodes(ahead=True), [], checked=True)[1]
+    )
+    drawless = _nodes(lambda index: torch.tensor([index]), ahead=True)
+    differing, found, _ = differing_stops(drawless, [(1, 2), (2, 0)], checked=True)
+    assert (differing, found) == ([], set())

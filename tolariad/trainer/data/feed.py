@@ -151,10 +151,13 @@ class TensorFeed(Feed):
 
 
 def length_of(data: Any) -> int | None:
-    """Return the number of batches, or None if the data have no length."""
+    """Return the number of batches, or None if the data have no length, or do not know it yet.
+
+    Lightning's CombinedLoader raises RuntimeError before its first iterator.
+    """
     try:
         return len(data)
-    except TypeError:
+    except Exception:  # noqa: BLE001 - a length of the user's own may raise anything, and nobody needs it
         return None
 
 

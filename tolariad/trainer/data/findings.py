@@ -95,6 +95,16 @@ def in_a_thread() -> Finding:
     )
 
 
+def keeps_draws(item: str) -> Finding:
+    """Return what is said of data that keep what they have drawn. `item`: one that shows it."""
+    return Finding(
+        Bearing.INEXACT,
+        f"{item} is another one when a new process reads it first, under the same seed: the data keep what they have "
+        "drawn, as a cache of augmented items does, and a new process draws it anew. A resumed run will see other "
+        "data. Keep items as they are before the augmentation",
+    )
+
+
 def in_no_order() -> Finding:
     """Return what is said of workers whose batches come as they are done."""
     return Finding(

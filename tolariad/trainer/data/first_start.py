@@ -12,6 +12,8 @@ from __future__ import annotations
 
 import copy
 import math
+import re
+import threading
 import time
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -21,21 +23,29 @@ from typing import Any, Final, NamedTuple
 
 import torch
 
+from tolariad.trainer.checkpoints.tree import decode_tree, encode_tree, made
 from tolariad.trainer.data.carriers import Seeder
-from tolariad.trainer.data.feed import Bearing, Finding
+from tolariad.trainer.data.feed import Bearing, Finding, length_of
+from tolariad.trainer.data.findings import in_a_thread, keeps_draws
 from tolariad.trainer.data.fingerprint import hash_of_value, item_of
 from tolariad.trainer.data.forked import Send, said_by_child
 from tolariad.trainer.data.held import held_by
 from tolariad.trainer.data.order import Drawn
-from tolariad.trainer.data.own_state import OF_DATA, OwnState
+from tolariad.trainer.data.own_state import OF_DATA, Moved, OwnState
 from tolariad.trainer.data.randomness import derived_seed
-from tolariad.trainer.data.sources import Source
-from tolariad.trainer.data.walk import Place
+from tolariad.trainer.data.sources import Source, reads_ahead
+from tolariad.trainer.data.walk import WHOLE, Place
 
 _LIMIT_S: Final = 2.0
 _ORDER_S: Final = 0.3
 _INDICES_MAX: Final = 10_000
 _STREAMED: Final = 3
+# The number of an item whose seed no other one had.
+_OTHER: Final = 1000
+# What torch's data pipes note themselves while they are iterated over, and begin anew.
+_PIPES_OWN: Final = re.compile(
+    r"\._(valid_iterator_id|number_of_samples_yielded|snapshot_state|fast_forward_iterator|buffer|seed)(\[.*\])?$"
+)
 _FIELDS_MAX: Final = 64
 _DEPTH_MAX: Final = 6
 _AT_END: Final = {("", ""): "at its end"}
@@ -67,7 +77,11 @@ class Checked(NamedTuple):
 
 def checked(subject: Subject, ignored: Sequence[str]) -> Checked:
     """Check the data. `ignored`: fields of an item that nobody trains on."""
+    begun = time.monotonic()
     said: list[dict[str, Any]] = list(said_by_child(lambda send: _try(subject, send), _LIMIT_S))
+    later = [one for one in said if one["part"] == "later"]
+    if later and (left := begun + _LIMIT_S - time.monotonic()) > 0.0:
+        said += said_by_child(lambda send: _try_anew(subject, later, send), left)
     findings = [finding for one in said for finding in _findings_of(one, subject, ignored)]
     if not any(one["part"] == "done" for one in said):
         words = (
@@ -108,6 +122,10 @@ def _findings_of(one: dict[str, Any], subject: Subject, ignored: Sequence[str]) 
                 )
                 yield Finding(Bearing.INEXACT, words)
                 return
+        case "kept":
+            differs = [(path, name) for path, name in one["differs"] if name not in ignored]
+            if differs:
+                yield keeps_draws(f"item {one['index']}{differs[0][0]}")
         case "state":
             path, _ = one["differs"][0]
             words = (
@@ -124,6 +142,8 @@ def _findings_of(one: dict[str, Any], subject: Subject, ignored: Sequence[str]) 
                 "False, or no workers and a stream with state_dict() and load_state_dict()"
             )
             yield Finding(Bearing.INEXACT, words)
+        case "thread":
+            yield in_a_thread()
         case "device":
             words = "the items lie on a device: whether they repeat themselves is not checked, and no step has a digest"
             yield Finding(Bearing.NOTED, words)
@@ -133,7 +153,7 @@ def _findings_of(one: dict[str, Any], subject: Subject, ignored: Sequence[str]) 
 
 
 def _try(subject: Subject, send: Send) -> None:
-    for source in subject.sources:
+    for number, source in enumerate(subject.sources):
         dataset = source.loader.dataset
         held = held_by(dataset, source.loader.collate_fn)
         seeder = Seeder(one for one in held if id(one) not in subject.shared)
@@ -141,12 +161,13 @@ def _try(subject: Subject, send: Send) -> None:
         before = OwnState(partial(_root, dataset), OF_DATA, leaves_out=lambda _: True)
         if not source.is_stream:
             if indices := _try_order(source, subject.order, send):
-                _try_items(source, seeder, indices, send)
+                _Items(source, seeder, before, send).compare(indices, number)
         elif subject.keeper is None:
             _try_stream(dataset, seeder, before, send)
         elif subject.keeper is dataset:
             _try_own_state(dataset, dataset, seeder, send)
-        if moved := before.differing({}):
+        moved = [path for path in before.differing({}) if not _PIPES_OWN.search(path)]
+        if moved:
             send({"part": "moved", "paths": moved})
     if not subject.sources and subject.keeper is None:
         _try_stream(subject.data, Seeder(), subject.order, send)
@@ -171,6 +192,10 @@ def _try_order(source: Source, order: OwnState, send: Send) -> list[Any]:
         indices = source.indices
         inner = getattr(indices, "sampler", indices)
         send({"part": "order", "kind": type(inner).__qualname__, "batch": found + 1})
+    return _two_of(source, first)
+
+
+def _two_of(source: Source, first: list[Drawn]) -> list[Any]:
     is_batched = source.loader.batch_sampler is not None
     flat = [index for one in first[:_STREAMED] for index in (one.value if is_batched else [one.value])]
     different = [index for index in flat if repr(index) != repr(flat[0])]
@@ -192,60 +217,131 @@ def _marked(one: Drawn) -> int:
     return zlib.crc32(repr(plain).encode("utf-8", "replace"))
 
 
-def _try_items(source: Source, seeder: Seeder, indices: list[Any], send: Send) -> None:
-    loader, dataset = source.loader, source.loader.dataset
-    a, b = indices
+class _Items:
+    """Reads items of one data set."""
 
-    def read(index: Any, number: int) -> dict[tuple[str, str], str]:
-        seeder.seed(derived_seed(0, "check", number))
-        return _fields_read(lambda: item_of(dataset, index))
+    def __init__(self, source: Source, seeder: Seeder, before: OwnState, send: Send) -> None:
+        """`before`: the state of the data set, which is put back after a resume too if there are no workers."""
+        self._loader, self._seeder, self._before, self._send = source.loader, seeder, before, send
 
-    if "device" in {name for _, name in read(a, 0)}:
-        send({"part": "device"})
-        return
-    known = {id(one) for one in seeder.held}
-    new = [one for one in held_by(dataset, loader.collate_fn) if id(one) not in known]
-    if new and isinstance(a, (int, str)):
-        send({"part": "warms", "index": a})
-        seeder.hold((*seeder.held, *new))
-    first_a, first_b, again_b, again_a = read(a, 0), read(b, 1), read(b, 1), read(a, 0)
-    for index, one, other in ((a, first_a, again_a), (b, first_b, again_b)):
-        if differs := _differing(one, other):
-            send({"part": "item", "index": repr(index)[:40], "differs": differs})
+    def read(self, index: Any, number: int) -> dict[tuple[str, str], str]:
+        """Return the hashes of an item under the seed of this number."""
+        self._seeder.seed(derived_seed(0, "check", number))
+        return _fields_read(lambda: item_of(self._loader.dataset, index))
+
+    def compare(self, indices: list[Any], source: int) -> None:
+        """Read two items twice, and say what differs. `source`: the number of the data set."""
+        (a, b), read, loader, seeder = indices, self.read, self._loader, self._seeder
+        if "device" in {name for _, name in read(a, 0)}:
+            self._send({"part": "device"})
             return
-    if loader.batch_sampler is not None:
-        _try_collate(loader.collate_fn, [dataset, a, b], seeder, send)
+        known = {id(one) for one in seeder.held}
+        new = [one for one in held_by(loader.dataset, loader.collate_fn) if id(one) not in known]
+        warms = bool(new) and isinstance(a, (int, str))
+        if warms:
+            self._send({"part": "warms", "index": a})
+            seeder.hold((*seeder.held, *new))
+        if self._come_back():
+            first_a, first_b = read(a, 0), read(b, 1)
+            self._come_back()
+            again_a, again_b = read(a, 0), read(b, 1)
+        else:
+            first_a, first_b, again_b, again_a = read(a, 0), read(b, 1), read(b, 1), read(a, 0)
+        for index, one, other in ((a, first_a, again_a), (b, first_b, again_b)):
+            if differs := _differing(one, other):
+                self._send({"part": "item", "index": repr(index)[:40], "differs": differs})
+                return
+        if loader.batch_sampler is not None:
+            one, other = self._collated(a, b), self._collated(a, b)
+            if differs := _differing(one, other):
+                self._send({"part": "collate", "index": "", "differs": differs})
+        if not warms and (loader.persistent_workers or not loader.num_workers):
+            self._come_back()
+            read(a, 0), read(b, 1)
+            moved = b"" if loader.num_workers else encode_tree(self._kept(), "state")[0]
+            fields = [[*key, value] for key, value in read(a, _OTHER).items()]
+            self._send({"part": "later", "source": source, "index": repr(a), "moved": moved, "fields": fields})
+
+    def _kept(self) -> Moved:
+        """Return the state that a checkpoint will hold: not the entries of what grows with the data set."""
+        moved = self._before.moved()
+        if (length_of(self._loader.dataset) or WHOLE + 1) <= WHOLE:
+            return moved
+        return {path: leaf for path, leaf in moved.items() if not path.endswith("]")}
+
+    def _collated(self, *indices: Any) -> dict[tuple[str, str], str]:
+        self._come_back()
+        self._seeder.seed(derived_seed(0, "check", 2))
+        dataset, collate = self._loader.dataset, self._loader.collate_fn
+        return _fields_read(lambda: collate([item_of(dataset, index) for index in indices]))
+
+    def _come_back(self) -> bool:
+        """Put the state back, as a resume does. Workers have copies, whose state is in no checkpoint."""
+        if self._loader.num_workers:
+            return False
+        self._before.restore({})
+        return True
 
 
-def _try_collate(collate: Any, of: list[Any], seeder: Seeder, send: Send) -> None:
-    def made() -> dict[tuple[str, str], str]:
-        seeder.seed(derived_seed(0, "check", 2))
-        return _fields_read(lambda: collate([item_of(of[0], index) for index in of[1:]]))
-
-    if differs := _differing(made(), made()):
-        send({"part": "collate", "index": "", "differs": differs})
+def _try_anew(subject: Subject, later: Sequence[Mapping[str, Any]], send: Send) -> None:
+    """Read, in a new process, an item that was read after others. What the data keep is drawn anew here."""
+    for one in later:
+        source = subject.sources[one["source"]]
+        held = held_by(source.loader.dataset, source.loader.collate_fn)
+        seeder = Seeder(each for each in held if id(each) not in subject.shared)
+        before = OwnState(partial(_root, source.loader.dataset), OF_DATA, leaves_out=lambda _: True)
+        for index in _two_of(source, list(_drawn(source, _STREAMED)))[:1]:
+            if repr(index) != one["index"]:
+                continue
+            if one["moved"]:
+                before.restore(made(decode_tree(one["moved"], {}), torch.device("cpu")))
+            now = _Items(source, seeder, before, send).read(index, _OTHER)
+            then = {(path, name): value for path, name, value in one["fields"]}
+            if differs := _differing(then, now):
+                send({"part": "kept", "index": repr(index)[:40], "differs": differs})
 
 
 def _try_stream(data: Any, seeder: Seeder, before: OwnState, send: Send) -> None:
-    first = _streamed(_begun(data, seeder), seeder)
+    alone = threading.active_count()
+    iterator = _begun(data, seeder)
+    begun = threading.active_count()
+    first = _streamed(iterator, seeder)
+    is_read_ahead = max(begun, threading.active_count()) > alone
     before.restore({})
     _compare("stream", first, _streamed(_begun(data, seeder), seeder), send)
+    if is_read_ahead:
+        before.restore({})
+        _tell_draws(first, data, seeder, send)
 
 
 def _try_own_state(data: Any, keeper: Any, seeder: Seeder, send: Send) -> None:
     """Go on after a few items, and then once more from the state that was said at that place."""
+    alone = threading.active_count()
     iterator = _begun(data, seeder)
+    begun = threading.active_count()
     _streamed(iterator, seeder)
     # A state may hold what the data change later.
     state = copy.deepcopy(keeper.state_dict())
     rest = _streamed(iterator, seeder, _STREAMED)
     keeper.load_state_dict(state)
     rest = rest[: rest.index(_AT_END)] if _AT_END in rest else rest
-    _compare("state", rest, _streamed(_begun(data, seeder), seeder, _STREAMED)[: len(rest)], send)
+    if max(begun, threading.active_count()) > alone:
+        keeper.load_state_dict(copy.deepcopy(state))
+        _tell_draws(rest, data, seeder, send)
+        keeper.load_state_dict(state)
+    again = _begun(data, seeder, _STREAMED + 1 if reads_ahead(data) else 0)
+    _compare("state", rest, _streamed(again, seeder, _STREAMED)[: len(rest)], send)
 
 
-def _begun(data: Any, seeder: Seeder) -> Iterator[Any]:
-    seeder.seed(derived_seed(0, "check", 0))
+def _tell_draws(items: list[dict[tuple[str, str], str]], data: Any, seeder: Seeder, send: Send) -> None:
+    """Say if items that a thread of the data reads ahead depend on the seed: nobody knows which one is set then."""
+    if items != _streamed(_begun(data, seeder, _OTHER), seeder, _OTHER)[: len(items)]:
+        send({"part": "thread"})
+
+
+def _begun(data: Any, seeder: Seeder, number: int = 0) -> Iterator[Any]:
+    """Make the iterator. `number`: the item that it reads already."""
+    seeder.seed(derived_seed(0, "check", number))
     return iter(data)
 
 

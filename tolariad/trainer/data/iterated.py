@@ -143,7 +143,9 @@ class IteratedFeed(Feed):
 
     def _prepare(self, epoch: int, start: int, resumed: dict[str, Any] | None) -> None:
         """Bring the user's objects to the epoch's begin, and the orders to the place."""
+        skips = self._back is Return.BY_INDEX
         for source in self._sources:
+            source.go_on_after(start if skips else 0)
             source.warm_by(self._warms)
             if not self._is_warm:
                 for index in () if source.loader.num_workers else self._warms:
@@ -166,13 +168,14 @@ class IteratedFeed(Feed):
         if resumed is not None:
             self._load_own(resumed["own"])
         self._epoch, self._taken, self._begin, self._seen = epoch, start, (known[0], known[1]), 0
-        self.batches = length_of(self._data)
+        if self.batches is not None:
+            # A length that is known only after a first iterator would be another one after a resume.
+            self.batches = length_of(self._data)
         if epoch:
             self._begins[epoch] = self._begin
             while len(self._begins) > _BEGINS_MAX:
                 del self._begins[next(iter(self._begins))]
         told = [DrawnSoFar(*one) for one in resumed["sources"]] if resumed is not None else []
-        skips = self._back is Return.BY_INDEX
         for number, source in enumerate(self._sources):
             source.begin(epoch)
             if number < len(told) and resumed is not None:

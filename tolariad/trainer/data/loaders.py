@@ -19,8 +19,8 @@ from tolariad.trainer.data.feed import Feed, Return, TensorFeed, length_of
 from tolariad.trainer.data.fingerprint import of_dataset
 from tolariad.trainer.data.iterated import IteratedFeed
 from tolariad.trainer.data.order import DrawnSoFar
-from tolariad.trainer.data.randomness import preserved_host_rng, seed_host
-from tolariad.trainer.data.sources import RebuiltSource, Source, SwappedSource, is_stateful, overridden
+from tolariad.trainer.data.randomness import derived_seed, preserved_host_rng, seed_host
+from tolariad.trainer.data.sources import RebuiltSource, Source, SwappedSource, is_stateful, overridden, reads_ahead
 from tolariad.trainer.data.walk import Place, walk
 from tolariad.trainer.errors import SetupRefused
 
@@ -70,23 +70,47 @@ class IterableFeed(IteratedFeed):
             self._keeper.load_state_dict(state)
 
 
-class StatefulFeed(IterableFeed):
-    """torchdata's StatefulDataLoader. Its own state is used only if the data have one: else the order says the place.
-
-    If it is asked for its state before it has an iterator, it makes one, and draws for it.
-    """
-
-    def state(self) -> Any:
-        """Return what a resume needs; None between two epochs if nothing has moved."""
-        state = super().state()
-        is_empty = self._keeper is None and not state["epoch"] and not any(state["now"])
-        return None if is_empty else state
+class AskedFeed(IterableFeed):
+    """A loader of torchdata's. Asked for its state before it has an iterator, it makes one, and draws for it."""
 
     def _own(self) -> Any:
         with preserved_host_rng():
             # As when the iterator is made: if the loader makes it now, it must be the same one.
             seed_host(iterator_seed(self._rng_seed, max(1, self._epoch), 0))
             return super()._own()
+
+
+class NodesFeed(AskedFeed):
+    """torchdata's Loader of nodes. Brought back by its state, it reads the next batch when its iterator is made."""
+
+    _comes_back = False
+
+    def _load_own(self, state: Any) -> None:
+        super()._load_own(state)
+        self._comes_back = state is not None
+
+    def _iterator(self, epoch: int) -> Iterator[Any]:
+        if not self._comes_back:
+            return super()._iterator(epoch)
+        self._comes_back, loader = False, self._data
+        seed_host(derived_seed(self._rng_seed, "batch", epoch, self._taken + 1))
+        # At its end it would begin anew: right between two epochs, and wrong after an epoch's last batch.
+        own = loader.restart_on_stop_iteration
+        vars(loader).update(restart_on_stop_iteration=not self._taken)
+        try:
+            return iter(loader)
+        finally:
+            vars(loader).update(restart_on_stop_iteration=own)
+
+
+class StatefulFeed(AskedFeed):
+    """torchdata's StatefulDataLoader. Its state is used only if the data have one: else the order says the place."""
+
+    def state(self) -> Any:
+        """Return what a resume needs; None between two epochs if nothing has moved."""
+        state = super().state()
+        is_empty = self._keeper is None and not state["epoch"] and not any(state["now"])
+        return None if is_empty else state
 
     def _was_at_end(self, resumed: dict[str, Any]) -> bool:
         # Restored after the last batch, new workers would give the whole epoch again.
@@ -202,7 +226,7 @@ def _from_iterable(data: Any, rng_seed: int) -> Feed:
         raise SetupRefused(f"the task's data is a {kind}; give a Dataset, a tuple of tensors or arrays, or a loader")
     if isinstance(data, Iterator) and not _begins_anew(data):
         raise SetupRefused("the task's data can be iterated over only once; give an object whose iter() starts again")
-    return IterableFeed(data, rng_seed)
+    return (NodesFeed if reads_ahead(data) else IterableFeed)(data, rng_seed)
 
 
 def _begins_anew(data: Iterator[Any]) -> bool:

@@ -10,11 +10,13 @@ tensors in place, so a hook that holds them too sees them. What cannot be saved 
 
 from __future__ import annotations
 
+import ast
 import io
 import itertools
 import zlib
 from collections import deque
 from collections.abc import Callable, Collection, Iterable
+from contextlib import suppress
 from typing import Any, Final, NamedTuple
 
 from torch import nn
@@ -139,11 +141,25 @@ class OwnState:
         (attributes_of(holder) or {}).pop(name, None)
 
     def _make(self, path: str, leaf: Leaf) -> None:
-        """Set an attribute that the live object does not have yet."""
+        """Set an attribute or an entry that the live object does not have yet, or holds in another way."""
+        if path.endswith("]"):
+            self._make_entry(path, leaf)
+            return
         holder, name = self._holder(path)
         held = attributes_of(holder)
         if held is not None and name.isidentifier():
             held[name] = put_back(None, leaf)[1]
+
+    def _make_entry(self, path: str, leaf: Leaf) -> None:
+        """Set an entry of a list or a dict that held plain values only when the script built it."""
+        begins = [at for at, letter in enumerate(path) if letter == "["]
+        holders = {met.path: met.value for met in self._walk()}
+        for at in begins:
+            holder = holders.get(path[:at])
+            if isinstance(holder, (list, dict)):
+                with suppress(ValueError, SyntaxError, IndexError, TypeError):  # a key that is no plain value
+                    holder[ast.literal_eval(path[at + 1 : -1])] = put_back(None, leaf)[1]
+                    return
 
     def _holder(self, path: str) -> tuple[Any, str]:
         """Return the object whose attribute a path ends in, if it is there, and the attribute's name."""

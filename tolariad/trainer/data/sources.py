@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from typing import Any, Final
 
 import torch
-from torch.utils.data import DataLoader, IterableDataset
+from torch.utils.data import DataLoader, IterableDataset, IterDataPipe
 
 from tolariad.trainer.data.carriers import Seeder
 from tolariad.trainer.data.order import Fetching, Order
@@ -62,6 +62,12 @@ def is_stateful(loader: Any) -> bool:
     return kind.__name__ == "StatefulDataLoader" and kind.__module__.startswith("torchdata.")
 
 
+def reads_ahead(data: Any) -> bool:
+    """Return whether this is torchdata's Loader of nodes: brought back by its state, it reads a batch in `iter`."""
+    kinds = type(data).__mro__
+    return any(kind.__name__ == "Loader" and kind.__module__.startswith("torchdata.nodes") for kind in kinds)
+
+
 class Source(ABC):
     """One loader, and the order that it draws from."""
 
@@ -75,6 +81,8 @@ class Source(ABC):
         self.order = Order(rng_seed, self.seeder, self._label)
         self._warms: tuple[Any, ...] = ()
         self._ahead: int | None = None
+        # The worker that reads the first batch of the epoch.
+        self._turn = 0
         # Whether torch draws the workers' base seed from a generator of ours, and not from the loader's.
         self._has_own_base = True
 
@@ -85,6 +93,16 @@ class Source(ABC):
     def load_ahead(self, batches: int | None) -> None:
         """Let each worker load so many batches ahead, from the next epoch on. None: as many as the loader says."""
         self._ahead = batches
+
+    def go_on_after(self, batches: int) -> None:
+        """Let the batches after so many ones come from the workers that they come from without an interruption.
+
+        Workers that live on with other numbers end.
+        """
+        turn = batches % (self.loader.num_workers or 1)
+        if turn != self._turn:
+            self.end_workers()
+        self._turn = turn
 
     @property
     def indices(self) -> Any:
@@ -155,12 +173,17 @@ class Source(ABC):
                 user=loader.worker_init_fn,
                 collate=loader.collate_fn,
                 warms=self._warms,
+                turn=self._turn,
             )
         )
 
     def _base(self, epoch: int) -> int:
-        """The seed that torch draws the workers' base seed under: workers that live on were started in epoch 1."""
-        return derived_seed(self._rng_seed, f"workers{self._label}", 1 if self.is_persistent else epoch)
+        """The seed that torch draws the workers' base seed under: workers that live on were started in epoch 1.
+
+        For a data pipe torch draws the epoch's order there too, also while workers live on.
+        """
+        lives_on = self.is_persistent and not isinstance(self.loader.dataset, IterDataPipe)
+        return derived_seed(self._rng_seed, f"workers{self._label}", 1 if lives_on else epoch)
 
 
 class RebuiltSource(Source):

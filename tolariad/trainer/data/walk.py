@@ -28,7 +28,7 @@ from torch.utils.data import DataLoader
 from tolariad.trainer.data.generators import is_generator
 
 # Of a longer container only the first entries are visited.
-_WHOLE: Final = 64
+WHOLE: Final = 64
 _FIRST: Final = 8
 # A value without parts.
 ATOMS: Final = (str, bytes, int, float, complex, bool, type(None), type, enum.Enum, range, slice, re.Pattern)
@@ -152,7 +152,7 @@ def places_in(value: Any, path: str) -> Iterator[Place]:
 
 def _items(value: Mapping[Any, Any], path: str) -> Iterator[Place]:
     try:
-        found = list(value.items() if len(value) <= _WHOLE else itertools.islice(value.items(), _FIRST))
+        found = list(value.items() if len(value) <= WHOLE else itertools.islice(value.items(), _FIRST))
     except Exception:  # noqa: BLE001 - a mapping of the user's own may raise anything
         return
     for key, one in found:
@@ -161,7 +161,7 @@ def _items(value: Mapping[Any, Any], path: str) -> Iterator[Place]:
 
 
 def _entries(value: Any, path: str) -> Iterator[Place]:
-    found = value if len(value) <= _WHOLE else itertools.islice(value, _FIRST)
+    found = value if len(value) <= WHOLE else itertools.islice(value, _FIRST)
     for index, one in enumerate(list(found)):
         put = functools.partial(_set_item, value, index) if isinstance(value, (list, deque)) else None
         yield Place(f"{path}[{index}]", one, put)

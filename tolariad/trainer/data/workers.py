@@ -18,12 +18,16 @@ from torch.utils.data import DataLoader, get_worker_info
 
 from tolariad.trainer.data.carriers import Seeder, be_seeded_by, iterator_seed
 from tolariad.trainer.data.held import held_by, with_set_epoch
+from tolariad.trainer.data.randomness import seed_host
 from tolariad.trainer.data.walk import Place, walk
 from tolariad.trainer.errors import SetupRefused
 
 
 class WorkerPlan(NamedTuple):
-    """What the workers of an epoch are told. `warms`: the index of an item to read first, which makes a generator."""
+    """What the workers of an epoch are told. `warms`: the index of an item to read first, which makes a generator.
+
+    `turn`: the worker whose turn the first batch is. torch gives it to its first worker, also after a resume.
+    """
 
     rng_seed: int
     epoch: int
@@ -32,6 +36,7 @@ class WorkerPlan(NamedTuple):
     user: Callable[[int], None] | None
     collate: Any
     warms: tuple[Any, ...] = ()
+    turn: int = 0
 
 
 class WorkerStart:
@@ -47,9 +52,10 @@ class WorkerStart:
         """Begin the worker with this number."""
         plan = self.plan
         leave_group()
+        info: Any = get_worker_info()
+        worker = _as_in_turn(info, plan.turn)
         if plan.user is not None:
             plan.user(worker)
-        info: Any = get_worker_info()
         for index in plan.warms:
             warm_up(info.dataset, index)
         told = with_set_epoch(info.dataset, plan.collate) if plan.is_persistent else ()
@@ -57,6 +63,19 @@ class WorkerStart:
         be_seeded_by(seeder)
         # torch makes the iterator of a stream next.
         seeder.seed(iterator_seed(plan.rng_seed, plan.epoch, worker, plan.source))
+
+
+def _as_in_turn(info: Any, turn: int) -> int:
+    """Be the worker that reads these batches in an epoch without interruption, and return its number.
+
+    torch deals batches out in turn, and begins with its first worker. An item may use the worker's number and seed.
+    """
+    worker: int = (info.id + turn) % info.num_workers
+    # WorkerInfo lets nobody assign. Its seed is that of the loader plus the number.
+    object.__setattr__(info, "seed", info.seed - info.id + worker)
+    object.__setattr__(info, "id", worker)
+    seed_host(info.seed)
+    return worker
 
 
 def require_sendable(loader: DataLoader[Any]) -> None:
