@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     from types import ModuleType
 
 Refused: TypeAlias = Callable[[str], Exception]
-_LENT: Final[set[tuple[str, Path]]] = set()
+# By the module's name: its file, and the entry of the search path.
+_LENT: Final[dict[str, tuple[Path, str]]] = {}
 
 
 def place_of(name: str, kind: str, known: Collection[str], refused: Refused) -> tuple[str, str]:
@@ -77,17 +78,20 @@ def _lend_to_children(name: str, path: Path) -> None:
     """Let processes that this one spawns import the module by its name: they get the search path, and no modules.
 
     The name is that of no file. So the search path gets an archive in memory with one module, which runs the file. It
-    exists as long as this process does, and leaves nothing on a disk.
+    exists as long as this process does, and leaves nothing on a disk. Of two files of one name the newer one counts.
     """
-    if not hasattr(os, "memfd_create") or (name, path) in _LENT:
+    former, entry = _LENT.get(name, (None, ""))
+    if not hasattr(os, "memfd_create") or former == path:
         return
-    _LENT.add((name, path))
+    if entry in sys.path:
+        sys.path.remove(entry)
     source = f"__file__ = {str(path)!r}\nwith open(__file__, 'rb') as file:\n    code = file.read()\n"
     source += "exec(compile(code, __file__, 'exec'))\n"
     descriptor = os.memfd_create(name)
     with os.fdopen(os.dup(descriptor), "wb") as file, zipfile.ZipFile(file, "w") as archive:
         archive.writestr(f"{name}.py", source)
-    sys.path.append(f"/proc/{os.getpid()}/fd/{descriptor}")
+    _LENT[name] = (path, f"/proc/{os.getpid()}/fd/{descriptor}")
+    sys.path.append(_LENT[name][1])
 
 
 def _from_package(place: str, name: str, kind: str, refused: Refused) -> ModuleType:

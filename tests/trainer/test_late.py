@@ -46,8 +46,9 @@ def test_a_step_is_reported_after_the_next_backward_pass_and_before_the_next_upd
 
     def noting(name, function):
         def call(*arguments, **named):
-            what = arguments[-1]
-            step = what[0] if name == "report" else what if isinstance(what, int) else ""
+            # `report_step` is a method: before its values comes the gate.
+            what = arguments[1][0] if name == "report" else arguments[-1]
+            step = what if isinstance(what, int) else ""
             seen.append(f"{name} {step}".strip())
             return function(*arguments, **named)
 

@@ -183,12 +183,16 @@ def test_a_moving_average_resumes_to_the_same_bits_and_leaves_training_alone(dae
 
 
 def test_the_number_of_workers_does_not_change_the_result(daemon_in, configured):
-    """The same run with no worker and with two ends with equal files."""
+    """The same run with no worker and with two ends with equal files, and compares equal steps.
+
+    Only what a data set holds may differ: workers have copies of it.
+    """
     runs = []
     for workers in (0, 2):
         daemon = daemon_in(f"workers-{workers}", 1)
         daemon.train_here(configured(f"{TASKS}/augmenting.py:Augmenting", epochs=1, batch_size=8, workers=workers))
-        runs.append(daemon.files("end"))
+        runs.append(({name: file for name, file in daemon.files("end").items() if "state" not in name}, daemon.steps))
+    assert {name.split("-")[0] for name in runs[0][0]} == {"model", "optimizer"}
     assert runs[0] == runs[1]
 
 
@@ -198,12 +202,11 @@ def test_gradients_that_a_hook_leaves_behind_do_not_reach_the_next_step(resumes,
     resumes(configuration, 2, (None, 9))
 
 
-def test_data_that_cannot_be_positioned_resumes_from_the_last_epoch(resumes, configured):
-    """An iterable without a state is checkpointed between epochs only; a resume repeats the epoch, to the same bits."""
+def test_data_that_cannot_be_positioned_are_loaded_again(resumes, configured):
+    """An iterable without a state is iterated again up to the checkpoint's place; the run ends with the same bits."""
     configuration = configured(f"{TASKS}/augmenting.py:Streaming", epochs=2, batch_size=8)
     broken, _ = resumes(configuration, 2, (3, 9))
-    failed = [report for report in broken.reports if type(report).__name__ == "CheckpointFailedReport"]
-    assert "only between epochs" in failed[0].why
+    assert [report for report in broken.reports if type(report).__name__ == "CheckpointFailedReport"] == []
 
 
 @pytest.mark.parametrize(

@@ -49,6 +49,22 @@ ORDERED: dict[tuple[str, str, str], str] = {
         "checkpoints.rules.instead_of_refused",
     ): "a run that halts takes no checkpoint",
     (
+        "Opened",
+        "trainer.rules.abort_open",
+        "rollback.rules.complete_open",
+    ): "a rollback leaves nothing open that could be aborted by name",
+    (
+        "TrainerDied",
+        "trainer.rules.abort_open",
+        "rollback.rules.complete_open",
+    ): "a rollback leaves nothing open that could be aborted by name",
+    (
+        "TrainerEnded",
+        "trainer.rules.abort_open",
+        "rollback.rules.complete_open",
+    ): "a rollback leaves nothing open that could be aborted by name",
+    ("EpochFinished", "strategy.rules.ask", "boundary.rules.go_on"): "a strategy that was asked is waited for",
+    (
         "TrainerEnded",
         "rollback.rules.complete_open",
         "run.rules.trainer_is_gone",

@@ -23,7 +23,10 @@ def test_training_by_public_ways_computes_the_same_bits(tmp_path):
     """In a process that uses no private name: interrupted runs with buffers, averages, and several optimizers."""
     command = [sys.executable, "-m", "tests.trainer.torch_private.train_one", str(tmp_path / "public"), *TASKS]
     process = subprocess.Popen(
-        command, cwd=ROOT, env={**os.environ, choice.VARIABLE: "public"}, stdout=subprocess.PIPE, text=True
+        command,
+        env={**os.environ, choice.VARIABLE: "public", "PYTHONPATH": str(ROOT)},
+        stdout=subprocess.PIPE,
+        text=True,
     )
     private = digests(tmp_path / "private", TASKS)
     printed, _ = process.communicate(timeout=300)

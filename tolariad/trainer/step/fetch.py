@@ -41,8 +41,12 @@ class Fetch:
 
     def batches(self, epoch: int, start: int) -> Iterator[Any]:
         """Return the batches of an epoch after the first `start`."""
+        before = self._reporter.activity
         self._reporter.beat(Activity.DATA)
-        return self._data.epoch(epoch, start)
+        batches = self._data.epoch(epoch, start)
+        # The daemon's limits differ by activity.
+        self._reporter.beat(before)
+        return batches
 
     def of_step(self, batches: Iterator[Any]) -> tuple[Any, ...]:
         """Return the micro-batches of the next step; none at the epoch's end."""
