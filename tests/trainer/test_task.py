@@ -111,8 +111,9 @@ def test_digits_are_read_without_importing_their_package(monkeypatch):
 
 
 @pytest.mark.parametrize("how", ["spawn", "forkserver"])
-def test_objects_of_a_task_file_reach_a_process_that_is_spawned(tmp_path, how):
-    """It imports the module by its name, which no file has; nothing is left on the disk."""
+def test_objects_of_a_task_file_reach_a_process_that_is_spawned(tmp_path, how, monkeypatch):
+    """It imports the module by its name, which no file has. Nothing but Python's own cache is left on the disk."""
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
     path = tmp_path / "spawned.py"
     path.write_text(SPAWNED)
     data = find_task(f"{path}:Mine").task.train_data(None)

@@ -32,6 +32,8 @@ class Fetch:
     def __init__(self, setup: Setup, reporter: Reporter, stop: Callable[[], None]) -> None:
         """`stop` obeys the pending orders: an order to stop raises ToldToExit."""
         self._data, self._settings, self._reporter, self._stop = setup.train, setup.settings, reporter, stop
+        # The activity that the first batch of an epoch has interrupted. The daemon's limits differ by activity.
+        self._interrupted: Activity | None = None
         self._data.beat_by(partial(reporter.beat, Activity.DATA))
 
     def check(self) -> None:
@@ -41,12 +43,9 @@ class Fetch:
 
     def batches(self, epoch: int, start: int) -> Iterator[Any]:
         """Return the batches of an epoch after the first `start`."""
-        before = self._reporter.activity
+        self._interrupted = self._reporter.activity
         self._reporter.beat(Activity.DATA)
-        batches = self._data.epoch(epoch, start)
-        # The daemon's limits differ by activity.
-        self._reporter.beat(before)
-        return batches
+        return self._data.epoch(epoch, start)
 
     def of_step(self, batches: Iterator[Any]) -> tuple[Any, ...]:
         """Return the micro-batches of the next step; none at the epoch's end."""
@@ -58,6 +57,9 @@ class Fetch:
             if not group and _OF_WORKER in str(error):
                 self._await_stop()
             raise
+        if self._interrupted is not None:
+            self._reporter.beat(self._interrupted)
+            self._interrupted = None
         self.tell_findings()
         return tuple(group)
 
