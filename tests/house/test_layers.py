@@ -23,7 +23,10 @@ MAY_IMPORT_ITS_OWN = {"values", "words", "slice", "ask", "engine", "table"}
 # Packages of calculations: nothing in them knows a message, whatever its name.
 CALCULATIONS = {"detection", "learning_rate", "settings"}
 FILES = {
-    "base": "values",
+    "base": "words",
+    "copying": "values",
+    "folding": "words",
+    "units": "values",
     "bounds": "values",
     "interfaces": "values",
     "stability": "values",

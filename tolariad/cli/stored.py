@@ -33,7 +33,7 @@ def checkpoints(run: str | None, verified: bool, as_json: bool) -> int:
     """List the committed checkpoints of RUN, oldest first."""
     journal = runs.journal_folder(run)
     state = runs.folded(journal)
-    pins = retention.pinned(state.checkpoints, state.run.policy.keep_last, state.rollbacks.wanted)
+    pins = retention.pinned_checkpoints(state.checkpoints, state.run.policy.keep_last, state.rollbacks.wanted)
     folder = journal.parent / "checkpoints"
     rows = [
         {**_row(entry), "pinned": pins.get(entry.id), **_check(folder / entry.id, entry, verified=verified)}
@@ -56,7 +56,7 @@ def _put_notes(rows: list[dict[str, Any]], state: RunState) -> None:
         output.note("the run has no checkpoint yet")
     elif held.removed or held.exhausted:
         more = "; the checkpoints that must be kept exceed the quota" if held.exhausted else ""
-        used = f"{output.size(retention.used(held))} of {output.size(quota)} used"
+        used = f"{output.size(retention.used_bytes(held))} of {output.size(quota)} used"
         output.put(f"{held.removed} removed so far; {used}{more}")
 
 

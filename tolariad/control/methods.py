@@ -24,8 +24,9 @@ from tolariad.control.peer import Operators, Rate
 from tolariad.control.replies import Outcome, Recorded, RunStatus
 from tolariad.control.reply_tables import BudgetTable, PruneTable, RateTable, SeedTable
 from tolariad.control.wire import INTERFACE, SERVICE, Call, own_error, read_parameters, service_error
-from tolariad.core.base import Actor, Event, Refusal, Seconds, Seq
+from tolariad.core.base import Actor, Event, Refusal
 from tolariad.core.decision import Answer
+from tolariad.core.units import Seconds, Seq
 from tolariad.core.vocabulary import AnyCommand
 
 _HERE: Final = Path(__file__).parent

@@ -27,7 +27,6 @@ from tolariad.control.replies import (
 )
 from tolariad.control.reply_tables import BudgetTable, PruneTable, RateTable, SeedTable
 from tolariad.control.wire import INTERFACE, Call, read_parameters, service_error
-from tolariad.core.base import Batch, Epoch
 from tolariad.core.control.words import Command
 from tolariad.core.health.budgets import Kind, Unit
 from tolariad.core.health.quarantine_words import Batches
@@ -38,6 +37,7 @@ from tolariad.core.rollback.words import Tier
 from tolariad.core.run.slice import Phase
 from tolariad.core.run.words import FailureKind
 from tolariad.core.settings.optimization import PolicyName
+from tolariad.core.units import Batch, Epoch
 
 _WIDTH: Final = 118
 _ANSWER: Final = "(seq: int, outcome: ?Outcome)"

@@ -66,7 +66,7 @@ def _summary(state: RunState) -> PruneSummary:
 
 
 def _found(state: RunState, found: Found) -> PruneFound:
-    ordered = ask.masks(state)
+    ordered = ask.masks_to_order(state)
     refused = ordered.why if isinstance(ordered, Refusal) else None
     return PruneFound.of(
         found,

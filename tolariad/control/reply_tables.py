@@ -10,7 +10,7 @@ from typing import Final
 import msgspec
 
 from tolariad.control.replies import PruneWindow, RunStatus
-from tolariad.core.base import Copying
+from tolariad.core.copying import Copying
 from tolariad.core.health.budgets import Kind, Unit
 
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 def strategy_status(state: RunState, mono_ns: int) -> StrategyStatus | None:
     """Return the strategy's status; None if the run has none."""
     known, asked = state.strategy, state.boundary.asked
-    if not ask.acts(state) and not known.asked_total:
+    if not ask.strategy_acts(state) and not known.asked_total:
         return None
     return StrategyStatus(
         asked=known.asked_total,
@@ -22,5 +22,5 @@ def strategy_status(state: RunState, mono_ns: int) -> StrategyStatus | None:
         answered_epoch=known.answered_epoch or None,
         waits_for=asked.epoch if asked is not None else None,
         fallback=known.fallback or None,
-        open=ask.is_refused(state, mono_ns),
+        open=ask.strategy_is_refused(state, mono_ns),
     )

@@ -58,7 +58,7 @@ def _histogram(state: RunState, histograms: Mapping[str, Histogram], budget: Bud
     """Return the measurements of a budget. For the checkpoints' storage, that is what it holds now."""
     if budget.name != "checkpoint_storage":
         return histograms.get(budget.name, Histogram())
-    held = retention.used(state.checkpoints) / 1e9
+    held = retention.used_bytes(state.checkpoints) / 1e9
     return with_one(Histogram(), held, state.overruns.limit_of(budget.name)) if held else Histogram()
 
 

@@ -1,4 +1,4 @@
-"""The fields and types that all messages share: units, the actor, and the stamp of every event.
+"""The fields and types that all messages share: the actor, and the stamp of every event.
 
 Promises: an event is one flat map on disk (`type`, `wall`, `mono`, `cause`, `root`, then its own fields). A field that
 has its default is left out, so a field can be added later without changing a byte of older journals.
@@ -6,42 +6,13 @@ has its default is left out, so a field can be added later without changing a by
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import cache
-from typing import Annotated, Any, ClassVar, Self, TypeAlias
+from typing import ClassVar, Self
 
 import msgspec
 from msgspec.structs import replace
 
-from tolariad.core.bounds import (
-    COUNT_MAX,
-    EPOCH_MAX,
-    ID_CHARACTERS_MAX,
-    NAME_CHARACTERS_MAX,
-    NOTE_CHARACTERS_MAX,
-    SECONDS_MAX,
-    unit,
-)
-
-# Units are part of the type, so that the generated page can print them.
-Nanoseconds = Annotated[int, unit("nanoseconds", -(2**63), 2**63 - 1)]
-Seconds = Annotated[float, unit("seconds", 0.0, SECONDS_MAX)]
-Bytes = Annotated[int, unit("bytes", 0, COUNT_MAX)]
-Seq = Annotated[int, unit("sequence number", 0, COUNT_MAX)]
-Step = Annotated[int, unit("applied optimizer updates, 0 is before any", 0, COUNT_MAX)]
-Epoch = Annotated[int, unit("epoch, from 1", 0, EPOCH_MAX)]
-Batch = Annotated[int, unit("batches of the epoch already consumed", 0, COUNT_MAX)]
-Digest64 = Annotated[int, unit("64-bit digest", 0, 2**64 - 1)]
-Digest32 = Annotated[int, unit("32-bit digest", 0, 2**32 - 1)]
-Hex = Annotated[str, unit("lower-case hexadecimal", 0, 1 << 23)]
-# Measured values: one that is not finite is information, and is recorded as it is.
-Rate = Annotated[float, unit("learning rate")]
-Loss = Annotated[float, unit("task unit, may be non-finite")]
-# The value of an order.
-OrderedRate = Annotated[float, unit("learning rate", 0.0, 1e6)]
-Name = Annotated[str, unit("", 0, NAME_CHARACTERS_MAX)]
-Sentence = Annotated[str, unit("", 0, NOTE_CHARACTERS_MAX)]
-CallerId = Annotated[str, unit("", 0, ID_CHARACTERS_MAX)]
+from tolariad.core.copying import Copying
+from tolariad.core.units import Nanoseconds, Seq
 
 
 class Actor(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -51,25 +22,6 @@ class Actor(msgspec.Struct, frozen=True, omit_defaults=True):
     pid: int = 0
     program: str = ""
     reason: str = ""
-
-
-@cache
-def _shared(kind: type[msgspec.Struct], source: type[msgspec.Struct]) -> tuple[str, ...]:
-    """Return the fields that both have."""
-    return tuple(name for name in kind.__struct_fields__ if name in source.__struct_fields__)
-
-
-class Copying(msgspec.Struct, frozen=True, kw_only=True):
-    """Base of the Structs that can be made from others with fields of the same names."""
-
-    @classmethod
-    def of(cls, *sources: msgspec.Struct, **more: Any) -> Self:
-        """Return the Struct with the values of `sources` in fields of the same names, and `more`; the last one wins.
-
-        Raises TypeError if a field without a default is in none of them.
-        """
-        values = {name: getattr(source, name) for source in sources for name in _shared(cls, type(source))}
-        return cls(**{**values, **more})
 
 
 class Event(Copying, frozen=True, kw_only=True, omit_defaults=True, tag_field="type"):
@@ -145,19 +97,3 @@ class Cause(msgspec.Struct, frozen=True):
 
     seq: Seq
     root: Seq
-
-
-# The fold of one event into a slice: a function of (the slice, the event, the event's number and root) -> the slice.
-Fold: TypeAlias = Callable[[Any, Any, Cause], Any]
-# The fold of one slice, by event type.
-ApplyTable = dict[type[Event], Fold]
-
-
-def setting(**fields: Any) -> Fold:
-    """Return a fold that sets these fields of the slice, whatever the event holds."""
-    return lambda before, _, __: replace(before, **fields)
-
-
-def storable(number: int) -> int:
-    """Return the nearest number that a capture can hold: `apply` takes every event, even an impossible one."""
-    return max(-(2**63), min(number, 2**64 - 1))

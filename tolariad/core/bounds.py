@@ -187,3 +187,8 @@ def _text(most: int, value: Any, path: str) -> str | None:
 
 def _wrong(path: str, wanted: str, value: Any) -> str:
     return f"{path} must be {wanted}, not {shown(value)}"
+
+
+def storable(number: int) -> int:
+    """Return the nearest number that a capture can hold: `apply` takes every event, even an impossible one."""
+    return max(-(2**63), min(number, 2**64 - 1))

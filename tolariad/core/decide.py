@@ -32,4 +32,4 @@ def overdue(state: RunState, now: Now) -> Input | None:
 
     The kernel asks in every turn, at least once a second.
     """
-    return rollback.overdue(state, now.mono) or strategy.overdue(state, now.mono)
+    return rollback.rollback_overdue(state, now.mono) or strategy.strategy_overdue(state, now.mono)

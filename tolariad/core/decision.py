@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
-from tolariad.core.base import Effect, Event, Refusal, Seq
+from tolariad.core.base import Effect, Event, Refusal
+from tolariad.core.units import Seq
 
 
 class Accepted(msgspec.Struct, frozen=True):

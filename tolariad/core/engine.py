@@ -18,9 +18,10 @@ from typing import Any, Final, Generic, Protocol, TypeAlias, TypeVar
 import msgspec
 from msgspec.structs import replace
 
-from tolariad.core.base import Effect, Event, Seq
+from tolariad.core.base import Effect, Event
 from tolariad.core.decision import Accepted, Answer, Decision
 from tolariad.core.inputs import Now
+from tolariad.core.units import Seq
 
 # The deepest chain in recorded decisions has four events. The declared graph has no cycle, so only a defect gets here.
 DEPTH_MAX: Final = 32

@@ -11,12 +11,13 @@ from typing import TypeAlias
 
 import msgspec
 
-from tolariad.core.base import Actor, Event, Nanoseconds, Seconds
+from tolariad.core.base import Actor, Event
 from tolariad.core.health.budget_words import BudgetHistogram
 from tolariad.core.pruning.words import PruneAnalyzed
 from tolariad.core.run.words import ConfigChanged
 from tolariad.core.strategy import words as strategy
 from tolariad.core.trainer.words import DeathReason, SchedulingRecorded, TrainerDied, TrainerEnded
+from tolariad.core.units import Nanoseconds, Seconds
 from tolariad.core.vocabulary import AnyCommand, Report
 
 

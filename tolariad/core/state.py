@@ -15,10 +15,11 @@ import msgspec
 from msgspec.structs import replace
 
 from tolariad.core.architecture import slice as architecture
-from tolariad.core.base import ApplyTable, Cause, Event, Fold
+from tolariad.core.base import Cause, Event
 from tolariad.core.boundary import slice as boundary
 from tolariad.core.checkpoints import slice as checkpoints
 from tolariad.core.control import slice as control
+from tolariad.core.folding import ApplyTable, Fold
 from tolariad.core.health import budget_slice as budgets
 from tolariad.core.health import detection_slice as detection
 from tolariad.core.health import slice as health
@@ -86,7 +87,7 @@ _TABLES: Final[dict[str, ApplyTable]] = {
     "instability": detection.APPLY,
     "quarantine": health.QUARANTINE,
     "disk": DISK,
-    "overruns": budgets.APPLY,
+    "overruns": budgets.OVERRUNS,
     "snapshots": snapshots.APPLY,
     "said": said.APPLY,
     "architecture": architecture.APPLY,
@@ -120,7 +121,7 @@ def apply(state: RunState, event: Event | Unknown) -> RunState:
         changed["run"] = replace(changed.get("run", state.run), phase=phase)
     after = replace(state, seq=seq, **changed)
     # The changes that need several slices: saving what is known at a place, and restoring it.
-    whole = known_ask.CHANGES.get(type(event))
+    whole = known_ask.CHANGES_OF_SEVERAL.get(type(event))
     if whole is None or not (also := whole(state, after, event)):
         return after
     return replace(after, **also)

@@ -16,7 +16,7 @@ from tolariad.core.run.slice import TRAINING
 from tolariad.core.settings import strategies
 from tolariad.core.settings.model import Settings
 from tolariad.core.state import RunState
-from tolariad.core.strategy.ask import acts
+from tolariad.core.strategy.ask import strategy_acts
 from tolariad.core.strategy.words import AskStrategy, AskVote
 from tolariad.daemon.late import Late
 from tolariad.loop_files import in_thread
@@ -42,7 +42,7 @@ class Asking:
 
     def prepare(self, state: RunState) -> None:
         """Start the strategy if the run has one, so that it is ready at the first question: beside the trainer."""
-        if state.run.phase in TRAINING and acts(state):
+        if state.run.phase in TRAINING and strategy_acts(state):
             self._asker.started()
 
     async def settled(self) -> None:

@@ -12,7 +12,7 @@ from typing import Final
 from journal import Journal
 from tolariad import loop_files
 from tolariad.core.inputs import DiskMeasured
-from tolariad.core.run.ask import floor_bytes, reserve_bytes, would_change
+from tolariad.core.run.ask import disk_would_change, floor_bytes, reserve_bytes
 from tolariad.core.settings.model import Settings
 from tolariad.core.state import RunState
 from tolariad.kernel import Kernel
@@ -42,6 +42,6 @@ async def watch_disk(journal: Journal, kernel: Kernel, settings: Settings) -> No
             failed = True
         else:
             failed = False
-            if would_change(state, given):
+            if disk_would_change(state, given):
                 kernel.submit(given)
         await asyncio.sleep(_LOOK_S)

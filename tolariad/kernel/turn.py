@@ -12,7 +12,7 @@ from typing import Final
 import msgspec
 
 from journal import Journal, JournalFull
-from tolariad.core.base import DaemonEffect, Effect, Event, Refusal, Seq
+from tolariad.core.base import DaemonEffect, Effect, Event, Refusal
 from tolariad.core.decide import decide
 from tolariad.core.decision import Answer
 from tolariad.core.engine import Decided
@@ -20,6 +20,7 @@ from tolariad.core.inputs import CommandReceived, Input, Now, Reconfigured, Repo
 from tolariad.core.state import RunState
 from tolariad.core.steps.words import StepCompleted
 from tolariad.core.trainer.words import ExecutionContextRecorded
+from tolariad.core.units import Seq
 from tolariad.core.vocabulary import encode_event
 
 # The largest event, and the bytes after which a turn takes no further input: together they fit into one frame.

@@ -10,7 +10,7 @@ import re
 from typing import TYPE_CHECKING, Final
 
 from tolariad.core.base import Cause
-from tolariad.core.health.budget_slice import APPLY, SAY, BudgetState, measured, waited
+from tolariad.core.health.budget_slice import OVERRUNS, SAY, BudgetState, measured, waited
 from tolariad.core.health.budget_words import BudgetsMeasured
 from tolariad.core.health.budgets import BUDGETS
 from tolariad.core.health.histogram import Histogram, added, with_one
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from tolariad.core.base import Event
 
 _NOBODY: Final = Cause(0, 0)
-_NAMES: Final = re.compile(b"|".join(kind.__name__.encode() for kind in APPLY))
+_NAMES: Final = re.compile(b"|".join(kind.__name__.encode() for kind in OVERRUNS))
 
 
 def may_add(raw: bytes) -> bool:
@@ -36,7 +36,7 @@ class BudgetHistograms:
 
     def add(self, event: Event) -> None:
         """Add what the event says; events come in the order of the journal."""
-        apply = APPLY.get(type(event))
+        apply = OVERRUNS.get(type(event))
         if apply is None:
             return
         if isinstance(event, BudgetsMeasured):

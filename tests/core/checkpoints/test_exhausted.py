@@ -42,9 +42,9 @@ def test_a_run_whose_pins_are_more_than_the_quota_goes_on_and_keeps_every_one_of
             break
         before, seen = world.state.checkpoints, len(world.events)
         world.tick()
-        pins = retention.pinned(before, 3)
+        pins = retention.pinned_checkpoints(before, 3)
         begun = [event for event in world.events[seen:] if isinstance(event, ck.CheckpointDeletionBegun)]
-        now = retention.pinned(world.state.checkpoints, 3)
+        now = retention.pinned_checkpoints(world.state.checkpoints, 3)
         assert not {one.id for one in begun} & set(now)
         newest = world.state.checkpoints.newest
         assert newest is None or newest.id in now

@@ -53,7 +53,7 @@ def test_one_of_a_step_before_the_fork_is_a_target_and_stays_the_best():
     until(world, report.step + 3)
     fork = back(world, tier=rb.Tier.FAST)
     entry = done(world, report)
-    pins = retention.pinned(world.state.checkpoints, 1)
+    pins = retention.pinned_checkpoints(world.state.checkpoints, 1)
     world.restart_daemon()
     world.run()
 

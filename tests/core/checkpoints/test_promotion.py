@@ -56,7 +56,9 @@ def test_one_is_promoted_so_many_healthy_steps_after_its_own_and_once():
     assert {catalogue[id_].step: step for id_, step in at.items()} == {0: 3, 4: 7, 8: 11}
     assert len(find(world, ck.CheckpointPromoted)) == 3
     assert promoted(world) == [0, 4, 8]
-    assert retention.pinned(world.state.checkpoints, 1)[world.state.checkpoints.catalogue[2].id] == "promoted"
+    assert (
+        retention.pinned_checkpoints(world.state.checkpoints, 1)[world.state.checkpoints.catalogue[2].id] == "promoted"
+    )
 
 
 def test_what_was_not_healthy_begins_the_watch_anew_but_time_does_not():
@@ -138,14 +140,14 @@ def entries(*flags: bool) -> tuple[CatalogueEntry, ...]:
 def test_a_rollback_by_itself_goes_to_the_newest_promoted_and_from_there_only_further_back(flags, visits, step):
     """Newer checkpoints may hold the same fault. A repeated order without a place goes to the same one."""
     state = _with(RunState(), entries(*flags), visits)
-    found = targets.automatic(state, rb.Tier.FULL)
-    ordered = targets.find(state, rb.Rollback())
+    found = targets.automatic_target(state, rb.Tier.FULL)
+    ordered = targets.find_target(state, rb.Rollback())
     newest_promoted = max((n for n, is_promoted in enumerate(flags) if is_promoted), default=len(flags) - 1)
 
     assert (None if found is None else found.step) == step
     assert ordered.step == 10 * newest_promoted
     # One who does name a place means it.
-    assert targets.find(state, rb.Rollback(step=10**6)).step == 10 * (len(flags) - 1)
+    assert targets.find_target(state, rb.Rollback(step=10**6)).step == 10 * (len(flags) - 1)
 
 
 def _with(state: RunState, catalogue: tuple[CatalogueEntry, ...], visits: tuple[tuple[int, int], ...]) -> RunState:

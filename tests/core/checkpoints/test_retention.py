@@ -43,7 +43,7 @@ def retained(state, wall):
 
 def gone(*entries, best="", removing=(), **policy):
     held = Checkpoints(catalogue=entries, best=best, removing=removing)
-    return [(int(one.entry.id[1:]), one.why) for one in retention.plan(held, Policy(epochs=1, **policy), NOW)]
+    return [(int(one.entry.id[1:]), one.why) for one in retention.retention_plan(held, Policy(epochs=1, **policy), NOW)]
 
 
 def test_the_old_go_but_never_the_first_the_best_the_promoted_and_the_last_good():
@@ -100,11 +100,11 @@ def test_whatever_is_drawn_there_is_always_one_to_start_from(seed):
         )
         held = Checkpoints(catalogue=many, best=draw.choice(many).id)
         policy = Policy(epochs=1, keep_last=draw.randrange(1, 4), quota=draw.randrange(1, 300))
-        going = {one.entry.id for one in retention.plan(held, policy, NOW)}
-        assert not going & set(retention.pinned(held, policy.keep_last)), (seed, held)
+        going = {one.entry.id for one in retention.retention_plan(held, policy, NOW)}
+        assert not going & set(retention.pinned_checkpoints(held, policy.keep_last)), (seed, held)
         assert held.newest is None or held.newest.id not in going
         left = sum(one.size for one in many if one.id not in going)
-        pinned = sum(one.size for one in many if one.id in retention.pinned(held, policy.keep_last))
+        pinned = sum(one.size for one in many if one.id in retention.pinned_checkpoints(held, policy.keep_last))
         assert left <= policy.quota or left == pinned, (seed, held)
 
 

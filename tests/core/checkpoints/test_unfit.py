@@ -9,12 +9,12 @@ from tests.core.simulate import World, completes, find, tick_until, until
 from tests.core.simulated_trainer import OF_ANOTHER_SHAPE
 from tolariad.core.base import Refusal
 from tolariad.core.checkpoints import words as ck
-from tolariad.core.checkpoints.ask import pinned
+from tolariad.core.checkpoints.ask import pinned_checkpoints
 from tolariad.core.decision import Accepted
 from tolariad.core.health import words as hv
 from tolariad.core.inputs import StartMode
 from tolariad.core.rollback import words as rb
-from tolariad.core.rollback.target_ask import usable
+from tolariad.core.rollback.target_ask import usable_targets
 from tolariad.core.run import words as rv
 from tolariad.core.run.slice import Phase
 
@@ -46,14 +46,14 @@ def test_a_rollback_over_a_change_of_the_model_is_refused_with_its_reason_and_th
     assert OF_ANOTHER_SHAPE["why"] in find(world, rb.RollbackAborted)[0].why
     assert not find(world, ck.CheckpointRejected)
     assert entry.is_target
-    assert entry not in usable(world.state)
+    assert entry not in usable_targets(world.state)
     assert isinstance(again, Refusal)
     assert "of another shape than the model that trains now" in again.why
 
     world.crash_trainer()
     tick_until(world, lambda: len(find(world, ck.TrainingStarted)) > 1, "a next start")
     assert find(world, ck.TrainingStarted)[-1].checkpoint == unfit.id
-    assert entry.id in {one.id for one in usable(world.state)}
+    assert entry.id in {one.id for one in usable_targets(world.state)}
     completes(world)
     assert living_steps(world) == list(range(1, TOTAL + 1))
 
@@ -99,7 +99,7 @@ def test_a_start_passes_over_what_is_of_another_shape_once_for_its_context():
     assert (unfit.id, unfit.context) == (newest.id, world.state.progress.environment)
     assert older < newest.id
     # Checkpoints that a start can begin from are kept beside those that it cannot.
-    assert {older, newest.id} <= pinned(world.state.checkpoints, keep_last=1).keys()
+    assert {older, newest.id} <= pinned_checkpoints(world.state.checkpoints, keep_last=1).keys()
 
     world.restart_daemon()
     tick_until(world, lambda: len(find(world, ck.TrainingStarted)) > 2, "a start")

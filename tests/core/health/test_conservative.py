@@ -113,7 +113,7 @@ def test_three_slow_boundaries_in_a_row_begin_the_mode_and_two_do_not():
         assert not entered(boundary(told, ms))
     assert entered(boundary(told, SLOW)) == ["3 epoch boundaries in a row over their budget"]
     told.record(sd.SeedSlotsRegistered(slots=(sd.SlotFound("a"),), blueprints=("conv",)))
-    refused = seeds.move(told.state, "a", Stage.GERMINATED, "conv")
+    refused = seeds.move_seed(told.state, "a", Stage.GERMINATED, "conv")
     assert "conservative mode and starts nothing new: 3 epoch boundaries" in refused.why
 
 

@@ -24,7 +24,7 @@ NOW = 100 * DAY_NS
 def analysed(**plan):
     """A run whose newest checkpoint was analysed, with nothing under way."""
     world = PrunedWorld(1, epochs=9, prune=replace(PLAN, **plan))
-    tick_until(world, lambda: find(world, pr.PruneAnalyzed) and not ask.busy(world.state), "an analysis")
+    tick_until(world, lambda: find(world, pr.PruneAnalyzed) and not ask.why_busy(world.state), "an analysis")
     return world
 
 
@@ -53,7 +53,7 @@ def test_a_checkpoint_within_an_epoch_is_analysed_too_before_pruning_begins(tran
 def test_a_checkpoint_from_before_the_newest_order_is_not_analysed():
     """It was committed after a compaction that it does not contain: its units would not fit."""
     world = analysed(transition_epoch=0, window_steps=1)
-    tick_until(world, lambda: world.state.pruning.past and not ask.busy(world.state), "masks that passed")
+    tick_until(world, lambda: world.state.pruning.past and not ask.why_busy(world.state), "masks that passed")
     state = world.state
     number, epoch = state.pruning.past[-1].number, state.pruning.last_epoch + 2
     due = [
@@ -67,11 +67,11 @@ def test_a_checkpoint_from_before_the_newest_order_is_not_analysed():
 def test_an_order_to_analyse_asks_for_a_newer_checkpoint():
     """The refusal says how to get one."""
     world = analysed(transition_epoch=0, window_steps=1)
-    tick_until(world, lambda: world.state.pruning.past and not ask.busy(world.state), "masks that passed")
+    tick_until(world, lambda: world.state.pruning.past and not ask.why_busy(world.state), "masks that passed")
     state = world.state
     *older, newest = state.checkpoints.catalogue
     outdated = (*older, replace(newest, orders=state.pruning.past[-1].number - 1))
-    refused = ask.analysis(replace(state, checkpoints=replace(state.checkpoints, catalogue=outdated)))
+    refused = ask.analysis_to_begin(replace(state, checkpoints=replace(state.checkpoints, catalogue=outdated)))
 
     assert "is from before the newest change of masks or model; `tolaria checkpoint`" in refused.why
 

@@ -58,7 +58,7 @@ def test_a_rollback_after_the_best_epoch_leaves_the_best_of_what_is_left():
     first = find(world, ck.CheckpointCommitted)[1].id
     rolled_back(world, epoch=1)
     left = best_of(world)
-    pins = retention.pinned(world.state.checkpoints, 1)
+    pins = retention.pinned_checkpoints(world.state.checkpoints, 1)
     world.accuracy.update({2: 0.2, 3: 0.25})
     world.run()
 

@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from tests.core.seeds.seeded import SeededWorld, moved_to
 from tests.core.simulate import World, completes, find, tick_until, until, until_found
-from tolariad.core.architecture.slice import CHANGES_MAX, Change
+from tolariad.core.architecture.slice import CHANGES_MAX, ShapeChange
 from tolariad.core.base import Refusal
 from tolariad.core.control import words as cv
 from tolariad.core.decision import Accepted
@@ -15,7 +15,7 @@ from tolariad.core.health import quarantine_words as qn
 from tolariad.core.health import words as hv
 from tolariad.core.inputs import Scheduled
 from tolariad.core.seeds import words as sd
-from tolariad.core.seeds.ask import PARAMETERS_MAX
+from tolariad.core.seeds.ask import SEED_PARAMETERS_MAX
 from tolariad.core.seeds.stages import GROWTH, Learning, Stage
 from tolariad.core.state import RunState, fold
 from tolariad.core.vocabulary import decode_event, encode_event
@@ -149,7 +149,7 @@ def test_a_blueprint_of_a_file_may_be_ordered_by_its_last_name():
     ("parameters", "why"),
     [
         ({"rank": float("nan")}, "'rank' of the blueprint is not a finite number"),
-        ({f"p{n}": 0.0 for n in range(PARAMETERS_MAX + 1)}, "at most 32 parameters"),
+        ({f"p{n}": 0.0 for n in range(SEED_PARAMETERS_MAX + 1)}, "at most 32 parameters"),
         ({"x" * 900 + str(n): 0.0 for n in range(5)}, "characters"),
     ],
 )
@@ -222,7 +222,7 @@ def test_a_full_ledger_refuses_a_germination_and_never_a_cull():
     """A seed must always be possible to remove."""
     world = moved_to(world_at(), Stage.GERMINATED)
     held = world.state.architecture
-    full = (*held.changes, *(Change("grow", "{}", 1) for _ in range(CHANGES_MAX - len(held.changes))))
+    full = (*held.changes, *(ShapeChange("grow", "{}", 1) for _ in range(CHANGES_MAX - len(held.changes))))
     world.state = replace(world.state, architecture=replace(held, changes=full))
     refused(world.germinate("neck"), "Refused", str(CHANGES_MAX))
     assert isinstance(world.cull(), Accepted)

@@ -22,7 +22,7 @@ from tolariad.core.run.slice import Phase
 from tolariad.core.seeds import words as sd
 from tolariad.core.seeds.gates import SeedMeasure
 from tolariad.core.seeds.ledger import GERMINATE, REMOVE
-from tolariad.core.seeds.slice import SLOTS_MAX
+from tolariad.core.seeds.slice import SEED_SLOTS_MAX
 from tolariad.core.seeds.stages import Stage
 from tolariad.core.state import RunState, apply, fold
 from tolariad.core.steps import words as sv
@@ -322,6 +322,6 @@ def test_the_slots_of_a_model_are_recorded_once_and_when_they_change():
     assert [one.name for one in event.slots] == ["neck", "head"]
     assert not changed.state.seeds.has("trunk")
     assert changed.state.seeds.seed("trunk").stage is Stage.TRAINING
-    many = tuple(sd.SlotFound(f"s{n}") for n in range(SLOTS_MAX + 9))
+    many = tuple(sd.SlotFound(f"s{n}") for n in range(SEED_SLOTS_MAX + 9))
     state = fold(RunState(), [sd.SeedSlotsRegistered(slots=many)])
-    assert len(state.seeds.slots) == SLOTS_MAX
+    assert len(state.seeds.slots) == SEED_SLOTS_MAX

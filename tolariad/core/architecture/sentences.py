@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from tolariad.core.architecture import words as arch
-from tolariad.core.text.phrases import Sentences
+from tolariad.core.text.giver_sentences import Sentences
 
 
 def _changed(e: arch.ArchitectureChanged) -> str:

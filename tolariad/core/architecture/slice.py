@@ -16,23 +16,25 @@ import msgspec
 from msgspec.structs import replace
 
 from tolariad.core.architecture import words as ar
-from tolariad.core.base import ApplyTable, Cause, storable
+from tolariad.core.base import Cause
+from tolariad.core.bounds import storable
+from tolariad.core.folding import ApplyTable
 from tolariad.core.pruning import mask_words as mk
 from tolariad.core.pruning.ledger import COMPACT
 from tolariad.core.rollback import words as rollback
 from tolariad.core.seeds import ledger
 from tolariad.core.seeds import words as sd
-from tolariad.core.seeds.slice import SLOTS_MAX
+from tolariad.core.seeds.slice import SEED_SLOTS_MAX
 from tolariad.core.seeds.stages import Stage
 
 # A seed that comes and goes takes two: 4096 are enough for four slots in every epoch of a run of 500 epochs. The ledger
 # then takes about 1 MB in the state and in each checkpoint.
 CHANGES_MAX: Final = 4096
 # Removals of seeds are recorded beyond that: culling a seed must always be possible.
-_HELD_MAX: Final = CHANGES_MAX + SLOTS_MAX
+_HELD_MAX: Final = CHANGES_MAX + SEED_SLOTS_MAX
 
 
-class Change(msgspec.Struct, frozen=True, omit_defaults=True):
+class ShapeChange(msgspec.Struct, frozen=True, omit_defaults=True):
     """One change of the model's shape. `epoch_ended`: as in ArchitectureChanged.
 
     `order`: the number of the boundary order that germinated or culled a seed, or compacted the model; 0 for the change
@@ -49,7 +51,7 @@ class Change(msgspec.Struct, frozen=True, omit_defaults=True):
 class Architecture(msgspec.Struct, frozen=True):
     """Slice of RunState. `changes`: those in force, at most CHANGES_MAX and a removal for each seed."""
 
-    changes: tuple[Change, ...] = ()
+    changes: tuple[ShapeChange, ...] = ()
 
 
 class HasArchitecture(Protocol):
@@ -85,7 +87,7 @@ class SavedPlace(Protocol):
         """Return how many boundary orders the state contains."""
 
 
-def is_in(change: Change, saved: SavedPlace) -> bool:
+def is_in(change: ShapeChange, saved: SavedPlace) -> bool:
     """Return whether a saved state contains the change."""
     if change.order:
         return change.order <= (saved.orders or 0)
@@ -93,7 +95,7 @@ def is_in(change: Change, saved: SavedPlace) -> bool:
 
 
 def _changed(s: Architecture, e: ar.ArchitectureChanged, _: Cause) -> Architecture:
-    change = Change(e.name, e.arguments, e.applied_before_step, e.epoch_ended)
+    change = ShapeChange(e.name, e.arguments, e.applied_before_step, e.epoch_ended)
     return replace(s, changes=(*s.changes[: max(0, e.number - 1)], change)[:CHANGES_MAX])
 
 
@@ -112,12 +114,12 @@ def _moved(s: Architecture, e: sd.SeedMoved, _: Cause) -> Architecture:
         entry = ledger.removed(e.slot, e.germination)
     else:
         return s
-    change = Change(entry.name, entry.arguments, e.applied_before_step, order=storable(e.number))
+    change = ShapeChange(entry.name, entry.arguments, e.applied_before_step, order=storable(e.number))
     return replace(s, changes=(*s.changes, change)[:_HELD_MAX])
 
 
 def _compacted(s: Architecture, e: mk.ModelCompacted, _: Cause) -> Architecture:
-    change = Change(COMPACT, e.removal, e.applied_before_step, order=storable(e.number))
+    change = ShapeChange(COMPACT, e.removal, e.applied_before_step, order=storable(e.number))
     return replace(s, changes=(*s.changes, change)[:_HELD_MAX])
 
 

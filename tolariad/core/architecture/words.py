@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from tolariad.core.base import Epoch, Event, Report, Step
+from tolariad.core.base import Event, Report
 from tolariad.core.bounds import COUNT_MAX, NOTE_CHARACTERS_MAX, unit
+from tolariad.core.units import Epoch, Step
 
 ChangeName = Annotated[str, unit("", 1, 128)]
 Arguments = Annotated[str, unit("a JSON object, its keys sorted", 2, NOTE_CHARACTERS_MAX)]

@@ -16,9 +16,11 @@ from typing import Final, Protocol, TypeVar, cast
 import msgspec
 from msgspec.structs import replace
 
-from tolariad.core.base import ApplyTable, Cause, Event, storable
+from tolariad.core.base import Cause, Event
 from tolariad.core.boundary import words as bw
 from tolariad.core.boundary.order_words import AnyBoundaryOrder
+from tolariad.core.bounds import storable
+from tolariad.core.folding import ApplyTable
 from tolariad.core.rates import words as lr
 from tolariad.core.rollback import words as rb
 from tolariad.core.trainer import words as tv

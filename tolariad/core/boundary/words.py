@@ -16,7 +16,8 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from tolariad.core.base import Epoch, Event, Report, Seq, Step, TrainerEffect
+from tolariad.core.base import Event, Report, TrainerEffect
+from tolariad.core.units import Epoch, Seq, Step
 
 
 class BoundaryOrder(TrainerEffect, frozen=True, kw_only=True):

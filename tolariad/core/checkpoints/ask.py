@@ -27,8 +27,8 @@ from tolariad.core.steps.slice import HasProgress
 
 _DAY_NS: Final = 86_400_000_000_000
 # Lower than the catalogue's own limit, so that the catalogue never forgets a checkpoint whose files exist.
-COUNT_MAX: Final = 900
-AT_ONCE: Final = 16
+CHECKPOINTS_MAX: Final = 900
+REMOVALS_AT_ONCE: Final = 16
 # The share of `keep_days` that one gap between two checkpoints counts for at most.
 _GAP_SHARE: Final = 1 / 7
 
@@ -81,7 +81,7 @@ class Removal(msgspec.Struct, frozen=True):
     why: str
 
 
-def pinned(held: Checkpoints, keep_last: int, wanted: Iterable[str] = ()) -> dict[str, str]:
+def pinned_checkpoints(held: Checkpoints, keep_last: int, wanted: Iterable[str] = ()) -> dict[str, str]:
     """Return the ids that are never removed, each with the reason. `wanted`: targets of rollbacks, see `wanted`."""
     usable = [entry for entry in held.catalogue if entry.is_target]
     pins = {entry.id: "being gone back to" for entry in usable if entry.id in wanted}
@@ -95,9 +95,9 @@ def pinned(held: Checkpoints, keep_last: int, wanted: Iterable[str] = ()) -> dic
     return pins
 
 
-def plan(held: Checkpoints, policy: Policy, wall: int, wanted: Iterable[str] = ()) -> tuple[Removal, ...]:
+def retention_plan(held: Checkpoints, policy: Policy, wall: int, wanted: Iterable[str] = ()) -> tuple[Removal, ...]:
     """Return the checkpoints to remove now, in this order: begun before, too old, too many, over the quota."""
-    pins = pinned(held, policy.keep_last, wanted)
+    pins = pinned_checkpoints(held, policy.keep_last, wanted)
     under_way = {one.id for one in held.removing}
     free = [entry for entry in held.catalogue if entry.id not in pins and entry.id not in under_way]
     going = {entry.id: Removal(entry, "its removal was begun") for entry in free if entry.condemned}
@@ -107,21 +107,25 @@ def plan(held: Checkpoints, policy: Policy, wall: int, wanted: Iterable[str] = (
     rest = [entry for entry in free if entry.id not in going]
     # Unusable ones go first, abandoned ones before others.
     rest.sort(key=lambda entry: (entry.is_target, not entry.abandoned, entry.committed_seq))
-    count, size = len(held.catalogue) - len(under_way) - len(going), used(held) - freed(going.values())
+    count, size = len(held.catalogue) - len(under_way) - len(going), used_bytes(held) - freed_bytes(going.values())
     for entry in rest:
-        if size > policy.quota or count > COUNT_MAX:
-            why = f"the quota is {policy.quota} bytes" if size > policy.quota else f"there are more than {COUNT_MAX}"
+        if size > policy.quota or count > CHECKPOINTS_MAX:
+            why = (
+                f"the quota is {policy.quota} bytes"
+                if size > policy.quota
+                else f"there are more than {CHECKPOINTS_MAX}"
+            )
             going[entry.id] = Removal(entry, why)
             count, size = count - 1, size - entry.size
     return tuple(going.values())
 
 
-def freed(removals: Iterable[Removal]) -> int:
+def freed_bytes(removals: Iterable[Removal]) -> int:
     """Return the bytes that these removals free."""
     return sum(one.entry.size for one in removals)
 
 
-def used(held: Checkpoints) -> int:
+def used_bytes(held: Checkpoints) -> int:
     """Return the bytes of all checkpoints, without those that are being removed."""
     under_way = {one.id for one in held.removing}
     return sum(entry.size for entry in held.catalogue if entry.id not in under_way)
@@ -146,7 +150,7 @@ class WantedBy(HasCheckpoints, HasRollbacks, HasHealth, HasPruning, Protocol):
     """The slices with everything that may need a checkpoint."""
 
 
-def wanted(state: WantedBy) -> frozenset[str]:
+def wanted_checkpoints(state: WantedBy) -> frozenset[str]:
     """Return the checkpoints that must stay. They are the targets of a rollback under way, or of one that the next
     validation may cause. Others are the one before masks that are being watched, and the one that is being analysed.
     """

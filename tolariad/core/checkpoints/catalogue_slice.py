@@ -7,8 +7,9 @@ from collections import Counter
 import msgspec
 from msgspec.structs import replace
 
-from tolariad.core.base import Cause, Copying
+from tolariad.core.base import Cause
 from tolariad.core.checkpoints import words as ck
+from tolariad.core.copying import Copying
 
 
 class OpenCheckpoint(msgspec.Struct, frozen=True):

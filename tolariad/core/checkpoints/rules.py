@@ -13,13 +13,13 @@ from tolariad.core.base import Cause, Effect, Event
 from tolariad.core.boundary.slice import HasBoundary
 from tolariad.core.checkpoints import words as ck
 from tolariad.core.checkpoints.ask import (
-    AT_ONCE,
+    REMOVALS_AT_ONCE,
     due_after_epoch,
-    freed,
+    freed_bytes,
     interval_is_over,
-    plan,
-    used,
-    wanted,
+    retention_plan,
+    used_bytes,
+    wanted_checkpoints,
     witnessed,
 )
 from tolariad.core.checkpoints.catalogue_slice import Watched
@@ -294,12 +294,12 @@ def retain(
     if isinstance(what, ck.CheckpointAborted) and not state.trainer.alive:
         return None  # it ended with its trainer, so no checkpoint is larger or older than before
     held, policy = state.checkpoints, state.run.policy
-    going = plan(witnessed(held, policy, at.now.wall), policy, at.now.wall, wanted(state))
+    going = retention_plan(witnessed(held, policy, at.now.wall), policy, at.now.wall, wanted_checkpoints(state))
     events, effects = list[Event](), list[Effect]()
-    for one in going[:AT_ONCE]:
+    for one in going[:REMOVALS_AT_ONCE]:
         events.append(ck.CheckpointDeletionBegun(id=one.entry.id, why=one.why, size=one.entry.size))
         effects.append(ck.DeleteCheckpoint(id=one.entry.id))
-    left = used(held) - freed(going)
+    left = used_bytes(held) - freed_bytes(going)
     if left > policy.quota and not held.exhausted:
         events.append(ck.StorageExhausted(used=left, quota=policy.quota))
     elif left <= policy.quota and held.exhausted:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Final
 
 from tolariad.core.checkpoints import words as ck
-from tolariad.core.text.phrases import Sentences, counted, size
+from tolariad.core.text.giver_sentences import Sentences
+from tolariad.core.text.phrases import counted, size
 
 _BEGUN: Final = {
     ck.CheckpointReason.START: "the run begins",

@@ -12,10 +12,11 @@ from typing import Any, Final, Protocol
 import msgspec
 from msgspec.structs import replace
 
-from tolariad.core.base import ApplyTable, Cause, setting
+from tolariad.core.base import Cause
 from tolariad.core.checkpoints import words as ck
 from tolariad.core.checkpoints.catalogue_slice import CatalogueEntry, OpenCheckpoint, Removing, Watched, best_of
 from tolariad.core.detection.rules import Finding
+from tolariad.core.folding import ApplyTable, setting
 from tolariad.core.health import quarantine_words as qn
 from tolariad.core.health import words as hv
 from tolariad.core.rollback import words as rb

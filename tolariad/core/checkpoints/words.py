@@ -7,11 +7,12 @@ from typing import Final
 
 import msgspec
 
-from tolariad.core.base import Batch, Bytes, DaemonEffect, Epoch, Event, Hex, Report, Seconds, Seq, Step, TrainerEffect
+from tolariad.core.base import DaemonEffect, Event, Report, TrainerEffect
 from tolariad.core.health.quarantine_words import Batches
 from tolariad.core.pruning.phase import PruningPhase
 from tolariad.core.rates.words import Standing
 from tolariad.core.run.words import Parent
+from tolariad.core.units import Batch, Bytes, Epoch, Hex, Seconds, Seq, Step
 
 # `CheckpointAborted.why` if the trainer was ended while it made the checkpoint.
 TRAINER_ENDED: Final = "the trainer was ended"

@@ -6,7 +6,8 @@ from typing import Final
 
 from tolariad.core.control import words as cv
 from tolariad.core.run import words as run
-from tolariad.core.text.phrases import Sentences, because, by, counted, who
+from tolariad.core.text.giver_sentences import Sentences, by, who
+from tolariad.core.text.phrases import because, counted
 
 
 def _end_ordered(e: cv.EndOrdered) -> str:

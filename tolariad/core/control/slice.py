@@ -11,8 +11,9 @@ from typing import Any, Final, Protocol
 import msgspec
 from msgspec.structs import replace
 
-from tolariad.core.base import ApplyTable, Cause
+from tolariad.core.base import Cause
 from tolariad.core.control import words as control
+from tolariad.core.folding import ApplyTable
 from tolariad.core.rates.hyper_words import HyperparametersOrdered
 from tolariad.core.strategy.words import BreakerSet
 from tolariad.core.vocabulary import EVENT_TYPES

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from tolariad.core.base import CallerId, Epoch, Event, Message, Report, Sentence, Step, TrainerEffect
+from tolariad.core.base import Event, Message, Report, TrainerEffect
 from tolariad.core.run.words import Origin, StopMode
+from tolariad.core.units import CallerId, Epoch, Sentence, Step
 
 
 class Command(Message, frozen=True, kw_only=True):

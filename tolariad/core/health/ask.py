@@ -47,7 +47,7 @@ class BatchKnown(HasRun, HasProgress, HasTrainer, HasHealth, Protocol):
     """The slices that tell which batch a trainer was at."""
 
 
-class Reads(
+class ReadsHealth(
     HasRun, HasProgress, HasPruning, HasCheckpoints, HasTrainer, HasRollbacks, HasSnapshots, HasHealth, Protocol
 ):
     """The slices that the rules of findings, emergencies and quarantine read."""
@@ -57,7 +57,7 @@ class HealthKnown(HasRun, HasProgress, HasCheckpoints, HasHealth, Protocol):
     """The slices that the status follows from."""
 
 
-def starts_nothing(state: HasHealth) -> str:
+def why_conservative(state: HasHealth) -> str:
     """Return why the run may start nothing new, as a clause; "" if it may."""
     if state.stability.conservative:
         return f"the run is in conservative mode and starts nothing new: {state.stability.why}"
@@ -91,14 +91,14 @@ def _is_on_watch(state: HealthKnown) -> bool:
 # -- conservative mode ------------------------------------------------------------------------------------------------
 
 
-def entered(state: HasHealth, why: str | None) -> tuple[hv.ConservativeModeEntered, ...]:
+def conservative_mode_entered(state: HasHealth, why: str | None) -> tuple[hv.ConservativeModeEntered, ...]:
     """Return the event that begins the mode for this reason; nothing if there is none, or if the mode is on."""
     if why is None or state.stability.conservative:
         return ()
     return (hv.ConservativeModeEntered(why=why, soft_factor=SOFT_FACTOR),)
 
 
-def reason_for(state: HasHealth, mono: int) -> str | None:
+def reason_for_mode(state: HasHealth, mono: int) -> str | None:
     """Return the reason to be in the mode, or None, whether or not the mode is on."""
     s, overruns = state.stability, state.overruns
     is_open = breaker_state(s.breaker, s.rule, mono / 1e9) is BreakerState.OPEN
@@ -113,7 +113,7 @@ def reason_for(state: HasHealth, mono: int) -> str | None:
 # -- emergencies -------------------------------------------------------------------------------------------------------
 
 
-def plan(state: Reads, level: hv.Level) -> tuple[hv.Follows, Restorable | None]:
+def emergency_plan(state: ReadsHealth, level: hv.Level) -> tuple[hv.Follows, Restorable | None]:
     """Return what an emergency of this level leads to in this state, and the target if that is a rollback.
 
     Its event contains the result (`follows`, `checkpoint`), and `carry_out` does what the event says.
@@ -124,21 +124,21 @@ def plan(state: Reads, level: hv.Level) -> tuple[hv.Follows, Restorable | None]:
         return halt_or_record, None
     if tier is None or not may_go_back(state):
         return hv.Follows.RECORD, None
-    target = targets.automatic(state, tier)
+    target = targets.automatic_target(state, tier)
     # The run halts if no target is left.
     return (halt_or_record if target is None else hv.Follows.ROLLBACK), target
 
 
-def may_go_back(state: Reads) -> bool:
+def may_go_back(state: ReadsHealth) -> bool:
     """Return whether the run can go back: it trains, no other rollback is open and it is not ending."""
     return _is_training(state) and may_begin(state)
 
 
-def _is_training(state: Reads) -> bool:
+def _is_training(state: ReadsHealth) -> bool:
     return state.trainer.alive and state.trainer.began and state.progress.rerun is None
 
 
-def target_for_later(state: Reads, level: hv.Level) -> Restorable | None:
+def target_for_later(state: ReadsHealth, level: hv.Level) -> Restorable | None:
     """Return the target of an operator's emergency that must wait until the trainer trains, or None.
 
     In a pause without a trainer the rollback begins at once.
@@ -146,13 +146,13 @@ def target_for_later(state: Reads, level: hv.Level) -> Restorable | None:
     tier, is_taken = hv.tier_of(level), state.rollbacks.asked is not None or not may_begin(state)
     if tier is None or is_taken or _is_training(state) or state.run.phase is Phase.FROZEN:
         return None
-    return targets.automatic(state, tier)
+    return targets.automatic_target(state, tier)
 
 
 # -- findings ----------------------------------------------------------------------------------------------------------
 
 
-def sentence(found: hv.InstabilityDetected) -> str:
+def finding_in_words(found: hv.InstabilityDetected) -> str:
     """Return the finding in words."""
     seen = f"{found.finding.value}: {found.signal.value} {found.value:.6g} at step {found.step}"
     if found.limit >= NO_LIMIT:
@@ -177,7 +177,7 @@ def level_of(verdict: Verdict) -> hv.Level | None:
             return None
 
 
-def judged(state: Reads, found: hv.InstabilityDetected, level: hv.Level | None) -> hv.InstabilityDetected:
+def judged(state: ReadsHealth, found: hv.InstabilityDetected, level: hv.Level | None) -> hv.InstabilityDetected:
     """Return the finding with its consequence: an emergency of `level`, or to go on although it calls for one."""
     near, policy = state.instability.near(found.step), state.run.policy
     found = replace(found, returns=near.returns if near else 0)
@@ -191,7 +191,7 @@ def judged(state: Reads, found: hv.InstabilityDetected, level: hv.Level | None) 
     return replace(found, level=level) if acts else replace(found, goes_on=True)
 
 
-def target_of(state: Reads, found: hv.InstabilityDetected, level: hv.Level) -> Restorable | None:
+def target_of(state: ReadsHealth, found: hv.InstabilityDetected, level: hv.Level) -> Restorable | None:
     """Return the target for a finding. After a collapse: from before the first validation that showed it.
 
     In the safety window of masks: the checkpoint before them, so that they are undone.
@@ -201,7 +201,7 @@ def target_of(state: Reads, found: hv.InstabilityDetected, level: hv.Level) -> R
     if isinstance(before, CatalogueEntry) and before.is_target:
         return before
     until = state.instability.sound_step if found.signal is Signal.ACCURACY else None
-    return targets.newest(state, hv.tier_of(level) or rb.Tier.FULL, until)
+    return targets.newest_target(state, hv.tier_of(level) or rb.Tier.FULL, until)
 
 
 # -- quarantine --------------------------------------------------------------------------------------------------------

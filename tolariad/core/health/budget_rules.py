@@ -8,7 +8,7 @@ from tolariad.core.base import Event
 from tolariad.core.decision import Decision
 from tolariad.core.engine import At
 from tolariad.core.health import budget_words as budgets
-from tolariad.core.health.ask import entered, reason_for
+from tolariad.core.health.ask import conservative_mode_entered, reason_for_mode
 from tolariad.core.health.budget_slice import MEMORY, SHOWN_ONLY, BudgetState, measured
 from tolariad.core.health.budgets import BUDGETS
 from tolariad.core.health.slice import HasHealth
@@ -56,7 +56,9 @@ def _event(s: BudgetState, name: str, value: float, times: int) -> budgets.Budge
 
 def enter_conservative(state: Reads, event: budgets.BudgetExceeded, at: At[Reads]) -> Decision:
     """Enter conservative mode if a breaker is open, or if a rollback took longer than its tier's budget."""
-    return Decision(entered(state, _slow_rollback(state, event) or reason_for(state, at.now.mono)))
+    return Decision(
+        conservative_mode_entered(state, _slow_rollback(state, event) or reason_for_mode(state, at.now.mono))
+    )
 
 
 def _slow_rollback(state: Reads, event: budgets.BudgetExceeded) -> str | None:

@@ -17,8 +17,9 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 from msgspec.structs import asdict, replace
 
-from tolariad.core.base import ApplyTable, Cause, Event
+from tolariad.core.base import Cause, Event
 from tolariad.core.checkpoints import words as ck
+from tolariad.core.folding import ApplyTable
 from tolariad.core.health import budget_words as budgets
 from tolariad.core.health import words as hv
 from tolariad.core.health.budgets import BUDGETS, MEMORY_SHARES, SOFT_TIMES, WITH_BREAKER, Budget
@@ -366,7 +367,7 @@ def _relieved(s: BudgetState, _: budgets.MemoryRelieved, __: Cause) -> BudgetSta
     return replace(s, memory=None)
 
 
-APPLY: Final[ApplyTable] = {
+OVERRUNS: Final[ApplyTable] = {
     run.RunStarted: _configured,
     run.ConfigChanged: _configured,
     run.RunFrozen: _frozen,

@@ -11,8 +11,9 @@ from typing import Annotated
 import msgspec
 from msgspec.structs import asdict
 
-from tolariad.core.base import Epoch, Event, Report, TrainerEffect
+from tolariad.core.base import Event, Report, TrainerEffect
 from tolariad.core.health.histogram import Bucket, Histogram
+from tolariad.core.units import Epoch
 
 InUnit = Annotated[float, msgspec.Meta(description="in the budget's own unit")]
 

@@ -28,7 +28,14 @@ from tolariad.core.decision import Decision
 from tolariad.core.detection.rules import is_stalled
 from tolariad.core.engine import At
 from tolariad.core.health import words as hv
-from tolariad.core.health.ask import Reads, entered, judged, level_of, sentence, target_of
+from tolariad.core.health.ask import (
+    ReadsHealth,
+    conservative_mode_entered,
+    finding_in_words,
+    judged,
+    level_of,
+    target_of,
+)
 from tolariad.core.health.detection_slice import FALLEN_TO_ACT, is_lost
 from tolariad.core.health.quarantine_words import Batches
 from tolariad.core.rollback import words as rb
@@ -40,7 +47,7 @@ from tolariad.core.steps import words as steps
 from tolariad.core.strategy.words import StrategyVoted
 
 
-def reported(state: Reads, report: hv.InstabilityReport, _: At[Reads]) -> Decision | None:
+def reported(state: ReadsHealth, report: hv.InstabilityReport, _: At[ReadsHealth]) -> Decision | None:
     """Record the finding that the trainer reported, with what it calls for."""
     at = state.progress.step
     if report.late and report.step != at:
@@ -54,14 +61,18 @@ def reported(state: Reads, report: hv.InstabilityReport, _: At[Reads]) -> Decisi
     return Decision((judged(state, found, level_of(report.verdict)),))
 
 
-def raise_emergency(state: Reads, event: hv.InstabilityDetected, at: At[Reads]) -> Decision | None:
+def raise_emergency(state: ReadsHealth, event: hv.InstabilityDetected, at: At[ReadsHealth]) -> Decision | None:
     """Raise the emergency of the finding. If rollbacks do not help, halt the run or go on in conservative mode."""
     was, near = at.was, at.was.instability.near(event.step)
     level = event.level or hv.Level.MAJOR
     target = target_of(was, event, level) if event.level is not None or event.goes_on else None
     if event.goes_on:
         is_granted = near is not None and near.granted and isfinite(event.value)
-        return None if is_granted else Decision(entered(state, f"{_vain(event, target)}; the run goes on"))
+        return (
+            None
+            if is_granted
+            else Decision(conservative_mode_entered(state, f"{_vain(event, target)}; the run goes on"))
+        )
     if event.level is None:
         return None
     if target is None or event.returns >= RETURNS_MAX:
@@ -73,7 +84,7 @@ def raise_emergency(state: Reads, event: hv.InstabilityDetected, at: At[Reads]) 
         suspects = Batches(event.epoch, event.first_batch, event.batch)
     raised = hv.EmergencyRaised(
         level=level,
-        why=sentence(event),
+        why=finding_in_words(event),
         follows=hv.Follows.ROLLBACK,
         checkpoint=target.id,
         # If the run cannot go on from here, it halts unless some target can be used.
@@ -86,28 +97,32 @@ def raise_emergency(state: Reads, event: hv.InstabilityDetected, at: At[Reads]) 
 def _vain(found: hv.InstabilityDetected, target: Restorable | None) -> str:
     """Return why the run does not go back once more."""
     why = f"{found.returns} rollbacks did not help" if target is not None else "there is no checkpoint to go back to"
-    return f"{sentence(found)}; {why}"
+    return f"{finding_in_words(found)}; {why}"
 
 
-def answer(state: Reads, event: hv.InstabilityDetected, at: At[Reads]) -> Decision | None:
+def answer(state: ReadsHealth, event: hv.InstabilityDetected, at: At[ReadsHealth]) -> Decision | None:
     """Let a waiting trainer go on, unless the finding led to a rollback or a halt: these are its answer then."""
     goes_back = state.rollbacks.open is not None and at.was.rollbacks.open is None
     halts = state.run.phase is Phase.FROZEN and at.was.run.phase is not Phase.FROZEN
     return None if not event.asks or goes_back or halts else Decision((), (hv.GoOn(step=event.step),))
 
 
-def after_refusal(state: Reads, report: rb.RollbackRefusedReport | StrategyVoted, at: At[Reads]) -> Decision | None:
+def after_refusal(
+    state: ReadsHealth, report: rb.RollbackRefusedReport | StrategyVoted, at: At[ReadsHealth]
+) -> Decision | None:
     """No target was usable and the run does not halt: let a waiting trainer go on, in conservative mode."""
     opened, asked = at.was.rollbacks.open, state.instability.asked
     if opened is None or state.rollbacks.open is not None or asked is None or opened.otherwise is rb.RefusalPolicy.HALT:
         return None
-    return Decision(entered(state, f"{given_up(opened, report)}; the run goes on"), (hv.GoOn(step=asked.step),))
+    return Decision(
+        conservative_mode_entered(state, f"{given_up(opened, report)}; the run goes on"), (hv.GoOn(step=asked.step),)
+    )
 
 
 # -- accuracy and time -------------------------------------------------------------------------------------------------
 
 
-def after_validation(_: Reads, event: steps.ValidationFinished, at: At[Reads]) -> Decision | None:
+def after_validation(_: ReadsHealth, event: steps.ValidationFinished, at: At[ReadsHealth]) -> Decision | None:
     """After a validation: record a collapse of the accuracy. After two in a row, go back.
 
     One validation alone may be wrong. The target is from before the first of the two.
@@ -121,7 +136,7 @@ def after_validation(_: Reads, event: steps.ValidationFinished, at: At[Reads]) -
     return Decision((judged(was, found, hv.Level.MAJOR if s.fallen + 1 == FALLEN_TO_ACT else None),))
 
 
-def stalled(_: Reads, event: steps.StepCompleted, at: At[Reads]) -> Decision | None:
+def stalled(_: ReadsHealth, event: steps.StepCompleted, at: At[ReadsHealth]) -> Decision | None:
     """Record a step that took far longer than others."""
     before = at.was.instability
     if not before.last_mono or before.step_s == 0.0:

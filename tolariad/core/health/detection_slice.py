@@ -12,9 +12,10 @@ from typing import Final
 import msgspec
 from msgspec.structs import replace
 
-from tolariad.core.base import ApplyTable, Cause, Event
+from tolariad.core.base import Cause, Event
 from tolariad.core.checkpoints import words as ck
 from tolariad.core.detection.rules import Finding, Signal, Verdict, accuracy_collapsed
+from tolariad.core.folding import ApplyTable
 from tolariad.core.health import words as hv
 from tolariad.core.rollback import words as rb
 from tolariad.core.run import words as run

@@ -23,11 +23,18 @@ from tolariad.core.base import Refusal
 from tolariad.core.decision import Decision
 from tolariad.core.engine import At
 from tolariad.core.health import words as hv
-from tolariad.core.health.ask import Reads, entered, may_go_back, plan, reason_for, target_for_later
+from tolariad.core.health.ask import (
+    ReadsHealth,
+    conservative_mode_entered,
+    emergency_plan,
+    may_go_back,
+    reason_for_mode,
+    target_for_later,
+)
 from tolariad.core.inputs import RollbackOverdue
 from tolariad.core.rates import words as lr
 from tolariad.core.rollback import words as rb
-from tolariad.core.rollback.ask import begun, deadline_s, given_up
+from tolariad.core.rollback.ask import given_up, rollback_begun, rollback_deadline_s
 from tolariad.core.run import words as run
 from tolariad.core.run.slice import TERMINAL, Phase
 from tolariad.core.snapshots.ask import restorable
@@ -39,7 +46,7 @@ from tolariad.core.trainer import words as trainer
 _NONE_LEFT: Final = "the run has gone back twice to every checkpoint that is left"
 
 
-def after_epoch(_: Reads, event: steps.EpochFinished, at: At[Reads]) -> Decision | None:
+def after_epoch(_: ReadsHealth, event: steps.EpochFinished, at: At[ReadsHealth]) -> Decision | None:
     """End an emergency that was raised before this epoch: the epoch was healthy."""
     s = at.was.emergency
     if s.level is None or s.troubled:
@@ -47,13 +54,13 @@ def after_epoch(_: Reads, event: steps.EpochFinished, at: At[Reads]) -> Decision
     return Decision((hv.EmergencyCleared(why=f"epoch {event.epoch} was healthy"),))
 
 
-def order(state: Reads, command: hv.RaiseEmergency) -> hv.EmergencyRaised | Refusal:
+def order(state: ReadsHealth, command: hv.RaiseEmergency) -> hv.EmergencyRaised | Refusal:
     """Raise the emergency that an operator ordered."""
     phase = state.run.phase
     if phase in TERMINAL or phase is Phase.STOPPING:
         why = f"the run is {phase.value}; an emergency needs one that is not"
         return Refusal("WrongPhase", why)
-    follows, target = plan(state, command.level)
+    follows, target = emergency_plan(state, command.level)
     if follows is hv.Follows.RECORD and (target := target_for_later(state, command.level)) is not None:
         follows = hv.Follows.ROLLBACK
     return hv.EmergencyRaised(
@@ -64,7 +71,7 @@ def order(state: Reads, command: hv.RaiseEmergency) -> hv.EmergencyRaised | Refu
     )
 
 
-def carry_out(state: Reads, event: hv.EmergencyRaised, _: At[Reads]) -> Decision | None:
+def carry_out(state: ReadsHealth, event: hv.EmergencyRaised, _: At[ReadsHealth]) -> Decision | None:
     """Do what the event says. If the run goes back by itself, it lowers its learning rates."""
     if event.follows is hv.Follows.HALT:
         # The operator ordered a rollback, not a halt: say why the run halts.
@@ -75,7 +82,7 @@ def carry_out(state: Reads, event: hv.EmergencyRaised, _: At[Reads]) -> Decision
         return None
     if may_go_back(state) or (state.run.phase is Phase.PAUSED and not state.trainer.alive):
         factor = state.run.policy.rate_factor if event.actor is None else 1.0
-        rollback = begun(state, target, event.why, event.otherwise)
+        rollback = rollback_begun(state, target, event.why, event.otherwise)
         return Decision((replace(rollback, rate_factor=factor),))
     asked = rb.RollbackRequested(
         checkpoint=target.id,
@@ -87,7 +94,9 @@ def carry_out(state: Reads, event: hv.EmergencyRaised, _: At[Reads]) -> Decision
     return Decision((asked,))
 
 
-def after_refusal(state: Reads, report: rb.RollbackRefusedReport | StrategyVoted, at: At[Reads]) -> Decision | None:
+def after_refusal(
+    state: ReadsHealth, report: rb.RollbackRefusedReport | StrategyVoted, at: At[ReadsHealth]
+) -> Decision | None:
     """Halt the run if no target was left for its rollback, and the rollback asks for a halt then."""
     opened = at.was.rollbacks.open
     if opened is None or state.rollbacks.open is not None or opened.otherwise is not rb.RefusalPolicy.HALT:
@@ -95,16 +104,16 @@ def after_refusal(state: Reads, report: rb.RollbackRefusedReport | StrategyVoted
     return _halt(state, given_up(opened, report))
 
 
-def overdue(state: Reads, given: RollbackOverdue, _: At[Reads]) -> Decision | None:
+def overdue(state: ReadsHealth, given: RollbackOverdue, _: At[ReadsHealth]) -> Decision | None:
     """Halt the run: its rollback exceeded the deadline, so the model's state is not known."""
     opened = state.rollbacks.open
     if opened is None or opened.id != given.rollback:
         return None
-    took = f"was not done {deadline_s(state):.0f} s after training stood still for it"
+    took = f"was not done {rollback_deadline_s(state):.0f} s after training stood still for it"
     return _halt(state, f"rollback {opened.id} to {opened.checkpoint} {took}")
 
 
-def _halt(state: Reads, why: str) -> Decision:
+def _halt(state: ReadsHealth, why: str) -> Decision:
     """Freeze the run: the gate closes with this event and the trainer is ended. Only an operator can resume it.
 
     The two are one block, not a reaction to RunFrozen. A trainer that cannot be killed freezes the run, too, and must
@@ -120,25 +129,25 @@ def _halt(state: Reads, why: str) -> Decision:
 # -- conservative mode ------------------------------------------------------------------------------------------------
 
 
-def after_violation(state: Reads, _: lr.LrViolationDetected, at: At[Reads]) -> Decision:
+def after_violation(state: ReadsHealth, _: lr.LrViolationDetected, at: At[ReadsHealth]) -> Decision:
     """Enter conservative mode after enough rate violations."""
-    return Decision(entered(state, reason_for(state, at.now.mono)))
+    return Decision(conservative_mode_entered(state, reason_for_mode(state, at.now.mono)))
 
 
-def after_open_breaker(state: Reads, _: StrategyTimedOut | BreakerSet, at: At[Reads]) -> Decision:
+def after_open_breaker(state: ReadsHealth, _: StrategyTimedOut | BreakerSet, at: At[ReadsHealth]) -> Decision:
     """Enter conservative mode if a breaker is open now."""
-    return Decision(entered(state, reason_for(state, at.now.mono)))
+    return Decision(conservative_mode_entered(state, reason_for_mode(state, at.now.mono)))
 
 
-def after_severe(state: Reads, event: hv.EmergencyRaised, _: At[Reads]) -> Decision:
+def after_severe(state: ReadsHealth, event: hv.EmergencyRaised, _: At[ReadsHealth]) -> Decision:
     """Enter conservative mode after an emergency of level SEVERE."""
-    return Decision(entered(state, event.why if event.level is hv.Level.SEVERE else None))
+    return Decision(conservative_mode_entered(state, event.why if event.level is hv.Level.SEVERE else None))
 
 
-def leave_after_epoch(state: Reads, _: steps.EpochFinished, at: At[Reads]) -> Decision | None:
+def leave_after_epoch(state: ReadsHealth, _: steps.EpochFinished, at: At[ReadsHealth]) -> Decision | None:
     """Leave conservative mode after enough healthy epochs and time, if no reason for it is left."""
     s, mono = state.stability, at.now.mono
-    if s.since is None or reason_for(state, mono) is not None:
+    if s.since is None or reason_for_mode(state, mono) is not None:
         return None
     healthy = 0 if state.overruns.slow_boundaries else s.healthy_epochs
     if not may_leave_conservative(healthy_epochs=healthy, since=s.since / 1e9, now=mono / 1e9):

@@ -13,7 +13,7 @@ from typing import Final
 
 import msgspec
 
-from tolariad.core.base import storable
+from tolariad.core.bounds import storable
 
 _PARTS: Final = 16
 # Of the binary exponent: from about 1e-6 to 1.8e13.

@@ -19,7 +19,7 @@ from tolariad.core.steps import words as steps
 from tolariad.core.trainer import words as tv
 
 
-class Reads(ask.Reads, HasSeeds, Protocol):
+class Reads(ask.ReadsHealth, HasSeeds, Protocol):
     """The slices that the rules of quarantine read."""
 
 

@@ -6,8 +6,9 @@ from typing import ClassVar
 
 import msgspec
 
-from tolariad.core.base import Batch, Epoch, Event, Name, TrainerEffect
+from tolariad.core.base import Event, TrainerEffect
 from tolariad.core.control.words import Command
+from tolariad.core.units import Batch, Epoch, Name
 
 
 class Batches(msgspec.Struct, frozen=True, array_like=True):

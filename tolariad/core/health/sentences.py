@@ -9,7 +9,8 @@ from tolariad.core.detection.rules import CALLS_FOR, NO_LIMIT, Action, Signal
 from tolariad.core.health import budget_words as bv
 from tolariad.core.health import quarantine_words as qn
 from tolariad.core.health import words as hv
-from tolariad.core.text.phrases import Sentences, because, by, counted
+from tolariad.core.text.giver_sentences import Sentences, by
+from tolariad.core.text.phrases import because, counted
 
 _SIGNALS: Final = {
     Signal.LOSS: "The loss",

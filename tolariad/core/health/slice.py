@@ -17,7 +17,9 @@ from typing import Final, Protocol
 import msgspec
 from msgspec.structs import replace
 
-from tolariad.core.base import ApplyTable, Cause, Event, storable
+from tolariad.core.base import Cause, Event
+from tolariad.core.bounds import storable
+from tolariad.core.folding import ApplyTable
 from tolariad.core.health import budget_words as budgets
 from tolariad.core.health import quarantine_words as qn
 from tolariad.core.health import words as hv

@@ -7,11 +7,12 @@ from typing import ClassVar, Final
 
 from msgspec.structs import asdict
 
-from tolariad.core.base import Batch, Epoch, Event, Report, Seconds, Step, TrainerEffect
+from tolariad.core.base import Event, Report, TrainerEffect
 from tolariad.core.control.words import Command
 from tolariad.core.detection.rules import Finding, Signal, Verdict
 from tolariad.core.health.quarantine_words import Batches
 from tolariad.core.rollback.words import RefusalPolicy, Tier
+from tolariad.core.units import Batch, Epoch, Seconds, Step
 
 
 class Level(enum.Enum):

@@ -20,8 +20,8 @@ from typing import Annotated, Final
 
 from msgspec import Struct
 
-from tolariad.core.base import Hex
 from tolariad.core.bounds import unit
+from tolariad.core.units import Hex
 
 # A smooth function of a million steps takes about 450 000 characters. The tables of all groups are in every capture of
 # the state, so together they have at most these many.

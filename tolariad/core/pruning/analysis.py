@@ -18,7 +18,7 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from tolariad.core.base import Copying
+from tolariad.core.copying import Copying
 from tolariad.core.pruning.budget import PrunableLayer, UnitKind, choose, removable
 from tolariad.core.pruning.cost import Cut, ParameterCount, Shape, counted, fault_of_cuts
 from tolariad.core.pruning.phase import PruningPhase

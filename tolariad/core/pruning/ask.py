@@ -36,7 +36,7 @@ class HasPhase(HasRun, HasProgress, HasPruning, Protocol):
     """The slices that the phase follows from."""
 
 
-class Reads(HasPhase, HasCheckpoints, HasBoundary, HasRollbacks, HasHealth, HasArchitecture, Protocol):
+class ReadsPruning(HasPhase, HasCheckpoints, HasBoundary, HasRollbacks, HasHealth, HasArchitecture, Protocol):
     """The slices that orders of pruning depend on."""
 
 
@@ -48,7 +48,7 @@ _OFF: Final = "`prune.enabled` is false in the configuration; set it to true and
 # -- the phase ---------------------------------------------------------------------------------------------------------
 
 
-def breaker_of(state: HasPhase) -> BreakerState:
+def pruning_breaker(state: HasPhase) -> BreakerState:
     """Return the breaker of pruning. It opens after so many failed cycles in a row, and an operator closes it."""
     plan = state.run.policy.prune
     is_open = plan is not None and state.pruning.failures >= plan.failures
@@ -61,7 +61,7 @@ def phase_of(state: HasPhase, epoch: int | None = None) -> PruningPhase:
     if plan is None:
         return PruningPhase.DISABLED
     ended = state.progress.epoch_finished if epoch is None else epoch
-    return phase_at(plan, ended, breaker_of(state), state.pruning.override)
+    return phase_at(plan, ended, pruning_breaker(state), state.pruning.override)
 
 
 def why_disabled(state: HasPhase) -> str:
@@ -73,7 +73,7 @@ def why_disabled(state: HasPhase) -> str:
         return ""
     if not plan.morphogenesis:
         return "`enable_morphogenetic` is false in the configuration: nothing may change the model"
-    if breaker_of(state) is BreakerState.OPEN:
+    if pruning_breaker(state) is BreakerState.OPEN:
         failed = f"{pruning.failures} cycles failed in a row, the last because {_clause(pruning.why_failed)}"
         return f"{failed}; `tolaria prune enable` closes the breaker"
     if pruning.override is PruningPhase.DISABLED:
@@ -88,7 +88,7 @@ def _clause(why: str) -> str:
 # -- cycles ------------------------------------------------------------------------------------------------------------
 
 
-def due_cycle(state: Reads, entry: CatalogueEntry) -> pr.PruneCycleBegun | None:
+def due_cycle(state: ReadsPruning, entry: CatalogueEntry) -> pr.PruneCycleBegun | None:
     """Return the cycle that is due at this new checkpoint, or None."""
     plan, epoch = state.run.policy.prune, entry.epoch - 1
     # Most runs prune nothing: this answer comes first.
@@ -99,19 +99,19 @@ def due_cycle(state: Reads, entry: CatalogueEntry) -> pr.PruneCycleBegun | None:
     is_due = is_due_since(plan, epoch, state.pruning.last_epoch, phase) or (
         phase is PruningPhase.VALIDATION_ONLY and entry.reason is CheckpointReason.INTERVAL
     )
-    if not is_due or _is_outdated(state, entry) or starts_nothing(state) or busy(state):
+    if not is_due or _is_outdated(state, entry) or why_nothing_starts(state) or why_busy(state):
         return None
     return _begun(state, plan, entry, pr.CycleReason.SCHEDULE)
 
 
-def analysis(state: Reads) -> pr.PruneCycleBegun | Refusal:
+def analysis_to_begin(state: ReadsPruning) -> pr.PruneCycleBegun | Refusal:
     """Return the event that begins an ordered cycle with the newest checkpoint, or why there is none."""
     plan, entry = state.run.policy.prune, state.checkpoints.newest
     if refused := _refused(state):
         return refused
     if entry is None or plan is None:
         return Refusal("NotFound", "there is no checkpoint to analyse; `tolaria checkpoint` takes one")
-    if why := busy(state):
+    if why := why_busy(state):
         return Refusal("Refused", why)
     if _is_outdated(state, entry):
         why = f"checkpoint {entry.id} is from before the newest change of masks or model"
@@ -119,7 +119,7 @@ def analysis(state: Reads) -> pr.PruneCycleBegun | Refusal:
     return _begun(state, plan, entry, pr.CycleReason.ORDERED)
 
 
-def _is_outdated(state: Reads, entry: CatalogueEntry) -> bool:
+def _is_outdated(state: ReadsPruning, entry: CatalogueEntry) -> bool:
     """Return whether a checkpoint was captured before the newest masks acted, or before the model changed its shape.
 
     It was committed after that. Nothing that an analysis finds there would fit.
@@ -130,7 +130,7 @@ def _is_outdated(state: Reads, entry: CatalogueEntry) -> bool:
     return bool(past and entry.orders < past[-1].number) or bool(changes and not is_in(changes[-1], entry))
 
 
-def _begun(state: Reads, plan: PrunePlan, entry: CatalogueEntry, reason: pr.CycleReason) -> pr.PruneCycleBegun:
+def _begun(state: ReadsPruning, plan: PrunePlan, entry: CatalogueEntry, reason: pr.CycleReason) -> pr.PruneCycleBegun:
     epoch = entry.epoch - 1
     # Before pruning begins, an analysis tries what the first cycle would do.
     scheduled = max(epoch, plan.transition_epoch + 1)
@@ -148,7 +148,7 @@ def _begun(state: Reads, plan: PrunePlan, entry: CatalogueEntry, reason: pr.Cycl
     )
 
 
-def analysis_of(state: Reads, opened: OpenCycle, entry: CatalogueEntry) -> pr.AnalyzeCheckpoint:
+def analysis_of(state: ReadsPruning, opened: OpenCycle, entry: CatalogueEntry) -> pr.AnalyzeCheckpoint:
     """Return the effect of a cycle that was begun."""
     pruning, plan = state.pruning, state.run.policy.prune
     request = AnalysisRequest.of(
@@ -192,21 +192,21 @@ def _are_live(pruning: Pruning, name: str, units: tuple[int, ...]) -> bool:
 # -- masks and compaction ----------------------------------------------------------------------------------------------
 
 
-def masks(state: Reads, cycle: int = 0) -> mk.MasksOrdered | Refusal:
+def masks_to_order(state: ReadsPruning, cycle: int = 0) -> mk.MasksOrdered | Refusal:
     """Return the event that orders the masks of the newest analysis, or why there is none."""
     plan, found = state.run.policy.prune, state.pruning.found
     if refused := _refused(state):
         return refused
     if found is None or plan is None:
         return Refusal("NotFound", "nothing was analysed yet; `tolaria prune analyze` does it")
-    if why := _not_maskable(state, found, cycle) or busy(state):
+    if why := _not_maskable(state, found, cycle) or why_busy(state):
         return Refusal("Refused", why)
     doubtful = found.decision is PruningDecision.CONDITIONAL_GO
     window = plan.window_steps * (2 if doubtful else 1)
     return mk.MasksOrdered.of(found, cause=0, grace_steps=plan.grace_steps, window_steps=window)
 
 
-def _not_maskable(state: Reads, found: Found, cycle: int) -> str:
+def _not_maskable(state: ReadsPruning, found: Found, cycle: int) -> str:
     plan, pruning = state.run.policy.prune, state.pruning
     if cycle not in (0, found.cycle):
         return f"the newest analysis is of cycle {found.cycle}, not {cycle}"
@@ -231,12 +231,12 @@ def _not_maskable(state: Reads, found: Found, cycle: int) -> str:
     return ""
 
 
-def compaction(state: Reads) -> mk.CompactionOrdered | Refusal:
+def compaction_to_order(state: ReadsPruning) -> mk.CompactionOrdered | Refusal:
     """Return the event that orders the removal of all masked units, or why there is none."""
     pruning = state.pruning
     if state.run.policy.prune is None:
         return Refusal("Refused", _OFF)
-    if why := starts_nothing(state) or busy(state):
+    if why := why_nothing_starts(state) or why_busy(state):
         return Refusal(_error(state), why)
     if not pruning.sets:
         return Refusal("Refused", "no unit is masked, so there is nothing to remove")
@@ -249,33 +249,33 @@ def compaction(state: Reads) -> mk.CompactionOrdered | Refusal:
 # -- reasons -----------------------------------------------------------------------------------------------------------
 
 
-def _refused(state: Reads) -> Refusal | None:
+def _refused(state: ReadsPruning) -> Refusal | None:
     """Return why nothing at all can be ordered of pruning, or None."""
     if why := why_disabled(state):
         return Refusal("Refused", why)
-    if why := starts_nothing(state):
+    if why := why_nothing_starts(state):
         return Refusal(_error(state), why)
     return None
 
 
-def _error(state: Reads) -> str:
+def _error(state: ReadsPruning) -> str:
     return "Refused" if state.run.phase in _TRAINS else "WrongPhase"
 
 
-def starts_nothing(state: Reads) -> str:
+def why_nothing_starts(state: ReadsPruning) -> str:
     """Return why nothing new may be started, or ""."""
     if state.run.phase not in _TRAINS:
         return f"the run is {state.run.phase.value}; this needs one that trains"
     if state.checkpoints.is_ending or state.rollbacks.open is not None or state.rollbacks.asked is not None:
         return "the run is going back or ending"
-    if why := health.starts_nothing(state):
+    if why := health.why_conservative(state):
         return why
     if state.checkpoints.exhausted or state.disk.low is not None:
         return "the space for checkpoints is used up, so nothing new is started; `tolaria status` shows it"
     return ""
 
 
-def busy(state: Reads) -> str:
+def why_busy(state: ReadsPruning) -> str:
     """Return what of pruning is under way, or "". One thing happens at a time."""
     pruning = state.pruning
     if pruning.open is not None:

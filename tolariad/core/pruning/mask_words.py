@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import Annotated, ClassVar
 
-from tolariad.core.base import Bytes, CallerId, Event, Hex, Report, Seconds, Step
+from tolariad.core.base import Event, Report
 from tolariad.core.boundary.words import (
     BoundaryOrder,
     BoundaryOrderAborted,
@@ -21,7 +21,8 @@ from tolariad.core.boundary.words import (
 from tolariad.core.bounds import COUNT_MAX, TEXT_CHARACTERS_MAX, unit
 from tolariad.core.pruning.units import Units
 from tolariad.core.pruning.verdict import Trip, WindowAction
-from tolariad.core.pruning.words import Channels, Cycle, Parameters, Plan
+from tolariad.core.pruning.words import Channels, Cycle, ParameterCount, Plan
+from tolariad.core.units import Bytes, CallerId, Hex, Seconds, Step
 
 Steps = Annotated[int, unit("optimizer updates", 0, COUNT_MAX)]
 Removal = Annotated[str, unit("a JSON object, its keys sorted", 0, TEXT_CHARACTERS_MAX)]
@@ -67,8 +68,8 @@ class MasksOrdered(BoundaryOrderGiven, frozen=True, kw_only=True):
     window_steps: Steps = 0
     channels: Channels = 0
     total: Channels = 0
-    pruned_parameters: Parameters = 0
-    total_parameters: Parameters = 0
+    pruned_parameters: ParameterCount = 0
+    total_parameters: ParameterCount = 0
     spread: float = 0.0
     id: CallerId = ""
 
@@ -100,9 +101,9 @@ class MasksApplied(BoundaryOrderActed, frozen=True, kw_only=True):
     total: Channels = 0
     accuracy_before: float | None = None
     spread: float = 0.0
-    parameters: Parameters = 0
-    pruned_parameters: Parameters = 0
-    total_parameters: Parameters = 0
+    parameters: ParameterCount = 0
+    pruned_parameters: ParameterCount = 0
+    total_parameters: ParameterCount = 0
     model_hash: Hex = ""
     accuracy_now: float | None = None
     accuracy_masked: float | None = None
@@ -121,8 +122,8 @@ class MasksAborted(BoundaryOrderAborted, frozen=True, kw_only=True):
 class MasksAppliedReport(BoundaryOrderReport, frozen=True, kw_only=True):
     """The answer to MaskUnits that acts. Fields as in MasksApplied."""
 
-    parameters: Parameters = 0
-    pruned_parameters: Parameters = 0
+    parameters: ParameterCount = 0
+    pruned_parameters: ParameterCount = 0
     model_hash: Hex = ""
     accuracy_now: float | None = None
     accuracy_masked: float | None = None
@@ -211,7 +212,7 @@ class MasksReleased(BoundaryOrderActed, frozen=True, kw_only=True):
     cycle: Cycle
     applied_before_step: Step
     number: int
-    parameters: Parameters = 0
+    parameters: ParameterCount = 0
 
 
 class MasksReleaseAborted(BoundaryOrderAborted, frozen=True, kw_only=True):
@@ -224,7 +225,7 @@ class MasksReleaseAborted(BoundaryOrderAborted, frozen=True, kw_only=True):
 class MasksReleasedReport(BoundaryOrderReport, frozen=True, kw_only=True):
     """The answer to ReleaseMasks that acts. `parameters`: how many parameters of the model the masks covered."""
 
-    parameters: Parameters = 0
+    parameters: ParameterCount = 0
 
 
 # -- compaction --------------------------------------------------------------------------------------------------------
@@ -270,8 +271,8 @@ class ModelCompacted(BoundaryOrderActed, frozen=True, kw_only=True):
     applied_before_step: Step
     number: int
     channels: Channels = 0
-    parameters_before: Parameters = 0
-    parameters: Parameters = 0
+    parameters_before: ParameterCount = 0
+    parameters: ParameterCount = 0
     bytes_before: Bytes = 0
     bytes: Bytes = 0
     step_s_before: Seconds | None = None
@@ -292,8 +293,8 @@ class ModelCompactedReport(BoundaryOrderReport, frozen=True, kw_only=True):
     """The answer to CompactModel that acts. Fields as in ModelCompacted."""
 
     removal: Removal = ""
-    parameters_before: Parameters = 0
-    parameters: Parameters = 0
+    parameters_before: ParameterCount = 0
+    parameters: ParameterCount = 0
     bytes_before: Bytes = 0
     bytes: Bytes = 0
     step_s_before: Seconds | None = None

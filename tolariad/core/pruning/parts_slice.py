@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
-from tolariad.core.base import Cause, Copying
+from tolariad.core.base import Cause
+from tolariad.core.copying import Copying
 from tolariad.core.pruning import words as pr
 from tolariad.core.pruning.phase import PruningPhase
 from tolariad.core.pruning.units import Units

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-from tolariad.core.base import Copying
+from tolariad.core.copying import Copying
 from tolariad.core.pruning.verdict import WindowAction
 from tolariad.core.settings.model import Settings
 from tolariad.core.settings.pruning import ShareFrom

@@ -11,7 +11,7 @@ from typing import Final, Protocol
 from tolariad.core.base import Event, Refusal
 from tolariad.core.boundary import words as bw
 from tolariad.core.checkpoints import words as ck
-from tolariad.core.checkpoints.ask import used
+from tolariad.core.checkpoints.ask import used_bytes
 from tolariad.core.control import words as cv
 from tolariad.core.decision import Decision
 from tolariad.core.engine import At
@@ -28,7 +28,7 @@ from tolariad.core.trainer.slice import HasTrainer
 _DAY_NS: Final = 86_400_000_000_000
 
 
-class Reads(ask.Reads, HasTrainer, Protocol):
+class Reads(ask.ReadsPruning, HasTrainer, Protocol):
     """The slices that the rules of pruning read."""
 
 
@@ -37,17 +37,17 @@ class Reads(ask.Reads, HasTrainer, Protocol):
 
 def order_to_analyze(state: Reads, _: pr.PruneAnalyze) -> pr.PruneCycleBegun | Refusal:
     """Accept an order to analyse the newest checkpoint, or refuse it."""
-    return ask.analysis(state)
+    return ask.analysis_to_begin(state)
 
 
 def order_to_apply(state: Reads, command: pr.PruneApply) -> mk.MasksOrdered | Refusal:
     """Accept an order to mask what the newest analysis found, or refuse it."""
-    return ask.masks(state, command.cycle)
+    return ask.masks_to_order(state, command.cycle)
 
 
 def order_to_compact(state: Reads, _: pr.PruneCompact) -> mk.CompactionOrdered | Refusal:
     """Accept an order to remove the masked units, or refuse it."""
-    return ask.compaction(state)
+    return ask.compaction_to_order(state)
 
 
 def order_to_disable(state: Reads, _: pr.PruneDisable) -> pr.PruneDisabled | Refusal:
@@ -112,7 +112,7 @@ def mask_found(state: Reads, event: pr.PruneAnalyzed, _: At[Reads]) -> Decision 
         return None
     if found.phase is not PruningPhase.ACTIVE_PRUNING:
         return None
-    ordered = ask.masks(state, event.cycle)
+    ordered = ask.masks_to_order(state, event.cycle)
     return None if isinstance(ordered, Refusal) else Decision((ordered,))
 
 
@@ -248,7 +248,7 @@ def retain_importance(
     if not files:
         return None
     policy, gone = state.run.policy, dict[str, tuple[ImportanceFile, str]]()
-    room = policy.quota - used(state.checkpoints) - sum(one.size for one in files)
+    room = policy.quota - used_bytes(state.checkpoints) - sum(one.size for one in files)
     for one in files[:-1]:
         if (at.now.wall - one.wall) / _DAY_NS >= policy.importance_days:
             gone[one.file] = one, f"it is older than {policy.importance_days:g} days"

@@ -10,7 +10,8 @@ from tolariad.core.pruning import words as pr
 from tolariad.core.pruning.phase import PruningPhase
 from tolariad.core.pruning.units import count_of
 from tolariad.core.pruning.verdict import PruningDecision, WindowAction, loss_by_accuracy
-from tolariad.core.text.phrases import Sentences, because, counted, size
+from tolariad.core.text.giver_sentences import Sentences
+from tolariad.core.text.phrases import because, counted, size
 
 _DECIDED: Final = {
     PruningDecision.GO: "may be masked",

@@ -15,7 +15,9 @@ import msgspec
 from msgspec.structs import replace
 
 from tolariad.core.architecture import words as ar
-from tolariad.core.base import ApplyTable, Cause, Event, storable
+from tolariad.core.base import Cause, Event
+from tolariad.core.bounds import storable
+from tolariad.core.folding import ApplyTable
 from tolariad.core.pruning import mask_words as mk
 from tolariad.core.pruning import words as pr
 from tolariad.core.pruning.parts_slice import (

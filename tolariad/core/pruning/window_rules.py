@@ -29,12 +29,12 @@ from tolariad.core.pruning.plan import PrunePlan
 from tolariad.core.pruning.schedule import cap_at, parameters_allowed
 from tolariad.core.pruning.verdict import Trip, WindowAction, accuracy_of, accuracy_trip
 from tolariad.core.rollback import words as rb
-from tolariad.core.rollback.ask import begun, may_begin
+from tolariad.core.rollback.ask import may_begin, rollback_begun
 from tolariad.core.snapshots.ask import restorable
 from tolariad.core.steps import words as sv
 
 
-class Reads(ask.Reads, health.Reads, Protocol):
+class Reads(ask.ReadsPruning, health.ReadsHealth, Protocol):
     """The slices that the rules of the window read."""
 
 
@@ -130,7 +130,7 @@ def undo_rejected(state: Reads, event: mk.MaskSetRejected, _: At[Reads]) -> Deci
         return _release(state, event.cycle, event.why) if event.checkpoint else None
     why = f"the masks of cycle {event.cycle} proved harmful: {event.why}"
     if health.may_go_back(state):
-        return Decision((begun(state, target, why, rb.RefusalPolicy.OLDER),))
+        return Decision((rollback_begun(state, target, why, rb.RefusalPolicy.OLDER),))
     asked = rb.RollbackRequested(
         checkpoint=target.id,
         step=target.step,
@@ -176,5 +176,5 @@ def compact_due(state: Reads, _: mk.MaskSetPassed | rb.RolledBack, __: At[Reads]
         return None
     if pruning.override is PruningPhase.DISABLED or any(pruning.rejection_of(one.sha256) for one in pruning.sets):
         return None
-    ordered = ask.compaction(state)
+    ordered = ask.compaction_to_order(state)
     return None if isinstance(ordered, Refusal) else Decision((ordered,))

@@ -12,16 +12,17 @@ from typing import Annotated, ClassVar
 
 import msgspec
 
-from tolariad.core.base import Bytes, CallerId, DaemonEffect, Epoch, Event, Hex, Seconds, Step
+from tolariad.core.base import DaemonEffect, Event
 from tolariad.core.bounds import COUNT_MAX, unit
 from tolariad.core.control.words import Command
 from tolariad.core.pruning.analysis import UNITS_BYTES_MAX, AnalysisRequest
 from tolariad.core.pruning.phase import PruningPhase
 from tolariad.core.pruning.units import Units
 from tolariad.core.pruning.verdict import PruningDecision
+from tolariad.core.units import Bytes, CallerId, Epoch, Hex, Seconds, Step
 
 Channels = Annotated[int, unit("channels", 0, COUNT_MAX)]
-Parameters = Annotated[int, unit("parameters", 0, COUNT_MAX)]
+ParameterCount = Annotated[int, unit("parameters", 0, COUNT_MAX)]
 Share = Annotated[float, unit("share of the parameters before any pruning", 0.0, 1.0)]
 Cycle = Annotated[int, unit("cycle of the run, from 1", 0, COUNT_MAX)]
 Plan = Annotated[str, unit("a JSON object for the trainer", 0, UNITS_BYTES_MAX)]
@@ -97,7 +98,7 @@ class PruneCycleBegun(Event, frozen=True, kw_only=True):
     share: Share
     cap: Share
     pruned: Channels = 0
-    pruned_parameters: Parameters = 0
+    pruned_parameters: ParameterCount = 0
     reason: CycleReason = CycleReason.SCHEDULE
     id: CallerId = ""
 
@@ -133,8 +134,8 @@ class PruneAnalyzed(Event, frozen=True, kw_only=True):
     sha256: Hex = ""
     channels: Channels = 0
     total: Channels = 0
-    pruned_parameters: Parameters = 0
-    total_parameters: Parameters = 0
+    pruned_parameters: ParameterCount = 0
+    total_parameters: ParameterCount = 0
     groups: int = 0
     refused: int = 0
     samples: int = 0

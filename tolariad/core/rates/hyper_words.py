@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import ClassVar, Final
 
-from tolariad.core.base import CallerId, Name
 from tolariad.core.boundary.words import BoundaryOrder, BoundaryOrderAborted, BoundaryOrderActed, BoundaryOrderGiven
 from tolariad.core.control.words import Command
+from tolariad.core.units import CallerId, Name
 
 # The name of the rate among the hyper-parameters. The rate controller alone changes it.
 RATE: Final = "lr"

@@ -7,7 +7,8 @@ from typing import Final
 from tolariad.core.learning_rate.group import Group
 from tolariad.core.rates import hyper_words as hp
 from tolariad.core.rates import words as lr
-from tolariad.core.text.phrases import Sentences, because, by, counted, listed
+from tolariad.core.text.giver_sentences import Sentences, by
+from tolariad.core.text.phrases import because, counted, listed
 
 
 def _violated(e: lr.LrViolationDetected) -> str:

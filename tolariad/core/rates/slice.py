@@ -12,9 +12,10 @@ from typing import Final, Protocol
 import msgspec
 from msgspec.structs import replace
 
-from tolariad.core.base import Actor, ApplyTable, Cause, Event
+from tolariad.core.base import Actor, Cause, Event
 from tolariad.core.boundary.slice import WAITING_MAX
 from tolariad.core.checkpoints import words as ck
+from tolariad.core.folding import ApplyTable
 from tolariad.core.learning_rate.group import Group, after_epoch, carried_over, with_order
 from tolariad.core.rates import words as lr
 from tolariad.core.rollback import words as rollback
@@ -48,7 +49,7 @@ def giver_of(known: tuple[GivenBy, ...], cause: int) -> GivenBy:
     return next((one for one in known if one.cause == cause), GivenBy(cause))
 
 
-class Change(msgspec.Struct, frozen=True):
+class RateChange(msgspec.Struct, frozen=True):
     """The newest order or plateau that changed a group's rate.
 
     `step` is the first one at `rate`. `before` is the rate of the update before it, however many changes lie between.
@@ -71,7 +72,7 @@ class Rates(msgspec.Struct, frozen=True):
 
     groups: tuple[Group, ...] = ()
     given_by: tuple[GivenBy, ...] = ()
-    changes: dict[str, Change] = {}
+    changes: dict[str, RateChange] = {}
     max_order_factor: float = 10.0
     stale: bool = False
     unjudged: bool = False
@@ -119,7 +120,7 @@ def _changed(s: Rates, e: lr.RateChanged, _: Cause) -> Rates:
     if group is None:
         return replace(s, given_by=without_giver(s.given_by, e.cause))
     giver = giver_of(s.given_by, e.cause)
-    change = Change(e.applied_before_step, _used_before(s, e), e.rate, giver.by or "tolariad", giver.reason, e.wall)
+    change = RateChange(e.applied_before_step, _used_before(s, e), e.rate, giver.by or "tolariad", giver.reason, e.wall)
     return replace(
         s,
         groups=_replaced(s, e.group, with_order(group, e.rate, e.curve, e.policy, e.function)),
@@ -142,7 +143,7 @@ def _plateau(s: Rates, e: lr.PlateauReached, _: Cause) -> Rates:
     if s.group(e.group) is None:
         return s
     why = f"{e.metric} stopped improving in epoch {e.epoch}"
-    change = Change(e.applied_before_step, _used_before(s, e), e.rate, "plateau", why, e.wall)
+    change = RateChange(e.applied_before_step, _used_before(s, e), e.rate, "plateau", why, e.wall)
     return replace(s, changes={**s.changes, e.group: change})
 
 

@@ -9,12 +9,13 @@ from typing import ClassVar, Final
 
 import msgspec
 
-from tolariad.core.base import Epoch, Event, Loss, Name, OrderedRate, Rate, Report, Step
+from tolariad.core.base import Event, Report
 from tolariad.core.boundary.words import BoundaryOrder, BoundaryOrderAborted, BoundaryOrderActed, BoundaryOrderGiven
 from tolariad.core.control.words import Command
 from tolariad.core.learning_rate.group import Group
 from tolariad.core.learning_rate.schedule import LRPolicy
 from tolariad.core.learning_rate.tabulated import Tabulated
+from tolariad.core.units import Epoch, Loss, Name, OrderedRate, Rate, Step
 
 
 class LrSet(Command, frozen=True, kw_only=True):

@@ -35,15 +35,15 @@ def may_begin(state: MayBegin) -> bool:
     return state.run.phase in _PHASES and state.rollbacks.open is None and not state.checkpoints.is_ending
 
 
-def begun(
+def rollback_begun(
     state: RollbacksAndProgress, target: Restorable, why: str, otherwise: rb.RefusalPolicy, cause: Cause | None = None
 ) -> rb.RollbackBegun:
     """Return the event that begins a rollback to `target`. `cause`: its order, if that is not the event reacted to."""
     tier = rb.Tier.FAST if target.ref.slot is not None else rb.Tier.FULL
-    return begun_as(state, WaitingRollback(target.id, tier, why, cause or Cause(0, 0), target.step, otherwise))
+    return rollback_begun_as(state, WaitingRollback(target.id, tier, why, cause or Cause(0, 0), target.step, otherwise))
 
 
-def begun_as(state: RollbacksAndProgress, asked: WaitingRollback) -> rb.RollbackBegun:
+def rollback_begun_as(state: RollbacksAndProgress, asked: WaitingRollback) -> rb.RollbackBegun:
     """Return the event that begins the rollback that was ordered."""
     event = rb.RollbackBegun(
         rollback=state.rollbacks.next_id,
@@ -58,18 +58,18 @@ def begun_as(state: RollbacksAndProgress, asked: WaitingRollback) -> rb.Rollback
     return event.caused_by(asked.cause)
 
 
-def overdue(state: RollbacksAndBudgets, mono: int) -> RollbackOverdue | None:
+def rollback_overdue(state: RollbacksAndBudgets, mono: int) -> RollbackOverdue | None:
     """Return the input that the open rollback exceeded its deadline, or None. All phases of both tiers count together.
 
     The time is counted from when training was stopped for it.
     """
     opened = state.rollbacks.open
-    if opened is None or not opened.heard_mono or mono - opened.heard_mono < deadline_s(state) * 1e9:
+    if opened is None or not opened.heard_mono or mono - opened.heard_mono < rollback_deadline_s(state) * 1e9:
         return None
     return RollbackOverdue(opened.id)
 
 
-def deadline_s(state: HasHealth) -> float:
+def rollback_deadline_s(state: HasHealth) -> float:
     """Return how many seconds a rollback may take, all phases of both tiers together."""
     return state.overruns.limit_of("rollback_deadline")
 

@@ -44,7 +44,9 @@ _ANEW: Final = {
 }
 
 
-class Reads(HasProgress, HasCheckpoints, HasRun, HasRates, HasHealth, HasSnapshots, HasStrategy, HasKnown, Protocol):
+class ReadsKnown(
+    HasProgress, HasCheckpoints, HasRun, HasRates, HasHealth, HasSnapshots, HasStrategy, HasKnown, Protocol
+):
     """The slices of which a rollback restores something, and those with the names of possible targets."""
 
 
@@ -52,7 +54,7 @@ class Reads(HasProgress, HasCheckpoints, HasRun, HasRates, HasHealth, HasSnapsho
 Changed = Mapping[str, Any]
 
 
-def known_of(state: Reads) -> Known:
+def known_of(state: ReadsKnown) -> Known:
     """Return the values at the place where training is now."""
     epoch, batch = state.progress.place
     parts = {
@@ -62,7 +64,7 @@ def known_of(state: Reads) -> Known:
     return Known(state.progress.step, epoch, batch, **parts)  # type: ignore[arg-type]  # each part is its field's type
 
 
-def _copied(before: Reads, after: Reads, e: rb.StateCopied) -> Changed:
+def _copied(before: ReadsKnown, after: ReadsKnown, e: rb.StateCopied) -> Changed:
     """Save the values of the place of the copy. Save nothing if that place is not known here."""
     opened = after.snapshots.open
     names = {one.id for one in after.checkpoints.open} | ({opened.id} if opened else set())
@@ -78,7 +80,7 @@ def _copied(before: Reads, after: Reads, e: rb.StateCopied) -> Changed:
     return {"known": replace(s, held={**s.held, e.id: found})}
 
 
-def _batches_over(before: Reads, after: Reads, _: Event) -> Changed:
+def _batches_over(before: ReadsKnown, after: ReadsKnown, _: Event) -> Changed:
     """Save the values after the epoch's last batch: what follows belongs to the epoch's end."""
     marked, place = after.known.last_batch, before.progress.place
     if place[1] == 0 or (marked is not None and (marked.place, marked.step) == (place, before.progress.step)):
@@ -86,7 +88,7 @@ def _batches_over(before: Reads, after: Reads, _: Event) -> Changed:
     return {"known": replace(after.known, last_batch=known_of(before))}
 
 
-def _epoch_started(before: Reads, after: Reads, _: Event) -> Changed:
+def _epoch_started(before: ReadsKnown, after: ReadsKnown, _: Event) -> Changed:
     """Save the values at the end of the best epoch."""
     if before.progress.place != (before.limits.best_epoch + 1, 0) or not before.limits.best_epoch:
         return {}
@@ -100,7 +102,7 @@ def _ends(s: Knowledge) -> tuple[Known, ...]:
     return s.former_ends if s.best_end is None else (*s.former_ends, s.best_end)
 
 
-def _rolled_back(before: Reads, after: Reads, e: rb.RolledBack) -> Changed:
+def _rolled_back(before: ReadsKnown, after: ReadsKnown, e: rb.RolledBack) -> Changed:
     """Restore the values of the target, and drop those of places after it."""
     known = before.known.held.get(e.checkpoint) or _nearest(before, e)
     slices: dict[str, Any] = {name: replace(getattr(after, name), **asdict(getattr(known, name))) for name in _PARTS}
@@ -117,7 +119,7 @@ def _rolled_back(before: Reads, after: Reads, e: rb.RolledBack) -> Changed:
     return slices
 
 
-def _nearest(state: Reads, e: rb.RolledBack) -> Known:
+def _nearest(state: ReadsKnown, e: rb.RolledBack) -> Known:
     """Return the values of the newest place before a target that has none, else the defaults.
 
     An older version made such a target.
@@ -127,12 +129,12 @@ def _nearest(state: Reads, e: rb.RolledBack) -> Known:
     return max(older, key=lambda one: (one.place, one.step), default=Known())
 
 
-def _pruned(_: Reads, after: Reads, __: Event) -> Changed:
+def _pruned(_: ReadsKnown, after: ReadsKnown, __: Event) -> Changed:
     kept = _without_gone(after, after.known)
     return {} if kept is after.known else {"known": kept}
 
 
-def _without_gone(state: Reads, known: Knowledge) -> Knowledge:
+def _without_gone(state: ReadsKnown, known: Knowledge) -> Knowledge:
     """Keep only the values of places that are open or may be gone back to, and of the best epochs of those."""
     snapshots = state.snapshots
     names = {one.id for one in state.checkpoints.open} | {one.id for one in snapshots.kept}
@@ -147,7 +149,7 @@ def _without_gone(state: Reads, known: Knowledge) -> Knowledge:
 
 
 # Event type -> function of (the state before it, the state after the slices' own tables, the event) -> changed slices.
-CHANGES: Final[dict[type[Event], Callable[[Reads, Reads, Any], Changed]]] = {
+CHANGES_OF_SEVERAL: Final[dict[type[Event], Callable[[ReadsKnown, ReadsKnown, Any], Changed]]] = {
     rb.StateCopied: _copied,
     steps.ValidationBegun: _batches_over,
     steps.EpochFinished: _batches_over,

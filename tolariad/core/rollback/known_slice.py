@@ -11,7 +11,7 @@ from typing import Protocol
 
 import msgspec
 
-from tolariad.core.rates.slice import Change
+from tolariad.core.rates.slice import RateChange
 from tolariad.core.steps import words as steps
 from tolariad.core.steps.slice import Measured
 
@@ -43,7 +43,7 @@ class KnownLimits(msgspec.Struct, frozen=True, omit_defaults=True):
 class KnownRates(msgspec.Struct, frozen=True, omit_defaults=True):
     """The restored fields of `rates.Rates`: why each rate is what it is. The rates themselves are in the checkpoint."""
 
-    changes: dict[str, Change] = {}
+    changes: dict[str, RateChange] = {}
     unjudged: bool = False
 
 

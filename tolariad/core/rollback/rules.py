@@ -18,9 +18,9 @@ from tolariad.core.engine import At
 from tolariad.core.inputs import TrainerIsGone
 from tolariad.core.rollback import target_ask as targets
 from tolariad.core.rollback import words as rb
-from tolariad.core.rollback.ask import begun, begun_as, may_begin
+from tolariad.core.rollback.ask import may_begin, rollback_begun, rollback_begun_as
 from tolariad.core.rollback.slice import HasRollbacks, OpenRollback
-from tolariad.core.run.ask import pause_reached, spawn
+from tolariad.core.run.ask import pause_reached, spawn_trainer
 from tolariad.core.run.slice import HasRun, Phase
 from tolariad.core.seeds.slice import HasSeeds
 from tolariad.core.snapshots.ask import Restorable, restorable
@@ -51,7 +51,7 @@ def order(state: Reads, command: rb.Rollback) -> rb.RollbackRequested | Refusal:
         return Refusal("WrongPhase", why)
     if (ahead := _ahead(state, command)) is not None:
         return Refusal("Refused", ahead)
-    target = targets.find(state, command)
+    target = targets.find_target(state, command)
     if isinstance(target, str):
         return Refusal("NotFound", target)
     is_named = command.to or command.epoch is not None or command.step is not None
@@ -98,11 +98,11 @@ def _begin_asked(state: Reads) -> Decision | None:
     if asked is None or not may_begin(state):
         return None
     # A snapshot may be gone with its daemon. Orders of older versions do not have the step.
-    target = _target(state, asked.checkpoint) or (targets.on_disk(state, asked.step) if asked.step else None)
+    target = _target(state, asked.checkpoint) or (targets.target_on_disk(state, asked.step) if asked.step else None)
     if target is not None:
-        return Decision((begun(state, target, asked.why, asked.otherwise, asked.cause),))
+        return Decision((rollback_begun(state, target, asked.why, asked.otherwise, asked.cause),))
     # End the order; otherwise no other rollback could ever be ordered.
-    event = begun_as(state, asked)
+    event = rollback_begun_as(state, asked)
     why = f"{asked.checkpoint} cannot be used any more, nor any checkpoint at or before step {asked.step}"
     return Decision((event, rb.RollbackAborted(rollback=event.rollback, why=why).caused_by(asked.cause)))
 
@@ -130,7 +130,7 @@ def without_trainer(state: Reads, _: rb.RollbackBegun, at: At[Reads]) -> Decisio
         return Decision((finished,))  # the next start is already under way
     if state.run.pause is not None:
         return Decision((finished, pause_reached(state, state.run.pause, target.step)))
-    return Decision((finished,), (spawn(state),))
+    return Decision((finished,), (spawn_trainer(state),))
 
 
 def _opened(
@@ -200,7 +200,7 @@ def refused(state: Reads, report: rb.RollbackRefusedReport | st.StrategyVoted, _
         gone = (targets.rejected(state, opened.checkpoint, report),)
     until = opened.to_step - 1 if report.participant else opened.to_step
     why = f"{opened.checkpoint} cannot be used: {report.file}: {report.why}"
-    if (target := targets.instead(state, opened, until)) is not None:
+    if (target := targets.target_instead(state, opened, until)) is not None:
         return Decision((_escalated(opened, target, why), *gone))
     aborted = rb.RollbackAborted(rollback=opened.id, why=f"checkpoint {why}").caused_by(opened.cause)
     if report.restored:
@@ -220,7 +220,7 @@ def complete_open(state: Reads, _: TrainerIsGone, __: At[Reads]) -> Decision | N
     target = _target(state, opened.checkpoint)
     if target is not None:
         return Decision((_rolled_back(state, opened, target),))
-    if opened.tier is rb.Tier.FAST and (older := targets.on_disk(state, opened.to_step)) is not None:
+    if opened.tier is rb.Tier.FAST and (older := targets.target_on_disk(state, opened.to_step)) is not None:
         escalated = _escalated(opened, older, f"snapshot {opened.checkpoint} went with the daemon's memory")
         return Decision((escalated, _rolled_back(state, opened, older)))
     aborted = rb.RollbackAborted(rollback=opened.id, why="its target cannot be used any more")

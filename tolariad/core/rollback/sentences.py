@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Final
 
 from tolariad.core.rollback import words as rb
-from tolariad.core.text.phrases import Sentences, because, by, counted, listed
+from tolariad.core.text.giver_sentences import Sentences, by
+from tolariad.core.text.phrases import because, counted, listed
 
 
 def _prepared(e: rb.RollbackPrepared) -> str:

@@ -17,7 +17,9 @@ from typing import Final, Protocol
 import msgspec
 from msgspec.structs import replace
 
-from tolariad.core.base import ApplyTable, Cause, Copying
+from tolariad.core.base import Cause
+from tolariad.core.copying import Copying
+from tolariad.core.folding import ApplyTable
 from tolariad.core.rollback import words as rb
 from tolariad.core.steps.branches import Branches, Fork
 

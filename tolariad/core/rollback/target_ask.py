@@ -20,7 +20,7 @@ from tolariad.core.trainer.slice import HasTrainer
 RETURNS_MAX: Final = 2
 
 
-class Usable(HasCheckpoints, HasTrainer, Protocol):
+class UsableSlices(HasCheckpoints, HasTrainer, Protocol):
     """The slices with the checkpoints, and the trainer whose model they must fit."""
 
 
@@ -28,17 +28,17 @@ class TargetSlices(HasCheckpoints, HasTrainer, HasRollbacks, HasSnapshots, Proto
     """The slices with every possible target, and how often the run went back to each."""
 
 
-def usable(state: Usable) -> tuple[CatalogueEntry, ...]:
+def usable_targets(state: UsableSlices) -> tuple[CatalogueEntry, ...]:
     """Return the checkpoints that may be gone back to, oldest first."""
     return tuple(one for one in state.checkpoints.catalogue if one.is_target and not _is_unfit(state, one))
 
 
-def _is_unfit(state: Usable, one: CatalogueEntry) -> bool:
+def _is_unfit(state: UsableSlices, one: CatalogueEntry) -> bool:
     """Return whether it has another shape than the model in training; a new trainer builds the model again."""
     return state.trainer.alive and one.unfit_incarnation == state.trainer.incarnation
 
 
-def find(state: TargetSlices, command: rb.Rollback) -> Restorable | str:
+def find_target(state: TargetSlices, command: rb.Rollback) -> Restorable | str:
     """Return the target of an order, or a sentence why there is none.
 
     A snapshot only if the order asks for one or names it.
@@ -60,7 +60,7 @@ def _is_within(one: Restorable, command: rb.Rollback) -> bool:
     return command.step is None or one.step <= command.step
 
 
-def _checkpoint(state: Usable, command: rb.Rollback) -> CatalogueEntry | str:
+def _checkpoint(state: UsableSlices, command: rb.Rollback) -> CatalogueEntry | str:
     if command.to:
         known = next((one for one in state.checkpoints.catalogue if one.id == command.to), None)
         if known is None:
@@ -75,7 +75,7 @@ def _checkpoint(state: Usable, command: rb.Rollback) -> CatalogueEntry | str:
                 "give the order `tolaria emergency critical`, then this order again"
             )
         return known
-    targets = tuple(one for one in usable(state) if _is_within(one, command))
+    targets = tuple(one for one in usable_targets(state) if _is_within(one, command))
     if command.epoch is None and command.step is None:
         targets = _proven(targets)
     if not targets:
@@ -83,7 +83,7 @@ def _checkpoint(state: Usable, command: rb.Rollback) -> CatalogueEntry | str:
     return targets[-1]
 
 
-def automatic(state: TargetSlices, tier: rb.Tier) -> Restorable | None:
+def automatic_target(state: TargetSlices, tier: rb.Tier) -> Restorable | None:
     """Return the newest target that the run did not go back to too often: of the tier, else of the full one; else None.
 
     A target newer than the newest promoted one may contain the fault. If none is promoted yet, all count.
@@ -92,7 +92,7 @@ def automatic(state: TargetSlices, tier: rb.Tier) -> Restorable | None:
     return _newest(state, tier, lambda one: visits.get(one.step, 0) < RETURNS_MAX)
 
 
-def newest(state: TargetSlices, tier: rb.Tier, until: int | None = None) -> Restorable | None:
+def newest_target(state: TargetSlices, tier: rb.Tier, until: int | None = None) -> Restorable | None:
     """Return the newest proven target of the tier, else of the full one, at or before step `until`, or None.
 
     The run uses this for its own rollbacks. It goes back no further than necessary: a fault that rollbacks cannot cure
@@ -104,7 +104,7 @@ def newest(state: TargetSlices, tier: rb.Tier, until: int | None = None) -> Rest
 def _newest(state: TargetSlices, tier: rb.Tier, accept: Callable[[Restorable], bool]) -> Restorable | None:
     """Return the newest accepted snapshot if the tier is the fast one, else the newest accepted checkpoint, or None."""
     held: tuple[Restorable, ...] = state.snapshots.promoted if tier is rb.Tier.FAST else ()
-    for places in (held, _proven(usable(state))):
+    for places in (held, _proven(usable_targets(state))):
         if accepted := [one for one in places if accept(one)]:
             return accepted[-1]
     return None
@@ -115,23 +115,23 @@ def _proven(held: tuple[CatalogueEntry, ...]) -> tuple[CatalogueEntry, ...]:
     return held[: newest + 1]
 
 
-def instead(state: TargetSlices, opened: OpenRollback, until: int) -> CatalogueEntry | None:
+def target_instead(state: TargetSlices, opened: OpenRollback, until: int) -> CatalogueEntry | None:
     """Return the target that replaces an unusable one: the newest checkpoint at or before step `until`, or None.
 
     None if the order named its target. The run's own rollbacks avoid targets that they went back to too often.
     """
     if opened.tier is rb.Tier.FAST:
-        return on_disk(state, until)
+        return target_on_disk(state, until)
     if opened.otherwise is rb.RefusalPolicy.STAY:
         return None
     visits = dict(state.rollbacks.places) if opened.otherwise is rb.RefusalPolicy.HALT else {}
-    older = [one for one in usable(state) if one.step <= until and one.id != opened.checkpoint]
+    older = [one for one in usable_targets(state) if one.step <= until and one.id != opened.checkpoint]
     return next((one for one in reversed(older) if visits.get(one.step, 0) < RETURNS_MAX), None)
 
 
-def on_disk(state: Usable, step: int) -> CatalogueEntry | None:
+def target_on_disk(state: UsableSlices, step: int) -> CatalogueEntry | None:
     """Return the newest checkpoint that may be gone back to, at or before `step`, or None."""
-    older = [one for one in usable(state) if one.step <= step]
+    older = [one for one in usable_targets(state) if one.step <= step]
     return older[-1] if older else None
 
 

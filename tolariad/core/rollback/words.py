@@ -12,10 +12,11 @@ from typing import ClassVar
 
 import msgspec
 
-from tolariad.core.base import Batch, Epoch, Event, Name, Report, Seconds, Step, TrainerEffect
+from tolariad.core.base import Event, Report, TrainerEffect
 from tolariad.core.checkpoints.words import CheckpointRef
 from tolariad.core.control.words import Command
 from tolariad.core.rates.words import Standing
+from tolariad.core.units import Batch, Epoch, Name, Seconds, Step
 
 
 class Tier(enum.Enum):

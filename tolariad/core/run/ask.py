@@ -52,7 +52,7 @@ def stops_at_boundary(state: RunAndTrainer, mode: run.StopMode) -> bool:
     return living and mode is run.StopMode.GRACEFUL and state.run.phase is not Phase.FROZEN
 
 
-def spawn(state: HasTrainer, *, delay_s: float = 0.0) -> trainer.SpawnTrainer:
+def spawn_trainer(state: HasTrainer, *, delay_s: float = 0.0) -> trainer.SpawnTrainer:
     """Return the order for the next trainer."""
     return trainer.SpawnTrainer(incarnation=state.trainer.incarnation + 1, delay_s=delay_s)
 
@@ -87,7 +87,7 @@ def floor_bytes(state: HasCheckpoints, reserve: int) -> int:
     return reserve + max(newest.size if newest is not None else 0, state.checkpoints.needs)
 
 
-def would_change(state: HasRun, given: DiskMeasured) -> bool:
+def disk_would_change(state: HasRun, given: DiskMeasured) -> bool:
     """Return whether this measurement leads to an event. Others need not become an input."""
     if state.run.phase in TERMINAL:
         return False

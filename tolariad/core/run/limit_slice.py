@@ -12,9 +12,10 @@ from typing import Final
 import msgspec
 from msgspec.structs import replace
 
-from tolariad.core.base import ApplyTable, Cause, Event
+from tolariad.core.base import Cause, Event
 from tolariad.core.checkpoints import words as ck
 from tolariad.core.control import words as control
+from tolariad.core.folding import ApplyTable
 from tolariad.core.run import words as run
 from tolariad.core.settings.changes import is_of_end
 from tolariad.core.steps import words as steps

@@ -13,7 +13,7 @@ from tolariad.core.decision import Accepted, Decision
 from tolariad.core.engine import At, Numbered
 from tolariad.core.inputs import DiskMeasured, Opened, Reconfigured, StartMode
 from tolariad.core.run import words as rv
-from tolariad.core.run.ask import is_pausing, pause_reached, spawn, would_change
+from tolariad.core.run.ask import disk_would_change, is_pausing, pause_reached, spawn_trainer
 from tolariad.core.run.exits import EXIT_FAILED
 from tolariad.core.run.limit_ask import is_end_reached
 from tolariad.core.run.slice import EXIT_CODES, TRAINING, HasRun, Phase
@@ -94,7 +94,7 @@ def _end_or_forget_stop(state: Reads) -> Decision:
 def start_trainer(state: Reads, _: Opened, __: At[Reads]) -> Decision | None:
     """Start a trainer if the opened run goes on."""
     is_paused = state.run.pause is not None or state.run.gap is not None
-    return None if is_paused or state.run.phase not in TRAINING else Decision((), (spawn(state),))
+    return None if is_paused or state.run.phase not in TRAINING else Decision((), (spawn_trainer(state),))
 
 
 # -- pausing and going on ----------------------------------------------------------------------------------------------
@@ -121,7 +121,7 @@ def resumed(state: Reads, event: rv.RunResumed, at: At[Reads]) -> Decision | Non
     is_under_way = event.origin is rv.Origin.DISK and at.was.run.phase is not Phase.PAUSED
     if is_under_way or event.origin is rv.Origin.START:
         return None  # the next trainer is already on its way, or the start of the daemon starts it
-    return Decision((), (spawn(state),))
+    return Decision((), (spawn_trainer(state),))
 
 
 # -- ending ------------------------------------------------------------------------------------------------------------
@@ -198,7 +198,7 @@ def _unsaved(state: Reads, was: Reads, mode: rv.StopMode) -> str:
 
 def disk_measured(state: Reads, given: DiskMeasured, _: At[Reads]) -> Decision | None:
     """Record a measurement that crosses the limit."""
-    if not would_change(state, given):
+    if not disk_would_change(state, given):
         return None
     low = state.disk.low
     return Decision((rv.DiskLow.of(given) if low is None else rv.DiskRecovered.of(given).caused_by(low),))

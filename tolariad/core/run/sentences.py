@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Final
 
 from tolariad.core.run import words as run
-from tolariad.core.text.phrases import Sentences, because, counted, listed, size
+from tolariad.core.text.giver_sentences import Sentences
+from tolariad.core.text.phrases import because, counted, listed, size
 
 
 def _disk_low(e: run.DiskLow) -> str:

@@ -16,9 +16,10 @@ from typing import Final, Protocol
 import msgspec
 from msgspec.structs import replace
 
-from tolariad.core.base import ApplyTable, Cause, Event, setting
+from tolariad.core.base import Cause, Event
 from tolariad.core.checkpoints import words as ck
 from tolariad.core.control import words as control
+from tolariad.core.folding import ApplyTable, setting
 from tolariad.core.rollback import words as rb
 from tolariad.core.run import words as run
 from tolariad.core.run.exits import EXIT_CONFIG, EXIT_DAMAGED, EXIT_FAILED, EXIT_IO, of_signal

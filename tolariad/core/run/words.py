@@ -6,10 +6,11 @@ import enum
 
 import msgspec
 
-from tolariad.core.base import Bytes, DaemonEffect, Event, Hex, Seconds, Seq, Step
+from tolariad.core.base import DaemonEffect, Event
 from tolariad.core.pruning.plan import PrunePlan
 from tolariad.core.seeds.stages import Learning
 from tolariad.core.settings.values import Better
+from tolariad.core.units import Bytes, Hex, Seconds, Seq, Step
 
 
 class BreakerLimits(msgspec.Struct, frozen=True, kw_only=True):

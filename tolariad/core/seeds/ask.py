@@ -14,7 +14,7 @@ from tolariad.core.architecture.slice import CHANGES_MAX, HasArchitecture
 from tolariad.core.base import Refusal
 from tolariad.core.boundary.slice import WAITING_MAX, HasBoundary
 from tolariad.core.bounds import NOTE_CHARACTERS_MAX, shown
-from tolariad.core.health.ask import starts_nothing
+from tolariad.core.health.ask import why_conservative
 from tolariad.core.health.slice import HasHealth
 from tolariad.core.learning_rate.seed_warmup import seed_warmup_steps
 from tolariad.core.run.slice import TERMINAL, HasRun, Phase
@@ -29,13 +29,13 @@ from tolariad.core.text.nearest import did_you_mean, nearest
 from tolariad.core.text.phrases import counted, listed
 
 
-class Reads(HasRun, HasProgress, HasBoundary, HasHealth, HasArchitecture, HasSeeds, Protocol):
+class ReadsSeeds(HasRun, HasProgress, HasBoundary, HasHealth, HasArchitecture, HasSeeds, Protocol):
     """The slices that moves of seeds depend on."""
 
 
-Found: TypeAlias = sd.SeedMoveOrdered | Refusal
+MoveOrRefusal: TypeAlias = sd.SeedMoveOrdered | Refusal
 
-PARAMETERS_MAX: Final = 32
+SEED_PARAMETERS_MAX: Final = 32
 # What a germination may bring to the ledger; the rest is for the shape of the slot's input.
 _ARGUMENTS_MAX: Final = NOTE_CHARACTERS_MAX - 512
 # The stages that somebody may order; the others follow by themselves.
@@ -45,18 +45,18 @@ _ORDERED: Final = frozenset({*GROWTH, Stage.CULLED})
 # -- orders ------------------------------------------------------------------------------------------------------------
 
 
-def advance(state: Reads, slot: str) -> Found:
+def advance_seed(state: ReadsSeeds, slot: str) -> MoveOrRefusal:
     """Return the event that orders the seed's next stage, or why there is none."""
     seed = state.seeds.seed(slot)
     to = next_of(seed.stage)
     if to is not None or not state.seeds.has(slot):
-        return move(state, slot, to or Stage.TRAINING)
+        return move_seed(state, slot, to or Stage.TRAINING)
     return Refusal("Refused", _standing(state, seed))
 
 
-def move(
-    state: Reads, slot: str, stage: Stage, blueprint: str = "", parameters: Mapping[str, float] | None = None
-) -> Found:
+def move_seed(
+    state: ReadsSeeds, slot: str, stage: Stage, blueprint: str = "", parameters: Mapping[str, float] | None = None
+) -> MoveOrRefusal:
     """Return the event that orders a move to `stage`, or why there is none.
 
     `blueprint` and `parameters` are used with GERMINATED only. `Name` is enough for `file.py:Name`, if that is the only
@@ -72,7 +72,7 @@ def move(
 
 
 def _ordered(
-    state: Reads, slot: str, stage: Stage, blueprint: str = "", parameters: Mapping[str, float] | None = None
+    state: ReadsSeeds, slot: str, stage: Stage, blueprint: str = "", parameters: Mapping[str, float] | None = None
 ) -> sd.SeedMoveOrdered:
     seed, germinates, policy = state.seeds.seed(slot), stage is Stage.GERMINATED, state.run.policy
     return sd.SeedMoveOrdered(
@@ -99,7 +99,7 @@ def _learning(policy: Policy, stage: Stage) -> Learning:
             return Learning.TRAIN
 
 
-def _warmup_steps(state: Reads) -> int | None:
+def _warmup_steps(state: ReadsSeeds) -> int | None:
     """Return the updates over which the rate of a seed that is ordered now will rise."""
     policy, progress = state.run.policy, state.progress
     if policy.seed_warmup_epochs is None:
@@ -116,7 +116,7 @@ def _warmup_steps(state: Reads) -> int | None:
     )
 
 
-def _refused(state: Reads, slot: str, stage: Stage) -> Refusal | None:
+def _refused(state: ReadsSeeds, slot: str, stage: Stage) -> Refusal | None:
     phase, seed = state.run.phase, state.seeds.seed(slot)
     if phase in TERMINAL or phase is Phase.STOPPING:
         return Refusal("WrongPhase", f"the run is {phase.value}; this needs a run that trains or will")
@@ -140,7 +140,9 @@ def _refused(state: Reads, slot: str, stage: Stage) -> Refusal | None:
     return None
 
 
-def _refused_germination(state: Reads, slot: str, blueprint: str, parameters: Mapping[str, float]) -> Refusal | None:
+def _refused_germination(
+    state: ReadsSeeds, slot: str, blueprint: str, parameters: Mapping[str, float]
+) -> Refusal | None:
     if not blueprint.strip():
         return Refusal("Refused", f"a germination needs a blueprint, such as {_known_blueprints(state)}")
     # A path or a module is none of them, unless the configuration names it: an order must not bring code of its own.
@@ -149,8 +151,8 @@ def _refused_germination(state: Reads, slot: str, blueprint: str, parameters: Ma
         near, what = did_you_mean(nearest(blueprint, known)), f"there is no blueprint {shown(blueprint)}"
         own = "; `seeds.blueprints` of the configuration adds one of your own" if ":" in blueprint else ""
         return Refusal("NotFound", f"{what}; there are {_known_blueprints(state)}{own}{near}")
-    if len(parameters) > PARAMETERS_MAX:
-        return Refusal("Refused", f"a blueprint takes at most {PARAMETERS_MAX} parameters, not {len(parameters)}")
+    if len(parameters) > SEED_PARAMETERS_MAX:
+        return Refusal("Refused", f"a blueprint takes at most {SEED_PARAMETERS_MAX} parameters, not {len(parameters)}")
     if wrong := next((name for name, value in parameters.items() if not isfinite(value)), None):
         return Refusal("Refused", f"the parameter {shown(wrong)} of the blueprint is not a finite number")
     entry = ledger.germinated(slot, state.seeds.germinations + 1, blueprint=blueprint, parameters=parameters)
@@ -165,7 +167,7 @@ def _refused_germination(state: Reads, slot: str, blueprint: str, parameters: Ma
 # -- reasons -----------------------------------------------------------------------------------------------------------
 
 
-def _unknown_slot(state: Reads, slot: str) -> str:
+def _unknown_slot(state: ReadsSeeds, slot: str) -> str:
     names = [one.name for one in state.seeds.slots]
     if names:
         return f"there is no slot {shown(slot)}; there are {listed(names)}{did_you_mean(nearest(slot, names))}"
@@ -174,18 +176,18 @@ def _unknown_slot(state: Reads, slot: str) -> str:
     return f"there is no slot {shown(slot)}: the model has no slots for seeds; docs/growing.md says how to give it some"
 
 
-def _whole_name(state: Reads, blueprint: str) -> str:
+def _whole_name(state: ReadsSeeds, blueprint: str) -> str:
     """Return the known blueprint that is called so, or the text itself."""
     known = state.seeds.blueprints
     found = [one for one in known if one.endswith(f":{blueprint}")] if blueprint not in known else []
     return found[0] if len(found) == 1 else blueprint
 
 
-def _known_blueprints(state: Reads) -> str:
+def _known_blueprints(state: ReadsSeeds) -> str:
     return listed(state.seeds.blueprints) or "bottleneck"
 
 
-def _illegal(state: Reads, seed: Seed, stage: Stage) -> str:
+def _illegal(state: ReadsSeeds, seed: Seed, stage: Stage) -> str:
     if stage is Stage.GERMINATED and seed.stage in PLANTED - {Stage.FOSSILIZED}:
         return f"slot {seed.slot} holds a seed in {seed.stage.name}; `tolaria seeds cull {seed.slot}` removes it"
     if (seed.stage in MOVES and not MOVES[seed.stage] & _ORDERED) or seed.stage is Stage.DORMANT:
@@ -194,7 +196,7 @@ def _illegal(state: Reads, seed: Seed, stage: Stage) -> str:
     return f"the seed in slot {seed.slot} is in {seed.stage.name} and cannot move to {stage.name}, only to {possible}"
 
 
-def _standing(state: Reads, seed: Seed) -> str:
+def _standing(state: ReadsSeeds, seed: Seed) -> str:
     """Return why nothing can be ordered of a seed in this stage, except a germination."""
     slot = seed.slot
     match seed.stage:
@@ -210,11 +212,11 @@ def _standing(state: Reads, seed: Seed) -> str:
             return f"slot {slot} is in {seed.stage.name}, and nothing more can happen to it"
 
 
-def _no_start_in(state: Reads, slot: str) -> str:
+def _no_start_in(state: ReadsSeeds, slot: str) -> str:
     """Return why nothing new may be started in this slot, or ""."""
     if not state.run.policy.morphogenesis:
         return "`enable_morphogenetic` is false in the configuration: nothing may change the model"
-    if why := starts_nothing(state):
+    if why := why_conservative(state):
         return why
     entry = state.quarantine.of_seed(slot)
     if entry is not None:
@@ -222,7 +224,7 @@ def _no_start_in(state: Reads, slot: str) -> str:
     return ""
 
 
-def _still_blending(state: Reads, seed: Seed) -> str:
+def _still_blending(state: ReadsSeeds, seed: Seed) -> str:
     alpha = seed.alpha_after(state.progress.step)
     if alpha == 1.0:
         return ""
@@ -243,7 +245,7 @@ def embargo_ends(state: HasRun, seed: Seed) -> int:
     return seed.since_epochs + state.run.policy.embargo_epochs
 
 
-def why_culled(state: Reads, slot: str) -> str:
+def why_culled(state: ReadsSeeds, slot: str) -> str:
     """Return why the seed in this slot is to be culled without an order of anybody, or ""."""
     if state.quarantine.of_seed(slot) is not None:
         return "the seed is in quarantine"
@@ -251,7 +253,7 @@ def why_culled(state: Reads, slot: str) -> str:
     return "its parameters are not finite, so it cannot recover" if measure is not None and measure.non_finite else ""
 
 
-def due_moves(state: Reads) -> Iterator[sd.SeedMoveOrdered]:
+def due_moves(state: ReadsSeeds) -> Iterator[sd.SeedMoveOrdered]:
     """Yield the moves that follow without an order of anybody.
 
     A culled slot is embargoed, reset and free again. A seed in quarantine is culled, also if a rollback brings it back.
@@ -267,7 +269,7 @@ def due_moves(state: Reads) -> Iterator[sd.SeedMoveOrdered]:
             yield _ordered(state, slot, to)
 
 
-def _due(state: Reads, seed: Seed) -> Stage | None:
+def _due(state: ReadsSeeds, seed: Seed) -> Stage | None:
     match seed.stage:
         case Stage.CULLED:
             return Stage.EMBARGOED
@@ -281,12 +283,12 @@ def _due(state: Reads, seed: Seed) -> Stage | None:
             return None
 
 
-def summary(state: HasSeeds) -> dict[Stage, int]:
+def seeds_by_stage(state: HasSeeds) -> dict[Stage, int]:
     """Return how many slots are in each stage that has any, in the order of the stages."""
     stages = sorted(state.seeds.seed(one.name).stage for one in state.seeds.slots)
     return {stage: stages.count(stage) for stage in dict.fromkeys(stages)}
 
 
-def in_words(found: Mapping[Stage, int]) -> str:
+def seeds_in_words(found: Mapping[Stage, int]) -> str:
     """Return the numbers of slots by stage: `2 slots DORMANT, 1 slot TRAINING`."""
     return ", ".join(f"{counted(number, 'slot')} {stage.name}" for stage, number in found.items())

@@ -17,14 +17,14 @@ from tolariad.core.run.slice import Phase
 from tolariad.core.seeds import ask
 from tolariad.core.seeds import words as sd
 from tolariad.core.seeds.gates import NOT_MEASURED, SeedMeasure
-from tolariad.core.seeds.slice import SLOTS_MAX, Seed
+from tolariad.core.seeds.slice import SEED_SLOTS_MAX, Seed
 from tolariad.core.seeds.stages import Stage, is_legal
 from tolariad.core.steps import words as steps
 from tolariad.core.trainer import words as tv
 from tolariad.core.trainer.slice import HasTrainer
 
 
-class Reads(ask.Reads, HasTrainer, Protocol):
+class Reads(ask.ReadsSeeds, HasTrainer, Protocol):
     """The slices that the rules of seeds read."""
 
 
@@ -40,17 +40,17 @@ _WHY: Final = {
 
 def order_to_germinate(state: Reads, command: sd.SeedGerminate) -> sd.SeedMoveOrdered | Refusal:
     """Accept an order to germinate, or refuse it."""
-    return ask.move(state, command.slot, Stage.GERMINATED, command.blueprint, command.parameters)
+    return ask.move_seed(state, command.slot, Stage.GERMINATED, command.blueprint, command.parameters)
 
 
 def order_to_advance(state: Reads, command: sd.SeedAdvance) -> sd.SeedMoveOrdered | Refusal:
     """Accept an order to advance, or refuse it."""
-    return ask.advance(state, command.slot)
+    return ask.advance_seed(state, command.slot)
 
 
 def order_to_cull(state: Reads, command: sd.SeedCull) -> sd.SeedMoveOrdered | Refusal:
     """Accept an order to cull, or refuse it."""
-    return ask.move(state, command.slot, Stage.CULLED)
+    return ask.move_seed(state, command.slot, Stage.CULLED)
 
 
 # -- reports -----------------------------------------------------------------------------------------------------------
@@ -59,7 +59,7 @@ def order_to_cull(state: Reads, command: sd.SeedCull) -> sd.SeedMoveOrdered | Re
 def registered(state: Reads, report: tv.ReadyReport, _: At[Reads]) -> Decision | None:
     """Record the slots with which a trainer was built, if they differ from the known ones and it may train."""
     # Blueprints are of interest only if the model has a slot.
-    slots = report.slots[:SLOTS_MAX]
+    slots = report.slots[:SEED_SLOTS_MAX]
     found = (slots, report.blueprints if slots else ())
     if state.run.phase is Phase.FAILED or found == (state.seeds.slots, state.seeds.blueprints):
         return None
@@ -101,7 +101,7 @@ def measured(state: Reads, report: sd.SeedsMeasuredReport, _: At[Reads]) -> Deci
     """Record the measurements at an epoch's end, once."""
     if report.epoch <= state.progress.epoch_finished or not report.seeds:
         return None
-    found = tuple(map(_finite, report.seeds[:SLOTS_MAX]))
+    found = tuple(map(_finite, report.seeds[:SEED_SLOTS_MAX]))
     return Decision((sd.SeedsMeasured(epoch=report.epoch, seeds=found),))
 
 

@@ -6,7 +6,8 @@ from typing import Final
 
 from tolariad.core.seeds import words as sd
 from tolariad.core.seeds.stages import Stage
-from tolariad.core.text.phrases import Sentences, because, by, counted, last_name, listed
+from tolariad.core.text.giver_sentences import Sentences, by
+from tolariad.core.text.phrases import because, counted, last_name, listed
 
 
 def _slots(e: sd.SeedSlotsRegistered) -> str:

@@ -16,7 +16,9 @@ from typing import Final, Protocol
 import msgspec
 from msgspec.structs import replace
 
-from tolariad.core.base import ApplyTable, Cause, storable
+from tolariad.core.base import Cause
+from tolariad.core.bounds import storable
+from tolariad.core.folding import ApplyTable
 from tolariad.core.rates.hyper_words import SEED
 from tolariad.core.rates.slice import GivenBy, giver_of, with_giver, without_giver
 from tolariad.core.rollback import words as rollback
@@ -27,9 +29,9 @@ from tolariad.core.seeds.stages import PLANTED, Learning, Stage
 from tolariad.core.trainer.words import BlueprintSource
 
 # Leyline's limit of seeds in one packet.
-SLOTS_MAX: Final = 100
+SEED_SLOTS_MAX: Final = 100
 # A slot that the model has lost keeps the entry of its seed: the former model may come back.
-_ENTRIES_MAX: Final = 2 * SLOTS_MAX
+_ENTRIES_MAX: Final = 2 * SEED_SLOTS_MAX
 _FULL: Final = (Stage.SHADOWING, Stage.PROBATIONARY, Stage.FOSSILIZED)
 
 
@@ -129,7 +131,7 @@ class HasSeeds(Protocol):
 
 
 def _registered(s: Seeds, e: sd.SeedSlotsRegistered, _: Cause) -> Seeds:
-    return replace(s, slots=e.slots[:SLOTS_MAX], blueprints=e.blueprints)
+    return replace(s, slots=e.slots[:SEED_SLOTS_MAX], blueprints=e.blueprints)
 
 
 def _ordered(s: Seeds, e: sd.SeedMoveOrdered, at: Cause) -> Seeds:
@@ -197,7 +199,7 @@ def _aborted(s: Seeds, e: sd.SeedMoveAborted, _: Cause) -> Seeds:
 
 
 def _measured(s: Seeds, e: sd.SeedsMeasured, _: Cause) -> Seeds:
-    found = {one.slot: one for one in e.seeds[:SLOTS_MAX]}
+    found = {one.slot: one for one in e.seeds[:SEED_SLOTS_MAX]}
     return replace(s, measures={slot: one for slot, one in found.items() if slot in s.seeds})
 
 

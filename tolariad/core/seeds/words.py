@@ -12,7 +12,7 @@ from typing import Annotated, ClassVar
 
 import msgspec
 
-from tolariad.core.base import Epoch, Event, Hex, Loss, Name, Report, Step
+from tolariad.core.base import Event, Report
 from tolariad.core.boundary.words import (
     BoundaryOrder,
     BoundaryOrderAborted,
@@ -24,8 +24,9 @@ from tolariad.core.bounds import COUNT_MAX, unit
 from tolariad.core.control.words import Command
 from tolariad.core.seeds.gates import SeedMeasure
 from tolariad.core.seeds.stages import Learning, Stage
+from tolariad.core.units import Epoch, Hex, Loss, Name, Step
 
-Parameters = Annotated[int, unit("parameters", 0, COUNT_MAX)]
+SeedParameters = Annotated[int, unit("parameters", 0, COUNT_MAX)]
 Updates = Annotated[int, unit("optimizer updates", 0, COUNT_MAX)]
 
 
@@ -161,7 +162,7 @@ class SeedMoved(BoundaryOrderActed, frozen=True, kw_only=True):
     blend_steps: Updates = 0
     example: tuple[int, ...] = ()
     dtype: str = ""
-    parameters_added: Parameters = 0
+    parameters_added: SeedParameters = 0
     measure: SeedMeasure | None = None
     epochs: Epoch = 0
     validation_loss: Loss | None = None
@@ -190,7 +191,7 @@ class SeedMovedReport(BoundaryOrderReport, frozen=True, kw_only=True):
 
     example: tuple[int, ...] = ()
     dtype: Name = ""
-    parameters_added: Parameters = 0
+    parameters_added: SeedParameters = 0
     measure: SeedMeasure | None = None
     source: Hex = ""
 

@@ -17,7 +17,7 @@ from tolariad.core.run.slice import HasRun, Phase
 from tolariad.core.run.words import Policy
 from tolariad.core.snapshots import words as sn
 from tolariad.core.snapshots.ask import newest_beyond, ring_order
-from tolariad.core.snapshots.slice import SLOTS_MAX, SLOTS_MIN, HasSnapshots, KeptSnapshot, Snapshots
+from tolariad.core.snapshots.slice import SNAPSHOT_SLOTS_MAX, SNAPSHOT_SLOTS_MIN, HasSnapshots, KeptSnapshot, Snapshots
 from tolariad.core.steps import words as sv
 from tolariad.core.steps.slice import HasProgress
 from tolariad.core.trainer import words as tv
@@ -50,9 +50,9 @@ def sized(state: Reads, report: sn.SnapshotSizeReport, _: At[Reads]) -> Decision
         return None if size <= holds or s.off else _off(why, size)
     if s.off:
         return None
-    if policy.snapshot_slots < SLOTS_MIN:
+    if policy.snapshot_slots < SNAPSHOT_SLOTS_MIN:
         return _off("it is switched off (rollback.fast_path_enabled, rollback.checkpoint_cache_size)", report.size)
-    slots = min(policy.snapshot_slots, SLOTS_MAX)
+    slots = min(policy.snapshot_slots, SNAPSHOT_SLOTS_MAX)
     return Decision((), (sn.PrepareRing(slot_bytes=report.size, slots=slots, memory=policy.snapshot_memory),))
 
 
@@ -64,7 +64,7 @@ def prepared(state: Reads, given: RingPrepared, _: At[Reads]) -> Decision | None
     """Record that the memory is ready, or that there is too little of it."""
     if state.snapshots.ring is not None or state.snapshots.off:
         return None
-    if given.slots < SLOTS_MIN:
+    if given.slots < SNAPSHOT_SLOTS_MIN:
         return _off(given.why or f"there is memory for {given.slots} snapshots", given.slot_bytes)
     return Decision((sn.SnapshotRingOpened(slots=given.slots, slot_bytes=given.slot_bytes),))
 

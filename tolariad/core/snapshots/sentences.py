@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Final
 
 from tolariad.core.snapshots import words as sn
-from tolariad.core.text.phrases import Sentences, size
+from tolariad.core.text.giver_sentences import Sentences
+from tolariad.core.text.phrases import size
 
 SENTENCES: Final[Sentences] = {
     sn.SnapshotRingOpened: "There is memory for {e.slots} snapshots.",

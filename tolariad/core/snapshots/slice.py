@@ -16,8 +16,10 @@ from typing import Final, Protocol
 import msgspec
 from msgspec.structs import replace
 
-from tolariad.core.base import ApplyTable, Cause, storable
+from tolariad.core.base import Cause
+from tolariad.core.bounds import storable
 from tolariad.core.checkpoints import words as ck
+from tolariad.core.folding import ApplyTable
 from tolariad.core.health import budget_words as budgets
 from tolariad.core.health import words as hv
 from tolariad.core.rollback import words as rb
@@ -25,8 +27,8 @@ from tolariad.core.run import words as run
 from tolariad.core.snapshots import words as sn
 
 # With one slot there would be no snapshot to go back to while the next one is taken.
-SLOTS_MIN: Final = 2
-SLOTS_MAX: Final = 64
+SNAPSHOT_SLOTS_MIN: Final = 2
+SNAPSHOT_SLOTS_MAX: Final = 64
 
 
 class KeptSnapshot(msgspec.Struct, frozen=True):
@@ -94,7 +96,7 @@ class Snapshots(msgspec.Struct, frozen=True):
     last_step: int = 0
     last_epoch: int = 0
     unhealthy_step: int = 0
-    narrow: tuple[int, ...] = tuple(range(SLOTS_MIN))
+    narrow: tuple[int, ...] = tuple(range(SNAPSHOT_SLOTS_MIN))
     last_mono: int = 0
     cost_s: float = 0.0
     in_vain: int = 0
@@ -117,7 +119,7 @@ class Snapshots(msgspec.Struct, frozen=True):
     @property
     def surplus(self) -> tuple[str, ...]:
         """Return the snapshots to give up if memory is short. With one that is being taken, two slots stay in use."""
-        stays = self.pinned[: SLOTS_MIN - (self.open is not None)]
+        stays = self.pinned[: SNAPSHOT_SLOTS_MIN - (self.open is not None)]
         return tuple(one.id for one in self.kept if one not in stays)
 
     def find(self, id_: str) -> KeptSnapshot | None:
@@ -163,7 +165,7 @@ def _taken(s: Snapshots, e: sn.SnapshotTaken, at: Cause) -> Snapshots:
     begun_seq = s.open.cause.seq if s.open else at.seq
     kept = KeptSnapshot(e.id, e.slot, e.step, e.epoch, e.batch, e.branch, e.table, begun_seq, e.step, orders=e.orders)
     # If a rollback went back to before it meanwhile, it is not part of the run.
-    living = (*s.kept, kept)[-SLOTS_MAX:] if e.branch == s.branch else s.kept
+    living = (*s.kept, kept)[-SNAPSHOT_SLOTS_MAX:] if e.branch == s.branch else s.kept
     return replace(s, open=None, kept=living, last_step=e.step, cost_s=_finite(e.seconds), in_vain=0)
 
 
@@ -192,8 +194,8 @@ def _unhealthy(s: Snapshots, e: hv.InstabilityDetected, _: Cause) -> Snapshots:
 def _pressed(s: Snapshots, e: budgets.MemoryPressed, _: Cause) -> Snapshots:
     kept = tuple(one for one in s.kept if one.id not in e.snapshots)
     used = [one.slot for one in kept] + ([s.open.slot] if s.open is not None else [])
-    unused = [slot for slot in range(SLOTS_MIN) if slot not in used]
-    return replace(s, kept=kept, narrow=tuple(sorted(used + unused[: max(0, SLOTS_MIN - len(used))])))
+    unused = [slot for slot in range(SNAPSHOT_SLOTS_MIN) if slot not in used]
+    return replace(s, kept=kept, narrow=tuple(sorted(used + unused[: max(0, SNAPSHOT_SLOTS_MIN - len(used))])))
 
 
 def _rolled_back(s: Snapshots, e: rb.RolledBack, _: Cause) -> Snapshots:

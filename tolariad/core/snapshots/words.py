@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import msgspec
 
-from tolariad.core.base import Batch, Bytes, DaemonEffect, Epoch, Event, Hex, Report, Seconds, Step, TrainerEffect
+from tolariad.core.base import DaemonEffect, Event, Report, TrainerEffect
+from tolariad.core.units import Batch, Bytes, Epoch, Hex, Seconds, Step
 
 
 class Ring(msgspec.Struct, frozen=True):

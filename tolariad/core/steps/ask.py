@@ -32,7 +32,7 @@ from tolariad.core.vocabulary import Unknown
 SHORT_STEP_NS: Final = 5_000_000
 
 
-class Reads(HasRun, HasProgress, HasCheckpoints, HasRates, HasHealth, Protocol):
+class ReadsSteps(HasRun, HasProgress, HasCheckpoints, HasRates, HasHealth, Protocol):
     """The slices that the order to train depends on."""
 
 
@@ -119,7 +119,7 @@ def _within(orders: list[sc.ScriptOrder], held: int | None) -> list[sc.ScriptOrd
     return orders if held is None else [one for one in orders if one.number <= held]
 
 
-def train_from(state: Reads, checkpoint: ck.CheckpointRef | None) -> ck.TrainFrom:
+def train_from(state: ReadsSteps, checkpoint: ck.CheckpointRef | None) -> ck.TrainFrom:
     """Return the order that starts the training."""
     progress = state.progress
     return ck.TrainFrom(

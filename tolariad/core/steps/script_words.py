@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import msgspec
 
-from tolariad.core.base import Epoch, Loss, Rate, Step
 from tolariad.core.boundary.order_words import AnyBoundaryOrder
 from tolariad.core.steps.words import StepSkipped
+from tolariad.core.units import Epoch, Loss, Rate, Step
 
 
 class ScriptStep(msgspec.Struct, frozen=True, array_like=True):

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Final
 
 from tolariad.core.steps import words as st
-from tolariad.core.text.phrases import Sentences, counted, listed
+from tolariad.core.text.giver_sentences import Sentences
+from tolariad.core.text.phrases import counted, listed
 
 
 def _skipped(e: st.StepSkipped) -> str:

@@ -16,9 +16,10 @@ import msgspec
 from msgspec.structs import replace
 
 from tolariad.core.architecture import words as architecture
-from tolariad.core.base import ApplyTable, Cause, Event, setting, storable
-from tolariad.core.bounds import METRICS_MAX
+from tolariad.core.base import Cause, Event
+from tolariad.core.bounds import METRICS_MAX, storable
 from tolariad.core.checkpoints import words as ck
+from tolariad.core.folding import ApplyTable, setting
 from tolariad.core.rates import words as learning_rate
 from tolariad.core.rollback import words as rollback
 from tolariad.core.run import words as run

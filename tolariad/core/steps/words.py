@@ -10,22 +10,10 @@ from typing import Final, TypeAlias
 
 import msgspec
 
-from tolariad.core.base import (
-    Batch,
-    Digest32,
-    Digest64,
-    Epoch,
-    Event,
-    Loss,
-    Name,
-    Rate,
-    Report,
-    Seconds,
-    Step,
-    TrainerEffect,
-)
+from tolariad.core.base import Event, Report, TrainerEffect
 from tolariad.core.detection.rules import Verdict
 from tolariad.core.health.budget_words import BudgetHistogram
+from tolariad.core.units import Batch, Digest32, Digest64, Epoch, Loss, Name, Rate, Seconds, Step
 
 # The gradient norm of a step that did not measure it (`grad_norm.every`). No norm is negative; a NaN would be a
 # measured one.

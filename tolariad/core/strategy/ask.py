@@ -20,17 +20,17 @@ from tolariad.core.strategy.slice import HasStrategy
 from tolariad.core.trainer.slice import HasTrainer
 
 # Its breaker: the name of the budget.
-DEADLINE: Final = "strategy_deadline"
+STRATEGY_DEADLINE: Final = "strategy_deadline"
 # The strategy has this part of a tier's limit to vote, as participants have (decision 0026).
 _PART_OF_LIMIT: Final = 0.25
 _ENDED: Final = (Phase.STOPPING, Phase.FROZEN, Phase.ROLLING_BACK, Phase.FAILED, Phase.COMPLETED, Phase.STOPPED)
 
 
-class Acts(HasRun, HasSeeds, Protocol):
+class ActsSlices(HasRun, HasSeeds, Protocol):
     """The slices that tell whether there is a strategy."""
 
 
-class MayAsk(
+class MayAskSlices(
     HasRun,
     HasProgress,
     HasTrainer,
@@ -45,50 +45,50 @@ class MayAsk(
     """The slices that a question depends on."""
 
 
-class Overdue(HasRun, HasTrainer, HasRollbacks, HasHealth, HasBoundary, HasSeeds, HasStrategy, Protocol):
+class OverdueSlices(HasRun, HasTrainer, HasRollbacks, HasHealth, HasBoundary, HasSeeds, HasStrategy, Protocol):
     """The slices with what is awaited, and for how long."""
 
 
-class Votes(HasRun, HasTrainer, HasRollbacks, HasSeeds, HasStrategy, Protocol):
+class VotesSlices(HasRun, HasTrainer, HasRollbacks, HasSeeds, HasStrategy, Protocol):
     """The slices that a vote depends on."""
 
 
-def acts(state: Acts) -> bool:
+def strategy_acts(state: ActsSlices) -> bool:
     """Return whether the run has a strategy. The default policy acts by itself only on a model with slots."""
     name = state.run.policy.strategy
     return name != st.NONE and (name != st.AUTO or bool(state.seeds.slots))
 
 
-def limit_s(state: HasHealth) -> float:
+def strategy_limit_s(state: HasHealth) -> float:
     """Return how long an answer is awaited, in seconds."""
-    return state.overruns.limit_of(DEADLINE)
+    return state.overruns.limit_of(STRATEGY_DEADLINE)
 
 
-def is_refused(state: HasHealth, mono: int) -> bool:
+def strategy_is_refused(state: HasHealth, mono: int) -> bool:
     """Return whether the breaker is open, so that nobody is asked. A half-open one lets a question pass."""
-    breaker = state.overruns.breakers.get(DEADLINE, Breaker())
-    return breaker_state(breaker, state.overruns.rule_of(DEADLINE), mono / 1e9) is BreakerState.OPEN
+    breaker = state.overruns.breakers.get(STRATEGY_DEADLINE, Breaker())
+    return breaker_state(breaker, state.overruns.rule_of(STRATEGY_DEADLINE), mono / 1e9) is BreakerState.OPEN
 
 
-def may_ask(state: MayAsk, epoch: int, mono: int) -> bool:
+def may_ask(state: MayAskSlices, epoch: int, mono: int) -> bool:
     """Return whether the strategy is asked after `epoch`: there is one, and training goes on after that."""
-    if not acts(state) or is_refused(state, mono) or not state.trainer.alive:
+    if not strategy_acts(state) or strategy_is_refused(state, mono) or not state.trainer.alive:
         return False
     goes_back = state.rollbacks.open is not None or state.rollbacks.asked is not None
     is_ending = state.run.phase in _ENDED or state.run.stop is not None or state.checkpoints.is_ending
     return not goes_back and not is_ending and not limit_ask.is_last_epoch(state, epoch)
 
 
-def is_owed(state: MayAsk) -> bool:
+def is_owed(state: MayAskSlices) -> bool:
     """Return whether the end of a trainer closed a question, and training still is where it was asked."""
     owed = state.strategy.owed
     return owed > 0 and state.progress.place == (owed + 1, 0)
 
 
-def awaits_vote(state: Votes) -> bool:
+def awaits_vote(state: VotesSlices) -> bool:
     """Return whether the open rollback awaits the strategy's vote on its present target."""
     opened = state.rollbacks.open
-    if opened is None or not state.trainer.alive or not acts(state):
+    if opened is None or not state.trainer.alive or not strategy_acts(state):
         return False
     voted = state.strategy.voted_rollback, state.strategy.voted_checkpoint
     return voted != (opened.id, opened.checkpoint)
@@ -100,13 +100,13 @@ def vote_limit_s(state: HasRun, tier: rb.Tier) -> float:
     return _PART_OF_LIMIT * (policy.fast_budget_s if tier is rb.Tier.FAST else policy.full_budget_s)
 
 
-def overdue(state: Overdue, mono: int) -> StrategyOverdue | VoteGiven | None:
+def strategy_overdue(state: OverdueSlices, mono: int) -> StrategyOverdue | VoteGiven | None:
     """Return the input that an answer or a vote is overdue, or None.
 
     The daemon's own timer comes first. This one counts if the daemon's loop hangs.
     """
     asked, question = state.strategy.asked, state.boundary.asked
-    if asked is not None and question is not None and mono - asked.mono >= limit_s(state) * 1e9:
+    if asked is not None and question is not None and mono - asked.mono >= strategy_limit_s(state) * 1e9:
         return StrategyOverdue(generation=question.generation)
     opened = state.rollbacks.open
     if opened is None or not opened.target_mono or not awaits_vote(state):

@@ -83,7 +83,7 @@ def ask_again(state: Reads, _: tv.ExecutionContextRecorded, at: At[Reads]) -> De
 def _ask(state: Reads, epoch: int) -> Decision:
     generation = state.boundary.next_generation
     effect = st.AskStrategy(
-        epoch=epoch, generation=generation, state=state.strategy.kept, limit_s=strategy.limit_s(state)
+        epoch=epoch, generation=generation, state=state.strategy.kept, limit_s=strategy.strategy_limit_s(state)
     )
     return Decision((st.StrategyAsked(epoch=epoch, generation=generation),), (effect,))
 
@@ -108,7 +108,7 @@ def overdue(state: Reads, given: StrategyOverdue, _: At[Reads]) -> Decision | No
     """End a question whose time is over: nothing is changed."""
     if not state.boundary.awaits(given.generation):
         return None
-    why = f"it did not answer in {strategy.limit_s(state):.3g} s"
+    why = f"it did not answer in {strategy.strategy_limit_s(state):.3g} s"
     return Decision((_unanswered(state, st.NoAnswer.LATE, why),))
 
 
@@ -219,7 +219,7 @@ def _refusal(state: Reads, one: st.StrategyCommand, wall: int) -> str:
 
 def adapt_seed(state: Reads, order: st.AdaptSeed) -> SeedMoveOrdered | Refusal:
     """Order a move of a seed, or refuse it: by the rules that hold for an operator too."""
-    return seeds.move(state, order.slot, order.stage, order.blueprint, order.parameters)
+    return seeds.move_seed(state, order.slot, order.stage, order.blueprint, order.parameters)
 
 
 def set_breaker(state: Reads, order: st.SetBreaker) -> st.BreakerSet | Refusal:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Final
 
 from tolariad.core.strategy import words as st
-from tolariad.core.text.phrases import Sentences, because, counted, size
+from tolariad.core.text.giver_sentences import Sentences
+from tolariad.core.text.phrases import because, counted, size
 
 _VOTES: Final = {
     st.Vote.AGREED: "agreed to rollback {e.rollback}",

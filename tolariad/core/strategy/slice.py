@@ -12,7 +12,9 @@ from typing import Final, Protocol
 import msgspec
 from msgspec.structs import replace
 
-from tolariad.core.base import ApplyTable, Cause, storable
+from tolariad.core.base import Cause
+from tolariad.core.bounds import storable
+from tolariad.core.folding import ApplyTable
 from tolariad.core.health import words as hv
 from tolariad.core.rollback import words as rb
 from tolariad.core.steps import words as steps

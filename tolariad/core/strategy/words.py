@@ -11,7 +11,7 @@ from typing import Annotated, ClassVar, Final, TypeAlias
 
 import msgspec
 
-from tolariad.core.base import CallerId, DaemonEffect, Epoch, Event, Name, Nanoseconds, Seconds, Sentence
+from tolariad.core.base import DaemonEffect, Event
 from tolariad.core.boundary.words import (
     BoundaryAsked,
     BoundaryClosed,
@@ -27,6 +27,7 @@ from tolariad.core.rates.hyper_words import AdjustOptimizer
 from tolariad.core.rollback.words import Rollback
 from tolariad.core.seeds.stages import Stage
 from tolariad.core.stability import BreakerState
+from tolariad.core.units import CallerId, Epoch, Name, Nanoseconds, Seconds, Sentence
 
 # Of an answer, and of a strategy's state.
 COMMANDS_MAX: Final = 16

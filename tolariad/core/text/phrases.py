@@ -1,17 +1,13 @@
-"""The parts that sentences about events share: reasons, givers of orders, lists, sizes.
+"""The parts that sentences about events share: reasons, lists, sizes.
 
 Promises: pure. A reason is one line, whatever the event holds.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Final, TypeAlias
+from collections.abc import Iterable
+from typing import Final
 
-from tolariad.core.base import Event
-
-# The sentences of a concern, by event type: see tolariad.core.text.sentences.
-Sentences: TypeAlias = Mapping[type[Event], str | Callable[[Any], str]]
 _NAMED_MAX: Final = 3
 
 
@@ -19,19 +15,6 @@ def because(why: str) -> str:
     """Return the reason, and the end of the sentence."""
     words = " ".join(why.split()).rstrip(".")
     return f": {words}." if words else "."
-
-
-def by(e: Event) -> str:
-    """Return the giver of the order, the reason for it, and the end of the sentence."""
-    return "." if e.actor is None else f" by {who(e)}{because(e.actor.reason)}"
-
-
-def who(e: Event) -> str:
-    """Return the giver of an order: the user, or one of our own programs."""
-    actor = e.actor
-    if actor is None or actor.uid < 0:
-        return (actor.program if actor is not None else "") or "tolariad"
-    return f"uid {actor.uid}"
 
 
 def listed(names: Iterable[object]) -> str:

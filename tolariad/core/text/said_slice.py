@@ -14,10 +14,11 @@ from typing import Final, TypeAlias, get_args
 import msgspec
 from msgspec.structs import replace
 
-from tolariad.core.base import ApplyTable, Cause, Event
+from tolariad.core.base import Cause, Event
 from tolariad.core.checkpoints import words as ck
 from tolariad.core.control import words as cv
 from tolariad.core.detection.rules import Finding
+from tolariad.core.folding import ApplyTable
 from tolariad.core.health import quarantine_words as qn
 from tolariad.core.health import words as hv
 from tolariad.core.pruning import mask_words as mk

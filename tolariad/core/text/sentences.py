@@ -25,7 +25,8 @@ from tolariad.core.seeds import sentences as seeds
 from tolariad.core.snapshots import sentences as snapshots
 from tolariad.core.steps import sentences as steps
 from tolariad.core.strategy import sentences as strategy
-from tolariad.core.text.phrases import Sentences, because, by
+from tolariad.core.text.giver_sentences import Sentences, by
+from tolariad.core.text.phrases import because
 from tolariad.core.trainer import sentences as trainer
 
 # docs/events.md describes the types.

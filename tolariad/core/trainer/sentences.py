@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from tolariad.core.text.phrases import Sentences, because, counted, last_line, last_name, listed
+from tolariad.core.text.giver_sentences import Sentences
+from tolariad.core.text.phrases import because, counted, last_line, last_name, listed
 from tolariad.core.trainer import words as tv
 
 

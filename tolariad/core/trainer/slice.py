@@ -13,9 +13,11 @@ from typing import Final, Protocol
 import msgspec
 from msgspec.structs import replace
 
-from tolariad.core.base import ApplyTable, Cause, Copying, setting
+from tolariad.core.base import Cause
 from tolariad.core.checkpoints import words as ck
 from tolariad.core.control import words as control
+from tolariad.core.copying import Copying
+from tolariad.core.folding import ApplyTable, setting
 from tolariad.core.health import quarantine_words as qn
 from tolariad.core.run import words as run
 from tolariad.core.steps import words as steps

@@ -6,10 +6,11 @@ import enum
 
 import msgspec
 
-from tolariad.core.base import DaemonEffect, Event, Hex, Report, Seconds, Step, TrainerEffect
+from tolariad.core.base import DaemonEffect, Event, Report, TrainerEffect
 from tolariad.core.learning_rate.group import Group
 from tolariad.core.run.words import ServiceLimits
 from tolariad.core.seeds.words import SlotFound
+from tolariad.core.units import Hex, Seconds, Step
 
 
 class DeathReason(enum.Enum):

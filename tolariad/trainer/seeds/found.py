@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from tolariad.core.seeds.slice import SLOTS_MAX, group_of
+from tolariad.core.seeds.slice import SEED_SLOTS_MAX, group_of
 from tolariad.core.seeds.stages import Stage
 from tolariad.core.trainer.words import BlueprintSource
 from tolariad.trainer.data.randomness import preserved_rng
@@ -39,8 +39,8 @@ def find_slots(task: Any, model: nn.Module, settings: Settings) -> dict[str, See
     slots = slots_of(model)
     if slots:
         _refuse_impossible(task, settings)
-    if len(slots) > SLOTS_MAX:
-        raise SetupRefused(f"the model has {len(slots)} slots for seeds; a run can have {SLOTS_MAX}")
+    if len(slots) > SEED_SLOTS_MAX:
+        raise SetupRefused(f"the model has {len(slots)} slots for seeds; a run can have {SEED_SLOTS_MAX}")
     for slot in slots.values():
         if slot.seed is not None:
             raise SetupRefused(
