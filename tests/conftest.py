@@ -38,7 +38,7 @@ os.environ.setdefault("TOLARIA_ALLOW_FILESYSTEM", "1")
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
-# A rule of core.reactions may make declared events only, in every test.
+# A rule of core.rules.table.reactions may make declared events only, in every test.
 check_declarations()
 record_decisions()
 

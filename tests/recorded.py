@@ -6,22 +6,18 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from journal import JournalEntry, Reader
-from tolariad.core.base import Event
-from tolariad.core.checkpoints.words import CheckpointRejected, CheckpointUnfit, RerunFinished
-from tolariad.core.detection.rules import Finding
-from tolariad.core.health.words import InstabilityDetected
-from tolariad.core.rates.words import LrViolationDetected
-from tolariad.core.rollback.words import RollbackAborted, RolledBack
-from tolariad.core.vocabulary import decode_event
+from tolariad.core import messages as m
+from tolariad.core.calc.detection.rules import Finding
+from tolariad.core.messages.vocabulary import decode_event
 
 
-def events_in(journal: Path) -> list[Event]:
+def events_in(journal: Path) -> list[m.Event]:
     """Return the events in a journal's folder."""
     with Reader(journal) as reader:
         return [decode_event(entry.event) for entry in reader if isinstance(entry, JournalEntry)]
 
 
-def events_of(run_dir: Path) -> list[Event]:
+def events_of(run_dir: Path) -> list[m.Event]:
     """Return the events of a run."""
     return events_in(run_dir / "journal")
 
@@ -31,9 +27,9 @@ def of(events: Iterable[object], *kinds: type) -> list:
     return [event for event in events if isinstance(event, kinds)]
 
 
-def findings(events: Iterable[object]) -> list[InstabilityDetected]:
+def findings(events: Iterable[object]) -> list[m.InstabilityDetected]:
     """Return what was found in the numbers of training. On a busy machine a step may stall besides."""
-    return [one for one in of(events, InstabilityDetected) if one.finding is not Finding.STALL]
+    return [one for one in of(events, m.InstabilityDetected) if one.finding is not Finding.STALL]
 
 
 def files_of(checkpoint: Path) -> dict[str, bytes]:
@@ -46,11 +42,11 @@ def pieces(run_dir: Path) -> dict[str, bytes]:
     return files_of(max((run_dir / "checkpoints").iterdir(), key=lambda folder: folder.name))
 
 
-def standing(events: Iterable[Event], *kinds: type) -> list:
+def standing(events: Iterable[m.Event], *kinds: type) -> list:
     """Return the boundary orders of these types that acted on the line that went on."""
     found: list = []
-    for one in of(events, RolledBack, *kinds):
-        if isinstance(one, RolledBack):
+    for one in of(events, m.RolledBack, *kinds):
+        if isinstance(one, m.RolledBack):
             found = [each for each in found if each.number <= one.orders]
         else:
             found.append(one)
@@ -73,13 +69,13 @@ def dies_at(at: int):
     return die
 
 
-def sound(run_dir: Path) -> list[Event]:
+def sound(run_dir: Path) -> list[m.Event]:
     """Return the run's events.
 
     Fails if a checkpoint did not fit, a rollback was given up, or a rate differed from the ordered one. It also fails
     if steps that ran again came out otherwise.
     """
     events = events_of(run_dir)
-    assert of(events, CheckpointUnfit, CheckpointRejected, RollbackAborted, LrViolationDetected) == []
-    assert [one for one in of(events, RerunFinished) if one.first_difference is not None] == []
+    assert of(events, m.CheckpointUnfit, m.CheckpointRejected, m.RollbackAborted, m.LrViolationDetected) == []
+    assert [one for one in of(events, m.RerunFinished) if one.first_difference is not None] == []
     return events

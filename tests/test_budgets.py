@@ -6,7 +6,7 @@ import inspect
 
 import pytest
 
-from tolariad.core.stability import BUDGETS
+from tolariad.core.calc.health.budgets import BUDGETS
 from tolariad.trainer.optim import OptimizerRebuildCoordinator
 
 # The fact sheet's table G, written down once more: limit, unit, kind.

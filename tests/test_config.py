@@ -9,9 +9,9 @@ import pytest
 
 from tolariad import config
 from tolariad.config import load
-from tolariad.core.settings.model import Settings
-from tolariad.core.settings.reading import ConfigError
-from tolariad.core.settings.rules import resolved_json
+from tolariad.core.calc.settings.model import Settings
+from tolariad.core.calc.settings.reading import ConfigError
+from tolariad.core.calc.settings.rules import resolved_json
 from tolariad.daemon.settings import policy_of
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tolariad import rate_functions
-from tolariad.core.learning_rate.tabulated import STEPS_MAX, unpacked
+from tolariad.core.calc.learning_rate.tabulated import STEPS_MAX, unpacked
 from tolariad.rate_functions import FunctionRefused, pinned, tabulate
 
 

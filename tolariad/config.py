@@ -17,12 +17,12 @@ from typing import Any, Final
 import msgspec
 import yaml
 
-from tolariad.core.settings.copies import SnapshotEvery
-from tolariad.core.settings.model import Settings
-from tolariad.core.settings.reading import ConfigError, Problem, known_keys, read_settings
-from tolariad.core.settings.rules import check, with_implied_warmup
-from tolariad.core.settings.task_defaults import LIGHTNING, defaults_of, layer
-from tolariad.core.settings.values import Positive
+from tolariad.core.calc.settings.copies import SnapshotEvery
+from tolariad.core.calc.settings.model import Settings
+from tolariad.core.calc.settings.reading import ConfigError, Problem, known_keys, read_settings
+from tolariad.core.calc.settings.rules import check, with_implied_warmup
+from tolariad.core.calc.settings.task_defaults import LIGHTNING, defaults_of, layer
+from tolariad.core.calc.settings.values import Positive
 
 CONFIG_BYTES_MAX: Final = 1 << 17
 # The largest file without aliases has fewer values. With aliases, a few hundred bytes can expand to billions of values.

@@ -1,4 +1,4 @@
-"""Circuit breaker for callers outside the daemon: the rules of core.stability with a clock.
+"""Circuit breaker for callers outside the daemon: the rules of core.calc.health.breaker with a clock.
 
 Promises: objects may be shared between threads. In the daemon, the breaker folded from the journal is the one that
 counts; this class is for the rate controller, also without a daemon.
@@ -10,7 +10,7 @@ import threading
 import time
 from collections.abc import Callable
 
-from tolariad.core.stability import Breaker, BreakerRule, BreakerState, breaker_state, failed, succeeded
+from tolariad.core.calc.health.breaker import Breaker, BreakerRule, BreakerState, breaker_state, failed, succeeded
 
 
 class CircuitBreaker:
@@ -39,7 +39,7 @@ class CircuitBreaker:
         self._rule = BreakerRule(failures=failure_threshold, reset_s=reset_after_s, probes=half_open_probes)
         self._clock = clock
         self._lock = threading.Lock()
-        # The state is an immutable value, and core.stability has the rules. The daemon folds the same rules from the
+        # The state is an immutable value, and core.calc.health.breaker has the rules. The daemon folds the same rules from the
         # journal with the times of its events, so both agree on when a breaker opens.
         self._breaker = Breaker()
 

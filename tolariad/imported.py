@@ -15,7 +15,7 @@ from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
-from tolariad.core.text.nearest import KEYS_ALIKE, did_you_mean, nearest
+from tolariad.core.calc.text.nearest import KEYS_ALIKE, did_you_mean, nearest
 
 if TYPE_CHECKING:
     from types import ModuleType

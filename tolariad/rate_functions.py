@@ -14,7 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from tolariad.core.learning_rate.tabulated import PACKED_MAX, STEPS_MAX, Tabulated, factor_refusal, packed
+from tolariad.core.calc.learning_rate.tabulated import PACKED_MAX, STEPS_MAX, Tabulated, factor_refusal, packed
 
 _PIN_CHARACTERS: Final = 16
 

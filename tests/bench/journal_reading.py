@@ -25,9 +25,9 @@ from journal.frame import decode_events
 from journal.packing import Packer
 from journal.segment import SegmentView, Walk, list_segments
 from tests.bench.machine import machine
-from tolariad.core.steps.table import STEP_COLUMNS, step_row
-from tolariad.core.steps.words import StepCompleted
-from tolariad.core.vocabulary import encode_event
+from tolariad.core import messages as m
+from tolariad.core.calc.steps.table import STEP_COLUMNS, step_row
+from tolariad.core.messages.vocabulary import encode_event
 
 EVENT = msgspec.msgpack.encode({"type": "StepReported", "wall": 1, "mono": 2, "filler": "x" * 160})
 TABLE = Tabulation(STEP_COLUMNS, step_row)
@@ -43,13 +43,13 @@ def begun(folder: Path, **asked: object) -> Journal:
     return journal
 
 
-def steps(count: int) -> list[StepCompleted]:
+def steps(count: int) -> list[m.StepCompleted]:
     """Steps whose numbers do not repeat."""
     rng, wall, mono, made = random.Random(7), 1_790_000_000_000_000_000, 12_345_678_901, []
     for n in range(1, count + 1):
         wall, mono = wall + int(rng.gauss(1.1e6, 1e5)), mono + int(rng.gauss(1.1e6, 1e5))
         numbers = {"loss": rng.random(), "grad_norm": rng.random(), "lr": rng.random(), "rates": rng.getrandbits(63)}
-        made.append(StepCompleted(step=n, epoch=n // 25, batch=n % 25, wall=wall, mono=mono, root=n, **numbers))
+        made.append(m.StepCompleted(step=n, epoch=n // 25, batch=n % 25, wall=wall, mono=mono, root=n, **numbers))
     return made
 
 
@@ -74,7 +74,7 @@ class _Filler(msgspec.Struct, gc=False):
 
 
 _decode: Callable[[object], _Filler] = msgspec.msgpack.Decoder(_Filler).decode
-_decode_step: Callable[[object], StepCompleted] = msgspec.msgpack.Decoder(StepCompleted).decode
+_decode_step: Callable[[object], m.StepCompleted] = msgspec.msgpack.Decoder(m.StepCompleted).decode
 
 
 def fold_fillers(folder: Path) -> int:

@@ -30,12 +30,10 @@ from tests.bench.machine import machine
 from tests.bench.timed_task import times_of
 from tests.daemon.harness import DaemonProcess, of_type
 from tests.waiting import becomes_true
-from tolariad.core.checkpoints.words import CheckpointCommitted
-from tolariad.core.pruning.analysis import AnalysisRequest
-from tolariad.core.pruning.phase import PruningPhase
-from tolariad.core.pruning.words import AnalyzeCheckpoint, PruneAnalyzed
-from tolariad.core.settings.rules import read_resolved
-from tolariad.core.steps.words import StepCompleted
+from tolariad.core import messages as m
+from tolariad.core.calc.pruning.analysis import AnalysisRequest
+from tolariad.core.calc.pruning.phase import PruningPhase
+from tolariad.core.calc.settings.rules import read_resolved
 from tolariad.supervisor.analyst import Analyst, AnalystSetup
 
 ROUNDS = int(os.environ.get("TOLARIA_BENCH_ROUNDS", "4"))
@@ -108,7 +106,7 @@ async def by_daemon(daemon: DaemonProcess, _: int) -> str:
 async def as_before(daemon: DaemonProcess, trainer: int) -> str:
     """Analyse the newest checkpoint by an ordinary process on the cores of the training."""
     config = daemon.run_dir / "config.resolved.json"
-    newest = of_type(daemon.run_dir, CheckpointCommitted)[-1]
+    newest = of_type(daemon.run_dir, m.CheckpointCommitted)[-1]
     prune = msgspec.structs.replace(read_resolved(config.read_bytes()).prune, analysis_priority="normal")
     replies = []
     setup = AnalystSetup(
@@ -128,7 +126,7 @@ async def as_before(daemon: DaemonProcess, trainer: int) -> str:
         share=0.05,
         cap=0.2,
     )
-    analyst.obey(AnalyzeCheckpoint(request=request, limit_s=LIMIT_S))
+    analyst.obey(m.AnalyzeCheckpoint(request=request, limit_s=LIMIT_S))
     assert await becomes_true(lambda: replies, 2 * LIMIT_S)
     await analyst.close()
     return replies[0].why
@@ -204,8 +202,8 @@ async def test_steps_beside_an_analysis_and_without(tmp_path, monkeypatch):
     finally:
         daemon.kill()
     # The first step of an epoch has its validation before it.
-    firsts = {one.step for one in of_type(run_dir, StepCompleted) if one.batch == 1}
+    firsts = {one.step for one in of_type(run_dir, m.StepCompleted) if one.batch == 1}
     ends = pairwise(times_of(steps.read_bytes()))
     show([(before, after) for (_, before), (step, after) in ends if step not in firsts], phases)
 
-    assert len(of_type(run_dir, PruneAnalyzed)) == ROUNDS
+    assert len(of_type(run_dir, m.PruneAnalyzed)) == ROUNDS

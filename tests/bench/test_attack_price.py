@@ -19,10 +19,7 @@ import pytest
 from tests.bench.machine import burners, machine
 from tests.daemon.harness import SETS, DaemonProcess, of_type
 from tests.daemon.test_attacks import ask_and_read, attacked, drip, flood, long_names
-from tolariad.core.health.words import EmergencyRaised
-from tolariad.core.rollback.words import RolledBack
-from tolariad.core.steps.words import StepCompleted
-from tolariad.core.trainer.words import TrainerDied
+from tolariad.core import messages as m
 
 pytestmark = pytest.mark.bench
 ROUNDS = 5
@@ -66,9 +63,9 @@ def test_the_step_of_a_real_trainer_beside_its_attackers(tmp_path):
     daemon.call("Stop", mode="now")
     assert daemon.wait() == 0, daemon.stderr
 
-    stamps = [event.mono for event in of_type(run, StepCompleted)]
+    stamps = [event.mono for event in of_type(run, m.StepCompleted)]
     taken = {name: [one for window in of for one in steps_us(stamps, *window)] for name, of in windows.items()}
     head = f"{'microseconds a step, digits, 1 torch thread':<44}{'p50':>9}{'p95':>9}{'ratio':>9}{'steps':>9}"
     print("\n" + "\n".join([machine(), head, *(row(name, taken[name], taken["alone"]) for name in company)]))
     assert all(len(one) > ROUNDS for one in taken.values())
-    assert [of_type(run, kind) for kind in (TrainerDied, EmergencyRaised, RolledBack)] == [[], [], []]
+    assert [of_type(run, kind) for kind in (m.TrainerDied, m.EmergencyRaised, m.RolledBack)] == [[], [], []]

@@ -18,14 +18,11 @@ from torch import nn
 
 from tests.core.strategy.asked import StrategyWorld, command
 from tests.daemon.harness import SETS, of_type
-from tolariad.core.health.budgets import BUDGETS
-from tolariad.core.inputs import StrategyReply
-from tolariad.core.rates.hyper_words import AdjustOptimizer
-from tolariad.core.seeds.slice import Seed
-from tolariad.core.seeds.stages import Stage
-from tolariad.core.seeds.words import SeedMoved, SlotFound
-from tolariad.core.strategy import words as st
-from tolariad.core.vocabulary import encode_event
+from tolariad.core import messages as m
+from tolariad.core import state as st
+from tolariad.core.calc.health.budgets import BUDGETS
+from tolariad.core.calc.seeds.stages import Stage
+from tolariad.core.messages.vocabulary import encode_event
 from tolariad.leyline import AdaptationCommand, HardwareContext
 from tolariad.supervisor.adapting import translated
 from tolariad.supervisor.state_packet import packet_of, seed_states
@@ -58,8 +55,8 @@ def test_the_whole_boundary_keeps_its_budget(tmp_path):
     assert done.returncode == 0, done.stderr[-2000:]
 
     rows = [line.split() for line in log.read_text().splitlines()]
-    answers = of_type(run_dir, st.StrategyAnswered)
-    planted = {one.slot for one in of_type(run_dir, SeedMoved) if one.stage is Stage.TRAINING}
+    answers = of_type(run_dir, m.StrategyAnswered)
+    planted = {one.slot for one in of_type(run_dir, m.SeedMoved) if one.stage is Stage.TRAINING}
     assert (len(rows), len(answers), len(planted)) == (EPOCHS, EPOCHS - 1, 4)
     print()
     # The first question waits for the seeds' first epochs: what starts is not the boundary's price.
@@ -76,15 +73,15 @@ def test_the_whole_boundary_keeps_its_budget(tmp_path):
     assert p95 < _LIMIT_MS
 
 
-def _judged(spans: st.StrategySpans, part: str) -> float:
-    return getattr(spans, part) - getattr(spans.waits or st.StrategyWaits(), part)
+def _judged(spans: m.StrategySpans, part: str) -> float:
+    return getattr(spans, part) - getattr(spans.waits or m.StrategyWaits(), part)
 
 
 def with_seeds(count: int):
     """Return a world that asks, whose model has this many seeds in training."""
-    slots = tuple(SlotFound(f"slot{n:03d}", n) for n in range(count))
+    slots = tuple(m.SlotFound(f"slot{n:03d}", n) for n in range(count))
     world = StrategyWorld(0, slots=slots).until_asked()
-    seeds = {one.name: Seed(one.name, stage=Stage.TRAINING, germination=n + 1) for n, one in enumerate(slots)}
+    seeds = {one.name: st.Seed(one.name, stage=Stage.TRAINING, germination=n + 1) for n, one in enumerate(slots)}
     world.state = replace(world.state, seeds=replace(world.state.seeds, seeds=seeds))
     return world
 
@@ -128,7 +125,7 @@ def test_a_command_is_applied_in_a_millisecond_with_100_seeds():
         for event in world.events[events:]:
             encode_event(event)
         times.append(1e3 * (time.thread_time() - begun))
-        assert any(isinstance(event, st.StrategyCommanded) for event in world.events[events:])
+        assert any(isinstance(event, m.StrategyCommanded) for event in world.events[events:])
     print()
     assert shown("one command with 100 seeds", times) < 1.0
 
@@ -138,13 +135,13 @@ def test_sixteen_commands_are_decided_within_the_adaptation_s_budget():
     times = []
     for _ in range(60):
         world = with_seeds(4)
-        commands = tuple(command(AdjustOptimizer(values={"eps": 1e-8}), f"c{n}") for n in range(st.COMMANDS_MAX))
+        commands = tuple(command(m.AdjustOptimizer(values={"eps": 1e-8}), f"c{n}") for n in range(m.COMMANDS_MAX))
         begun = time.thread_time()
-        world.give(StrategyReply(generation=1, commands=commands))
+        world.give(m.StrategyReply(generation=1, commands=commands))
         times.append(1e3 * (time.thread_time() - begun))
     print()
     shown("sixteen commands", times)
-    assert shown("  each", [one / st.COMMANDS_MAX for one in times]) < BUDGETS["adaptation"].limit
+    assert shown("  each", [one / m.COMMANDS_MAX for one in times]) < BUDGETS["adaptation"].limit
 
 
 def test_the_owner_of_a_parameter_is_found_in_a_millisecond_with_100_seeds():

@@ -30,7 +30,7 @@ from blake3 import blake3
 
 from journal import Journal
 from tests.bench.machine import as_a_trainer, become_a_trainer
-from tolariad.core.checkpoints.words import CheckpointReason, TakeCheckpoint
+from tolariad.core import messages as m
 from tolariad.storage import Pace
 from tolariad.storage.verify import verify
 from tolariad.trainer.checkpoints.capture import capture
@@ -103,10 +103,10 @@ def timed(call: Callable[[], object]) -> float:
     return time.perf_counter() - begun
 
 
-def take(saver: Saver, number: int, reason: CheckpointReason = CheckpointReason.END) -> tuple[float, float, Any]:
+def take(saver: Saver, number: int, reason: m.CheckpointReason = m.CheckpointReason.END) -> tuple[float, float, Any]:
     """One checkpoint: seconds training is held, seconds until it is there, and its report."""
     begun = time.perf_counter()
-    saver.order(TakeCheckpoint(id=f"c{number:06d}", reason=reason))
+    saver.order(m.TakeCheckpoint(id=f"c{number:06d}", reason=reason))
     saver.capture(Position(number, 1, number))
     held = time.perf_counter() - begun
     while (report := saver.finished()) is None:
@@ -162,7 +162,7 @@ def beside(folder: Path, millions: float, limit: float | None, seconds: float = 
     def write() -> None:
         if limit != 0:
             saver = Saver(trained(millions), folder / "beside", "ff", paced=partial(Pace, limit))
-            written.append(take(saver, 1, CheckpointReason.INTERVAL)[1])
+            written.append(take(saver, 1, m.CheckpointReason.INTERVAL)[1])
         else:
             time.sleep(seconds)
         done.set()

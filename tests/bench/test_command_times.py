@@ -19,7 +19,7 @@ from tests.bench.journal_reading import MILLION, TABLE, begun, steps
 from tests.bench.machine import machine
 from tests.daemon.harness import DaemonProcess
 from tolariad.cli.errors import Exit
-from tolariad.core.vocabulary import encode_event
+from tolariad.core.messages.vocabulary import encode_event
 
 pytestmark = pytest.mark.bench
 ROUNDS = 9

@@ -8,8 +8,8 @@ import time
 import pytest
 
 from tests.core.reactions.recording import KEPT, Record, records
-from tolariad.core.decide import decide
-from tolariad.core.inputs import ReportReceived
+from tolariad.core import messages as m
+from tolariad.core.rules.table.decide import decide
 
 pytestmark = pytest.mark.bench
 
@@ -40,7 +40,7 @@ def recorded() -> dict[str, list[Record]]:
     """The records of each kind."""
     held: dict[str, list[Record]] = {name: [] for name in KINDS}
     for record in records(KEPT):
-        given = record.given.report if isinstance(record.given, ReportReceived) else record.given
+        given = record.given.report if isinstance(record.given, m.ReportReceived) else record.given
         made = [type(event).__name__ for event in record.outcome.events]
         for name, (kind, events) in KINDS.items():
             if type(given).__name__ == kind and made == events:

@@ -9,8 +9,8 @@ import time
 import pytest
 
 from tests.core.detection.suite import FAULTS, RUNS, faulty, healthy, judged
-from tolariad.core.detection.detector import Detector
-from tolariad.core.detection.rules import Action
+from tolariad.core.calc.detection.detector import Detector
+from tolariad.core.calc.detection.rules import Action
 
 ROUNDS = 9
 STEPS = 20_000

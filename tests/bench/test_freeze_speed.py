@@ -29,7 +29,7 @@ from tests.bench.machine import machine
 from tests.daemon.harness import SETS, DaemonProcess
 from tests.daemon.outside import Freeze, critical, diskless, page_of
 from tolariad.channel import Page
-from tolariad.core.health.budgets import BUDGETS
+from tolariad.core.calc.health.budgets import BUDGETS
 
 STEPS_MS = (2, 50)
 # A trainer without torch, whose steps compute nothing, and a real one. The real one keeps a core busy and takes seconds

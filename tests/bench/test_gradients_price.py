@@ -14,7 +14,7 @@ import pytest
 import torch
 from torch import nn
 
-from tolariad.core.seeds.stages import Stage
+from tolariad.core.calc.seeds.stages import Stage
 from tolariad.trainer.gradients import MultiSeedGradientAggregator, SeedGradientInfo
 
 ROUNDS = 60

@@ -14,7 +14,7 @@ import time
 import google.protobuf
 import pytest
 
-from tolariad.core.health.budgets import BUDGETS
+from tolariad.core.calc.health.budgets import BUDGETS
 from tolariad.leyline import HardwareContext, SeedLifecycleStage, SeedState, SystemStatePacket, SystemStateSerializer
 
 ROUNDS = int(os.environ.get("TOLARIA_BENCH_ROUNDS", "9"))

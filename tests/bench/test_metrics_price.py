@@ -19,11 +19,10 @@ from tests.bench.price_task import PriceTask
 from tests.bench.test_step_alone import recorded, timed
 from tests.core.simulate import World
 from tolariad.channel import Reports, TrainerEnd, channel_pair
-from tolariad.core.decide import decide
-from tolariad.core.inputs import Now, ReportReceived
-from tolariad.core.steps import words as steps
-from tolariad.core.steps.table import step_row
-from tolariad.core.vocabulary import encode_event
+from tolariad.core import messages as m
+from tolariad.core.calc.steps.table import step_row
+from tolariad.core.messages.vocabulary import encode_event
+from tolariad.core.rules.table.decide import decide
 
 TURNS = int(os.environ.get("PRICE_TURNS", "4000"))
 NAMES = ("accuracy", "margin", "tokens", "entropy")
@@ -82,8 +81,8 @@ def test_the_price_in_the_recorder_is_printed():
     world.run(200)
     state = decide(
         world.state,
-        ReportReceived(incarnation=world.state.trainer.incarnation, report=steps.MetricsNamedReport(names=NAMES)),
-        Now(1, 1),
+        m.ReportReceived(incarnation=world.state.trainer.incarnation, report=m.MetricsNamedReport(names=NAMES)),
+        m.Now(1, 1),
     ).state
     ours, theirs = channel_pair(1)
     end, reports = TrainerEnd(theirs, ours.page), Reports(ours, 1)
@@ -97,11 +96,13 @@ def test_the_price_in_the_recorder_is_printed():
             end.report_step((number, 1, turn + 1, 0.5, 1.0, 0.1, 7), metrics)
             begun = time.perf_counter()
             (report,) = reports.drain(1, check_socket=False)
-            decided = decide(now, ReportReceived(incarnation=now.trainer.incarnation, report=report), Now(turn, turn))
+            decided = decide(
+                now, m.ReportReceived(incarnation=now.trainer.incarnation, report=report), m.Now(turn, turn)
+            )
             for event in decided.events:
                 step_row(encode_event(event))
             found[kind].append((time.perf_counter() - begun) * 1e6)
-            assert type(decided.events[0]) is steps.StepCompleted
+            assert type(decided.events[0]) is m.StepCompleted
             now = decided.state
     end.close()
     ours.close()

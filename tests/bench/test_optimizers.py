@@ -17,7 +17,7 @@ import torch
 from torch import nn
 
 from tests.trainer.optim.oracle import timm_adamw
-from tolariad.core.stability import BUDGETS
+from tolariad.core.calc.health.budgets import BUDGETS
 from tolariad.trainer.lr import GroupConfig, LRPolicy, UnifiedLRController
 from tolariad.trainer.optim import CautiousAdamW, OptimizerRebuildCoordinator
 

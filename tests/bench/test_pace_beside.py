@@ -24,7 +24,7 @@ from torch.utils.data import DataLoader, Dataset
 from tests.bench.machine import as_a_trainer, become_a_trainer, machine
 from tests.library.inside import ordered, state_of
 from tolariad import Tolaria
-from tolariad.core.control.words import Checkpoint
+from tolariad.core import messages as m
 from tolariad.trainer.checkpoints.paces import Paces
 
 MODULE = "tests.bench.test_pace_beside"
@@ -92,7 +92,7 @@ class Alternating:
         self.count = len(state_of(self.run).checkpoints.catalogue)
         Watched.shared.use(THROTTLES[self.going])
         self.since = time.perf_counter()
-        assert ordered(self.run, Checkpoint())
+        assert ordered(self.run, m.Checkpoint())
 
     def _look(self) -> None:
         checkpoints = state_of(self.run).checkpoints

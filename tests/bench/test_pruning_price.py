@@ -14,7 +14,7 @@ import torch
 from torch.nn import functional
 
 from tests.trainer.pruning.training import controlled, owned
-from tolariad.core.settings.model import Settings
+from tolariad.core.calc.settings.model import Settings
 from tolariad.trainer.pruning.compaction import compact, sizes, try_compaction
 from tolariad.trainer.pruning.masks import apply_masks, masks_of
 from tolariad.trainer.pruning.plan import plan_of

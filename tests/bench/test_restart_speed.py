@@ -26,30 +26,26 @@ import pytest
 from tests.bench.machine import machine
 from tests.daemon.harness import DaemonProcess
 from tests.recorded import events_of
-from tolariad.core.base import Event
-from tolariad.core.checkpoints.words import CheckpointCommitted, TrainingStarted
-from tolariad.core.snapshots.words import SnapshotTaken
-from tolariad.core.steps.words import StepCompleted
-from tolariad.core.trainer.words import ExecutionContextRecorded, TrainerDied, TrainerStarted
+from tolariad.core import messages as m
 
 PATIENCE_S = 300.0
 # The place that a trainer goes back to, and the settings under which there is no other.
-MEMORY = ("memory", SnapshotTaken, ("snapshots.every=4", "snapshots.watch_steps=1", "checkpoint.interval_s=1000000"))
+MEMORY = ("memory", m.SnapshotTaken, ("snapshots.every=4", "snapshots.watch_steps=1", "checkpoint.interval_s=1000000"))
 DISK = (
     "disk",
-    CheckpointCommitted,
+    m.CheckpointCommitted,
     ("rollback.fast_path_enabled=false", "checkpoint.interval_s=5", "checkpoint.min_gap_s=0"),
 )
 PARTS = ("death told, process started", "imports, run built", "state verified and restored")
 LATER = "and to the first new step"
 
 
-def since(found: Sequence[Event], kind: type[Event], at: int) -> list[Event]:
+def since(found: Sequence[m.Event], kind: type[m.Event], at: int) -> list[m.Event]:
     """Those of one type that were recorded after that moment."""
     return [one for one in found if isinstance(one, kind) and one.mono > at]
 
 
-def came_about(run_dir: Path, kind: type[Event], at: int) -> bool:
+def came_about(run_dir: Path, kind: type[m.Event], at: int) -> bool:
     """Wait for one that is recorded after that moment; looking costs the machine as little as may be."""
     deadline = time.monotonic() + PATIENCE_S
     while not since(events_of(run_dir), kind, at):
@@ -59,26 +55,26 @@ def came_about(run_dir: Path, kind: type[Event], at: int) -> bool:
     return True
 
 
-def killed(daemon: DaemonProcess, run_dir: Path, source: type[Event], at: int) -> tuple[dict[str, float], int, int]:
+def killed(daemon: DaemonProcess, run_dir: Path, source: type[m.Event], at: int) -> tuple[dict[str, float], int, int]:
     """Kill the trainer once there is something to go back to: seconds of each part, steps run again, and the moment."""
     assert came_about(run_dir, source, at), f"no {source.__name__}"
     os.kill(int((run_dir / "trainer.lock").read_text()), signal.SIGKILL)
     before = time.monotonic_ns()
-    assert came_about(run_dir, TrainingStarted, before), "it was not started again"
-    started = since(events_of(run_dir), TrainingStarted, before)[0].mono
-    assert came_about(run_dir, StepCompleted, started), "it does not train"
+    assert came_about(run_dir, m.TrainingStarted, before), "it was not started again"
+    started = since(events_of(run_dir), m.TrainingStarted, before)[0].mono
+    assert came_about(run_dir, m.StepCompleted, started), "it does not train"
     found = events_of(run_dir)
-    chain = [since(found, kind, before)[0] for kind in (TrainerDied, TrainerStarted, ExecutionContextRecorded)]
-    chain += [since(found, TrainingStarted, before)[0], since(found, StepCompleted, started)[0]]
+    chain = [since(found, kind, before)[0] for kind in (m.TrainerDied, m.TrainerStarted, m.ExecutionContextRecorded)]
+    chain += [since(found, m.TrainingStarted, before)[0], since(found, m.StepCompleted, started)[0]]
     taken = [(later.mono - earlier.mono) / 1e9 for earlier, later in itertools.pairwise(chain)]
     begun, first = chain[3], chain[4]
-    assert isinstance(begun, TrainingStarted)
-    assert isinstance(first, StepCompleted)
+    assert isinstance(begun, m.TrainingStarted)
+    assert isinstance(first, m.StepCompleted)
     assert begun.checkpoint in {one.id for one in found if isinstance(one, source)}
     return dict(zip((*PARTS, LATER), taken, strict=True)), first.step - 1 - begun.step, found[-1].mono
 
 
-def measured(folder: Path, millions: float, rounds: int, way: tuple[str, type[Event], tuple[str, ...]]) -> list[str]:
+def measured(folder: Path, millions: float, rounds: int, way: tuple[str, type[m.Event], tuple[str, ...]]) -> list[str]:
     """The lines of one way."""
     name, source, sets = way
     run_dir = folder / name

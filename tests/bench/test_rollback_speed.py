@@ -25,7 +25,7 @@ import torch
 
 from tests.bench.machine import as_a_trainer, become_a_trainer, machine
 from tests.bench.test_checkpoint_speed import take, timed, trained
-from tolariad.core.snapshots.words import Ring
+from tolariad.core import messages as m
 from tolariad.trainer.checkpoints.capture import capture
 from tolariad.trainer.checkpoints.restore import check_fits, load, restore, taken_apart
 from tolariad.trainer.checkpoints.save import Saver
@@ -42,7 +42,7 @@ def measured(folder: Path, millions: float, rounds: int) -> tuple[int, dict[str,
     setup: Any = trained(millions)
     live = capture(setup, AT)
     size = slot_bytes(live, growth=growth_of(live))
-    ring = Ring(2, -(-size // 4096) * 4096)
+    ring = m.Ring(2, -(-size // 4096) * 4096)
     descriptor = os.memfd_create("bench")
     os.posix_fallocate(descriptor, 0, 2 * ring.slot_bytes)
     slots = Slots(descriptor, ring)

@@ -16,7 +16,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from tolariad.core.seeds.stages import Stage
+from tolariad.core.calc.seeds.stages import Stage
 from tolariad.trainer.seeds import SeedSlot, attach, find_blueprint
 
 ROUNDS = int(os.environ.get("TOLARIA_BENCH_ROUNDS", "15"))

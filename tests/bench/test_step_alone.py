@@ -24,7 +24,7 @@ from tests.bench import price_loops
 from tests.bench.price_task import MODELS, layers
 from tests.trainer.conftest import config
 from tolariad.channel import TrainerEnd, channel_pair
-from tolariad.core.checkpoints.words import TrainFrom
+from tolariad.core import messages as m
 from tolariad.trainer.build import build
 from tolariad.trainer.loop import Trainer
 
@@ -46,7 +46,7 @@ def recorded(
     trainer = Trainer(setup, end, folder, "alone")
     ours.page.thaw()
     ours.page.set_durable(1 << 60)
-    trainer._order = TrainFrom(checkpoint=None, epochs=1 << 40, durable_step=0)
+    trainer._order = m.TrainFrom(checkpoint=None, epochs=1 << 40, durable_step=0)
     batches = endless(lambda: setup.train.epoch(1, 0))
 
     def step() -> None:

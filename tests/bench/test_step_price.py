@@ -23,7 +23,7 @@ import pytest
 
 from tests.bench import price_loops, price_table
 from tests.daemon.harness import DaemonProcess, of_type
-from tolariad.core.trainer.words import SchedulingRecorded
+from tolariad.core import messages as m
 
 PAIRS = int(os.environ.get("PRICE_PAIRS", "21"))
 PROCESSES = int(os.environ.get("PRICE_PROCESSES", "9"))
@@ -101,7 +101,7 @@ def test_the_price_of_a_recorded_step_is_printed(scenario, run_folder, seed):
             found = measured(scenario, folder, loops, seed + number)
         rounds += found
         medians.append(price_table.paired(found, "tolariad", "bare", "wall_us").median)
-    (scheduling,) = of_type(folder, SchedulingRecorded)
+    (scheduling,) = of_type(folder, m.SchedulingRecorded)
 
     print("\n" + "\n".join([*head(scenario, scheduling), *price_table.lines(rounds)]))
     if scenario.processes > 1:
@@ -132,7 +132,7 @@ def test_the_price_within_one_process_is_printed(mode, sync, run_folder, seed):
         f"== {scenario.name}: {PAIRS} rounds",
         f"{platform.machine()}, load {os.getloadavg()[0]:.1f}, nothing pinned",
     ]
-    given = of_type(run_folder, SchedulingRecorded)
+    given = of_type(run_folder, m.SchedulingRecorded)
     print("\n" + "\n".join([*(head(scenario, given[0]) if given else nobody), *price_table.lines(rounds)]))
     assert len(rounds) == PAIRS
 
@@ -173,7 +173,7 @@ def options(scenario: Scenario) -> dict[str, object]:
     }
 
 
-def head(scenario: Scenario, given: SchedulingRecorded) -> list[str]:
+def head(scenario: Scenario, given: m.SchedulingRecorded) -> list[str]:
     """Describe the machine of the figures."""
     disk = "unknown" if given.disk_core < 0 else str(given.disk_core)
     pinned = f"daemon on {given.daemon_cores}, trainer on {given.trainer_cores}" if given.daemon_cores else given.why

@@ -13,7 +13,7 @@ import pytest
 
 from tests.strategy.packets import packet, seed
 from tests.supervisor.strategists import PATIENT, asked, runs
-from tolariad.core.health.budgets import BUDGETS
+from tolariad.core.calc.health.budgets import BUDGETS
 from tolariad.leyline import SeedLifecycleStage
 from tolariad.supervisor.strategist import Strategist
 from tolariad.supervisor.strategy_process import StrategySetup

@@ -19,7 +19,7 @@ import pytest
 
 from tests.bench.machine import machine
 from tests.daemon.harness import DaemonProcess, of_type
-from tolariad.core.pruning.words import PruneAnalyzed
+from tolariad.core import messages as m
 
 ROUNDS = int(os.environ.get("TOLARIA_BENCH_ROUNDS", "3"))
 STEPS = int(os.environ.get("TOLARIA_BENCH_STEPS", "300"))
@@ -61,7 +61,7 @@ class Spent:
             self.daemon.wait()
         finally:
             self.daemon.kill()
-        self.cycles = len(of_type(run_dir, PruneAnalyzed))
+        self.cycles = len(of_type(run_dir, m.PruneAnalyzed))
 
     def _at(self, step: int) -> tuple[int, float, float, float, float]:
         status = self.daemon.until(lambda status: (status.get("step") or 0) >= step, f"step {step}")

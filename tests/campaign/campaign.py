@@ -29,15 +29,10 @@ from tests.campaign.plans import BY_TIME, Kill, Plan
 from tests.campaign.variants import EPOCHS, Order, configuration
 from tests.core.test_lifecycle import ENDS
 from tolariad.control.client import Client, ControlError, NotReachable
-from tolariad.core.base import Event
-from tolariad.core.checkpoints import words as ck
-from tolariad.core.control import words as cv
-from tolariad.core.replay import replay_records
-from tolariad.core.rollback import words as rb
-from tolariad.core.run import words as rv
-from tolariad.core.state import RunState
-from tolariad.core.steps import words as sv
-from tolariad.core.vocabulary import decode_event
+from tolariad.core import messages as m
+from tolariad.core.messages.vocabulary import decode_event
+from tolariad.core.state.replay import replay_records
+from tolariad.core.state.run_state import RunState
 from tolariad.failpoints import VARIABLE
 from tolariad.supervisor.lock import holder_pid, is_held
 
@@ -243,12 +238,12 @@ class Disturbance:
         journal = self.run_dir / "journal"
         report = verify(journal)
         assert report.verdict is Verdict.CLEAN, report
-        events: dict[int, Event] = {entry.seq: decode_event(entry.event) for entry in Reader(journal)}
+        events: dict[int, m.Event] = {entry.seq: decode_event(entry.event) for entry in Reader(journal)}
         state = replay_records(RunState(), Reader(journal).records(), strict=True).state
         for begun, ends in ENDS.items():
             ended = sum(isinstance(event, ends) for event in events.values())
             assert ended == sum(isinstance(event, begun) for event in events.values()), begun
-        last = [e for e in events.values() if isinstance(e, rv.RunCompleted)][-1].checkpoint
+        last = [e for e in events.values() if isinstance(e, m.RunCompleted)][-1].checkpoint
         committed = next(e for e in events.values() if getattr(e, "id", "") == last and hasattr(e, "pieces"))
         operator = self.operator
         return Outcome(
@@ -262,9 +257,9 @@ class Disturbance:
             lost=sum(not _is_there(events.get(seq), what) for seq, what in operator.acknowledged.items()),
             pauses=operator.pauses,
             checkpoints=operator.checkpoints,
-            reruns=sum(event.compared for event in events.values() if isinstance(event, ck.RerunFinished)),
+            reruns=sum(event.compared for event in events.values() if isinstance(event, m.RerunFinished)),
             rollbacks=state.rollbacks.done,
-            by_start=sum(isinstance(event, rb.RolledBack) and event.by_start for event in events.values()),
+            by_start=sum(isinstance(event, m.RolledBack) and event.by_start for event in events.values()),
         )
 
     def _say(self, what: str) -> str:
@@ -360,7 +355,7 @@ def parent_of(pid: int) -> int:
         return 0
 
 
-def living_line(events: Iterable[Event], state: RunState, *, branches: bool = True) -> list[bytes]:
+def living_line(events: Iterable[m.Event], state: RunState, *, branches: bool = True) -> list[bytes]:
     """Return the lineage's steps, applied and skipped, without times and sequence numbers.
 
     Without `branches` if it depends on the moment how far was gone back, and so what was done again.
@@ -368,33 +363,33 @@ def living_line(events: Iterable[Event], state: RunState, *, branches: bool = Tr
     lines, found = state.rollbacks.branches, []
     for event in events:
         match event:
-            case sv.StepCompleted() if lines.holds_step(event.branch, event.step):
+            case m.StepCompleted() if lines.holds_step(event.branch, event.step):
                 found.append(_plain(event if branches else replace(event, branch=0)))
-            case sv.StepSkipped() if lines.holds_position(event.branch, event.epoch, event.batch):
+            case m.StepSkipped() if lines.holds_position(event.branch, event.epoch, event.batch):
                 found.append(_plain(event if branches else replace(event, branch=0)))
             case _:
                 pass
     return found
 
 
-def living_metrics(events: Iterable[Event], state: RunState) -> list[dict[str, float]]:
+def living_metrics(events: Iterable[m.Event], state: RunState) -> list[dict[str, float]]:
     """Return the metrics of the lineage's validations; a validation belongs to the branch before it."""
     branch, found = 0, []
     for event in events:
         match event:
-            case rb.RolledBack():
+            case m.RolledBack():
                 branch = event.branch
-            case sv.ValidationFinished() if state.rollbacks.branches.holds_position(branch, event.epoch + 1, 0):
+            case m.ValidationFinished() if state.rollbacks.branches.holds_position(branch, event.epoch + 1, 0):
                 found.append(event.metrics)
             case _:
                 pass
     return found
 
 
-def _plain(event: sv.StepCompleted | sv.StepSkipped) -> bytes:
+def _plain(event: m.StepCompleted | m.StepSkipped) -> bytes:
     """Return the value as bytes, so that NaN equals NaN."""
     return msgspec.msgpack.encode(replace(event, wall=0, mono=0, cause=0, root=0))
 
 
-def _is_there(event: Event | None, what: str) -> bool:
-    return event.text == what if isinstance(event, cv.NoteAdded) else type(event).__name__ == what
+def _is_there(event: m.Event | None, what: str) -> bool:
+    return event.text == what if isinstance(event, m.NoteAdded) else type(event).__name__ == what

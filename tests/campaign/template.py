@@ -221,11 +221,11 @@ def _daemon(order: dict) -> None:
         return shell
 
     from tolariad.cli.tolariad import main
-    from tolariad.core.trainer import slice as trainer
+    from tolariad.core import state as st
     from tolariad.supervisor import process
 
     if order["restart_s"] is not None:
-        trainer.BACKOFF_S_MAX = order["restart_s"]
+        st.BACKOFF_S_MAX = order["restart_s"]
     process.subprocess = SimpleNamespace(Popen=popen, DEVNULL=subprocess.DEVNULL)
     sys.argv = [order["program"], *order["arguments"]]
     if order["program"] == "tolariad":

@@ -12,9 +12,7 @@ import yaml
 
 from tests.campaign import grown
 from tests.recorded import events_of, of, pieces, sound
-from tolariad.core.seeds import words as sd
-from tolariad.core.strategy import words as st
-from tolariad.core.trainer.words import TrainerDied
+from tolariad.core import messages as m
 
 TASK = Path(__file__).with_name("grown.py")
 MEMORY = {"snapshots": {"every": 1, "watch_steps": 1}}
@@ -65,12 +63,12 @@ def carried_out(folder, template, deaths=(), **more):
 
 def moves(events):
     """Return the moves of seeds, each with its first update."""
-    return [(one.slot, one.stage, one.applied_before_step, one.germination) for one in of(events, sd.SeedMoved)]
+    return [(one.slot, one.stage, one.applied_before_step, one.germination) for one in of(events, m.SeedMoved)]
 
 
 def decided(events):
     """Return what was answered after which epoch."""
-    found = of(events, st.StrategyAnswered)
+    found = of(events, m.StrategyAnswered)
     return [(one.epoch, [(each.kind, each.order) for each in one.commands]) for one in found]
 
 
@@ -83,7 +81,7 @@ def calm(tmp_path_factory, template):
 def compare(found, calm, deaths):
     """Moves, decisions and bits are those of the undisturbed run."""
     run_dir, events = found
-    assert len(of(events, TrainerDied)) == deaths
+    assert len(of(events, m.TrainerDied)) == deaths
     assert moves(events) == moves(calm[1])
     assert decided(events) == decided(calm[1])
     assert pieces(run_dir) == pieces(calm[0])

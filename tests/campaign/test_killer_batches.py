@@ -16,13 +16,9 @@ from tests.campaign.killing import BATCHES, DEADLY, DEADLY_EPOCH, SICK
 from tests.recorded import events_of, of, sound
 from tolariad.cli.tolaria import main
 from tolariad.control.client import Client, ControlError, NotReachable
-from tolariad.core.checkpoints.words import CheckpointCommitted, RerunFinished
-from tolariad.core.health import quarantine_words as qn
-from tolariad.core.replay import replay_records
-from tolariad.core.run.words import RunCompleted
-from tolariad.core.state import RunState
-from tolariad.core.steps.words import SkipReason, StepSkipped
-from tolariad.core.trainer.words import TrainerDied
+from tolariad.core import messages as m
+from tolariad.core.state.replay import replay_records
+from tolariad.core.state.run_state import RunState
 
 EPOCHS, LIMIT_S = 3, 90.0
 CONFIG = f"""\
@@ -82,14 +78,14 @@ class Run:
         assert code == 0, self.log
         events = events_of(self.run_dir)
         state = replay_records(RunState(), Reader(self.run_dir / "journal").records(), strict=True).state
-        last = next(one for one in events if isinstance(one, RunCompleted)).checkpoint
-        committed = next(one for one in events if isinstance(one, CheckpointCommitted) and one.id == last)
+        last = next(one for one in events if isinstance(one, m.RunCompleted)).checkpoint
+        committed = next(one for one in events if isinstance(one, m.CheckpointCommitted) and one.id == last)
         pieces = {piece.name: piece.blake3 for piece in committed.pieces}
         return pieces, living_line(events, state), living_metrics(events, state), events
 
 
-def passed_over(events: list) -> list[tuple[int, int, SkipReason]]:
-    return [(one.epoch, one.batch, one.reason) for one in of(events, StepSkipped)]
+def passed_over(events: list) -> list[tuple[int, int, m.SkipReason]]:
+    return [(one.epoch, one.batch, one.reason) for one in of(events, m.StepSkipped)]
 
 
 def test_a_run_whose_trainer_died_of_batches_ends_as_one_that_never_looked_at_them(tmp_path, template, monkeypatch):
@@ -109,16 +105,16 @@ def test_a_run_whose_trainer_died_of_batches_ends_as_one_that_never_looked_at_th
     pieces, line, metrics, events = died.look()
     warned_pieces, warned_line, warned_metrics, warned_events = warned.look()
 
-    deaths = of(events, TrainerDied)
-    added = of(events, qn.QuarantineAdded)
+    deaths = of(events, m.TrainerDied)
+    added = of(events, m.QuarantineAdded)
     assert [(one.signal, one.step) for one in deaths] == [("SIGKILL", BATCHES + DEADLY[0] - 2)] * 6
-    assert [(one.batches, one.deaths) for one in added] == [(qn.Batches(DEADLY_EPOCH, n, n), 3) for n in DEADLY]
+    assert [(one.batches, one.deaths) for one in added] == [(m.Batches(DEADLY_EPOCH, n, n), 3) for n in DEADLY]
     sound(died.run_dir)
-    assert sum(one.skipped for one in of(events, RerunFinished)) >= len(deaths)
-    expected = [(DEADLY_EPOCH, number, SkipReason.QUARANTINED) for number in DEADLY]
-    expected = [(2, SICK, SkipReason.NON_FINITE), *expected, (3, SICK, SkipReason.NON_FINITE)]
+    assert sum(one.skipped for one in of(events, m.RerunFinished)) >= len(deaths)
+    expected = [(DEADLY_EPOCH, number, m.SkipReason.QUARANTINED) for number in DEADLY]
+    expected = [(2, SICK, m.SkipReason.NON_FINITE), *expected, (3, SICK, m.SkipReason.NON_FINITE)]
     assert passed_over(events) == passed_over(warned_events) == expected
-    assert of(warned_events, TrainerDied) == []
+    assert of(warned_events, m.TrainerDied) == []
     assert {"model", "optimizer", "state"} <= {name[: name.find("-")] for name in pieces}
     assert pieces == warned_pieces
     assert (line, metrics) == (warned_line, warned_metrics)

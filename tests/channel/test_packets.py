@@ -15,10 +15,9 @@ import pytest
 
 from tolariad.channel import ChannelError, Page, Reports, TrainerEnd, channel_pair
 from tolariad.channel.packets import MESSAGE_BYTES_MAX, PASSED_OVER_MAX, REPORT_BYTES_MAX, Packets, memory_file
-from tolariad.core.steps.words import TrainingEndedReport
-from tolariad.core.trainer.words import ExceptionReport
+from tolariad.core import messages as m
 
-REPORT = TrainingEndedReport(step=7)
+REPORT = m.TrainingEndedReport(step=7)
 ENCODED = msgspec.msgpack.encode([1, 1, REPORT])
 IN_FILE, NUDGE, ATTACHED = b"\x01", b"\x02", b"\x04"
 SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE | fcntl.F_SEAL_SEAL
@@ -263,7 +262,7 @@ def test_the_last_reports_of_a_trainer_that_ends_with_an_unread_packet_are_recei
     ours, theirs = ends
     trainer = TrainerEnd(theirs, Page.attach(os.dup(ours.page.descriptor)))
     ours.wake()
-    last = [ExceptionReport(step=3, traceback="why it died"), REPORT]
+    last = [m.ExceptionReport(step=3, traceback="why it died"), REPORT]
     for report in last:
         trainer.report(report)
     trainer.close()

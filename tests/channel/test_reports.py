@@ -6,11 +6,11 @@ import pytest
 
 from tolariad.channel import Reports, TrainerEnd, channel_pair
 from tolariad.channel.page import Page
-from tolariad.core.steps.words import StepReport, TrainingEndedReport
+from tolariad.core import messages as m
 
 
-def report(step: int) -> StepReport:
-    return StepReport(step=step, epoch=1, batch=step, loss=1.0, grad_norm=1.0, lr=0.1, rates=1)
+def report(step: int) -> m.StepReport:
+    return m.StepReport(step=step, epoch=1, batch=step, loss=1.0, grad_norm=1.0, lr=0.1, rates=1)
 
 
 @pytest.fixture
@@ -33,10 +33,10 @@ def test_the_next_step_in_the_ring_is_no_sign_of_one_that_is_missing(ends):
 def test_a_step_after_a_report_of_the_socket_shows_that_the_socket_must_be_looked_at(ends):
     """The page's count may become visible later than the ring's record."""
     reports, trainer = ends
-    trainer.report(TrainingEndedReport(step=0))
+    trainer.report(m.TrainingEndedReport(step=0))
     trainer.page.set_posted(0)
     trainer.report(report(1))
 
     assert reports.drain(10, check_socket=False) == []
     assert reports.later_record_present
-    assert reports.drain(10, check_socket=True) == [TrainingEndedReport(step=0), report(1)]
+    assert reports.drain(10, check_socket=True) == [m.TrainingEndedReport(step=0), report(1)]

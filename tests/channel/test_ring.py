@@ -12,16 +12,16 @@ import pytest
 from hypothesis import strategies
 
 from tolariad.channel.ring import RING_BYTES, SLOT_BYTES, SLOTS, RingReader, RingWriter
-from tolariad.core.bounds import METRICS_MAX
-from tolariad.core.steps.words import StepReport, StepValues, report_of
+from tolariad.core import messages as m
+from tolariad.core.calc.bounds import METRICS_MAX
 
 
-def values(step: int) -> StepValues:
+def values(step: int) -> m.StepValues:
     return (step, 1, step, 1 / step, float(step), 0.1, 2**64 - step)
 
 
-def report(step: int) -> StepReport:
-    return report_of(values(step))
+def report(step: int) -> m.StepReport:
+    return m.report_of(values(step))
 
 
 @pytest.fixture
@@ -73,7 +73,7 @@ def test_metrics_of_any_number_and_kind_pass_bit_for_bit(rows):
         taken = reader.take(number)
         assert taken is not None
         assert struct.pack(f"{len(row)}d", *taken.metrics) == struct.pack(f"{len(row)}d", *row)
-        assert report_of(values(number), taken.metrics) == taken
+        assert m.report_of(values(number), taken.metrics) == taken
 
 
 @pytest.mark.parametrize("count", [1, 4, METRICS_MAX])

@@ -14,9 +14,9 @@ from journal import FrameKind, Journal, Tabulation
 from tests.extremes import extremes_of
 from tests.journal.make import begin
 from tests.recorded import events_in
-from tolariad.core.state import FOLD_VERSION
-from tolariad.core.steps.table import METRIC, STEP_COLUMNS, step_row
-from tolariad.core.vocabulary import EVENT_TYPES, encode_event
+from tolariad.core.calc.steps.table import METRIC, STEP_COLUMNS, step_row
+from tolariad.core.messages.vocabulary import EVENT_TYPES, encode_event
+from tolariad.core.state.run_state import FOLD_VERSION
 
 SEGMENT = 1 << 20
 HUGE = 1.5e308

@@ -6,7 +6,7 @@ import numpy as np
 from safetensors.numpy import save
 
 from tests.control.fakes import Recorder
-from tolariad.core.checkpoints import words as ck
+from tolariad.core import messages as m
 from tolariad.storage import CheckpointWriter, Manifest
 
 
@@ -40,7 +40,7 @@ class StoringRecorder(Recorder):
             manifest_hash, manifest = writer.write_manifest(manifest)
             writer.publish()
         self.report(
-            ck.CheckpointWrittenReport(
+            m.CheckpointWrittenReport(
                 id=opened.id,
                 step=manifest.global_step,
                 epoch=manifest.epoch,

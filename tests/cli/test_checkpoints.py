@@ -8,10 +8,7 @@ import pytest
 
 from tests.cli.stored import StoringRecorder, record
 from tests.control.fakes import Recorder
-from tolariad.core.base import Actor
-from tolariad.core.checkpoints.words import CheckpointUnusableReport
-from tolariad.core.health.quarantine_words import QuarantineAdd
-from tolariad.core.inputs import CommandReceived
+from tolariad.core import messages as m
 
 
 @pytest.fixture
@@ -69,7 +66,7 @@ def test_a_rejected_checkpoint_is_no_news(tolaria, run_dir):
     for _ in range(12):
         recorder.step()
     recorder.spawn_trainer()
-    recorder.report(CheckpointUnusableReport(id="c000002", file="manifest.json", why="cannot be read"))
+    recorder.report(m.CheckpointUnusableReport(id="c000002", file="manifest.json", why="cannot be read"))
     recorder.journal.close()
     shutil.rmtree(run_dir / "checkpoints" / "c000002")
     said = tolaria("checkpoints", run_dir, "--verify")
@@ -84,7 +81,7 @@ def test_one_in_quarantine_says_so(tolaria, run_dir):
     recorder.begin_run()
     for _ in range(12):
         recorder.step()
-    recorder.take(CommandReceived(command=QuarantineAdd(checkpoint="c000002"), actor=Actor()))
+    recorder.take(m.CommandReceived(command=m.QuarantineAdd(checkpoint="c000002"), actor=m.Actor()))
     recorder.journal.close()
     table = tolaria("checkpoints", run_dir).out.splitlines()
     rows = tolaria("checkpoints", run_dir, "--json").lines

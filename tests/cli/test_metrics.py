@@ -10,9 +10,7 @@ import sys
 import pytest
 
 from tolariad.cli.plot import thinned
-from tolariad.core.base import Actor
-from tolariad.core.rollback import words as rb
-from tolariad.core.steps import words as sv
+from tolariad.core import messages as m
 
 NAN = math.nan
 
@@ -20,17 +18,17 @@ NAN = math.nan
 @pytest.fixture
 def measured(recorder):
     """Twelve steps without metrics, then two of epoch 2 with some; an epoch of which everything is known."""
-    recorder.report(sv.MetricsNamedReport(names=("acc", "lr")))
+    recorder.report(m.MetricsNamedReport(names=("acc", "lr")))
     step(recorder, 13, loss=NAN, metrics=(0.5, 7.0))
     step(recorder, 14, metrics=(math.inf, NAN))
-    recorder.report(sv.MetricsNamedReport(names=("later",)))
+    recorder.report(m.MetricsNamedReport(names=("later",)))
     step(recorder, 15, metrics=(NAN, 8.0, -1.5))
     return recorder
 
 
 def step(recorder, number, *, loss=0.25, epoch=2, metrics=()):
     recorder.report(
-        sv.StepReport(
+        m.StepReport(
             step=number, epoch=epoch, batch=number - 10, loss=loss, grad_norm=-1.0, lr=0.1, rates=1, metrics=metrics
         )
     )
@@ -77,7 +75,7 @@ def test_json_lines_leave_out_what_a_step_does_not_have(tolaria, measured, run_d
 
 def test_a_live_run_and_a_dead_one_print_the_same(tolaria, live_run, run_dir):
     """By its name, by its folder, or as the only live one; the names of numbers may follow."""
-    live_run.recorder.report(sv.MetricsNamedReport(names=("acc",)))
+    live_run.recorder.report(m.MetricsNamedReport(names=("acc",)))
     step(live_run.recorder, 13, metrics=(0.5,))
     shown = tolaria("metrics", run_dir, "acc").out
     assert tolaria("--dir", run_dir, "metrics", "acc").out == shown
@@ -100,7 +98,7 @@ def test_an_unknown_name_is_refused_with_the_nearest_one(tolaria, measured, run_
 
 def test_a_long_run_is_thinned_and_says_so_and_fits_the_terminal(tolaria, recorder, run_dir):
     """Rows of the whole run and the last ten; columns that do not fit are named."""
-    recorder.report(sv.MetricsNamedReport(names=tuple(f"metric number {n}" for n in range(9))))
+    recorder.report(m.MetricsNamedReport(names=tuple(f"metric number {n}" for n in range(9))))
     for number in range(13, 201):
         step(recorder, number, metrics=tuple(number + n / 7 for n in range(9)))
     said = tolaria("metrics", run_dir)
@@ -132,7 +130,7 @@ def test_an_epoch_has_its_means_and_the_results_of_its_validation(tolaria, recor
 
 def test_steps_that_a_rollback_gave_up_are_left_out(tolaria, measured, run_dir):
     """They are in the journal twice, and in the table once; the epoch is not finished any more."""
-    measured.submit(rb.Rollback(step=0, tier=rb.Tier.FULL), Actor(uid=0, program="test"), lambda _: None)
+    measured.submit(m.Rollback(step=0, tier=m.Tier.FULL), m.Actor(uid=0, program="test"), lambda _: None)
     measured.roll_back()
     assert tolaria("metrics", run_dir, "--csv").out.count("\n") == 1
     assert tolaria("metrics", run_dir, "--epochs", "--csv").out.count("\n") == 1
@@ -159,7 +157,7 @@ def test_curves_are_drawn_on_the_terminal(tolaria, measured, run_dir):
 
 def test_what_has_no_value_is_said(tolaria, recorder, run_dir):
     """A metric that is only named has nothing to draw, and neither has a run without a step."""
-    recorder.report(sv.MetricsNamedReport(names=("acc",)))
+    recorder.report(m.MetricsNamedReport(names=("acc",)))
     said = tolaria("plot", run_dir, "acc")
     assert (said.code, said.out) == (0, "")
     assert "acc: there is nothing to draw yet" in said.err

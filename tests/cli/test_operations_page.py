@@ -15,7 +15,7 @@ from tolariad.cli.tolariad import tolariad
 from tolariad.control.connection import ServerLimits
 from tolariad.control.methods import description
 from tolariad.control.wire import INTERFACE
-from tolariad.core.run.slice import Phase
+from tolariad.core import state as st
 from tolariad.forensics.why import TOPICS
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "operations.md").read_text(encoding="utf-8")
@@ -56,7 +56,7 @@ def test_exit_codes_phases_and_methods_are_on_the_page():
     methods = re.findall(r"^(?:method|error) (\w+)", asyncio.run(description(INTERFACE)), re.MULTILINE)
 
     assert {code.value for code in Exit} | {0, 2, 65, 70, 74, 75, 78, 130, 143} == codes
-    assert [phase.value for phase in Phase if f"`{phase.value}`" not in PAGE] == []
+    assert [phase.value for phase in st.Phase if f"`{phase.value}`" not in PAGE] == []
     assert [method for method in methods if f"`{method}`" not in PAGE] == []
 
 

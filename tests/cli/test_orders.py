@@ -12,10 +12,7 @@ from tests.control.fakes import Recorder, Served
 from tolariad.control.connection import ServerLimits
 from tolariad.control.peer import Operators
 from tolariad.control.place import publish
-from tolariad.core.checkpoints import words as ck
-from tolariad.core.inputs import TrainerGone
-from tolariad.core.run.words import RunCompleted
-from tolariad.core.trainer.words import DeathReason
+from tolariad.core import messages as m
 
 
 def in_background(served, when, then):
@@ -93,7 +90,7 @@ def test_an_order_that_is_not_carried_out_is_exit_1(tolaria, live_run):
 
     def fail():
         id_ = live_run.recorder.state.checkpoints.open[-1].id
-        live_run.recorder.report(ck.CheckpointFailedReport(id=id_, why="disk full"))
+        live_run.recorder.report(m.CheckpointFailedReport(id=id_, why="disk full"))
 
     trainer = in_background(live_run, lambda state: state.checkpoints.open, fail)
     said = tolaria("checkpoint", "--dir", live_run.path.parent)
@@ -192,9 +189,9 @@ def test_a_stop_without_its_last_checkpoint_is_done_and_says_so(tolaria, live_ru
     def fail():
         recorder.hold()
         id_ = recorder.state.checkpoints.open[-1].id
-        recorder.report(ck.CheckpointFailedReport(id=id_, why="/r: No space left on device"))
+        recorder.report(m.CheckpointFailedReport(id=id_, why="/r: No space left on device"))
         number = recorder.state.trainer.incarnation
-        recorder.take(TrainerGone(incarnation=number, pid=1, reason=DeathReason.EXIT, exit_code=0))
+        recorder.take(m.TrainerGone(incarnation=number, pid=1, reason=m.DeathReason.EXIT, exit_code=0))
 
     trainer = in_background(live_run, lambda state: state.run.stop, fail)
     said = tolaria("stop", "--dir", where)
@@ -305,7 +302,7 @@ def test_extend_takes_one_end(tolaria, live_run, options):
 def test_extend_of_a_complete_run_says_how_it_goes_on(tolaria, recorder, run_dir):
     """Its daemon has ended, and the journal says why. Any other run without a daemon is not reachable."""
     ongoing = tolaria("extend", run_dir, "--epochs", "9")
-    recorder.record(RunCompleted(step=12, epochs=1, checkpoint="c000001"))
+    recorder.record(m.RunCompleted(step=12, epochs=1, checkpoint="c000001"))
     recorder.journal.close()
     complete = tolaria("extend", run_dir, "--epochs", "9")
 

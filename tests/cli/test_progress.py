@@ -17,11 +17,8 @@ import pytest
 from tests.control.fakes import Recorder
 from tolariad.cli.progress import Progress
 from tolariad.cli.status_words import status_row
-from tolariad.core.health.words import ConservativeModeEntered
-from tolariad.core.rates.words import LrViolationDetected
-from tolariad.core.rollback.words import RolledBack
-from tolariad.core.run.words import DaemonStarted, RunFrozen, ServiceLimits
-from tolariad.core.text.said_slice import LATEST_MAX
+from tolariad.core import messages as m
+from tolariad.core import state as st
 from tolariad.telemetry.logs import DaemonLog
 
 
@@ -196,7 +193,7 @@ def test_the_bar_notes_and_the_log_do_not_garble_each_other(recorder, monkeypatc
             log.write(f"the task printed line {number}\n".encode())
             recorder.step()
             if number % 10 == 0:
-                recorder.record(RunFrozen(why=f"reason {number}"))
+                recorder.record(m.RunFrozen(why=f"reason {number}"))
             progress(recorder.status())
     log.close()
     os.write(terminal, b"\x04")
@@ -232,15 +229,15 @@ def test_progress_says_at_once_and_once_what_the_run_did_on_its_own(recorder, re
     stream, clock = io.StringIO(), Clock()
     progress = Progress(stream, rewrite=rewrite, clock=clock)
     recorder.record(
-        RunFrozen(why="of yesterday"),
-        DaemonStarted(pid=1, boot_id="b", host="h", version="0.1", limits=ServiceLimits()),
+        m.RunFrozen(why="of yesterday"),
+        m.DaemonStarted(pid=1, boot_id="b", host="h", version="0.1", limits=m.ServiceLimits()),
     )
     progress(recorder.status())
-    recorder.record(RolledBack(from_step=412, why=WHY, **BACK))
+    recorder.record(m.RolledBack(from_step=412, why=WHY, **BACK))
     for clock.now in (0.1, 0.2):
         progress(recorder.status())
-    for number in range(LATEST_MAX + 3):
-        recorder.record(ConservativeModeEntered(why=f"reason \x1b[2J {number}"))
+    for number in range(st.LATEST_MAX + 3):
+        recorder.record(m.ConservativeModeEntered(why=f"reason \x1b[2J {number}"))
     progress(recorder.status())
     progress.end()
     text = stream.getvalue().replace("\r\x1b[K", "\n").replace("\n\n", "\n")
@@ -257,7 +254,7 @@ def test_progress_says_at_once_and_once_what_the_run_did_on_its_own(recorder, re
     # A file is searched by line; only a terminal has an edge.
     assert (max(len(line) for line in lines if line.startswith(("note: ", "      "))) <= 80) == rewrite
     assert text.count("note: 3 earlier ") == 1
-    assert sum("Conservative mode is on" in line for line in lines) == LATEST_MAX
+    assert sum("Conservative mode is on" in line for line in lines) == st.LATEST_MAX
 
 
 def test_corrections_of_rates_are_said_three_times_and_once_more(recorder):
@@ -265,9 +262,9 @@ def test_corrections_of_rates_are_said_three_times_and_once_more(recorder):
     stream = io.StringIO()
     progress = Progress(stream, rewrite=False)
     for step in range(1, 30):
-        recorder.record(LrViolationDetected(group="default", what="the rate was changed", step=step))
+        recorder.record(m.LrViolationDetected(group="default", what="the rate was changed", step=step))
         progress(recorder.status())
-    recorder.record(RolledBack(from_step=412, why=WHY, **BACK))
+    recorder.record(m.RolledBack(from_step=412, why=WHY, **BACK))
     progress(recorder.status())
     notes = [line for line in stream.getvalue().splitlines() if line.startswith("note: ")]
 

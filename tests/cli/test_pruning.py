@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from tests.control.fakes import Recorder
 from tests.core.pruning.pruned import PLAN, PrunedWorld
 from tests.core.simulate import find, tick_until
-from tolariad.core.pruning import mask_words as mk
+from tolariad.core import messages as m
 
 
 @pytest.fixture
@@ -17,7 +17,7 @@ def pruned(run_dir):
 
     def make(plan=PLAN):
         world = PrunedWorld(1, epochs=9, prune=replace(plan, compact_every=1))
-        tick_until(world, lambda: find(world, mk.ModelCompacted), "a compaction")
+        tick_until(world, lambda: find(world, m.ModelCompacted), "a compaction")
         recorder = Recorder(run_dir / "journal")
         for event in world.events:
             recorder.record(event)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tolariad.core.health.quarantine_words import Batches
+from tolariad.core import messages as m
 
 
 def test_entries_are_added_listed_and_removed(tolaria, live_run):
@@ -21,7 +21,7 @@ def test_entries_are_added_listed_and_removed(tolaria, live_run):
         *(("q0001", 3, 17, 20), ("q0002", 4, 2, 2)),
     ]
     assert listed.lines[0]["why"] == "bad labels"
-    assert live_run.recorder.state.quarantine.batches == (Batches(4, 2, 2),)
+    assert live_run.recorder.state.quarantine.batches == (m.Batches(4, 2, 2),)
 
 
 @pytest.mark.parametrize(

@@ -5,10 +5,9 @@ from __future__ import annotations
 import pytest
 
 from tests.cli.test_orders import in_background
-from tolariad.core.boundary import words as bw
-from tolariad.core.learning_rate.group import Group, rate_of
-from tolariad.core.learning_rate.schedule import LRPolicy, Schedule
-from tolariad.core.rates import words as lv
+from tolariad.core import messages as m
+from tolariad.core.calc.learning_rate.group import Group, rate_of
+from tolariad.core.calc.learning_rate.schedule import LRPolicy, Schedule
 
 BODY = Group("body", Schedule(policy=LRPolicy.LINEAR, base_lr=0.1, min_lr=0.0, total_steps=31))
 BIAS = Group("*.bias", Schedule(policy=LRPolicy.FROZEN, base_lr=0.1))
@@ -17,14 +16,14 @@ BIAS = Group("*.bias", Schedule(policy=LRPolicy.FROZEN, base_lr=0.1))
 @pytest.fixture
 def rated(live_run):
     """A live run whose groups are known, at step 12."""
-    live_run.do(live_run.recorder.record, lv.LrGroupsRegistered(groups=(BODY, BIAS)))
+    live_run.do(live_run.recorder.record, m.LrGroupsRegistered(groups=(BODY, BIAS)))
     return live_run
 
 
 def obey(served):
     """The trainer at its boundary: the order acts before step 13."""
     order = served.recorder.state.boundary.waiting[0]
-    served.recorder.report(bw.BoundaryOrderReport(order=order.cause.seq, applied_before_step=13))
+    served.recorder.report(m.BoundaryOrderReport(order=order.cause.seq, applied_before_step=13))
 
 
 def test_the_table_has_a_row_a_group(tolaria, rated):
@@ -174,5 +173,5 @@ def test_words_that_are_no_order_are_exit_2(tolaria, rated):
 
 def test_a_run_without_a_daemon_shows_the_table_of_its_journal(tolaria, recorder, run_dir):
     """The rates are folded from the journal, as the status is."""
-    recorder.record(lv.LrGroupsRegistered(groups=(BODY,)))
+    recorder.record(m.LrGroupsRegistered(groups=(BODY,)))
     assert tolaria("lr", "show", "--dir", run_dir, "--json").json["groups"][0]["next"] == pytest.approx(0.06)

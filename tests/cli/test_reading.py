@@ -15,7 +15,7 @@ from tests.waiting import processor_s
 from tolariad.cli import journals
 from tolariad.cli.errors import CommandError
 from tolariad.cli.output import put_json
-from tolariad.core.run.words import FailureKind, RunFailed
+from tolariad.core import messages as m
 
 COMMAND = [sys.executable, "-c", "from tolariad.cli.tolaria import main; main()"]
 
@@ -161,7 +161,7 @@ def test_why_speaks_in_sentences_and_verbose_has_the_fields(tolaria, dead_run):
 def test_why_a_run_failed_has_the_whole_reason(tolaria, recorder, run_dir):
     """A field of an event is cut after a hundred characters. The reason of a failure is there once, uncut."""
     why = f"the training raised the same exception twice after step 7: ValueError: {'long ' * 30}(task.py:19)"
-    recorder.record(RunFailed(kind=FailureKind.TRAINER, why=why))
+    recorder.record(m.RunFailed(kind=m.FailureKind.TRAINER, why=why))
     recorder.journal.close()
 
     said = tolaria("why", run_dir, "failure").out

@@ -9,9 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.test_orders import in_background
-from tolariad.core.base import Actor
-from tolariad.core.health import words as hv
-from tolariad.core.rollback import words as rb
+from tolariad.core import messages as m
 
 
 def test_a_rollback_is_waited_for_until_it_is_done(tolaria, live_run):
@@ -20,8 +18,8 @@ def test_a_rollback_is_waited_for_until_it_is_done(tolaria, live_run):
 
     def prepare():
         opened = recorder.state.rollbacks.open.id
-        recorder.report(rb.RollbackPreparedReport(rollback=opened, participants=("training",), seconds=0.1))
-        recorder.report(rb.RolledBackReport(rollback=opened, step=0, commit_s=0.1, confirm_s=0.1))
+        recorder.report(m.RollbackPreparedReport(rollback=opened, participants=("training",), seconds=0.1))
+        recorder.report(m.RolledBackReport(rollback=opened, step=0, commit_s=0.1, confirm_s=0.1))
 
     trainer = in_background(live_run, lambda state: state.rollbacks.open, prepare)
     said = tolaria("rollback", "--dir", live_run.path.parent, "--yes", "--epoch", "0", "--reason", "spike", "--json")
@@ -79,10 +77,10 @@ def test_an_emergency_that_goes_back_is_waited_for_until_it_has(tolaria, live_ru
         opened = recorder.state.rollbacks.open.id
         if not is_able:
             while recorder.state.rollbacks.open is not None:
-                recorder.report(rb.RollbackRefusedReport(rollback=opened, file="model.safetensors", why="is damaged"))
+                recorder.report(m.RollbackRefusedReport(rollback=opened, file="model.safetensors", why="is damaged"))
             return
-        recorder.report(rb.RollbackPreparedReport(rollback=opened, participants=("training",), seconds=0.1))
-        recorder.report(rb.RolledBackReport(rollback=opened, step=0, commit_s=0.1, confirm_s=0.1))
+        recorder.report(m.RollbackPreparedReport(rollback=opened, participants=("training",), seconds=0.1))
+        recorder.report(m.RolledBackReport(rollback=opened, step=0, commit_s=0.1, confirm_s=0.1))
 
     trainer = in_background(live_run, lambda state: state.rollbacks.open, take_part)
     said = tolaria("emergency", level, "--dir", live_run.path.parent, "--yes", "--reason", "smells", "--json")
@@ -112,7 +110,7 @@ def test_an_emergency_that_a_halt_overtakes_is_not_done(tolaria, live_run):
     recorder = live_run.recorder
 
     def halt():
-        recorder.submit(hv.RaiseEmergency(level=hv.Level.CRITICAL, reason="smoke"), Actor(uid=0), lambda _: None)
+        recorder.submit(m.RaiseEmergency(level=m.Level.CRITICAL, reason="smoke"), m.Actor(uid=0), lambda _: None)
 
     other = in_background(live_run, lambda state: state.rollbacks.open, halt)
     said = tolaria("emergency", "major", "--dir", live_run.path.parent, "--yes", "--json")

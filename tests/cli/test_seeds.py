@@ -7,19 +7,18 @@ import json
 import pytest
 
 from tests.cli.test_orders import in_background
-from tolariad.core.seeds import words as sd
-from tolariad.core.seeds.gates import SeedMeasure
-from tolariad.core.seeds.stages import Stage
-from tolariad.core.snapshots import words as sn
+from tolariad.core import messages as m
+from tolariad.core.calc.seeds.gates import SeedMeasure
+from tolariad.core.calc.seeds.stages import Stage
 
-SLOTS = (sd.SlotFound("trunk", 3), sd.SlotFound("neck", 5))
+SLOTS = (m.SlotFound("trunk", 3), m.SlotFound("neck", 5))
 KNOWN = ("bottleneck", "conv", "low_rank")
 
 
 @pytest.fixture
 def grown(live_run):
     """A live run whose model has two slots, at step 12; its blueprints are known."""
-    live_run.do(live_run.recorder.record, sd.SeedSlotsRegistered(slots=SLOTS, blueprints=KNOWN))
+    live_run.do(live_run.recorder.record, m.SeedSlotsRegistered(slots=SLOTS, blueprints=KNOWN))
     return live_run
 
 
@@ -29,7 +28,7 @@ def obey(served, refused=""):
     measure = SeedMeasure(slot=waiting.order.slot, stage=waiting.order.stage, gradient_norm=0.5, learning_rate=0.01)
     germinates = waiting.order.stage is Stage.GERMINATED and not refused
     served.recorder.report(
-        sd.SeedMovedReport(
+        m.SeedMovedReport(
             order=waiting.cause.seq,
             applied_before_step=13,
             refused=refused,
@@ -142,8 +141,8 @@ def test_why_tells_who_moved_a_seed_and_status_shows_it(tolaria, grown):
     """Of all slots, of one, and before anything happened; `events` has a sentence for each."""
     folder = grown.path.parent
     # The slot of a snapshot is a number: it is another word in the same field.
-    snapshot = sn.SnapshotBegun(id="s000001", slot=1, branch=0, epoch_finished=0)
-    grown.do(grown.recorder.record, sn.SnapshotRingOpened(slots=2, slot_bytes=9), snapshot)
+    snapshot = m.SnapshotBegun(id="s000001", slot=1, branch=0, epoch_finished=0)
+    grown.do(grown.recorder.record, m.SnapshotRingOpened(slots=2, slot_bytes=9), snapshot)
     assert "moved no seed" in tolaria("why", folder, "seed").err
     assert "seeds" not in tolaria("status", "--dir", folder).out
     order(tolaria, grown, "germinate", "trunk", "--blueprint", "conv", "--reason", "it stalls")

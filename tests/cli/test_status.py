@@ -12,16 +12,9 @@ import pytest
 from tests.control.fakes import Recorder
 from tests.waiting import processor_s
 from tolariad.control.replies import RunStatus
-from tolariad.core.checkpoints.words import CheckpointAborted
-from tolariad.core.health.budget_words import BudgetHistogram, BudgetsMeasured, MemoryPressed
-from tolariad.core.health.budgets import BUDGETS
-from tolariad.core.health.histogram import Bucket, bucket_of
-from tolariad.core.health.words import ConservativeModeEntered, EmergencyRaised, Level
-from tolariad.core.inputs import TrainerGone, TrainerSpawned
-from tolariad.core.rollback.words import RolledBack
-from tolariad.core.run.words import FailureKind, RunCompleted, RunFailed, RunStopped, StopMode
-from tolariad.core.steps.words import MetricsNamedReport, SkipReason, StepReport, StepSkipped, ValidationFinished
-from tolariad.core.trainer.words import DeathReason, SetupRefusedReport, TrainerDied
+from tolariad.core import messages as m
+from tolariad.core.calc.health.budgets import BUDGETS
+from tolariad.core.calc.health.histogram import Bucket, bucket_of
 
 FIELDS = {field.name for field in msgspec.structs.fields(RunStatus)}
 
@@ -49,8 +42,8 @@ def test_an_emergency_is_shown_until_it_is_over(tolaria, live_run):
     """The highest level and its reason; the same without a daemon."""
     where = live_run.path.parent
     assert tolaria("status", "--dir", where, "--json").json["emergency"] is None
-    for level, why in ((Level.MAJOR, "loss"), (Level.MINOR, "slow")):
-        live_run.do(lambda level=level, why=why: live_run.recorder.record(EmergencyRaised(level=level, why=why)))
+    for level, why in ((m.Level.MAJOR, "loss"), (m.Level.MINOR, "slow")):
+        live_run.do(lambda level=level, why=why: live_run.recorder.record(m.EmergencyRaised(level=level, why=why)))
     shown = tolaria("status", "--dir", where, "--json").json["emergency"]
     (line,) = [one for one in tolaria("status", "--dir", where).out.splitlines() if one.startswith("  emergency ")]
     live_run.close()
@@ -62,14 +55,14 @@ def test_an_emergency_is_shown_until_it_is_over(tolaria, live_run):
 
 def test_memory_that_is_short_is_shown_in_words(tolaria, live_run):
     """Which part holds how much, over which share, and what is done about it."""
-    live_run.do(lambda: live_run.recorder.record(MemoryPressed(budget="memory_model", percent=55.0, limit=40.0)))
+    live_run.do(lambda: live_run.recorder.record(m.MemoryPressed(budget="memory_model", percent=55.0, limit=40.0)))
     (line,) = [one for one in tolaria("status", "--dir", live_run.path.parent).out.splitlines() if "  memory " in one]
     assert "model holds 55 % of it, over its share of 40 %; two slots for snapshots are kept" in line
 
 
 def test_conservative_mode_is_shown_in_words_and_as_json(tolaria, live_run):
     """The reason and the time; `watch` marks the mode."""
-    live_run.do(lambda: live_run.recorder.record(ConservativeModeEntered(why="open breaker: lr")))
+    live_run.do(lambda: live_run.recorder.record(m.ConservativeModeEntered(why="open breaker: lr")))
     said = tolaria("status", "--dir", live_run.path.parent)
     shown = tolaria("status", "--dir", live_run.path.parent, "--json").json["conservative"]
 
@@ -86,7 +79,7 @@ def test_what_the_run_did_on_its_own_is_shown_the_newest_last(tolaria, live_run)
     """The last five with their times, within 80 columns; JSON has all that are kept. The same without a daemon."""
     why = "divergence: loss 12.3456 at step 412, where 1.23456 was usual and 1.54321 the limit"
     back = {"checkpoint": "c000002", "branch": 1, "parent": 0, "step": 10, "epoch": 1, "batch": 10}
-    events = [RolledBack(rollback=f"r{n}", from_step=10 + n, why=f"{n}: {why}", **back) for n in range(1, 8)]
+    events = [m.RolledBack(rollback=f"r{n}", from_step=10 + n, why=f"{n}: {why}", **back) for n in range(1, 8)]
     live_run.do(lambda: [live_run.recorder.record(one) for one in events])
     said = tolaria("status", "--dir", live_run.path.parent)
     shown = tolaria("status", "--dir", live_run.path.parent, "--json").json["said"]
@@ -102,11 +95,11 @@ def test_what_the_run_did_on_its_own_is_shown_the_newest_last(tolaria, live_run)
 
 def test_troubles_are_counted_with_the_last_of_each_and_what_tells_more(tolaria, live_run):
     """In words within 80 columns but for the command, which can be copied; in JSON; the same without a daemon."""
-    at = {"step": 13, "epoch": 2, "loss": 9.5, "grad_norm": 4.0, "reason": SkipReason.SPIKE}
+    at = {"step": 13, "epoch": 2, "loss": 9.5, "grad_norm": 4.0, "reason": m.SkipReason.SPIKE}
     events = [
-        *(StepSkipped(batch=batch, **at) for batch in (3, 4, 5)),
-        TrainerDied(incarnation=1, reason=DeathReason.SIGNAL, step=12, signal="SIGSEGV"),
-        CheckpointAborted(id="c000003", why="no space is left"),
+        *(m.StepSkipped(batch=batch, **at) for batch in (3, 4, 5)),
+        m.TrainerDied(incarnation=1, reason=m.DeathReason.SIGNAL, step=12, signal="SIGSEGV"),
+        m.CheckpointAborted(id="c000003", why="no space is left"),
     ]
     live_run.do(lambda: [live_run.recorder.record(one) for one in events])
     where = live_run.path.parent
@@ -147,7 +140,7 @@ def test_a_run_without_a_daemon_is_folded_and_said_to_be_dead(tolaria, dead_run)
 def test_quiet_answers_with_the_exit_code_only(tolaria, live_run):
     """Exit 0 if running, else 1; nothing is printed."""
     running = tolaria("status", "-q", "--dir", live_run.path.parent)
-    live_run.do(lambda: live_run.recorder.record(RunFailed(kind=FailureKind.TRAINER, why="enough")))
+    live_run.do(lambda: live_run.recorder.record(m.RunFailed(kind=m.FailureKind.TRAINER, why="enough")))
     failed = tolaria("status", "-q", "--dir", live_run.path.parent)
 
     assert (running.code, running.out) == (0, "")
@@ -207,8 +200,8 @@ def test_a_run_that_failed_at_once_shows_no_number_that_it_does_not_have(tolaria
     """`list` has its age and dashes; `status` has the error, and no lines of numbers that are not known."""
     made = Recorder(tmp_path / "typo" / "journal", segment_bytes=1 << 20)
     made.open_run(name="typo")
-    made.take(TrainerSpawned(incarnation=1, pid=5001, start_ticks=1, boot_id="ab"))
-    made.report(SetupRefusedReport(why="my_task.py has no 'MyTsk'; did you mean MyTask?"))
+    made.take(m.TrainerSpawned(incarnation=1, pid=5001, start_ticks=1, boot_id="ab"))
+    made.report(m.SetupRefusedReport(why="my_task.py has no 'MyTsk'; did you mean MyTask?"))
     made.journal.close()
     listed = tolaria("list", tmp_path).out.splitlines()[1].split("  ")
     cells = [cell.strip() for cell in listed if cell.strip()]
@@ -224,9 +217,9 @@ def test_a_run_that_failed_at_once_shows_no_number_that_it_does_not_have(tolaria
 
 def test_a_completed_run_has_no_last_error(tolaria, recorder):
     """A trainer died on the way and the run completed: the death is counted, and is no error of the run."""
-    recorder.take(TrainerGone(incarnation=1, reason=DeathReason.SIGNAL, signal="SIGKILL"))
+    recorder.take(m.TrainerGone(incarnation=1, reason=m.DeathReason.SIGNAL, signal="SIGKILL"))
     assert recorder.status().last_error == "the trainer ended: SIGKILL"
-    recorder.record(RunCompleted(step=12, epochs=1, checkpoint="c000001"))
+    recorder.record(m.RunCompleted(step=12, epochs=1, checkpoint="c000001"))
 
     status = recorder.status()
     assert (status.phase, status.last_error) == ("completed", None)
@@ -235,11 +228,11 @@ def test_a_completed_run_has_no_last_error(tolaria, recorder):
 
 def test_a_stop_after_a_death_that_was_overcome_is_no_error(tolaria, recorder):
     """A new step was made after the death. If none was, the stopped run still says of what its trainer died."""
-    recorder.take(TrainerGone(incarnation=1, reason=DeathReason.SIGNAL, signal="SIGKILL"))
-    stopped = RunStopped(step=12, mode=StopMode.GRACEFUL, checkpoint="c000001")
+    recorder.take(m.TrainerGone(incarnation=1, reason=m.DeathReason.SIGNAL, signal="SIGKILL"))
+    stopped = m.RunStopped(step=12, mode=m.StopMode.GRACEFUL, checkpoint="c000001")
     recorder.record(stopped)
     assert recorder.status().last_error == "the trainer ended: SIGKILL"
-    recorder.take(TrainerSpawned(incarnation=2, pid=5001, start_ticks=1, boot_id="ab"))
+    recorder.take(m.TrainerSpawned(incarnation=2, pid=5001, start_ticks=1, boot_id="ab"))
     recorder.step()
     recorder.record(stopped)
     assert (recorder.status().phase, recorder.status().last_error) == ("stopped", None)
@@ -274,7 +267,7 @@ def test_budgets_are_shown_with_what_was_measured_of_them(tolaria, live_run):
 
     Without a daemon the rows cover the whole journal.
     """
-    tally = BudgetHistogram(
+    tally = m.BudgetHistogram(
         budget="epoch_boundary",
         count=2,
         breaches=1,
@@ -283,7 +276,7 @@ def test_budgets_are_shown_with_what_was_measured_of_them(tolaria, live_run):
         waits=(Bucket(0, 1), Bucket(bucket_of(97.0), 1)),
         clock=(Bucket(bucket_of(4.0), 1), Bucket(bucket_of(122.0), 1)),
     )
-    live_run.do(lambda: live_run.recorder.record(BudgetsMeasured(epoch=1, tallies=(tally,))))
+    live_run.do(lambda: live_run.recorder.record(m.BudgetsMeasured(epoch=1, tallies=(tally,))))
     where = live_run.path.parent
     said = tolaria("status", "--budgets", "--dir", where)
     table = tolaria("status", "--budgets", "--json", "--dir", where).json["budgets"]
@@ -308,7 +301,7 @@ def test_budgets_are_shown_with_what_was_measured_of_them(tolaria, live_run):
 
 def test_the_tasks_own_metrics_are_in_the_line_of_the_validation(tolaria, live_run):
     """Also if the task measures neither loss nor accuracy; nothing stands for what it does not measure."""
-    validated = ValidationFinished(epoch=1, step=12, samples=9, seconds=0.1, metrics={"auc": 0.75, "f1": 0.5})
+    validated = m.ValidationFinished(epoch=1, step=12, samples=9, seconds=0.1, metrics={"auc": 0.75, "f1": 0.5})
     live_run.do(lambda: live_run.recorder.record(validated))
     (line,) = [
         one for one in tolaria("status", "--dir", live_run.path.parent).out.splitlines() if "  validation " in one
@@ -320,8 +313,8 @@ def test_the_tasks_metrics_of_the_last_step_have_a_line(tolaria, live_run):
     """The line shows the metrics that `loss` returned; without any there is no line."""
     assert "  metrics " not in tolaria("status", "--dir", live_run.path.parent).out
     recorder = live_run.recorder
-    step = StepReport(step=13, epoch=2, batch=3, loss=0.5, grad_norm=1.0, lr=0.003, rates=1, metrics=(0.25, 7.0))
-    live_run.do(lambda: recorder.report(MetricsNamedReport(names=("acc", "margin"))))
+    step = m.StepReport(step=13, epoch=2, batch=3, loss=0.5, grad_norm=1.0, lr=0.003, rates=1, metrics=(0.25, 7.0))
+    live_run.do(lambda: recorder.report(m.MetricsNamedReport(names=("acc", "margin"))))
     live_run.do(lambda: recorder.report(step))
     (line,) = [one for one in tolaria("status", "--dir", live_run.path.parent).out.splitlines() if "  metrics " in one]
     assert line.split() == ["metrics", "acc", "0.25,", "margin", "7"]

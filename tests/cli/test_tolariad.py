@@ -18,7 +18,7 @@ from tolariad.cli import checking, trials
 from tolariad.cli.output import size
 from tolariad.cli.progress import closing_words
 from tolariad.cli.tolariad import default_folder
-from tolariad.core.run.words import FailureKind, RunFailed, RunFrozen
+from tolariad.core import messages as m
 from tolariad.daemon import FolderLost
 
 
@@ -326,8 +326,8 @@ def test_closing_words_and_verify_give_the_size_on_disk(run_dir, tolaria):
 def test_a_run_that_failed_on_other_data_is_told_both_ways_on(recorder, run_dir):
     """The former data with --retry, or the new ones with --accept-data; any other failure has the first only."""
     recorder.step()
-    for kind, ways in ((FailureKind.DATA, ["--retry", "--accept-data"]), (FailureKind.TRAINER, ["--retry"])):
-        recorder.record(RunFailed(kind=kind, why="no"))
+    for kind, ways in ((m.FailureKind.DATA, ["--retry", "--accept-data"]), (m.FailureKind.TRAINER, ["--retry"])):
+        recorder.record(m.RunFailed(kind=kind, why="no"))
         lines, _ = closing_words(recorder.status(), run_dir)
         starts = [line.split() for line in lines if line.startswith("  tolariad run")]
         assert [words[4] for words in starts] == ways
@@ -336,7 +336,7 @@ def test_a_run_that_failed_on_other_data_is_told_both_ways_on(recorder, run_dir)
 
 def test_closing_words_of_a_frozen_run_say_why_and_that_it_waits_for_a_word(recorder, run_dir):
     """The summary names `resume`, because a start alone leaves the run frozen."""
-    recorder.record(RunFrozen(why="smoke in the rack"))
+    recorder.record(m.RunFrozen(why="smoke in the rack"))
     status = recorder.status()
     recorder.journal.close()
     lines, _ = closing_words(status, run_dir)

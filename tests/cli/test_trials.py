@@ -20,7 +20,7 @@ from tests.trainer.tasks.tested import FILE
 from tests.waiting import wait_for
 from tolariad.cli import trials
 from tolariad.cli.runs import folded
-from tolariad.core.run.exits import EXIT_TERMINATED
+from tolariad.core.calc.run.exits import EXIT_TERMINATED
 from tolariad.storage.remove import InUse, remove
 from tolariad.trainer.trials.words import Evaluated
 

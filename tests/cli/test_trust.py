@@ -12,7 +12,7 @@ import pytest
 from tolariad.cli import runs
 from tolariad.control import trust, where
 from tolariad.control.client import Client, NotTrusted
-from tolariad.core.control.words import NoteAdded
+from tolariad.core import messages as m
 
 OTHER = 54_321
 
@@ -32,7 +32,7 @@ def foreign(monkeypatch):
 
 
 def notes(live_run) -> list:
-    return [one for one in live_run.recorder.state.said.latest if isinstance(one.event, NoteAdded)]
+    return [one for one in live_run.recorder.state.said.latest if isinstance(one.event, m.NoteAdded)]
 
 
 def ordered(live_run) -> int:

@@ -13,7 +13,7 @@ import pytest
 
 import tolariad as package
 from tolariad.cli import version
-from tolariad.core.state import FOLD_VERSION
+from tolariad.core.state.run_state import FOLD_VERSION
 
 
 def test_it_names_every_version_that_matters(tolaria):

@@ -22,17 +22,10 @@ from tolariad.control.reply_tables import BudgetTable, PruneTable, RateTable, Se
 from tolariad.control.server import ControlServer
 from tolariad.control.status import Heartbeat, LiveFacts, run_status
 from tolariad.control.tables import budget_table, rate_table, seed_table
-from tolariad.core.base import Actor, Event
-from tolariad.core.checkpoints import words as ck
-from tolariad.core.control import words as cv
-from tolariad.core.decide import decide
-from tolariad.core.inputs import CommandReceived, Input, Now, Opened, ReportReceived, StartMode, TrainerSpawned
-from tolariad.core.rollback import words as rb
-from tolariad.core.run import words as rv
-from tolariad.core.state import RunState, apply, capture
-from tolariad.core.steps import words as sv
-from tolariad.core.trainer import words as tv
-from tolariad.core.vocabulary import AnyCommand, encode_event
+from tolariad.core import messages as m
+from tolariad.core.messages.vocabulary import AnyCommand, encode_event
+from tolariad.core.rules.table.decide import decide
+from tolariad.core.state.run_state import RunState, apply, capture
 from tolariad.telemetry.histograms import BudgetHistograms
 
 START_NS = 1_795_244_400_000_000_000  # 2026-11-21 07:00:00 UTC
@@ -57,10 +50,10 @@ class Recorder:
         )
 
     @property
-    def now(self) -> Now:
-        return Now(wall=START_NS + self.mono, mono=self.mono)
+    def now(self) -> m.Now:
+        return m.Now(wall=START_NS + self.mono, mono=self.mono)
 
-    def take(self, given: Input, answer=None) -> None:
+    def take(self, given: m.Input, answer=None) -> None:
         """Process one input as one turn."""
         self.mono += 10_000_000
         decision = decide(self.state, given, self.now)
@@ -68,7 +61,7 @@ class Recorder:
         if answer is not None and decision.answer is not None and not self.hold_answers:
             answer(decision.answer)
 
-    def record(self, *events: Event) -> int:
+    def record(self, *events: m.Event) -> int:
         """Stamp, apply, commit and publish. Return the first event's number."""
         first = self.state.seq + 1
         stamped, head = [], self.state
@@ -125,8 +118,8 @@ class Recorder:
     def budgets(self) -> BudgetTable:
         return budget_table(self.state, self.histograms.by_budget, mono_ns=self.mono, since="just now")
 
-    def submit(self, command: AnyCommand, actor: Actor, answer) -> None:
-        self.take(CommandReceived(command=command, actor=actor), answer)
+    def submit(self, command: AnyCommand, actor: m.Actor, answer) -> None:
+        self.take(m.CommandReceived(command=command, actor=actor), answer)
 
     def subscribe(self, listener):
         self._listeners.append(listener)
@@ -137,27 +130,27 @@ class Recorder:
     def begin_run(self, *, epochs: int = 3, name: str = "digits") -> None:
         self.open_run(epochs=epochs, name=name)
         self.spawn_trainer()
-        self.report(ck.TrainingStartedReport(step=0))
+        self.report(m.TrainingStartedReport(step=0))
         self.write_checkpoint()
 
     def open_run(self, *, epochs: int = 3, name: str = "digits") -> None:
-        started = rv.RunStarted(
+        started = m.RunStarted(
             run_id=bytes(range(16)).hex(),
             name=name,
             task="digits",
             rng_seed=7,
             config="{}",
             config_hash="00",
-            policy=rv.Policy(epochs=epochs, checkpoint_every_epochs=1, checkpoint_gap_s=0.0),
+            policy=m.Policy(epochs=epochs, checkpoint_every_epochs=1, checkpoint_gap_s=0.0),
             version="0.1.0",
         )
-        daemon = rv.DaemonStarted(pid=4711, boot_id="ab", host="node", version="0.1.0", limits=rv.ServiceLimits())
-        self.take(Opened(mode=StartMode.EXPLICIT, facts=(started, daemon)))
+        daemon = m.DaemonStarted(pid=4711, boot_id="ab", host="node", version="0.1.0", limits=m.ServiceLimits())
+        self.take(m.Opened(mode=m.StartMode.EXPLICIT, facts=(started, daemon)))
 
     def spawn_trainer(self) -> None:
         number = self.state.trainer.incarnation + 1
-        self.take(TrainerSpawned(incarnation=number, pid=5000 + number, start_ticks=1, boot_id="ab"))
-        environment = tv.Environment(
+        self.take(m.TrainerSpawned(incarnation=number, pid=5000 + number, start_ticks=1, boot_id="ab"))
+        environment = m.Environment(
             python="3.11",
             torch="2.13.0",
             numpy="2",
@@ -171,17 +164,17 @@ class Recorder:
             task_hash="00",
             config_hash="00",
         )
-        self.report(tv.ReadyReport(environment=environment, parameters=10, steps_per_epoch=10))
+        self.report(m.ReadyReport(environment=environment, parameters=10, steps_per_epoch=10))
 
     def report(self, report) -> None:
-        self.take(ReportReceived(incarnation=self.state.trainer.incarnation, report=report))
+        self.take(m.ReportReceived(incarnation=self.state.trainer.incarnation, report=report))
 
     def write_checkpoint(self) -> None:
         progress = self.state.progress
         epoch, batch = progress.place
-        piece = ck.Piece(name="model.safetensors", size=100, blake3="ff")
+        piece = m.Piece(name="model.safetensors", size=100, blake3="ff")
         self.report(
-            ck.CheckpointWrittenReport(
+            m.CheckpointWrittenReport(
                 id=self.state.checkpoints.open[-1].id,
                 step=progress.step,
                 epoch=epoch,
@@ -197,25 +190,25 @@ class Recorder:
         n = self.state.progress.step + 1
         epoch, batch = (n - 1) // 10 + 1, (n - 1) % 10 + 1
         if batch == 1:
-            self.report(sv.EpochStartedReport(epoch=epoch))
-        self.report(sv.StepReport(step=n, epoch=epoch, batch=batch, loss=loss, grad_norm=1.0, lr=0.003, rates=1))
+            self.report(m.EpochStartedReport(epoch=epoch))
+        self.report(m.StepReport(step=n, epoch=epoch, batch=batch, loss=loss, grad_norm=1.0, lr=0.003, rates=1))
         if batch == 10:
-            self.report(sv.ValidationBegunReport(epoch=epoch, step=n))
+            self.report(m.ValidationBegunReport(epoch=epoch, step=n))
             metrics = {"loss": 0.4, "accuracy": 0.9 + epoch / 100}
-            self.report(sv.ValidationReport(epoch=epoch, step=n, metrics=metrics, samples=100, seconds=0.1))
-            self.report(sv.EpochReport(epoch=epoch, step=n))
+            self.report(m.ValidationReport(epoch=epoch, step=n, metrics=metrics, samples=100, seconds=0.1))
+            self.report(m.EpochReport(epoch=epoch, step=n))
             if self.state.checkpoints.open:
                 self.write_checkpoint()
 
     def roll_back(self) -> None:
         """The trainer obeys the open rollback."""
         opened = self.state.rollbacks.open
-        self.report(rb.RollbackPreparedReport(rollback=opened.id, participants=("trainer",), seconds=0.0))
-        self.report(rb.RolledBackReport(rollback=opened.id, step=opened.to_step, commit_s=0.0, confirm_s=0.0))
+        self.report(m.RollbackPreparedReport(rollback=opened.id, participants=("trainer",), seconds=0.0))
+        self.report(m.RolledBackReport(rollback=opened.id, step=opened.to_step, commit_s=0.0, confirm_s=0.0))
 
     def hold(self) -> None:
         """The trainer reaches the boundary at which it is held."""
-        self.report(cv.HeldReport(step=self.state.progress.step))
+        self.report(m.HeldReport(step=self.state.progress.step))
 
 
 class Served:

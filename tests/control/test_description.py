@@ -12,8 +12,8 @@ import varlink
 from tests.outside.programs import outside
 from tolariad.control import methods
 from tolariad.control.wire import INTERFACE, SERVICE
-from tolariad.core.run.slice import Phase
-from tolariad.core.run.words import StopMode
+from tolariad.core import messages as m
+from tolariad.core import state as st
 
 
 def served(name: str) -> str:
@@ -59,8 +59,8 @@ def test_words_of_the_description_are_the_words_of_the_code():
     def words(name):
         return re.search(rf"type {name} \(([^)]*)\)", text).group(1).split(", ")
 
-    assert words("RunPhase") == [phase.value for phase in Phase]
-    assert words("StopMode") == [mode.value for mode in StopMode]
+    assert words("RunPhase") == [phase.value for phase in st.Phase]
+    assert words("StopMode") == [mode.value for mode in m.StopMode]
 
 
 def test_the_orders_of_the_first_version_keep_their_declarations():

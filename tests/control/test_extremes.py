@@ -20,9 +20,9 @@ from tests.extremes import extremes_of
 from tolariad.control import methods, order_methods
 from tolariad.control.connection import ServerLimits
 from tolariad.control.wire import END, INTERFACE, SERVICE, CallError, read_call
-from tolariad.core.control.words import Pause
-from tolariad.core.state import RunState, fold
-from tolariad.core.vocabulary import decode_event
+from tolariad.core import messages as m
+from tolariad.core.messages.vocabulary import decode_event
+from tolariad.core.state.run_state import RunState, fold
 
 DESCRIPTION = asyncio.run(methods.description(INTERFACE))
 METHODS = re.findall(r"^method (\w+)\(", DESCRIPTION, flags=re.MULTILINE)
@@ -35,7 +35,7 @@ ERRORS = {
 
 def parameters_of(method: str) -> type[msgspec.Struct]:
     """The Struct that a method reads its parameters as; by its name, or the one that every order takes."""
-    kind = order_methods.METHODS.get(f"{INTERFACE}.{method}", Pause)
+    kind = order_methods.METHODS.get(f"{INTERFACE}.{method}", m.Pause)
     return getattr(methods, f"_{method}", order_methods.PARAMETERS[kind])
 
 

@@ -14,7 +14,7 @@ from tolariad.control.connection import ServerLimits
 from tolariad.control.methods import description
 from tolariad.control.peer import Operators
 from tolariad.control.wire import INTERFACE, SERVICE
-from tolariad.core.checkpoints import words as ck
+from tolariad.core import messages as m
 
 
 def test_a_foreign_client_introspects_the_service(served):
@@ -107,7 +107,7 @@ def test_a_checkpoint_that_fails_says_why(served):
         next(replies)
         served.do(
             lambda: served.recorder.report(
-                ck.CheckpointFailedReport(id=served.recorder.state.checkpoints.open[-1].id, why="disk full")
+                m.CheckpointFailedReport(id=served.recorder.state.checkpoints.open[-1].id, why="disk full")
             )
         )
         outcome = next(replies)["outcome"]

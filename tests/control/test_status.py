@@ -12,17 +12,9 @@ from tests.core.pruning.pruned import PLAN, PrunedWorld
 from tests.core.simulate import tick_until
 from tolariad.cli.status_words import status_lines
 from tolariad.control.status import Heartbeat, LiveFacts, run_status
-from tolariad.core.base import Actor
-from tolariad.core.checkpoints import words as ck
-from tolariad.core.control import words as cv
-from tolariad.core.health.budget_words import MemoryPressed, MemoryRelieved
-from tolariad.core.health.quarantine_words import QuarantineAdded
-from tolariad.core.health.words import ConservativeModeEntered, ConservativeModeLeft
-from tolariad.core.inputs import CommandReceived
-from tolariad.core.run.words import DiskLow, DiskRecovered, FailureKind, RunCompleted, RunFailed, RunResumed
-from tolariad.core.state import RunState
-from tolariad.core.text.plain import rfc3339
-from tolariad.core.trainer.words import DeathReason, ExceptionRaised, TrainerDied
+from tolariad.core import messages as m
+from tolariad.core.calc.text.plain import rfc3339
+from tolariad.core.state.run_state import RunState
 
 
 def facts(recorder, **more):
@@ -55,7 +47,7 @@ def test_the_status_says_in_one_line_what_the_detector_does_not_act_on(recorder)
     (told,) = line(detect_rollback=False)
     assert "only recorded" in told
     assert line() == []
-    recorder.record(RunCompleted(step=1, epochs=1, checkpoint=""))
+    recorder.record(m.RunCompleted(step=1, epochs=1, checkpoint=""))
     run = recorder.state.run
     assert line(detect_finite=False) == []
 
@@ -72,7 +64,7 @@ def test_speed_and_time_left_follow_the_steps(recorder):
 
 
 @pytest.mark.parametrize(
-    "ended", [RunResumed(), ck.RerunFinished(first=1, last=9, compared=9)], ids=["pause", "re-run"]
+    "ended", [m.RunResumed(), m.RerunFinished(first=1, last=9, compared=9)], ids=["pause", "re-run"]
 )
 def test_time_in_which_no_step_counts_does_not_slow_the_speed(recorder, ended):
     """After a pause or a re-run of 1000 s the time left is that of the steps, not of the interruption."""
@@ -90,7 +82,7 @@ def test_a_complete_run_over_data_without_a_length_had_the_steps_that_it_made(re
     """Not those of `stop.steps`, which are only the most that it might have made."""
     for _ in range(3):
         recorder.step()
-    recorder.record(RunCompleted(step=3, epochs=1, checkpoint="c000001"))
+    recorder.record(m.RunCompleted(step=3, epochs=1, checkpoint="c000001"))
     state = recorder.state
     policy = replace(state.run.policy, stop_steps=1000)
     for an_epoch, total in ((0, state.progress.step), (10, 30)):
@@ -129,7 +121,7 @@ def test_a_journal_that_failed_shows_a_frozen_run(recorder):
 
 def test_an_order_that_is_not_carried_out_yet_is_shown(recorder):
     """Between the order and the boundary."""
-    recorder.take(CommandReceived(command=cv.Pause(), actor=Actor(uid=1)))
+    recorder.take(m.CommandReceived(command=m.Pause(), actor=m.Actor(uid=1)))
     assert run_status(recorder.state, "/r", facts(recorder)).ordered == "pause"
     recorder.hold()
 
@@ -176,7 +168,7 @@ def test_failed_cycles_are_shown_until_one_succeeds():
 
 def test_a_failed_run_says_why(recorder):
     """`last_error` is the event's."""
-    recorder.record(RunFailed(kind=FailureKind.TRAINER, why="five deaths"))
+    recorder.record(m.RunFailed(kind=m.FailureKind.TRAINER, why="five deaths"))
 
     assert run_status(recorder.state, "/r", LiveFacts()).last_error == "five deaths"
 
@@ -184,11 +176,11 @@ def test_a_failed_run_says_why(recorder):
 def test_after_an_exception_the_status_has_its_own_words(recorder):
     """`last_error` names type, text and place while the run tries again, and not only that there was one."""
     recorder.record(
-        ExceptionRaised(
+        m.ExceptionRaised(
             incarnation=1, step=7, traceback="", kind="ValueError", place="t.py:3", text="ValueError: no\n!"
         )
     )
-    recorder.record(TrainerDied(incarnation=1, reason=DeathReason.EXCEPTION, step=7, restart_s=1.0))
+    recorder.record(m.TrainerDied(incarnation=1, reason=m.DeathReason.EXCEPTION, step=7, restart_s=1.0))
 
     assert run_status(recorder.state, "/r", LiveFacts()).last_error == "the trainer ended: ValueError: no ! (t.py:3)"
 
@@ -219,10 +211,10 @@ def test_the_empty_state_can_be_shown():
 def test_a_disk_that_is_low_is_shown_with_what_is_wanted(recorder):
     """A full disk pauses the run; the status shows the reason until there is space."""
     assert run_status(recorder.state, "/r", LiveFacts()).disk_low is None
-    recorder.record(DiskLow(free=1000, floor=30_000))
+    recorder.record(m.DiskLow(free=1000, floor=30_000))
     shown = run_status(recorder.state, "/r", LiveFacts())
     lines = list(status_lines(msgspec.to_builtins(shown)))
-    recorder.record(DiskRecovered(free=90_000, floor=30_000))
+    recorder.record(m.DiskRecovered(free=90_000, floor=30_000))
     after = run_status(recorder.state, "/r", LiveFacts())
 
     assert shown.disk_low == "the journal's disk is low: 1,000 bytes were free, 30,000 are needed"
@@ -234,12 +226,12 @@ def test_a_disk_that_is_low_is_shown_with_what_is_wanted(recorder):
 def test_a_checkpoint_that_did_not_come_to_be_is_shown_until_one_does(recorder):
     """The status gives the reason, so that the newest checkpoint is not taken for the last one that was due."""
     assert run_status(recorder.state, "/r", LiveFacts()).checkpoint.given_up is None
-    recorder.take(CommandReceived(command=cv.Checkpoint(), actor=Actor()))
+    recorder.take(m.CommandReceived(command=m.Checkpoint(), actor=m.Actor()))
     opened = recorder.state.checkpoints.open[-1].id
-    recorder.report(ck.CheckpointFailedReport(id=opened, why="cannot be written to /r: No space left on device"))
+    recorder.report(m.CheckpointFailedReport(id=opened, why="cannot be written to /r: No space left on device"))
     shown = run_status(recorder.state, "/r", LiveFacts())
     (line,) = [one for one in status_lines(msgspec.to_builtins(shown)) if one.split()[0] == "checkpoint"]
-    recorder.take(CommandReceived(command=cv.Checkpoint(), actor=Actor()))
+    recorder.take(m.CommandReceived(command=m.Checkpoint(), actor=m.Actor()))
     recorder.write_checkpoint()
 
     assert shown.checkpoint.given_up == "cannot be written to /r: No space left on device"
@@ -255,19 +247,19 @@ def test_where_no_checkpoint_can_be_used_what_became_of_them_is_shown(recorder):
         (line,) = [one for one in status_lines(msgspec.to_builtins(status)) if one.split()[0] == "checkpoint"]
         return status.checkpoint_none, line.removeprefix("  checkpoint  ")
 
-    recorder.take(CommandReceived(command=cv.Checkpoint(), actor=Actor()))
+    recorder.take(m.CommandReceived(command=m.Checkpoint(), actor=m.Actor()))
     recorder.write_checkpoint()
     before = shown()
     ids = [one.id for one in recorder.state.checkpoints.catalogue]
     other, last = ids
-    recorder.record(ck.CheckpointRejected(id=other, file="model", why="torn"))
-    recorder.record(QuarantineAdded(name="q1", why="odd", checkpoint=last))
+    recorder.record(m.CheckpointRejected(id=other, file="model", why="torn"))
+    recorder.record(m.QuarantineAdded(name="q1", why="odd", checkpoint=last))
     kept = shown()
-    recorder.record(ck.CheckpointDeletionBegun(id=other, why="damaged", size=1), ck.CheckpointDeleted(id=other))
+    recorder.record(m.CheckpointDeletionBegun(id=other, why="damaged", size=1), m.CheckpointDeleted(id=other))
     gone = shown()
-    recorder.take(CommandReceived(command=cv.Checkpoint(), actor=Actor()))
+    recorder.take(m.CommandReceived(command=m.Checkpoint(), actor=m.Actor()))
     opened = recorder.state.checkpoints.open[-1].id
-    recorder.report(ck.CheckpointFailedReport(id=opened, why="disk full"))
+    recorder.report(m.CheckpointFailedReport(id=opened, why="disk full"))
     failed, _ = shown()
     unborn = RunState()
 
@@ -281,20 +273,20 @@ def test_where_no_checkpoint_can_be_used_what_became_of_them_is_shown(recorder):
 def test_a_share_of_memory_that_is_exceeded_is_shown_until_it_is_kept(recorder):
     """With its part, what it holds, its limit, and since when."""
     assert run_status(recorder.state, "/r", facts(recorder)).memory is None
-    recorder.record(MemoryPressed(budget="memory_model", percent=55.0, limit=40.0))
+    recorder.record(m.MemoryPressed(budget="memory_model", percent=55.0, limit=40.0))
     shown = run_status(recorder.state, "/r", LiveFacts()).memory
 
     assert (shown.budget, shown.percent, shown.limit, shown.age_s) == ("memory_model", 55.0, 40.0, None)
     assert shown.since.endswith("Z")
     assert run_status(recorder.state, "/r", facts(recorder)).memory.age_s >= 0.0
-    recorder.record(MemoryRelieved())
+    recorder.record(m.MemoryRelieved())
     assert run_status(recorder.state, "/r", facts(recorder)).memory is None
 
 
 def test_conservative_mode_is_shown_with_since_and_why(recorder):
     """From the event that began it to the one that ended it; the duration only with a daemon."""
     assert run_status(recorder.state, "/r", facts(recorder)).conservative is None
-    recorder.record(ConservativeModeEntered(why="open breaker: lr"))
+    recorder.record(m.ConservativeModeEntered(why="open breaker: lr"))
     begun = recorder.now.wall
     for _ in range(3):
         recorder.step()
@@ -305,5 +297,5 @@ def test_conservative_mode_is_shown_with_since_and_why(recorder):
     assert live.age_s == pytest.approx((recorder.now.wall - begun) / 1e9)
     assert live.age_s > 0
     assert (dead.since, dead.age_s) == (live.since, None)
-    recorder.record(ConservativeModeLeft(healthy_epochs=3, seconds=301.0))
+    recorder.record(m.ConservativeModeLeft(healthy_epochs=3, seconds=301.0))
     assert run_status(recorder.state, "/r", facts(recorder)).conservative is None

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from tolariad.core.run import words as rv
-from tolariad.core.trainer import words as tv
+from tolariad.core import messages as m
 
 EPOCHS = 3
 
 
-def environment(**changes: object) -> tv.Environment:
+def environment(**changes: object) -> m.Environment:
     """An execution context; equal ones may stop a run that diverges."""
     same = {
         "python": "3.11",
@@ -24,22 +23,22 @@ def environment(**changes: object) -> tv.Environment:
         "task_hash": "bb",
         "config_hash": "cc",
     }
-    return tv.Environment(**{**same, **changes})
+    return m.Environment(**{**same, **changes})
 
 
-def run_started(**policy: object) -> rv.RunStarted:
+def run_started(**policy: object) -> m.RunStarted:
     """The first event of every simulated run."""
-    return rv.RunStarted(
+    return m.RunStarted(
         run_id="00" * 16,
         name="sim",
         task="digits",
         rng_seed=1,
         config="{}",
         config_hash="cc",
-        policy=rv.Policy(**{"epochs": EPOCHS, "checkpoint_every_epochs": 1, "checkpoint_gap_s": 0.0, **policy}),
+        policy=m.Policy(**{"epochs": EPOCHS, "checkpoint_every_epochs": 1, "checkpoint_gap_s": 0.0, **policy}),
         version="0.1",
     )
 
 
-def daemon_started() -> rv.DaemonStarted:
-    return rv.DaemonStarted(pid=1, boot_id="b0", host="h", version="0.1", limits=rv.ServiceLimits())
+def daemon_started() -> m.DaemonStarted:
+    return m.DaemonStarted(pid=1, boot_id="b0", host="h", version="0.1", limits=m.ServiceLimits())

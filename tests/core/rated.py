@@ -7,14 +7,11 @@ from msgspec.structs import replace
 from tests.core import simulated_trainer
 from tests.core.simulate import World
 from tests.core.simulated_trainer import Trainer
-from tolariad.core.checkpoints import words as ck
-from tolariad.core.learning_rate.curve import rates_digest
-from tolariad.core.learning_rate.group import Group, after_epoch, ordered, rate_of, with_order
-from tolariad.core.learning_rate.schedule import LRPolicy, PlateauRule, Schedule
-from tolariad.core.rates import words as lv
-from tolariad.core.steps import script_words as sc
-from tolariad.core.steps import words as sv
-from tolariad.core.steps.ask import script_from_journal
+from tolariad.core import messages as m
+from tolariad.core import queries as q
+from tolariad.core.calc.learning_rate.curve import rates_digest
+from tolariad.core.calc.learning_rate.group import Group, after_epoch, ordered, rate_of, with_order
+from tolariad.core.calc.learning_rate.schedule import LRPolicy, PlateauRule, Schedule
 
 GROUPS = (
     Group("body", Schedule(policy=LRPolicy.HOST_COSINE, base_lr=0.1, min_lr=1e-4, total_steps=12, warmup_steps=3)),
@@ -70,7 +67,7 @@ class RatedTrainer(Trainer):
     def _tell(self):
         if self.tells and not self.script and self.done_epoch >= self.order.epoch_finished:
             self.tells = False
-            self.todo.append(lv.RatesStandingReport(rates=self._standing()))
+            self.todo.append(m.RatesStandingReport(rates=self._standing()))
 
     def _begin(self, order):
         super()._begin(order)
@@ -99,7 +96,7 @@ class RatedTrainer(Trainer):
     def _standing(self):
         losses = range(steps_before(self.done_epoch + 1) + 1, self.step + 1) if self.batch else ()
         total = sum_of_losses(losses)
-        return lv.Standing(groups=self.groups, orders=self.applied, losses=len(losses), loss_sum=total)
+        return m.Standing(groups=self.groups, orders=self.applied, losses=len(losses), loss_sum=total)
 
     def _change(self, name, change):
         self.groups = tuple(change(group) if group.name == name else group for group in self.groups)
@@ -131,7 +128,7 @@ class RatedTrainer(Trainer):
 
     def _train(self, durable):
         report = super()._train(durable)
-        if isinstance(report, sv.StepReport):
+        if isinstance(report, m.StepReport):
             row = rates_at(self.groups, report.step)
             report = replace(report, lr=row[0], rates=rates_digest(row))
         return report
@@ -141,7 +138,7 @@ class RatedTrainer(Trainer):
         before = len(script)
         expected = script[0]
         report = super()._rerun()
-        if len(script) < before and isinstance(expected, sc.ScriptStep):
+        if len(script) < before and isinstance(expected, m.ScriptStep):
             assert rates_digest(rates_at(self.groups, self.step)) == expected.rates, (expected, self.groups)
         return report
 
@@ -160,15 +157,15 @@ class RatedWorld(World):
 
     def _do(self, effect):
         super()._do(effect)
-        if isinstance(effect, ck.TrainFrom) and self.trainer is not None:
+        if isinstance(effect, m.TrainFrom) and self.trainer is not None:
             ref = effect.checkpoint
             entry = next((one for one in self.state.checkpoints.catalogue if ref and one.id == ref.id), None)
             branch, lines = entry.branch if entry else 0, self.state.rollbacks.branches
-            script = script_from_journal(self.events[entry.script_from - 1 if entry else 0 :], ref, branch, lines)
+            script = q.script_from_journal(self.events[entry.script_from - 1 if entry else 0 :], ref, branch, lines)
             self.trainer.script_orders = script.orders
 
     def lr_set(self, group, value, policy=None, **given):
-        return self.command(lv.LrSet(group=group, value=value, policy=policy, **given))
+        return self.command(m.LrSet(group=group, value=value, policy=policy, **given))
 
     def anything(self):
         if self.random.random() < 0.06:

@@ -8,33 +8,14 @@ from collections.abc import Callable
 
 from tests.core.facts import daemon_started, environment, run_started
 from tests.core.simulated_trainer import ACCURACY, Trainer
-from tolariad.core.base import Actor, Effect, Event
-from tolariad.core.checkpoints import words as ck
-from tolariad.core.control import words as cv
-from tolariad.core.decide import decide
+from tolariad.core import messages as m
+from tolariad.core import queries as q
+from tolariad.core import state as st
 from tolariad.core.decision import Answer
-from tolariad.core.health import words as hv
-from tolariad.core.inputs import (
-    CheckpointRemoved,
-    CommandReceived,
-    Input,
-    Now,
-    Opened,
-    ReportReceived,
-    SignalReceived,
-    StartMode,
-    TrainerGone,
-    TrainerSpawned,
-)
-from tolariad.core.rollback import words as rb
-from tolariad.core.run import words as rv
-from tolariad.core.run.slice import Phase
-from tolariad.core.state import RunState
-from tolariad.core.steps import script_words as sc
-from tolariad.core.steps.ask import script_from_journal
-from tolariad.core.trainer import words as tv
+from tolariad.core.rules.table.decide import decide
+from tolariad.core.state.run_state import RunState
 
-OPERATOR = Actor(uid=1000, pid=7, program="test")
+OPERATOR = m.Actor(uid=1000, pid=7, program="test")
 
 
 class World:
@@ -45,9 +26,9 @@ class World:
         self.environment = environment()
         self.accuracy = dict(ACCURACY)
         self.state = RunState()
-        self.events: list[Event] = []
+        self.events: list[m.Event] = []
         self.trainer: Trainer | None = None
-        self.due: deque[Input] = deque()
+        self.due: deque[m.Input] = deque()
         self.exit: int | None = None
         self.mono = 10**9
         self.answers: list[Answer] = []
@@ -55,12 +36,12 @@ class World:
         self.broken: set[str] = set()
         # Of another shape than what the task builds, so for each new trainer.
         self.unfit: set[str] = set()
-        self.give(Opened(mode=StartMode.EXPLICIT, facts=(run_started(**policy), daemon_started())))
+        self.give(m.Opened(mode=m.StartMode.EXPLICIT, facts=(run_started(**policy), daemon_started())))
 
-    def give(self, given: Input) -> Answer | None:
+    def give(self, given: m.Input) -> Answer | None:
         """One input, as the kernel takes it: numbered, stamped, applied; then its effects."""
         self.mono += 1_000_000
-        now = Now(self.mono, self.mono)
+        now = m.Now(self.mono, self.mono)
         decision = decide(self.state, given, now)
         self.state = decision.state
         self.events += decision.events
@@ -70,34 +51,34 @@ class World:
             self.answers.append(decision.answer)
         return decision.answer
 
-    def _do(self, effect: Effect) -> None:
+    def _do(self, effect: m.Effect) -> None:
         match effect:
-            case tv.SpawnTrainer(incarnation=incarnation):
+            case m.SpawnTrainer(incarnation=incarnation):
                 # A later order replaces an earlier one that waits.
-                self.due = deque(one for one in self.due if not isinstance(one, TrainerSpawned))
-                self.due.append(TrainerSpawned(incarnation=incarnation, pid=99, start_ticks=1, boot_id="b0"))
-            case tv.KillTrainer():
-                self._gone(tv.DeathReason.KILLED)
-            case rv.ExitDaemon(code=code):
+                self.due = deque(one for one in self.due if not isinstance(one, m.TrainerSpawned))
+                self.due.append(m.TrainerSpawned(incarnation=incarnation, pid=99, start_ticks=1, boot_id="b0"))
+            case m.KillTrainer():
+                self._gone(m.DeathReason.KILLED)
+            case m.ExitDaemon(code=code):
                 self.exit = code
-            case ck.DeleteCheckpoint() | ck.SweepCheckpoints():
-                self.due.extend([CheckpointRemoved(id=effect.id)] if isinstance(effect, ck.DeleteCheckpoint) else [])
+            case m.DeleteCheckpoint() | m.SweepCheckpoints():
+                self.due.extend([m.CheckpointRemoved(id=effect.id)] if isinstance(effect, m.DeleteCheckpoint) else [])
             case _ if self.trainer is not None:
                 self.trainer.orders.append(effect)
-                if isinstance(effect, ck.TrainFrom) and (checkpoint := effect.checkpoint) is not None:
+                if isinstance(effect, m.TrainFrom) and (checkpoint := effect.checkpoint) is not None:
                     self.trainer.script = self._script(checkpoint)
 
-    def _script(self, checkpoint: ck.CheckpointRef) -> deque:
+    def _script(self, checkpoint: m.CheckpointRef) -> deque:
         """Applied and skipped steps as one row, as the kernel cuts them from the journal."""
         entry = next(one for one in self.state.checkpoints.catalogue if one.id == checkpoint.id)
-        script = script_from_journal(
+        script = q.script_from_journal(
             self.events[entry.script_from - 1 :], checkpoint, entry.branch, self.state.rollbacks.branches
         )
-        return deque(sorted((*script.skips, *script.steps), key=lambda one: (one.step, isinstance(one, sc.ScriptStep))))
+        return deque(sorted((*script.skips, *script.steps), key=lambda one: (one.step, isinstance(one, m.ScriptStep))))
 
-    def _gone(self, reason: tv.DeathReason, code: int | None = None) -> None:
+    def _gone(self, reason: m.DeathReason, code: int | None = None) -> None:
         if self.trainer is not None:
-            self.due.append(TrainerGone(incarnation=self.trainer.incarnation, reason=reason, exit_code=code))
+            self.due.append(m.TrainerGone(incarnation=self.trainer.incarnation, reason=reason, exit_code=code))
             self.trainer = None
 
     def new_trainer(self, incarnation: int) -> Trainer:
@@ -108,19 +89,19 @@ class World:
         """Do the first thing that is due, else one act of the trainer."""
         if self.due:
             given = self.due.popleft()
-            if isinstance(given, TrainerSpawned):
+            if isinstance(given, m.TrainerSpawned):
                 self.trainer = self.new_trainer(given.incarnation)
                 self.trainer.unfit = set(self.unfit)
             self.give(given)
         elif self.trainer is not None:
             report = self.trainer.act(self.state)
             if report is not None:
-                self.give(ReportReceived(incarnation=self.trainer.incarnation, report=report))
+                self.give(m.ReportReceived(incarnation=self.trainer.incarnation, report=report))
             elif self.trainer.exited:
-                self._gone(tv.DeathReason.EXIT, 0)
+                self._gone(m.DeathReason.EXIT, 0)
 
     def command(self, command: object) -> Answer | None:
-        return self.give(CommandReceived(command=command, actor=OPERATOR))
+        return self.give(m.CommandReceived(command=command, actor=OPERATOR))
 
     def break_newest(self) -> None:
         """The newest checkpoint's files are damaged: whoever is to begin there or to go back there finds it."""
@@ -136,17 +117,17 @@ class World:
             self.random.choice(shapes).add(newest.id)
 
     def crash_trainer(self) -> None:
-        self._gone(tv.DeathReason.SIGNAL)
+        self._gone(m.DeathReason.SIGNAL)
 
     def signal(self, count: int = 1, name: str = "SIGTERM") -> None:
-        self.give(SignalReceived(count=count, name=name))
+        self.give(m.SignalReceived(count=count, name=name))
 
-    def restart_daemon(self, mode: StartMode = StartMode.EXPLICIT) -> None:
+    def restart_daemon(self, mode: m.StartMode = m.StartMode.EXPLICIT) -> None:
         """The daemon dies with its trainer, wherever they are, and is started again."""
         self.trainer = None
         self.due.clear()
         self.exit = None
-        self.give(Opened(mode=mode, facts=(daemon_started(),)))
+        self.give(m.Opened(mode=mode, facts=(daemon_started(),)))
 
     def run(self, ticks: int = 2000) -> None:
         """Until the daemon ends, or nothing more happens."""
@@ -159,26 +140,26 @@ class World:
         """One drawn thing; mostly the trainer goes on."""
         acts = [
             (60, self.tick),
-            (3, lambda: self.command(cv.Pause(id=self._id()))),
-            (4, lambda: self.command(cv.Resume(id=self._id()))),
-            (1, lambda: self.command(cv.Stop(id=self._id(), mode=self.random.choice(list(rv.StopMode))))),
-            (2, lambda: self.command(cv.Checkpoint(id=self._id()))),
-            (1, lambda: self.command(cv.Note(text="hm", id=self._id()))),
+            (3, lambda: self.command(m.Pause(id=self._id()))),
+            (4, lambda: self.command(m.Resume(id=self._id()))),
+            (1, lambda: self.command(m.Stop(id=self._id(), mode=self.random.choice(list(m.StopMode))))),
+            (2, lambda: self.command(m.Checkpoint(id=self._id()))),
+            (1, lambda: self.command(m.Note(text="hm", id=self._id()))),
             (1, self.crash_trainer),
             (1, self.signal),
             (1, lambda: self.signal(2)),
-            (1, lambda: self.restart_daemon(self.random.choice(list(StartMode)))),
+            (1, lambda: self.restart_daemon(self.random.choice(list(m.StartMode)))),
         ]
         if self.goes_back:
             acts += [
-                (2, lambda: self.command(rb.Rollback(id=self._id(), epoch=self.random.choice([None, 1, 2])))),
-                (1, lambda: self.command(hv.RaiseEmergency(id=self._id(), level=self.random.choice(list(hv.Level))))),
+                (2, lambda: self.command(m.Rollback(id=self._id(), epoch=self.random.choice([None, 1, 2])))),
+                (1, lambda: self.command(m.RaiseEmergency(id=self._id(), level=self.random.choice(list(m.Level))))),
                 (1, self.break_newest),
                 (1, self.reshape),
             ]
         self.random.choices([act for _, act in acts], [weight for weight, _ in acts])[0]()
         if self.exit is not None and self.state.run.phase.value not in ("completed", "failed"):
-            self.restart_daemon(StartMode.EXPLICIT)
+            self.restart_daemon(m.StartMode.EXPLICIT)
 
     def _id(self) -> str:
         return self.random.choice(["", "", f"id{self.random.randrange(40)}"])
@@ -214,11 +195,11 @@ def until_found(world: World, kind: type) -> World:
 
 def take_checkpoint(world: World) -> None:
     """Order a checkpoint, and wait until it is committed."""
-    world.command(cv.Checkpoint())
-    until_found(world, ck.CheckpointCommitted)
+    world.command(m.Checkpoint())
+    until_found(world, m.CheckpointCommitted)
 
 
 def completes(world: World) -> None:
     """Train to the end."""
     world.run()
-    assert world.state.run.phase is Phase.COMPLETED
+    assert world.state.run.phase is st.Phase.COMPLETED

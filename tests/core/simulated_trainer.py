@@ -7,18 +7,10 @@ from collections import deque
 from msgspec.structs import replace
 
 from tests.core.facts import EPOCHS
-from tolariad.core.base import Effect
-from tolariad.core.boundary import words as bw
-from tolariad.core.checkpoints import words as ck
-from tolariad.core.control import words as cv
-from tolariad.core.health import quarantine_words as qn
-from tolariad.core.health import words as hv
-from tolariad.core.rollback import words as rb
-from tolariad.core.run.ask import gate_open
-from tolariad.core.state import RunState
-from tolariad.core.steps import words as sv
-from tolariad.core.trainer import words as tv
-from tolariad.core.vocabulary import Report
+from tolariad.core import messages as m
+from tolariad.core import queries as q
+from tolariad.core.messages.vocabulary import Report
+from tolariad.core.state.run_state import RunState
 
 STEPS_PER_EPOCH = 4
 # The outcome of the batches of each epoch: an applied step, or one that is skipped, also at an epoch's end.
@@ -42,7 +34,7 @@ class Trainer:
     metric = "accuracy"
 
     def __init__(
-        self, incarnation: int, context: tv.Environment, accuracy: dict[int, float], broken: set[str] | None = None
+        self, incarnation: int, context: m.Environment, accuracy: dict[int, float], broken: set[str] | None = None
     ) -> None:
         self.incarnation = incarnation
         # Checkpoints of another shape than this one's model, and those whose files are damaged.
@@ -50,20 +42,20 @@ class Trainer:
         self.broken = set() if broken is None else broken
         self.accuracy = accuracy
         self.over = False
-        self.orders: deque[Effect] = deque()
-        self.order: ck.TrainFrom | None = None
+        self.orders: deque[m.Effect] = deque()
+        self.order: m.TrainFrom | None = None
         self.step = 0
         self.batch = 0
         self.script = deque()
         self.compared = self.skipped = 0
         self.held = False
         self.exited = False
-        self.later: deque[bw.BoundaryOrder] = deque()
-        self.todo: deque[Report] = deque([tv.ReadyReport(environment=context, parameters=9, steps_per_epoch=4)])
+        self.later: deque[m.BoundaryOrder] = deque()
+        self.todo: deque[Report] = deque([m.ReadyReport(environment=context, parameters=9, steps_per_epoch=4)])
         self.wait_epoch = 0
         self.done_epoch = 0
         self.first_taken = False
-        self.prepared: rb.PrepareRollback | None = None
+        self.prepared: m.PrepareRollback | None = None
 
     def act(self, durable: RunState) -> Report | None:
         """One act: a waiting report, an order at a boundary, a step."""
@@ -89,58 +81,58 @@ class Trainer:
     def _obey_orders(self) -> None:
         while self.orders and not self.exited:
             match self.orders.popleft():
-                case ck.TrainFrom() as order:
+                case m.TrainFrom() as order:
                     self._begin(order)
-                case cv.Hold():
+                case m.Hold():
                     self.held = True
-                    self.todo.append(cv.HeldReport(step=self.step, rerunning=bool(self.script)))
-                case qn.SetQuarantine() | hv.GoOn():
+                    self.todo.append(m.HeldReport(step=self.step, rerunning=bool(self.script)))
+                case m.SetQuarantine() | m.GoOn():
                     pass
-                case cv.Release():
+                case m.Release():
                     self.held = False
-                case ck.TakeCheckpoint(id=id_) as order if not self.wait_epoch and (self.order is None or self.script):
+                case m.TakeCheckpoint(id=id_) as order if not self.wait_epoch and (self.order is None or self.script):
                     self.orders.append(order)
                     return
-                case ck.TakeCheckpoint(id=id_):
+                case m.TakeCheckpoint(id=id_):
                     self.first_taken = True
                     self.todo.extend([self.copied(id_), self._written(id_)])
-                case bw.BoundaryOrder() as order:
+                case m.BoundaryOrder() as order:
                     self.later.append(order)
-                case cv.SetEnd() as order if self.order is None:
+                case m.SetEnd() as order if self.order is None:
                     self.orders.append(order)
                     return
-                case cv.SetEnd(epochs=epochs, last_step=last):
+                case m.SetEnd(epochs=epochs, last_step=last):
                     self.order = replace(self.order, epochs=epochs, last_step=last)
                     self.wait_epoch = 0 if self.wait_epoch == -1 else self.wait_epoch
-                case sv.Continue():
+                case m.Continue():
                     self.wait_epoch = 0
-                case sv.EndTraining():
+                case m.EndTraining():
                     self.over = True
-                case rb.PrepareRollback() as order:
+                case m.PrepareRollback() as order:
                     self.prepared, self.held = order, False
                     self.todo.append(self._prepared(order))
-                case rb.CommitRollback():
+                case m.CommitRollback():
                     self._roll_back(self.prepared.checkpoint)
-                case rb.AbortRollback():
+                case m.AbortRollback():
                     self.prepared = None
-                    self.todo.extend([sv.TrainingEndedReport(step=self.step)] if self.wait_epoch == -1 else [])
-                case tv.ExitTrainer():
+                    self.todo.extend([m.TrainingEndedReport(step=self.step)] if self.wait_epoch == -1 else [])
+                case m.ExitTrainer():
                     self.exited = True
 
-    def _answer(self, order: bw.BoundaryOrder) -> None:
+    def _answer(self, order: m.BoundaryOrder) -> None:
         refused = self.carry_out(order)
-        self.todo.append(bw.BoundaryOrderReport(order=order.cause, applied_before_step=self.step + 1, refused=refused))
+        self.todo.append(m.BoundaryOrderReport(order=order.cause, applied_before_step=self.step + 1, refused=refused))
 
-    def carry_out(self, order: bw.BoundaryOrder) -> str:
+    def carry_out(self, order: m.BoundaryOrder) -> str:
         """Why the order is refused; "" if it acts. This one has no rates; see tests/core/rated.py."""
         return f"no {type(order).__name__} here"
 
-    def _begin(self, order: ck.TrainFrom) -> None:
+    def _begin(self, order: m.TrainFrom) -> None:
         if order.checkpoint is not None and order.checkpoint.id in self.broken:
-            self.todo.append(ck.CheckpointUnusableReport(id=order.checkpoint.id, **DAMAGED))
+            self.todo.append(m.CheckpointUnusableReport(id=order.checkpoint.id, **DAMAGED))
             return
         if order.checkpoint is not None and order.checkpoint.id in self.unfit:
-            self.todo.append(ck.CheckpointUnusableReport(id=order.checkpoint.id, **OF_ANOTHER_SHAPE))
+            self.todo.append(m.CheckpointUnusableReport(id=order.checkpoint.id, **OF_ANOTHER_SHAPE))
             return
         self.order = order
         self.step = order.checkpoint.step if order.checkpoint else 0
@@ -150,18 +142,18 @@ class Trainer:
         self.done_epoch = order.checkpoint.epoch - 1 if order.checkpoint else 0
         id_ = order.checkpoint.id if order.checkpoint else ""
         self.first = self.step + 1
-        self.todo.append(ck.TrainingStartedReport(step=self.step, checkpoint=id_))
+        self.todo.append(m.TrainingStartedReport(step=self.step, checkpoint=id_))
 
-    def _prepared(self, order: rb.PrepareRollback) -> Report:
+    def _prepared(self, order: m.PrepareRollback) -> Report:
         if order.checkpoint.id in self.broken:
-            return rb.RollbackRefusedReport(rollback=order.rollback, checkpoint=order.checkpoint.id, **DAMAGED)
+            return m.RollbackRefusedReport(rollback=order.rollback, checkpoint=order.checkpoint.id, **DAMAGED)
         if order.checkpoint.id in self.unfit:
-            return rb.RollbackRefusedReport(rollback=order.rollback, checkpoint=order.checkpoint.id, **OF_ANOTHER_SHAPE)
-        return rb.RollbackPreparedReport(
+            return m.RollbackRefusedReport(rollback=order.rollback, checkpoint=order.checkpoint.id, **OF_ANOTHER_SHAPE)
+        return m.RollbackPreparedReport(
             rollback=order.rollback, participants=("training",), seconds=0.1, checkpoint=order.checkpoint.id
         )
 
-    def _roll_back(self, to: ck.CheckpointRef) -> None:
+    def _roll_back(self, to: m.CheckpointRef) -> None:
         """Go to the target's place. Epochs after it are trained and reported again."""
         self.step, self.batch, self.done_epoch, self.wait_epoch = to.step, to.batch, to.epoch - 1, 0
         self.over = False
@@ -172,16 +164,16 @@ class Trainer:
             epoch_finished=min(self.order.epoch_finished, to.epoch - 1),
         )
         took = {"commit_s": 0.1, "confirm_s": 0.1}
-        self.todo.append(rb.RolledBackReport(rollback=self.prepared.rollback, step=to.step, **took))
+        self.todo.append(m.RolledBackReport(rollback=self.prepared.rollback, step=to.step, **took))
         self.prepared = None
 
-    def copied(self, id_: str) -> rb.StateCopiedReport:
+    def copied(self, id_: str) -> m.StateCopiedReport:
         """The copy for this checkpoint or snapshot is made here."""
-        return rb.StateCopiedReport(id=id_, step=self.step, epoch=self.done_epoch + 1, batch=self.batch)
+        return m.StateCopiedReport(id=id_, step=self.step, epoch=self.done_epoch + 1, batch=self.batch)
 
-    def _written(self, id_: str) -> ck.CheckpointWrittenReport:
-        piece = ck.Piece(name="model.safetensors", size=10, blake3="ab")
-        return ck.CheckpointWrittenReport(
+    def _written(self, id_: str) -> m.CheckpointWrittenReport:
+        piece = m.Piece(name="model.safetensors", size=10, blake3="ab")
+        return m.CheckpointWrittenReport(
             id=id_,
             step=self.step,
             epoch=self.done_epoch + 1,
@@ -197,10 +189,10 @@ class Trainer:
             self._next_epoch()  # the journal holds something after it, so it holds this epoch's end
             if self.done_epoch == self.order.epoch_to_keep:
                 self.wait_epoch = self.done_epoch
-                return sv.EpochReport(epoch=self.done_epoch, step=self.step)
+                return m.EpochReport(epoch=self.done_epoch, step=self.step)
         expected = self.script.popleft()
         skips = BATCHES[self.done_epoch + 1][self.batch] == "-"
-        assert skips == isinstance(expected, sv.StepSkipped), (self.done_epoch, self.batch, expected)
+        assert skips == isinstance(expected, m.StepSkipped), (self.done_epoch, self.batch, expected)
         self.batch += 1
         self.skipped += skips
         self.step += not skips
@@ -208,7 +200,7 @@ class Trainer:
         if self.script:
             return None
         compared = self.step - self.first + 1
-        return ck.RerunReport(first=self.first, last=self.step, compared=compared, skipped=self.skipped)
+        return m.RerunReport(first=self.first, last=self.step, compared=compared, skipped=self.skipped)
 
     def _epoch_is_over(self) -> bool:
         return self.done_epoch < len(BATCHES) and self.batch == len(BATCHES[self.done_epoch + 1])
@@ -226,35 +218,35 @@ class Trainer:
         is_last = order.last_step is not None and self.step >= order.last_step
         if self.done_epoch == order.epochs or self.over or is_last:
             self.wait_epoch = -1
-            return sv.TrainingEndedReport(step=self.step)
+            return m.TrainingEndedReport(step=self.step)
         epoch = self.done_epoch + 1
         if self.batch == 0 and epoch > order.epoch_started:
             self.order = replace(order, epoch_started=epoch)
-            return sv.EpochStartedReport(epoch=epoch)
-        if not gate_open(durable):
+            return m.EpochStartedReport(epoch=epoch)
+        if not q.gate_open(durable):
             return None
         if len(order.metrics) < min(epoch, len(METRICS)):
             self.order = replace(order, metrics=METRICS[: len(order.metrics) + 1])
-            return sv.MetricsNamedReport(names=METRICS[len(order.metrics) : len(order.metrics) + 1])
+            return m.MetricsNamedReport(names=METRICS[len(order.metrics) : len(order.metrics) + 1])
         self.batch += 1
         at = {"epoch": epoch, "batch": self.batch, "grad_norm": 2.0}
         if BATCHES[epoch][self.batch - 1] == "-":
-            reason = sv.SkipReason.OVERFLOW
-            return sv.StepSkippedReport(step=self.step + 1, loss=float("nan"), reason=reason, **at)
+            reason = m.SkipReason.OVERFLOW
+            return m.StepSkippedReport(step=self.step + 1, loss=float("nan"), reason=reason, **at)
         self.step += 1
         metrics = (2.0 * self.step, 0.5 * (self.step % 3))[: len(order.metrics)]
-        return sv.StepReport(step=self.step, loss=1.0 / self.step, lr=0.1, rates=5, metrics=metrics, **at)
+        return m.StepReport(step=self.step, loss=1.0 / self.step, lr=0.1, rates=5, metrics=metrics, **at)
 
-    def _end_epoch(self, order: ck.TrainFrom) -> Report | None:
+    def _end_epoch(self, order: m.TrainFrom) -> Report | None:
         epoch = self.done_epoch + 1
         self._next_epoch()
         if epoch <= order.epoch_finished and epoch != order.epoch_to_keep:
             return None
         self.wait_epoch = epoch
         if epoch > order.epoch_validated:
-            result = sv.ValidationReport(
+            result = m.ValidationReport(
                 epoch=epoch, step=self.step, metrics={self.metric: self.accuracy[epoch]}, samples=5, seconds=0.1
             )
-            self.todo.extend([result, sv.EpochReport(epoch=epoch, step=self.step)])
-            return sv.ValidationBegunReport(epoch=epoch, step=self.step)
-        return sv.EpochReport(epoch=epoch, step=self.step)
+            self.todo.extend([result, m.EpochReport(epoch=epoch, step=self.step)])
+            return m.ValidationBegunReport(epoch=epoch, step=self.step)
+        return m.EpochReport(epoch=epoch, step=self.step)

@@ -6,27 +6,26 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from tolariad.core.base import Effect, Event
+from tolariad.core import messages as m
 from tolariad.core.decision import Accepted, Decision
 from tolariad.core.engine import DEPTH_MAX, At, Engine, TooDeepError, on
-from tolariad.core.inputs import Now
 
-NOW = Now(wall=7, mono=9)
+NOW = m.Now(wall=7, mono=9)
 
 
-class Began(Event, frozen=True, kw_only=True):
+class Began(m.Event, frozen=True, kw_only=True):
     word: str = ""
 
 
-class Grew(Event, frozen=True, kw_only=True):
+class Grew(m.Event, frozen=True, kw_only=True):
     word: str = ""
 
 
-class Ended(Event, frozen=True, kw_only=True):
+class Ended(m.Event, frozen=True, kw_only=True):
     word: str = ""
 
 
-class Told(Effect, frozen=True, kw_only=True):
+class Told(m.Effect, frozen=True, kw_only=True):
     word: str = ""
 
 
@@ -41,7 +40,7 @@ class Toy(msgspec.Struct, frozen=True):
     words: tuple[str, ...] = ()
 
 
-def apply(state: Toy, event: Event) -> Toy:
+def apply(state: Toy, event: m.Event) -> Toy:
     return replace(state, seq=state.seq + 1, words=(*state.words, event.word))
 
 

@@ -13,14 +13,20 @@ from hypothesis import strategies as st
 from msgspec import inspect
 
 from tests.core.simulate import World
-from tolariad.core.base import Event
-from tolariad.core.checkpoints import words as ck
-from tolariad.core.replay import ReplayError, newest_usable, replay_records
-from tolariad.core.rollback import words as rb
-from tolariad.core.run.slice import Phase
-from tolariad.core.state import RunState, apply, canonical_bytes, capture, fold, hash_agrees, hash_mark, read_capture
-from tolariad.core.steps.words import EpochFinished
-from tolariad.core.vocabulary import EVENT_TYPES, Unknown, decode_event, encode_event
+from tolariad.core import messages as m
+from tolariad.core import state as state_
+from tolariad.core.messages.vocabulary import EVENT_TYPES, Unknown, decode_event, encode_event
+from tolariad.core.state.replay import ReplayError, newest_usable, replay_records
+from tolariad.core.state.run_state import (
+    RunState,
+    apply,
+    canonical_bytes,
+    capture,
+    fold,
+    hash_agrees,
+    hash_mark,
+    read_capture,
+)
 
 
 def values(kind: inspect.Type) -> st.SearchStrategy[object]:
@@ -89,8 +95,8 @@ def test_folding_in_pieces_is_folding_at_once(events, cut):
 
 def test_a_restored_default_has_the_same_bytes_after_a_capture():
     """A rollback to a place without values restores defaults. Found by the test above, once in thousands of lists."""
-    back = rb.RolledBack(rollback="r", checkpoint="c", branch=1, parent=0, step=0, epoch=0, batch=1)
-    finished = EpochFinished(epoch=0, step=0, steps=0, train_loss=0.0, seconds=0.0, metric=0.0, metric_name="")
+    back = m.RolledBack(rollback="r", checkpoint="c", branch=1, parent=0, step=0, epoch=0, batch=1)
+    finished = m.EpochFinished(epoch=0, step=0, steps=0, train_loss=0.0, seconds=0.0, metric=0.0, metric_name="")
     first = fold(RunState(), (back,))
     restored = read_capture(capture(first))
 
@@ -104,10 +110,10 @@ def test_numbers_at_the_ends_of_what_can_be_stored_stay_storable(epoch):
     state = fold(
         RunState(),
         (
-            ck.CheckpointCommitted(
+            m.CheckpointCommitted(
                 id="c", step=0, epoch=epoch, batch=0, manifest="", pieces=(), size=0, seconds=0.0, best=True
             ),
-            rb.RolledBack(rollback="r", checkpoint="c", branch=1, parent=0, step=0, epoch=epoch, batch=0),
+            m.RolledBack(rollback="r", checkpoint="c", branch=1, parent=0, step=0, epoch=epoch, batch=0),
         ),
     )
 
@@ -123,10 +129,10 @@ def test_every_event_is_accepted_in_every_phase(kind):
     @given(structs(kind))
     def accepted(event):
         for state in (RunState(), DISTURBED):
-            for phase in Phase:
+            for phase in state_.Phase:
                 before = msgspec.structs.replace(state, run=msgspec.structs.replace(state.run, phase=phase))
                 assert apply(before, event).seq == state.seq + 1
-                assert isinstance(apply(before, event).run.phase, Phase)
+                assert isinstance(apply(before, event).run.phase, state_.Phase)
 
     accepted()
 
@@ -177,7 +183,7 @@ def test_replay_equals_live_at_every_sequence_number(seed):
 def test_the_state_hash_does_not_depend_on_the_process():
     """PYTHONHASHSEED 0 to 3: sets, maps and strings are ordered by their values."""
     code = (
-        "from tests.core.simulate import World; from tolariad.core.state import state_hash\n"
+        "from tests.core.simulate import World; from tolariad.core.state.run_state import state_hash\n"
         "w = World(5)\nfor _ in range(300): w.anything()\nprint(state_hash(w.state).hex())"
     )
     processes = [
@@ -206,7 +212,7 @@ class _Mark(msgspec.Struct):
     body: bytes
 
 
-def _entries(events: list[Event], after: int = 0) -> list[_Entry]:
+def _entries(events: list[m.Event], after: int = 0) -> list[_Entry]:
     return [_Entry(n, msgspec.Raw(encode_event(event))) for n, event in enumerate(events, 1) if n > after]
 
 

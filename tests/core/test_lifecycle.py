@@ -11,32 +11,23 @@ import pytest
 from tests.core.facts import EPOCHS
 from tests.core.simulate import World, completes, daemon_started, environment, find, kinds, run_started, until
 from tests.core.simulated_trainer import ACCURACY, SKIPPED, STEPS_PER_EPOCH
-from tolariad.core.checkpoints import words as ck
-from tolariad.core.control import words as cv
-from tolariad.core.inputs import Opened, ReportReceived, StartMode, TrainerStuck
-from tolariad.core.pruning import words as pr
-from tolariad.core.rollback import words as rb
-from tolariad.core.run import words as rv
-from tolariad.core.run.slice import TERMINAL, TRANSITIONS, Phase, phase_after
-from tolariad.core.snapshots import words as sn
-from tolariad.core.state import RunState, fold
-from tolariad.core.steps import words as sv
-from tolariad.core.steps.ask import may_wait
-from tolariad.core.steps.slice import INEXACT_MAX
-from tolariad.core.trainer import words as tv
-from tolariad.core.vocabulary import EVENT_TYPES
+from tolariad.core import messages as m
+from tolariad.core import queries as q
+from tolariad.core import state as st
+from tolariad.core.messages.vocabulary import EVENT_TYPES
+from tolariad.core.state.run_state import RunState, fold
 
 TOTAL = EPOCHS * STEPS_PER_EPOCH
-KEEP_BEST = {"keep_best": True, "metric": "accuracy", "better": rv.Better.MAX}
+KEEP_BEST = {"keep_best": True, "metric": "accuracy", "better": m.Better.MAX}
 BEST_EPOCH = max(ACCURACY, key=ACCURACY.__getitem__)
 ENDS = {
-    ck.CheckpointBegun: (ck.CheckpointCommitted, ck.CheckpointAborted),
-    ck.CheckpointDeletionBegun: (ck.CheckpointDeleted, ck.CheckpointDeletionAborted),
-    ck.RerunBegun: (ck.RerunFinished, ck.RerunAborted),
-    rb.RollbackBegun: (rb.RolledBack, rb.RollbackAborted),
-    pr.PruneCycleBegun: (pr.PruneAnalyzed, pr.PruneCycleFailed, pr.PruneCycleCancelled),
-    sn.SnapshotBegun: (sn.SnapshotTaken, sn.SnapshotAborted),
-    sv.ValidationBegun: (sv.ValidationFinished, sv.ValidationAborted),
+    m.CheckpointBegun: (m.CheckpointCommitted, m.CheckpointAborted),
+    m.CheckpointDeletionBegun: (m.CheckpointDeleted, m.CheckpointDeletionAborted),
+    m.RerunBegun: (m.RerunFinished, m.RerunAborted),
+    m.RollbackBegun: (m.RolledBack, m.RollbackAborted),
+    m.PruneCycleBegun: (m.PruneAnalyzed, m.PruneCycleFailed, m.PruneCycleCancelled),
+    m.SnapshotBegun: (m.SnapshotTaken, m.SnapshotAborted),
+    m.ValidationBegun: (m.ValidationFinished, m.ValidationAborted),
 }
 
 
@@ -47,12 +38,12 @@ def test_an_undisturbed_run_completes_with_a_checkpoint_before_the_first_update(
 
     names = kinds(world)
     assert world.exit == 0
-    assert world.state.run.phase is Phase.COMPLETED
-    assert [event.step for event in find(world, sv.StepCompleted)] == list(range(1, TOTAL + 1))
+    assert world.state.run.phase is st.Phase.COMPLETED
+    assert [event.step for event in find(world, m.StepCompleted)] == list(range(1, TOTAL + 1))
     assert names.index("CheckpointCommitted") < names.index("StepCompleted")
-    assert len(find(world, sv.EpochFinished)) == EPOCHS
+    assert len(find(world, m.EpochFinished)) == EPOCHS
     assert world.state.checkpoints.newest is not None
-    assert world.state.checkpoints.newest.reason is ck.CheckpointReason.END
+    assert world.state.checkpoints.newest.reason is m.CheckpointReason.END
 
 
 def troubled(world: World, also: Callable[[], object] = lambda: None) -> World:
@@ -66,7 +57,7 @@ def troubled(world: World, also: Callable[[], object] = lambda: None) -> World:
         world.anything()
     world.restart_daemon()
     assert_every_begun_has_one_end(world)
-    world.command(cv.Resume())
+    world.command(m.Resume())
     world.run()
     assert_every_begun_has_one_end(world)
     return world
@@ -79,7 +70,7 @@ def test_disasters_change_nothing_of_what_training_did(seed):
     completed = 0
     for offset in range(40):
         world = troubled(World(seed + offset, deaths_max=50, **KEEP_BEST))
-        if world.state.run.phase is Phase.COMPLETED:
+        if world.state.run.phase is st.Phase.COMPLETED:
             completed += 1
             assert world.state.progress.digest == calm.state.progress.digest, f"seed {seed + offset}"
             assert world.state.progress.skipped == SKIPPED
@@ -106,7 +97,7 @@ def assert_every_begun_has_one_end(world: World) -> None:
         count = Counter(isinstance(event, begun) for event in world.events)[True]
         ended = sum(isinstance(event, ends) for event in world.events)
         assert count == ended, f"{begun.__name__}: {count} begun, {ended} ended"
-    ids = Counter(event.id for event in world.events if isinstance(event, ENDS[ck.CheckpointBegun]))
+    ids = Counter(event.id for event in world.events if isinstance(event, ENDS[m.CheckpointBegun]))
     assert all(times == 1 for times in ids.values())
 
 
@@ -116,11 +107,11 @@ def test_a_restart_reruns_from_the_newest_checkpoint_and_records_each_step_once(
     world.restart_daemon()
     world.run()
 
-    began = find(world, ck.RerunBegun)[0]
+    began = find(world, m.RerunBegun)[0]
     assert (began.first, began.last) == (5, 6)
-    assert find(world, ck.RerunFinished)[0].compared == 2
-    assert [event.step for event in find(world, sv.StepCompleted)] == list(range(1, TOTAL + 1))
-    assert find(world, tv.TrainerDied)[0].reason is tv.DeathReason.WITH_DAEMON
+    assert find(world, m.RerunFinished)[0].compared == 2
+    assert [event.step for event in find(world, m.StepCompleted)] == list(range(1, TOTAL + 1))
+    assert find(world, m.TrainerDied)[0].reason is m.DeathReason.WITH_DAEMON
     assert world.state.trainer.deaths_total == 0
 
 
@@ -135,10 +126,10 @@ def test_a_skipped_step_after_the_last_applied_one_is_run_again_and_recorded_onc
         world.restart_daemon()
         world.run()
 
-        reruns = find(world, ck.RerunFinished)
+        reruns = find(world, m.RerunFinished)
         assert sum(event.skipped for event in reruns) >= 1, place
         assert [event.compared for event in reruns] == [event.last - event.first + 1 for event in reruns]
-        assert len(find(world, sv.StepSkipped)) == SKIPPED
+        assert len(find(world, m.StepSkipped)) == SKIPPED
         assert world.state.progress.digest == calm.state.progress.digest
         assert_every_begun_has_one_end(world)
 
@@ -151,8 +142,8 @@ def test_any_nan_is_one_nan_in_the_state():
     assert struct.pack("<d", quiet) != struct.pack("<d", signed)
     at = {"step": 1, "epoch": 1, "batch": 1}
     for kind, fields in (
-        (sv.StepCompleted, {"lr": 0.1, "rates": 1}),
-        (sv.StepSkipped, {"reason": sv.SkipReason.OVERFLOW}),
+        (m.StepCompleted, {"lr": 0.1, "rates": 1}),
+        (m.StepSkipped, {"reason": m.SkipReason.OVERFLOW}),
     ):
         digests = {
             fold(RunState(), [kind(**at, loss=nan, grad_norm=nan, **fields)]).progress.digest for nan in (quiet, signed)
@@ -166,56 +157,56 @@ def test_five_deaths_in_a_row_fail_the_run_and_a_step_in_between_forgives_them()
     for _ in range(4):
         world.crash_trainer()
         until(world, world.state.progress.step + 1)
-    assert world.state.run.phase is Phase.RUNNING
+    assert world.state.run.phase is st.Phase.RUNNING
 
     for _ in range(5):
         world.crash_trainer()
         world.tick()
         world.tick()
-    died = find(world, tv.TrainerDied)[-5:]
+    died = find(world, m.TrainerDied)[-5:]
     assert [event.restart_s for event in died] == [1.0, 2.0, 4.0, 8.0, None]
-    assert (world.state.run.phase, world.exit) == (Phase.FAILED, 70)
+    assert (world.state.run.phase, world.exit) == (st.Phase.FAILED, 70)
 
     world.restart_daemon()
     assert world.exit == 70
-    world.restart_daemon(StartMode.RETRY)
+    world.restart_daemon(m.StartMode.RETRY)
     completes(world)
 
 
 @pytest.mark.parametrize(
     ("phase", "mode", "after", "exit_code", "trains"),
     [
-        (Phase.STOPPED, StartMode.EXPLICIT, Phase.RECOVERING, None, True),
-        (Phase.STOPPED, StartMode.ACTIVATED, Phase.STOPPED, None, False),
-        (Phase.PAUSED, StartMode.EXPLICIT, Phase.PAUSED, None, False),
-        (Phase.PAUSED, StartMode.ACTIVATED, Phase.PAUSED, None, False),
-        (Phase.RUNNING, StartMode.EXPLICIT, Phase.RECOVERING, None, True),
-        (Phase.RUNNING, StartMode.ACTIVATED, Phase.RECOVERING, None, True),
-        (Phase.COMPLETED, StartMode.EXPLICIT, Phase.COMPLETED, 0, False),
-        (Phase.COMPLETED, StartMode.ACTIVATED, Phase.COMPLETED, None, False),
-        (Phase.FAILED, StartMode.EXPLICIT, Phase.FAILED, 70, False),
-        (Phase.FAILED, StartMode.ACTIVATED, Phase.FAILED, None, False),
-        (Phase.FAILED, StartMode.RETRY, Phase.RECOVERING, None, True),
-        (Phase.FROZEN, StartMode.EXPLICIT, Phase.FROZEN, None, False),
+        (st.Phase.STOPPED, m.StartMode.EXPLICIT, st.Phase.RECOVERING, None, True),
+        (st.Phase.STOPPED, m.StartMode.ACTIVATED, st.Phase.STOPPED, None, False),
+        (st.Phase.PAUSED, m.StartMode.EXPLICIT, st.Phase.PAUSED, None, False),
+        (st.Phase.PAUSED, m.StartMode.ACTIVATED, st.Phase.PAUSED, None, False),
+        (st.Phase.RUNNING, m.StartMode.EXPLICIT, st.Phase.RECOVERING, None, True),
+        (st.Phase.RUNNING, m.StartMode.ACTIVATED, st.Phase.RECOVERING, None, True),
+        (st.Phase.COMPLETED, m.StartMode.EXPLICIT, st.Phase.COMPLETED, 0, False),
+        (st.Phase.COMPLETED, m.StartMode.ACTIVATED, st.Phase.COMPLETED, None, False),
+        (st.Phase.FAILED, m.StartMode.EXPLICIT, st.Phase.FAILED, 70, False),
+        (st.Phase.FAILED, m.StartMode.ACTIVATED, st.Phase.FAILED, None, False),
+        (st.Phase.FAILED, m.StartMode.RETRY, st.Phase.RECOVERING, None, True),
+        (st.Phase.FROZEN, m.StartMode.EXPLICIT, st.Phase.FROZEN, None, False),
     ],
 )
 def test_a_start_does_what_the_phase_found_asks_for(phase, mode, after, exit_code, trains):
     """The table of the control interface, row by row."""
     world = until(World(0), 3)
-    if phase is Phase.STOPPED:
-        world.command(cv.Stop())
+    if phase is st.Phase.STOPPED:
+        world.command(m.Stop())
         world.run()
-    elif phase is Phase.PAUSED:
-        world.command(cv.Pause())
+    elif phase is st.Phase.PAUSED:
+        world.command(m.Pause())
         world.run(10)
-    elif phase is Phase.COMPLETED:
+    elif phase is st.Phase.COMPLETED:
         world.run()
-    elif phase is Phase.FAILED:
-        report = tv.SetupRefusedReport(why="no")
-        world.give(ReportReceived(incarnation=1, report=report))
+    elif phase is st.Phase.FAILED:
+        report = m.SetupRefusedReport(why="no")
+        world.give(m.ReportReceived(incarnation=1, report=report))
         world.run()
-    elif phase is Phase.FROZEN:
-        world.give(TrainerStuck(incarnation=1, pid=99, state="D", waited_s=30.0))
+    elif phase is st.Phase.FROZEN:
+        world.give(m.TrainerStuck(incarnation=1, pid=99, state="D", waited_s=30.0))
     assert world.state.run.phase is phase
 
     world.restart_daemon(mode)
@@ -238,16 +229,16 @@ def test_a_rerun_that_differs_stops_the_run_only_where_it_cannot_be_explained(gr
     world.restart_daemon()
     while world.state.progress.rerun is None:
         world.tick()
-    difference = ck.Difference(step=5, field="loss", expected="1.0", found="2.0")
+    difference = m.Difference(step=5, field="loss", expected="1.0", found="2.0")
     world.trainer.step = world.state.progress.rerun.last
     world.trainer.script.clear()
-    report = ck.RerunReport(first=5, last=6, compared=2, first_difference=difference)
-    world.give(ReportReceived(incarnation=world.trainer.incarnation, report=report))
+    report = m.RerunReport(first=5, last=6, compared=2, first_difference=difference)
+    world.give(m.ReportReceived(incarnation=world.trainer.incarnation, report=report))
     world.run()
 
-    assert find(world, ck.RerunFinished)[0].first_difference == difference
-    assert bool(find(world, ck.RerunDiverged)) is fails
-    assert (world.state.run.phase is Phase.FAILED) is fails
+    assert find(world, m.RerunFinished)[0].first_difference == difference
+    assert bool(find(world, m.RerunDiverged)) is fails
+    assert (world.state.run.phase is st.Phase.FAILED) is fails
     assert world.exit == (70 if fails else 0)
     said = "step 5 came out differently when it was run again: the loss was 1.0, is 2.0." in world.state.run.why
     assert said is fails
@@ -256,14 +247,14 @@ def test_a_rerun_that_differs_stops_the_run_only_where_it_cannot_be_explained(gr
 
 def rerun_that_differs(world, field="loss"):
     """The daemon starts again, and step 5 comes out differently."""
-    world.restart_daemon(StartMode.RETRY)
+    world.restart_daemon(m.StartMode.RETRY)
     while world.state.progress.rerun is None:
         world.tick()
-    difference = ck.Difference(step=5, field=field, expected="1.0", found="2.0")
+    difference = m.Difference(step=5, field=field, expected="1.0", found="2.0")
     world.trainer.step = world.state.progress.rerun.last
     world.trainer.script.clear()
-    report = ck.RerunReport(first=5, last=6, compared=2, first_difference=difference)
-    world.give(ReportReceived(incarnation=world.trainer.incarnation, report=report))
+    report = m.RerunReport(first=5, last=6, compared=2, first_difference=difference)
+    world.give(m.ReportReceived(incarnation=world.trainer.incarnation, report=report))
 
 
 def test_a_run_whose_data_do_not_repeat_themselves_goes_on_with_the_sentence():
@@ -273,15 +264,15 @@ def test_a_run_whose_data_do_not_repeat_themselves_goes_on_with_the_sentence():
     until(world, 6)
     why = "item 0 differs when it is read again"
     for _ in range(2):
-        report = tv.InexactDataReport(why=why)
-        world.give(ReportReceived(incarnation=world.trainer.incarnation, report=report))
+        report = m.InexactDataReport(why=why)
+        world.give(m.ReportReceived(incarnation=world.trainer.incarnation, report=report))
     rerun_that_differs(world, "data")
     world.run()
 
-    assert [event.why for event in find(world, tv.InexactDataFound)] == [why]
-    assert find(world, ck.RerunFinished)[0].expected == why
-    assert not find(world, ck.RerunDiverged)
-    assert (world.state.run.phase, world.exit) == (Phase.COMPLETED, 0)
+    assert [event.why for event in find(world, m.InexactDataFound)] == [why]
+    assert find(world, m.RerunFinished)[0].expected == why
+    assert not find(world, m.RerunDiverged)
+    assert (world.state.run.phase, world.exit) == (st.Phase.COMPLETED, 0)
 
 
 def test_nothing_fails_for_good_because_it_came_out_differently():
@@ -291,25 +282,25 @@ def test_nothing_fails_for_good_because_it_came_out_differently():
     until(world, 6)
     rerun_that_differs(world, "data")
     world.run()
-    assert world.state.run.phase is Phase.FAILED
+    assert world.state.run.phase is st.Phase.FAILED
     assert "step 5: other data" in world.state.run.why
     assert "--retry" in world.state.run.why
     rerun_that_differs(world)
     world.run()
-    assert find(world, ck.RerunFinished)[-1].expected == "step 5 came out differently before"
-    assert (world.state.run.phase, world.exit) == (Phase.COMPLETED, 0)
-    assert len(find(world, ck.RerunDiverged)) == 1
+    assert find(world, m.RerunFinished)[-1].expected == "step 5 came out differently before"
+    assert (world.state.run.phase, world.exit) == (st.Phase.COMPLETED, 0)
+    assert len(find(world, m.RerunDiverged)) == 1
 
 
 def test_no_run_keeps_more_reasons_than_it_may():
     """The first ones stay; the journal has all."""
     world = until(World(0), 3)
-    for number in range(2 * INEXACT_MAX):
-        report = tv.InexactDataReport(why=f"reason {number}")
-        world.give(ReportReceived(incarnation=world.trainer.incarnation, report=report))
-    world.give(ReportReceived(incarnation=world.trainer.incarnation, report=tv.DataNotedReport(why="a note")))
-    assert world.state.progress.inexact == tuple(f"reason {number}" for number in range(INEXACT_MAX))
-    assert [event.why for event in find(world, tv.DataNoted)] == ["a note"]
+    for number in range(2 * st.INEXACT_MAX):
+        report = m.InexactDataReport(why=f"reason {number}")
+        world.give(m.ReportReceived(incarnation=world.trainer.incarnation, report=report))
+    world.give(m.ReportReceived(incarnation=world.trainer.incarnation, report=m.DataNotedReport(why="a note")))
+    assert world.state.progress.inexact == tuple(f"reason {number}" for number in range(st.INEXACT_MAX))
+    assert [event.why for event in find(world, m.DataNoted)] == ["a note"]
 
 
 def test_a_checkpoint_that_cannot_be_used_gives_way_to_the_next_older_and_the_last_one_fails_the_run():
@@ -320,23 +311,23 @@ def test_a_checkpoint_that_cannot_be_used_gives_way_to_the_next_older_and_the_la
     world.tick()
     world.tick()
     for id_ in ids:
-        report = ck.CheckpointUnusableReport(id=id_, file="model.safetensors", why="hash")
-        world.give(ReportReceived(incarnation=world.state.trainer.incarnation, report=report))
+        report = m.CheckpointUnusableReport(id=id_, file="model.safetensors", why="hash")
+        world.give(m.ReportReceived(incarnation=world.state.trainer.incarnation, report=report))
     world.run()
 
-    assert [event.id for event in find(world, ck.CheckpointRejected)] == ids
-    assert (world.state.run.phase, world.exit) == (Phase.FAILED, 65)
+    assert [event.id for event in find(world, m.CheckpointRejected)] == ids
+    assert (world.state.run.phase, world.exit) == (st.Phase.FAILED, 65)
 
 
 def test_a_step_out_of_order_ends_its_trainer_and_is_not_recorded():
     """A report that contradicts the journal is rejected."""
     world = until(World(0), 3)
-    report = sv.StepReport(step=9, epoch=1, batch=4, loss=1.0, grad_norm=1.0, lr=0.1, rates=1)
-    world.give(ReportReceived(incarnation=1, report=report))
+    report = m.StepReport(step=9, epoch=1, batch=4, loss=1.0, grad_norm=1.0, lr=0.1, rates=1)
+    world.give(m.ReportReceived(incarnation=1, report=report))
     world.run()
 
-    assert "step 9 was reported, but step 4 comes next" in find(world, cv.ReportRefused)[0].why
-    assert [event.step for event in find(world, sv.StepCompleted)] == list(range(1, TOTAL + 1))
+    assert "step 9 was reported, but step 4 comes next" in find(world, m.ReportRefused)[0].why
+    assert [event.step for event in find(world, m.StepCompleted)] == list(range(1, TOTAL + 1))
 
 
 def test_every_event_has_a_cause_before_it_and_the_root_of_its_cause():
@@ -356,23 +347,23 @@ def test_the_phase_table_is_total_and_ends_are_ends():
     """Every pair gives a phase; only a start, a retry, a resume, a gap or a pause kept over a stop leaves an end."""
     leaves = {"GapRecorded", "RunStarted", "RunRetried", "RunResumed", "RunPaused", "RunFailed"}
     for kind in EVENT_TYPES.values():
-        for phase in Phase:
-            after = phase_after(phase, kind)
-            assert isinstance(after, Phase)
-            if phase in TERMINAL and after is not phase:
+        for phase in st.Phase:
+            after = st.phase_after(phase, kind)
+            assert isinstance(after, st.Phase)
+            if phase in st.TERMINAL and after is not phase:
                 assert kind.__name__ in leaves
-    reached = {to for row in TRANSITIONS.values() for to in row.values()}
-    assert reached == set(Phase)
+    reached = {to for row in st.TRANSITIONS.values() for to in row.values()}
+    assert reached == set(st.Phase)
 
 
 def test_a_new_run_that_never_trained_is_started_afresh():
     """A daemon that died before its first trainer was ready."""
     world = World(0)
-    world.give(Opened(mode=StartMode.EXPLICIT, facts=(daemon_started(),)))
+    world.give(m.Opened(mode=m.StartMode.EXPLICIT, facts=(daemon_started(),)))
     world.run()
 
-    assert world.state.run.phase is Phase.COMPLETED
-    assert find(world, rv.RunStarted) == [world.events[0]]
+    assert world.state.run.phase is st.Phase.COMPLETED
+    assert find(world, m.RunStarted) == [world.events[0]]
     assert run_started().name == world.state.run.name
 
 
@@ -384,12 +375,12 @@ def test_step_reports_wait_for_company_only_where_the_configuration_says_so(sync
     """`auto` looks at the steps of late; before it has seen a window of them it lets none wait."""
     events = [run_started(sync=sync)]
     events += [
-        sv.StepCompleted(
+        m.StepCompleted(
             step=n, epoch=1, batch=n, loss=1.0, grad_norm=1.0, lr=0.1, rates=1, mono=10**9 + int(n * step_ms * 1e6)
         )
         for n in range(1, 600)
     ]
-    events.insert(1, ck.TrainingStarted(incarnation=1, step=0, mono=10**9))
+    events.insert(1, m.TrainingStarted(incarnation=1, step=0, mono=10**9))
 
-    assert may_wait(fold(RunState(), events[:100])) is (sync == "batch")
-    assert may_wait(fold(RunState(), events)) is waits
+    assert q.may_wait(fold(RunState(), events[:100])) is (sync == "batch")
+    assert q.may_wait(fold(RunState(), events)) is waits

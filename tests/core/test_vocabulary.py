@@ -8,8 +8,8 @@ import msgspec
 import pytest
 
 from tests.house.events_page import events_page, record
-from tolariad.core.reactions import TABLE
-from tolariad.core.vocabulary import EVENT_TYPES, Unknown, decode_event
+from tolariad.core.messages.vocabulary import EVENT_TYPES, Unknown, decode_event
+from tolariad.core.rules.table.reactions import TABLE
 
 ROOT = Path(__file__).parents[2]
 RECORDED = Path(__file__).parent / "events-0.1.json"

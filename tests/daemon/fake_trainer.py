@@ -17,12 +17,7 @@ from pathlib import Path
 
 from tolariad import lifelines, run_files, signals
 from tolariad.channel import Activity, Page, TrainerEnd
-from tolariad.core.checkpoints import words as ck
-from tolariad.core.control import words as cv
-from tolariad.core.health import quarantine_words as qn
-from tolariad.core.seeds import words as sd
-from tolariad.core.steps import words as sv
-from tolariad.core.trainer import words as tv
+from tolariad.core import messages as m
 from tolariad.trainer.errors import ToldToExit
 from tolariad.trainer.orders import Boundary, Link
 from tolariad.trainer.process.lifelines import dump_stacks_on_request, lock_run
@@ -31,7 +26,7 @@ STEPS_PER_EPOCH = int(os.environ.get("FAKE_EPOCH", "10"))
 # How long a step takes; `crawl` makes the rest of a trainer's steps slow, so that a test can catch it in the middle.
 PACE = {"step_s": float(os.environ.get("FAKE_STEP_S", "0.001"))}
 CRAWL_S = 0.3
-ENVIRONMENT = tv.Environment(
+ENVIRONMENT = m.Environment(
     **dict.fromkeys(("python", "torch", "numpy", "tolariad", "cpu", "device", "determinism", "precision"), "fake"),
     threads=1,
     model_hash="0" * 64,
@@ -105,15 +100,15 @@ class Fake:
         self.link = Link.over(end)
         self.boundary = Boundary(self.link)
         self.progress, self.reporter, self.gate = self.link.progress, self.link.reporter, self.link.gate
-        self.link.inbox.register(ck.TakeCheckpoint, self.take)
-        self.link.inbox.register(ck.AbortCheckpoints, lambda _: None)
-        self.link.inbox.register(qn.SetQuarantine, lambda _: None)
-        self.link.inbox.register(cv.SetEnd, self.set_end)
-        self.link.inbox.register(sd.MoveSeed, self.move)
+        self.link.inbox.register(m.TakeCheckpoint, self.take)
+        self.link.inbox.register(m.AbortCheckpoints, lambda _: None)
+        self.link.inbox.register(m.SetQuarantine, lambda _: None)
+        self.link.inbox.register(m.SetEnd, self.set_end)
+        self.link.inbox.register(m.MoveSeed, self.move)
         self.epochs = 0
-        slots = tuple(map(sd.SlotFound, filter(None, os.environ.get("FAKE_SLOTS", "").split(","))))
+        slots = tuple(map(m.SlotFound, filter(None, os.environ.get("FAKE_SLOTS", "").split(","))))
         self.reporter.report(
-            tv.ReadyReport(
+            m.ReadyReport(
                 environment=ENVIRONMENT,
                 parameters=1,
                 steps_per_epoch=STEPS_PER_EPOCH,
@@ -127,16 +122,16 @@ class Fake:
         """Return the epoch of the next batch."""
         return self.progress.step // STEPS_PER_EPOCH + 1
 
-    def set_end(self, order: cv.SetEnd) -> None:
+    def set_end(self, order: m.SetEnd) -> None:
         """Epochs only."""
         self.epochs = order.epochs
 
-    def move(self, order: sd.MoveSeed) -> None:
+    def move(self, order: m.MoveSeed) -> None:
         """Move a seed that has no module."""
         before = self.progress.step + 1
-        self.reporter.report(sd.SeedMovedReport(order=order.cause, applied_before_step=before, parameters_added=4))
+        self.reporter.report(m.SeedMovedReport(order=order.cause, applied_before_step=before, parameters_added=4))
 
-    def take(self, order: ck.TakeCheckpoint) -> None:
+    def take(self, order: m.TakeCheckpoint) -> None:
         """Write a checkpoint without content."""
         self.gate.fence()
         time.sleep(float(os.environ.get("FAKE_CHECKPOINT_S", "0")))
@@ -145,7 +140,7 @@ class Fake:
         run_files.replace_file(self.run / "checkpoints" / order.id, "manifest.json", b"{}")
         step = self.progress.step
         self.reporter.report(
-            ck.CheckpointWrittenReport(
+            m.CheckpointWrittenReport(
                 id=order.id,
                 step=step,
                 epoch=self.epoch,
@@ -162,14 +157,14 @@ class Fake:
         start = order.checkpoint.step if order.checkpoint else 0
         self.progress.reached(start)
         identity = order.checkpoint.id if order.checkpoint else ""
-        self.reporter.report(ck.TrainingStartedReport(step=start, checkpoint=identity))
+        self.reporter.report(m.TrainingStartedReport(step=start, checkpoint=identity))
         if order.durable_step > start:
             self.rerun(start, order.durable_step)
         self.epochs = order.epochs
         while True:
             while self.epoch <= self.epochs:
                 self.one_epoch(order)
-            self.reporter.report(sv.TrainingEndedReport(step=self.progress.step))
+            self.reporter.report(m.TrainingEndedReport(step=self.progress.step))
             self.boundary.serve_until_exit(lambda: self.epoch <= self.epochs)
 
     def rerun(self, start: int, last: int) -> None:
@@ -178,23 +173,23 @@ class Fake:
             self.boundary.stop()
             self.progress.reached(step)
         self.progress.end_rerun()
-        self.reporter.report(ck.RerunReport(first=start + 1, last=last, compared=last - start))
+        self.reporter.report(m.RerunReport(first=start + 1, last=last, compared=last - start))
 
-    def one_epoch(self, order: ck.TrainFrom) -> None:
+    def one_epoch(self, order: m.TrainFrom) -> None:
         epoch = self.epoch
         last = epoch * STEPS_PER_EPOCH
         if epoch > order.epoch_started:
-            self.reporter.report(sv.EpochStartedReport(epoch=epoch))
+            self.reporter.report(m.EpochStartedReport(epoch=epoch))
         while self.progress.step < last:
             self.step(epoch)
         step = self.progress.step
         if epoch > order.epoch_validated:
-            self.reporter.report(sv.ValidationBegunReport(epoch=epoch, step=step))
+            self.reporter.report(m.ValidationBegunReport(epoch=epoch, step=step))
             metrics = {"loss": 1 / step, "accuracy": 1 - 1 / step}
-            report = sv.ValidationReport(epoch=epoch, step=step, metrics=metrics, samples=1, seconds=0.0)
+            report = m.ValidationReport(epoch=epoch, step=step, metrics=metrics, samples=1, seconds=0.0)
             self.reporter.report(report)
         if epoch > order.epoch_finished:
-            self.reporter.report(sv.EpochReport(epoch=epoch, step=step))
+            self.reporter.report(m.EpochReport(epoch=epoch, step=step))
             self.boundary.wait_for_continue(epoch)
 
     def step(self, epoch: int) -> None:
@@ -229,7 +224,7 @@ def main() -> int:
     lifelines.guard_children((args.channel_fd, lock, args.page_fd))
     end = TrainerEnd(socket.socket(fileno=args.channel_fd), page)
     if os.environ.get("FAKE_REFUSAL"):
-        end.report(tv.SetupRefusedReport(why=os.environ["FAKE_REFUSAL"]))
+        end.report(m.SetupRefusedReport(why=os.environ["FAKE_REFUSAL"]))
         return 78
     fake = Fake(args.run, end)
     try:

@@ -7,18 +7,17 @@ import asyncio
 from msgspec.structs import replace
 
 from tests.core.strategy.asked import StrategyWorld
-from tolariad.core.inputs import StrategyReply
-from tolariad.core.settings.model import Settings
-from tolariad.core.strategy.words import AskStrategy
+from tolariad.core import messages as m
+from tolariad.core.calc.settings.model import Settings
 from tolariad.daemon import asking
 from tolariad.daemon.asking import Asking
 
-QUESTION = AskStrategy(epoch=1, generation=1, state=b"", limit_s=2.0)
+QUESTION = m.AskStrategy(epoch=1, generation=1, state=b"", limit_s=2.0)
 
 
 async def test_a_question_is_answered_by_the_default_policy():
     """From the effect to the input; the packet was made of the durable state."""
-    replies: asyncio.Queue[StrategyReply] = asyncio.Queue()
+    replies: asyncio.Queue[m.StrategyReply] = asyncio.Queue()
     world = StrategyWorld(0).until_asked()
     found = Asking(replace(Settings(), strategy="default"), (), replies.put_nowait)
     found.prepare(world.state)
@@ -38,7 +37,7 @@ async def test_a_strategy_that_cannot_be_made_ends_nothing(monkeypatch):
         raise RuntimeError("no strategy today")
 
     monkeypatch.setattr(asking, "_asker", broken)
-    replies: list[StrategyReply] = []
+    replies: list[m.StrategyReply] = []
     world = StrategyWorld(0).until_asked()
     found = Asking(replace(Settings(), strategy="default"), (), replies.append)
     found.obey(QUESTION, world.state)

@@ -19,7 +19,7 @@ from tests.control.clients import call, messages
 from tests.daemon.harness import CallFailed, DaemonProcess, of_type
 from tolariad.cli.tolaria import tolaria
 from tolariad.control.connection import ServerLimits
-from tolariad.core.control.words import NoteAdded
+from tolariad.core import messages as m
 
 CLIENTS = ServerLimits().connections_a_user
 GROWTH_MAX = 96 << 20
@@ -142,7 +142,7 @@ def test_escapes_in_a_note_reach_no_terminal(start, run_dir):
     daemon.send(signal.SIGTERM)
     assert daemon.wait() == 143, daemon.stderr
 
-    (note,) = of_type(run_dir, NoteAdded)
+    (note,) = of_type(run_dir, m.NoteAdded)
     assert note.text == ESCAPES
     shown = [CliRunner().invoke(tolaria, ["events", str(run_dir), *more]).output for more in ([], ["-o", "verbose"])]
     shown += [CliRunner().invoke(tolaria, ["why", str(run_dir), f"seq:{find(run_dir)}"]).output, daemon.stderr]

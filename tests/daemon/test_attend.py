@@ -6,10 +6,9 @@ import msgspec
 import pytest
 
 from tests.daemon.test_port import a_status
-from tolariad.core.base import Cause
-from tolariad.core.checkpoints.slice import Checkpoints, OpenCheckpoint
-from tolariad.core.checkpoints.words import CheckpointReason
-from tolariad.core.state import RunState
+from tolariad.core import messages as m
+from tolariad.core import state as st
+from tolariad.core.state.run_state import RunState
 from tolariad.daemon.attend import Attendant, status_line
 
 
@@ -118,8 +117,8 @@ def test_a_stop_has_a_budget_that_a_moving_checkpoint_renews(parts):
 
 
 def with_open_checkpoint() -> RunState:
-    open_ = OpenCheckpoint("c000001", CheckpointReason.STOP, Cause(1, 1))
-    return msgspec.structs.replace(RunState(), checkpoints=Checkpoints(open=(open_,)))
+    open_ = st.OpenCheckpoint("c000001", m.CheckpointReason.STOP, m.Cause(1, 1))
+    return msgspec.structs.replace(RunState(), checkpoints=st.Checkpoints(open=(open_,)))
 
 
 def test_the_line_shows_what_an_operator_asks_first():

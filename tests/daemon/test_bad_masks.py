@@ -5,11 +5,7 @@ from __future__ import annotations
 from tests.daemon.harness import of_type
 from tests.daemon.test_pruning import CONFIG, FORKS, until
 from tests.recorded import sound
-from tolariad.core.checkpoints.words import CheckpointCommitted
-from tolariad.core.health.quarantine_words import QuarantineAdded
-from tolariad.core.pruning import mask_words as mk
-from tolariad.core.rates.words import LrGroupsRegistered
-from tolariad.core.rollback.words import RollbackBegun, RolledBack
+from tolariad.core import messages as m
 from tolariad.storage.verify import read_manifest
 
 # Validation lets everything pass, with doubts: so two of five channels are masked at once. The limits of the safety
@@ -35,30 +31,30 @@ def test_a_forced_bad_mask_is_undone_within_thirty_seconds(start, run_dir, tmp_p
     daemon.call("PruneDisable")
     daemon.until(lambda status: status["step"] > 150, "a network that has learnt")
     # So that it does not learn to do without the units before the next validation.
-    group = of_type(run_dir, LrGroupsRegistered)[0].groups[0]
+    group = of_type(run_dir, m.LrGroupsRegistered)[0].groups[0]
     daemon.call("LrSet", group=group.name, value=group.schedule.base_lr / 10)
     daemon.call("PruneEnable")
-    (back, *_) = until(run_dir, daemon, RolledBack, "the rollback")
+    (back, *_) = until(run_dir, daemon, m.RolledBack, "the rollback")
     shown = daemon.call("PruneStatus")["pruning"]
     daemon.until(lambda status: status["step"] > back.step, "a step after it")
     daemon.call("Stop")
     assert daemon.wait() == 0
-    (rejected, *_) = of_type(run_dir, mk.MaskSetRejected)
-    (applied,) = [one for one in of_type(run_dir, mk.MasksApplied) if one.cycle == rejected.cycle]
-    (begun, *_) = of_type(run_dir, RollbackBegun)
+    (rejected, *_) = of_type(run_dir, m.MaskSetRejected)
+    (applied,) = [one for one in of_type(run_dir, m.MasksApplied) if one.cycle == rejected.cycle]
+    (begun, *_) = of_type(run_dir, m.RollbackBegun)
     seconds = (back.mono - applied.mono) / 1e9
     print(f"{applied.channels} of {applied.total} channels: {rejected.why}; undone {seconds:.2f} s after they acted")
 
     assert 0.3 * applied.total_parameters <= applied.pruned_parameters <= 0.8 * applied.total_parameters
-    assert rejected.action is mk.WindowAction.ROLLBACK
+    assert rejected.action is m.WindowAction.ROLLBACK
     assert (back.checkpoint, begun.checkpoint) == (applied.pinned, applied.pinned)
     assert back.step < applied.applied_before_step
     assert seconds < LIMIT_S
     assert (shown["masked"], shown["rejected"]) == (0, 1)
-    assert of_type(run_dir, QuarantineAdded) == []
+    assert of_type(run_dir, m.QuarantineAdded) == []
     sound(run_dir)
     # The newest checkpoint has no masks.
-    held = [one for one in of_type(run_dir, CheckpointCommitted) if one.step > back.step]
+    held = [one for one in of_type(run_dir, m.CheckpointCommitted) if one.step > back.step]
     manifest = read_manifest(run_dir / "checkpoints" / held[-1].id, held[-1].manifest)
     assert manifest.mask_ref is None
     assert manifest.cumulative_pruned_fraction == 0.0

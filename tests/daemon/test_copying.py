@@ -14,7 +14,7 @@ import pytest
 
 from journal import Verdict, verify
 from tests.daemon.harness import of_type
-from tolariad.core.steps.words import StepCompleted
+from tolariad.core import messages as m
 
 SETS = ["journal.segment_bytes=262144"]
 PIECE = 4096
@@ -72,7 +72,7 @@ def test_a_copy_made_in_a_pause_verifies_and_can_be_gone_on_with(live, start, tm
     second.until(lambda status: status["step"] > step, "that the copy goes on by itself")
     second.call("Stop")
     assert second.wait() == 0, second.stderr
-    steps = [one.step for one in of_type(tmp_path / "kept", StepCompleted)]
+    steps = [one.step for one in of_type(tmp_path / "kept", m.StepCompleted)]
     assert sorted(set(steps)) == list(range(1, max(steps) + 1))
 
 

@@ -7,10 +7,7 @@ import time
 
 from tests.daemon.harness import CallFailed, is_gone, of_type
 from tests.waiting import PATIENCE_S, wait_for
-from tolariad.core.control.words import ReportRefused
-from tolariad.core.run.words import DaemonStarted, RunCompleted
-from tolariad.core.steps.words import StepCompleted
-from tolariad.core.trainer.words import DeathReason, TrainerDied, TrainerHung, TrainerStarted
+from tolariad.core import messages as m
 
 # A trainer that the machine lets wait for a second or two must not count as one that hangs.
 HANG_S = 4.0
@@ -45,14 +42,14 @@ def test_whatever_a_trainer_sends_the_recorder_lives_and_says_why_it_ended_the_t
     daemon.process.terminate()
     assert daemon.wait() == 0, daemon.stderr
 
-    refused, deaths = of_type(run_dir, ReportRefused), of_type(run_dir, TrainerDied)
+    refused, deaths = of_type(run_dir, m.ReportRefused), of_type(run_dir, m.TrainerDied)
     assert "came with 0 of its 1 files" in refused[0].why
     assert "no readable memory file" in refused[1].why
     assert [(one.incarnation, one.step, one.reason) for one in deaths] == [
-        (one.incarnation, step, DeathReason.KILLED) for one, step in zip(refused, (4, 8), strict=True)
+        (one.incarnation, step, m.DeathReason.KILLED) for one, step in zip(refused, (4, 8), strict=True)
     ]
-    assert len(of_type(run_dir, DaemonStarted)) == 1
-    steps = [one.step for one in of_type(run_dir, StepCompleted)]
+    assert len(of_type(run_dir, m.DaemonStarted)) == 1
+    steps = [one.step for one in of_type(run_dir, m.StepCompleted)]
     assert steps == list(range(1, len(steps) + 1))
 
 
@@ -69,24 +66,24 @@ def test_every_death_is_an_event_and_the_run_goes_on(start, run_dir):
     daemon.process.terminate()
     assert daemon.wait() == 0, daemon.stderr
 
-    deaths = of_type(run_dir, TrainerDied)
+    deaths = of_type(run_dir, m.TrainerDied)
     assert [(one.reason, one.signal or one.exit_code, one.step) for one in deaths] == [
-        (DeathReason.SIGNAL, "SIGSEGV", 4),
-        (DeathReason.SIGNAL, "SIGKILL", 8),
-        (DeathReason.SIGNAL, "SIGABRT", 12),
-        (DeathReason.EXCEPTION, 1, 16),
-        (DeathReason.MEMORY, 1, 20),
-        (DeathReason.HANG, "SIGKILL", 28),
+        (m.DeathReason.SIGNAL, "SIGSEGV", 4),
+        (m.DeathReason.SIGNAL, "SIGKILL", 8),
+        (m.DeathReason.SIGNAL, "SIGABRT", 12),
+        (m.DeathReason.EXCEPTION, 1, 16),
+        (m.DeathReason.MEMORY, 1, 20),
+        (m.DeathReason.HANG, "SIGKILL", 28),
     ]
     assert "the loss is a teapot" in deaths[3].output
     assert "misbehave" in deaths[5].stacks
-    (hung,) = of_type(run_dir, TrainerHung)
+    (hung,) = of_type(run_dir, m.TrainerHung)
     assert hung.silent_s >= HANG_S
-    assert [one.step for one in of_type(run_dir, StepCompleted)] == list(range(1, 31))
-    assert len(of_type(run_dir, RunCompleted)) == 1
+    assert [one.step for one in of_type(run_dir, m.StepCompleted)] == list(range(1, 31))
+    assert len(of_type(run_dir, m.RunCompleted)) == 1
     assert caller.failures == []
     # A call that waited for the hanging trainer would be answered after its end only.
-    (last,) = [one for one in of_type(run_dir, StepCompleted) if one.step == 28]
+    (last,) = [one for one in of_type(run_dir, m.StepCompleted) if one.step == 28]
     assert [one for one in caller.answered if last.mono < one < hung.mono]
 
 
@@ -118,8 +115,8 @@ def test_the_end_of_the_daemon_is_the_end_of_the_trainer(start, run_dir):
 
     again = start()
     assert again.wait() == 0, again.stderr
-    assert [one.reason for one in of_type(run_dir, TrainerDied)] == [DeathReason.WITH_DAEMON]
-    assert [one.step for one in of_type(run_dir, StepCompleted)] == list(range(1, 31))
+    assert [one.reason for one in of_type(run_dir, m.TrainerDied)] == [m.DeathReason.WITH_DAEMON]
+    assert [one.step for one in of_type(run_dir, m.StepCompleted)] == list(range(1, 31))
 
 
 def test_a_trainer_that_outlives_its_daemon_is_ended_by_the_next(start, run_dir):
@@ -133,7 +130,7 @@ def test_a_trainer_that_outlives_its_daemon_is_ended_by_the_next(start, run_dir)
     again = start()
     assert again.wait() == 0, again.stderr
     assert is_gone(orphan)
-    started = [one.pid for one in of_type(run_dir, TrainerStarted)]
+    started = [one.pid for one in of_type(run_dir, m.TrainerStarted)]
     assert len(started) == 2
     assert started[0] == orphan
-    assert [one.step for one in of_type(run_dir, StepCompleted)] == list(range(1, 31))
+    assert [one.step for one in of_type(run_dir, m.StepCompleted)] == list(range(1, 31))

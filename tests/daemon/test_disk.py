@@ -9,9 +9,7 @@ import pytest
 
 from journal import Verdict, verify
 from tests.daemon.harness import of_type
-from tolariad.core.run.words import DiskLow, DiskRecovered, RunCompleted, RunFrozen, RunPaused, RunResumed
-from tolariad.core.steps.words import StepCompleted
-from tolariad.core.trainer.words import TrainerStarted
+from tolariad.core import messages as m
 
 SEGMENT = 65_536
 SETS = [f"journal.segment_bytes={SEGMENT}"]
@@ -57,14 +55,14 @@ def test_a_full_disk_pauses_the_run_until_there_is_space(start, small_disk):
     daemon.call("Note", text="there is space")
     assert daemon.wait() == 0, daemon.stderr
 
-    (low,), (recovered,) = of_type(run_dir, DiskLow), of_type(run_dir, DiskRecovered)
+    (low,), (recovered,) = of_type(run_dir, m.DiskLow), of_type(run_dir, m.DiskRecovered)
     assert low.free < low.floor <= recovered.free
     assert low.floor >= 3 * SEGMENT
-    assert len(of_type(run_dir, RunPaused)) == len(of_type(run_dir, RunResumed)) == 1
-    assert of_type(run_dir, RunFrozen) == []
-    steps = [one.step for one in of_type(run_dir, StepCompleted)]
+    assert len(of_type(run_dir, m.RunPaused)) == len(of_type(run_dir, m.RunResumed)) == 1
+    assert of_type(run_dir, m.RunFrozen) == []
+    steps = [one.step for one in of_type(run_dir, m.StepCompleted)]
     assert steps == list(range(1, len(steps) + 1))
-    assert of_type(run_dir, RunCompleted)
+    assert of_type(run_dir, m.RunCompleted)
     assert verify(run_dir / "journal").verdict is Verdict.CLEAN
 
 
@@ -76,13 +74,13 @@ def test_a_disk_too_small_at_the_start_pauses_the_run_until_there_is_space(start
     daemon = start(run_dir=run_dir, sets=["journal.segment_bytes=4000000"], task="digits", epochs=3)
     status = daemon.until(lambda status: status["phase"] == "paused", "the pause")
     assert status["step"] == 0
-    assert of_type(run_dir, TrainerStarted) == []
+    assert of_type(run_dir, m.TrainerStarted) == []
     subprocess.run(["mount", "-o", "remount,size=64m", small_disk], check=True)
     assert daemon.wait() == 0, daemon.stderr
 
-    (low,), (recovered,) = of_type(run_dir, DiskLow), of_type(run_dir, DiskRecovered)
+    (low,), (recovered,) = of_type(run_dir, m.DiskLow), of_type(run_dir, m.DiskRecovered)
     assert low.free < 2_000_000 < low.floor <= recovered.free
-    assert of_type(run_dir, RunCompleted)
+    assert of_type(run_dir, m.RunCompleted)
     assert verify(run_dir / "journal").verdict is Verdict.CLEAN
 
 
@@ -93,5 +91,5 @@ def test_a_small_run_runs_on_a_small_disk(start, small_disk):
     daemon = start(run_dir=run_dir, sets=[], task="digits", epochs=3)
     assert daemon.wait() == 0, daemon.stderr
 
-    assert of_type(run_dir, DiskLow) == []
-    assert of_type(run_dir, RunCompleted)
+    assert of_type(run_dir, m.DiskLow) == []
+    assert of_type(run_dir, m.RunCompleted)

@@ -8,9 +8,7 @@ import pytest
 
 from tests.daemon.harness import SETS, CallFailed, of_type
 from tests.recorded import events_of
-from tolariad.core.control.words import EndOrdered
-from tolariad.core.run.words import ConfigChanged, RunCompleted
-from tolariad.core.steps.words import StepCompleted
+from tolariad.core import messages as m
 
 SET = f"--set {SETS[0]}"
 
@@ -31,10 +29,10 @@ def test_a_new_end_outlives_kill_9(start, run_dir):
 
     again = start()
     assert again.wait() == 0, again.stderr
-    assert [one.step for one in of_type(run_dir, StepCompleted)] == list(range(1, 41))
-    assert len(of_type(run_dir, EndOrdered)) == 1
+    assert [one.step for one in of_type(run_dir, m.StepCompleted)] == list(range(1, 41))
+    assert len(of_type(run_dir, m.EndOrdered)) == 1
     assert start().wait() == 0
-    assert [one.epochs for one in of_type(run_dir, RunCompleted)] == [4]
+    assert [one.epochs for one in of_type(run_dir, m.RunCompleted)] == [4]
 
 
 def test_a_complete_run_goes_on_with_more_epochs(start, run_dir):
@@ -53,9 +51,9 @@ def test_a_complete_run_goes_on_with_more_epochs(start, run_dir):
     more = start(epochs=3)
     assert more.wait() == 0, more.stderr
     assert "the run was complete after epoch 2, step 20, and goes on to epoch 3" in more.stderr
-    assert [one.keys for one in of_type(run_dir, ConfigChanged)] == [("epochs",)]
-    assert [one.epochs for one in of_type(run_dir, RunCompleted)] == [2, 3]
-    assert [one.step for one in of_type(run_dir, StepCompleted)] == list(range(1, 31))
+    assert [one.keys for one in of_type(run_dir, m.ConfigChanged)] == [("epochs",)]
+    assert [one.epochs for one in of_type(run_dir, m.RunCompleted)] == [2, 3]
+    assert [one.step for one in of_type(run_dir, m.StepCompleted)] == list(range(1, 31))
 
 
 def test_more_epochs_that_another_end_cuts_short_are_refused_with_the_command(start, run_dir):
@@ -69,8 +67,8 @@ def test_more_epochs_that_another_end_cuts_short_are_refused_with_the_command(st
     more = start(sets=[*SETS, "stop.epochs=2"])
     assert more.wait() == 0, more.stderr
     assert "the run was complete after epoch 1, step 10, and goes on to epoch 2" in more.stderr
-    assert [one.keys for one in of_type(run_dir, ConfigChanged)] == [("stop.epochs",)]
-    assert [one.epochs for one in of_type(run_dir, RunCompleted)] == [1, 2]
+    assert [one.keys for one in of_type(run_dir, m.ConfigChanged)] == [("stop.epochs",)]
+    assert [one.epochs for one in of_type(run_dir, m.RunCompleted)] == [1, 2]
 
 
 def test_a_run_that_is_not_complete_takes_another_end_at_a_start(start, run_dir):
@@ -88,5 +86,5 @@ def test_a_run_that_is_not_complete_takes_another_end_at_a_start(start, run_dir)
     assert longer.wait() == 0, longer.stderr
     assert re.search("the run is at epoch [23], step [12]", longer.stderr)
     assert "and goes on to epoch 5" in longer.stderr
-    assert [one.keys for one in of_type(run_dir, ConfigChanged)] == [("epochs",)]
-    assert [one.step for one in of_type(run_dir, StepCompleted)] == list(range(1, 51))
+    assert [one.keys for one in of_type(run_dir, m.ConfigChanged)] == [("epochs",)]
+    assert [one.step for one in of_type(run_dir, m.StepCompleted)] == list(range(1, 51))

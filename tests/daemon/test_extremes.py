@@ -9,9 +9,7 @@ from click.testing import CliRunner
 
 from tests.daemon.harness import CallFailed, of_type
 from tolariad.cli.tolaria import tolaria
-from tolariad.core.control.words import NoteAdded
-from tolariad.core.health.quarantine_words import QuarantineAdded
-from tolariad.core.run.words import RunStopped
+from tolariad.core import messages as m
 
 HUGE = "9" * 23
 
@@ -37,7 +35,7 @@ def test_an_order_with_a_huge_number_leaves_a_live_run_training(start, run_dir):
 
     assert ["batches.last must be a whole number" in json.dumps(str(one.parameters)) for one in shown] == [True] * 3
     assert "at most 4096 characters" in long.output
-    assert of_type(run_dir, QuarantineAdded) == []
-    assert [one.text for one in of_type(run_dir, NoteAdded)] == ["after"]
-    assert of_type(run_dir, RunStopped)
+    assert of_type(run_dir, m.QuarantineAdded) == []
+    assert [one.text for one in of_type(run_dir, m.NoteAdded)] == ["after"]
+    assert of_type(run_dir, m.RunStopped)
     assert "the kernel failed" not in daemon.stderr

@@ -11,11 +11,7 @@ import pytest
 from tests.daemon.harness import SETS, DaemonProcess, of_type
 from tests.recorded import events_of
 from tests.waiting import wait_for
-from tolariad.core.checkpoints.words import RerunFinished, TrainingStarted
-from tolariad.core.rollback import words as rb
-from tolariad.core.snapshots import words as sn
-from tolariad.core.steps import words as sv
-from tolariad.core.trainer.words import ExecutionContextRecorded, TrainerDied
+from tolariad.core import messages as m
 
 # Four times the budget of half a second, and a third of the hang: a rollback that waited for the loop is seen.
 LIMIT_S = 2.0
@@ -45,7 +41,7 @@ def task(tmp_path) -> str:
 def has_snapshots(daemon):
     """Wait until there is a snapshot to go back to."""
     daemon.until(lambda status: (status.get("step") or 0) >= 60, "step 60")
-    wait_for(lambda: of_type(daemon.run_dir, sn.SnapshotPromoted))
+    wait_for(lambda: of_type(daemon.run_dir, m.SnapshotPromoted))
 
 
 @pytest.fixture
@@ -64,30 +60,30 @@ def test_with_bus_metrics_and_logs_broken_a_fast_rollback_keeps_its_budget_and_a
     for number, how in enumerate(("raising", "hanging", "full"), 1):
         (run_dir / "broken").write_text(how)
         broken.call("Rollback", tier="fast", reason=how)
-        wait_for(lambda n=number: len(of_type(run_dir, rb.RolledBack)) == n, f"rollback {number}")
+        wait_for(lambda n=number: len(of_type(run_dir, m.RolledBack)) == n, f"rollback {number}")
         if how == "hanging":
             wait_for(lambda: not (run_dir / "broken").exists(), "the hang of the loop")
         (run_dir / "broken").unlink(missing_ok=True)
         at = broken.until(lambda status: status["phase"] == "running", "training")["step"]
         broken.until(lambda status, at=at: status["step"] > at + 30, "thirty steps")
     pid = int((run_dir / "trainer.lock").read_text())
-    starts = len(of_type(run_dir, TrainingStarted))
+    starts = len(of_type(run_dir, m.TrainingStarted))
     os.kill(pid, signal.SIGKILL)
-    wait_for(lambda: len(of_type(run_dir, TrainingStarted)) > starts)
+    wait_for(lambda: len(of_type(run_dir, m.TrainingStarted)) > starts)
     again = broken.status()["step"]
     broken.until(lambda status: status["step"] > again + 5, "further steps")
     broken.call("Stop", mode="now")
     assert broken.wait() == 0
 
-    begun, done = of_type(run_dir, rb.RollbackBegun), of_type(run_dir, rb.RolledBack)
-    assert [e.tier for e in begun] == [rb.Tier.FAST] * 3
+    begun, done = of_type(run_dir, m.RollbackBegun), of_type(run_dir, m.RolledBack)
+    assert [e.tier for e in begun] == [m.Tier.FAST] * 3
     assert all(e.checkpoint == one.checkpoint for e, one in zip(begun, done, strict=True)), "the full tier took over"
     for one, other in zip(begun, done, strict=True):
         assert (other.mono - one.mono) / 1e9 < LIMIT_S, f"{one.why}: {(other.mono - one.mono) / 1e9:.3f} s"
     # Three times gone back, one trainer dead: nothing else happened to the run.
-    assert len(of_type(run_dir, TrainerDied)) == 1
-    assert of_type(run_dir, TrainingStarted)[-1].checkpoint in {e.id for e in of_type(run_dir, sn.SnapshotTaken)}
-    steps = [(e.branch, e.step) for e in events_of(run_dir) if isinstance(e, sv.StepCompleted)]
+    assert len(of_type(run_dir, m.TrainerDied)) == 1
+    assert of_type(run_dir, m.TrainingStarted)[-1].checkpoint in {e.id for e in of_type(run_dir, m.SnapshotTaken)}
+    steps = [(e.branch, e.step) for e in events_of(run_dir) if isinstance(e, m.StepCompleted)]
     assert len(steps) == len(set(steps))
 
 
@@ -99,7 +95,7 @@ def test_snapshots_that_differ_are_found_by_the_daemon_before_the_next_trainer_i
     has_snapshots(daemon)
     pid = int((run_dir / "trainer.lock").read_text())
     os.kill(pid, signal.SIGSTOP)
-    ring = of_type(run_dir, sn.SnapshotRingOpened)[0]
+    ring = of_type(run_dir, m.SnapshotRingOpened)[0]
     files = [one for one in Path(f"/proc/{daemon.pid}/fd").iterdir() if "tolaria-snapshots" in str(one.readlink())]
     with files[0].open("r+b") as memory:
         for slot in range(ring.slots):
@@ -108,18 +104,18 @@ def test_snapshots_that_differ_are_found_by_the_daemon_before_the_next_trainer_i
             memory.seek(slot * ring.slot_bytes + 4096)
             memory.write(bytes([bit]))
     os.kill(pid, signal.SIGKILL)
-    wait_for(lambda: len(of_type(run_dir, TrainingStarted)) == 2)
+    wait_for(lambda: len(of_type(run_dir, m.TrainingStarted)) == 2)
     again = daemon.status()["step"]
     daemon.until(lambda status: status["step"] > again + 5, "further steps")
     daemon.call("Stop", mode="now")
     assert daemon.wait() == 0
 
     found = events_of(run_dir)
-    died = next(at for at, one in enumerate(found) if isinstance(one, TrainerDied))
-    built = next(at for at, one in enumerate(found) if isinstance(one, ExecutionContextRecorded) and at > died)
-    rejected = [one for one in found[died:built] if isinstance(one, sn.SnapshotRejected)]
+    died = next(at for at, one in enumerate(found) if isinstance(one, m.TrainerDied))
+    built = next(at for at, one in enumerate(found) if isinstance(one, m.ExecutionContextRecorded) and at > died)
+    rejected = [one for one in found[died:built] if isinstance(one, m.SnapshotRejected)]
     assert rejected, "the daemon found nothing"
     assert all("recorded digest" in one.why for one in rejected)
-    assert [e for e in found[built:] if isinstance(e, sn.SnapshotRejected)] == []
-    assert of_type(run_dir, TrainingStarted)[-1].checkpoint.startswith("c")
-    assert [e.first_difference for e in of_type(run_dir, RerunFinished)] == [None]
+    assert [e for e in found[built:] if isinstance(e, m.SnapshotRejected)] == []
+    assert of_type(run_dir, m.TrainingStarted)[-1].checkpoint.startswith("c")
+    assert [e.first_difference for e in of_type(run_dir, m.RerunFinished)] == [None]

@@ -8,7 +8,7 @@ import pytest
 
 from tests.daemon.harness import SETS
 from tests.daemon.outside import critical, diskless, page_of
-from tolariad.core.health.budgets import BUDGETS
+from tolariad.core.calc.health.budgets import BUDGETS
 
 # Five times what is promised: other things go on here.
 LIMIT_S = 5 * BUDGETS["emergency_critical"].limit / 1e3

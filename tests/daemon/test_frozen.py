@@ -9,8 +9,7 @@ import time
 import pytest
 
 from tests.daemon.harness import CallFailed, is_gone, of_type
-from tolariad.core.run.words import RunCompleted
-from tolariad.core.steps.words import StepCompleted
+from tolariad.core import messages as m
 
 SMALL = ["journal.segment_bytes=65536"]
 
@@ -34,9 +33,9 @@ def test_a_full_disk_freezes_the_run_and_the_socket_says_why(start, run_dir):
     daemon.send(signal.SIGTERM)
     assert daemon.wait() == 74, daemon.stderr
     assert is_gone(running["trainer"]["pid"])
-    assert [one.step for one in of_type(run_dir, StepCompleted)][:step] == list(range(1, step + 1))
+    assert [one.step for one in of_type(run_dir, m.StepCompleted)][:step] == list(range(1, step + 1))
 
     again = start(sets=SMALL)
     assert again.wait() == 0, again.stderr
-    assert [one.step for one in of_type(run_dir, StepCompleted)] == list(range(1, 31))
-    assert of_type(run_dir, RunCompleted)
+    assert [one.step for one in of_type(run_dir, m.StepCompleted)] == list(range(1, 31))
+    assert of_type(run_dir, m.RunCompleted)

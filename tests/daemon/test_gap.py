@@ -6,10 +6,7 @@ import pytest
 
 from journal import RepairAction, Verdict, plan_repair, repair, verify
 from tests.daemon.harness import CallFailed, of_type
-from tolariad.core.checkpoints.words import CheckpointBegun
-from tolariad.core.control.words import ResumeRequested
-from tolariad.core.run.words import GapRecorded, RunCompleted
-from tolariad.core.steps.words import StepCompleted
+from tolariad.core import messages as m
 from tolariad.forensics.gap import gap_event
 
 STEP = b"\xa4type\xadStepCompleted"
@@ -41,7 +38,7 @@ def test_a_run_that_lost_events_goes_on_only_when_it_is_told_to(start, run_dir):
 
     plan = repair(journal, accept_loss=gap_event(journal, plan_repair(journal).problem))
     assert plan.action is RepairAction.LOSE_EVENTS
-    (gap,) = of_type(run_dir, GapRecorded)
+    (gap,) = of_type(run_dir, m.GapRecorded)
     assert (gap.first_seq, gap.last_seq) == (plan.loss.first_seq, plan.loss.last_seq)
     lost = gap.last_seq
 
@@ -53,10 +50,10 @@ def test_a_run_that_lost_events_goes_on_only_when_it_is_told_to(start, run_dir):
     daemon.call("Resume", after_gap=True)
     assert daemon.wait() == 0, daemon.stderr
 
-    steps = [one.step for one in of_type(run_dir, StepCompleted)]
+    steps = [one.step for one in of_type(run_dir, m.StepCompleted)]
     assert steps == list(range(1, len(steps) + 1))
-    assert of_type(run_dir, RunCompleted)
-    assert [one.after_gap for one in of_type(run_dir, ResumeRequested)] == [True]
-    assert len({one.id for one in of_type(run_dir, CheckpointBegun)}) == len(of_type(run_dir, CheckpointBegun))
+    assert of_type(run_dir, m.RunCompleted)
+    assert [one.after_gap for one in of_type(run_dir, m.ResumeRequested)] == [True]
+    assert len({one.id for one in of_type(run_dir, m.CheckpointBegun)}) == len(of_type(run_dir, m.CheckpointBegun))
     assert verify(journal).verdict is Verdict.CLEAN
     assert lost > gap.first_seq

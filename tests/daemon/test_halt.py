@@ -8,12 +8,7 @@ import pytest
 
 from tests.daemon.harness import SETS, CallFailed, is_gone, of_type
 from tests.recorded import events_of
-from tolariad.core.control.words import ResumeRequested
-from tolariad.core.health.words import EmergencyRaised, Level
-from tolariad.core.rollback.words import RolledBack
-from tolariad.core.run.words import RunFrozen, RunStopped
-from tolariad.core.steps.words import StepCompleted
-from tolariad.core.trainer.words import TrainerStarted
+from tolariad.core import messages as m
 
 SLOW = {"FAKE_STEP_S": "0.02"}
 
@@ -34,14 +29,14 @@ def test_a_halt_lets_no_further_update_through_and_only_an_operator_goes_on(trai
     assert status["frozen"] == "smoke"
     assert is_gone(pid)
     story = events_of(run_dir)
-    at = next(number for number, event in enumerate(story) if isinstance(event, EmergencyRaised))
-    assert isinstance(story[at + 1], RunFrozen)
-    assert sum(isinstance(event, StepCompleted) for event in story[at:]) <= 1
+    at = next(number for number, event in enumerate(story) if isinstance(event, m.EmergencyRaised))
+    assert isinstance(story[at + 1], m.RunFrozen)
+    assert sum(isinstance(event, m.StepCompleted) for event in story[at:]) <= 1
     rows = {one["name"]: one for one in training.call("Budgets")["table"]["budgets"]}
     # The budget is 100 ms, for the freeze; this is the end of a process, on a machine that does other things too.
     assert 0 < rows["emergency_critical"]["worst"] < 5000
 
-    for level in Level:
+    for level in m.Level:
         training.call("Emergency", level=level.value, reason="more")
     for refused in ("Pause", "Checkpoint"):
         with pytest.raises(CallFailed, match="WrongPhase"):
@@ -49,7 +44,7 @@ def test_a_halt_lets_no_further_update_through_and_only_an_operator_goes_on(trai
     training.kill()
     again = start(environ=SLOW, sets=[*SETS, "journal.sync=step"])
     assert again.until(lambda status: status["phase"] != "starting")["frozen"] == "smoke"
-    assert len(of_type(run_dir, TrainerStarted)) == 1
+    assert len(of_type(run_dir, m.TrainerStarted)) == 1
     # A signal, as at a reboot, is no operator either.
     again.send(signal.SIGTERM)
     assert again.wait() == 143, again.stderr
@@ -59,9 +54,9 @@ def test_a_halt_lets_no_further_update_through_and_only_an_operator_goes_on(trai
 
     again.call("Rollback", epoch=0, reason="a fresh start")
     again.until(lambda status: status["phase"] == "running", "training")
-    assert (len(of_type(run_dir, RolledBack)), of_type(run_dir, ResumeRequested)) == (1, [])
+    assert (len(of_type(run_dir, m.RolledBack)), of_type(run_dir, m.ResumeRequested)) == (1, [])
     again.call("Emergency", level="critical", reason="more smoke")
     again.until(lambda status: status["phase"] == "frozen")
     again.call("Stop", mode="now")
     assert again.wait() == 0
-    assert len(of_type(run_dir, RunStopped)) == 1
+    assert len(of_type(run_dir, m.RunStopped)) == 1

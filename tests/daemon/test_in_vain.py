@@ -6,9 +6,7 @@ import pytest
 
 from tests.daemon.harness import SETS, of_type
 from tests.recorded import events_of
-from tolariad.core.health.words import ConservativeModeEntered, InstabilityDetected
-from tolariad.core.rollback.words import RolledBack
-from tolariad.core.run.words import RunCompleted, RunFrozen
+from tolariad.core import messages as m
 
 STEPS = 460
 TASK = '''
@@ -80,12 +78,12 @@ def test_a_jump_that_two_rollbacks_do_not_help_halts_or_goes_on_as_configured(ju
     status = daemon.until(lambda status: status["phase"] == "frozen" and not status["trainer"]["alive"], "the halt")
     assert status["frozen"].startswith("sustained: loss ")
     assert "2 rollbacks did not help" in status["frozen"]
-    assert [one.returns for one in of_type(run_dir, InstabilityDetected) if one.level] == [0, 1, 2]
-    assert len(of_type(run_dir, RolledBack)) == 2
+    assert [one.returns for one in of_type(run_dir, m.InstabilityDetected) if one.level] == [0, 1, 2]
+    assert len(of_type(run_dir, m.RolledBack)) == 2
     daemon.call("Resume")
     assert daemon.wait() == 0, daemon.stderr
-    assert len(of_type(run_dir, RunFrozen)) == len(of_type(run_dir, RunCompleted)) == 1
-    assert len(of_type(run_dir, RolledBack)) == 2
+    assert len(of_type(run_dir, m.RunFrozen)) == len(of_type(run_dir, m.RunCompleted)) == 1
+    assert len(of_type(run_dir, m.RolledBack)) == 2
 
 
 @pytest.mark.torture
@@ -93,10 +91,10 @@ def test_by_default_such_a_run_goes_on_in_conservative_mode_and_completes(jumpin
     """Without `detect.halt` the run continues by itself. tests/library/test_in_vain.py has the short form."""
     daemon = jumping()
     assert daemon.wait() == 0, daemon.stderr
-    (entered,) = of_type(run_dir, ConservativeModeEntered)
+    (entered,) = of_type(run_dir, m.ConservativeModeEntered)
 
     assert entered.why.endswith("2 rollbacks did not help; the run goes on")
     assert events_of(run_dir)[entered.cause - 1].goes_on
-    assert len(of_type(run_dir, RolledBack)) == 2
-    assert of_type(run_dir, RunFrozen) == []
-    assert len(of_type(run_dir, RunCompleted)) == 1
+    assert len(of_type(run_dir, m.RolledBack)) == 2
+    assert of_type(run_dir, m.RunFrozen) == []
+    assert len(of_type(run_dir, m.RunCompleted)) == 1

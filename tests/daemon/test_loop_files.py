@@ -15,8 +15,7 @@ import pytest
 
 from tests.daemon.harness import SETS, of_type
 from tolariad import loop_files, run_files
-from tolariad.core.run.words import ConfigChanged
-from tolariad.core.trainer.words import TrainerHung
+from tolariad.core import messages as m
 from tolariad.daemon.disk import watch_disk
 
 
@@ -36,13 +35,13 @@ def test_the_loop_opens_no_file(start, run_dir, tmp_path):
     daemon.until(lambda status: status["step"] >= 3)
     file.write_text("tolaria: {task: digits, epochs: 3, logging: {level: debug}}\n")
     daemon.send(signal.SIGHUP)
-    daemon.until(lambda status: status["phase"] == "completed" and of_type(run_dir, ConfigChanged))
+    daemon.until(lambda status: status["phase"] == "completed" and of_type(run_dir, m.ConfigChanged))
     daemon.send(signal.SIGTERM)
     assert daemon.wait() == 0, daemon.stderr
     found = json.loads((run_dir / "opened").read_text())
 
-    assert of_type(run_dir, TrainerHung)
-    assert of_type(run_dir, ConfigChanged)
+    assert of_type(run_dir, m.TrainerHung)
+    assert of_type(run_dir, m.ConfigChanged)
     assert found["loop"] == []
     assert {"trainer.lock", "trainer.stacks"} <= set(found["threads"]), "the hook sees no thread either"
 

@@ -9,11 +9,7 @@ import yaml
 from tests.campaign import grown
 from tests.daemon.harness import of_type
 from tests.recorded import pieces
-from tolariad.core.boundary.words import BoundaryOrderGiven
-from tolariad.core.control.words import CommandRefused
-from tolariad.core.seeds.words import SeedMoved
-from tolariad.core.steps.words import StepCompleted
-from tolariad.core.strategy import words as st
+from tolariad.core import messages as m
 
 HERE = Path(__file__).parents[1]
 # After which epoch what is done; in between the strategy answers.
@@ -115,7 +111,7 @@ def carried_out(folder, template, **more):
 
 
 def steps(run_dir):
-    return [(one.step, one.loss, one.grad_norm, one.lr) for one in of_type(run_dir, StepCompleted)]
+    return [(one.step, one.loss, one.grad_norm, one.lr) for one in of_type(run_dir, m.StepCompleted)]
 
 
 def test_whatever_a_strategy_does_training_goes_on_to_the_bit_and_says_so(tmp_path, template):
@@ -127,19 +123,19 @@ def test_whatever_a_strategy_does_training_goes_on_to_the_bit_and_says_so(tmp_pa
     (tmp_path / "own.py").write_text(OWN.format(root=str(HERE.parent), lies=LIES))
     more = {"strategy": f"{tmp_path}/own.py:Liar", "integration": {"tamiyo_timeout_s": 4}}
     run_dir = carried_out(tmp_path / "lied to", template, **more)
-    ends = {one.epoch: one.fallback for one in of_type(run_dir, st.StrategyTimedOut)}
+    ends = {one.epoch: one.fallback for one in of_type(run_dir, m.StrategyTimedOut)}
 
     said = ["within 4 s", "exit code 3", "SIGSEGV", "1000 commands", "16 commands", "no answer", "version 2", "32768"]
     assert ends.keys() == LIES.keys()
     assert all(what in ends[epoch] for epoch, what in zip(LIES, said, strict=True)), ends
-    refused = {one.id: one.why for one in of_type(run_dir, CommandRefused)}
+    refused = {one.id: one.why for one in of_type(run_dir, m.CommandRefused)}
     assert refused.keys() == {"nobody", "nan", "too early", "rate"}, refused
     assert "nobody" in refused["nobody"]
     assert "finite" in refused["nan"]
     assert "finite" in refused["rate"]
     assert steps(run_dir) == steps(calm)
-    assert of_type(run_dir, SeedMoved) == []
-    given = [one for one in of_type(run_dir, BoundaryOrderGiven) if not isinstance(one, st.StrategyStateGiven)]
+    assert of_type(run_dir, m.SeedMoved) == []
+    given = [one for one in of_type(run_dir, m.BoundaryOrderGiven) if not isinstance(one, m.StrategyStateGiven)]
     assert [one.parameters for one in given] == [{"alpha": 2.0}]
     files, undisturbed = pieces(run_dir), pieces(calm)
     assert {name: files[name] for name in files if "state" not in name} == {

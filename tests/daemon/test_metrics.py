@@ -9,9 +9,7 @@ import pytest
 
 from tests.daemon.harness import SETS, ForkedDaemon, of_type
 from tolariad.cli.tolaria import main
-from tolariad.core.checkpoints.words import RerunFinished
-from tolariad.core.steps.words import EpochFinished, MetricsNamed, StepCompleted
-from tolariad.core.trainer.words import TrainerDied
+from tolariad.core import messages as m
 from tolariad.forensics.numbers import epochs_of
 
 TASK = f"{Path(__file__).with_name('measuring_task.py')}:Measuring"
@@ -57,17 +55,17 @@ def test_a_run_that_is_killed_has_each_steps_metrics_once(tmp_path, capsys):
     assert calm.wait() == 0, calm.stderr
 
     assert not any(token.exists() for token in tokens)
-    assert len(of_type(run_dir, TrainerDied)) >= len(POINTS)
-    assert of_type(run_dir, RerunFinished)
-    assert [one.step for one in of_type(run_dir, StepCompleted)] == list(range(1, 31))
-    names = [name for one in of_type(run_dir, MetricsNamed) for name in one.names]
+    assert len(of_type(run_dir, m.TrainerDied)) >= len(POINTS)
+    assert of_type(run_dir, m.RerunFinished)
+    assert [one.step for one in of_type(run_dir, m.StepCompleted)] == list(range(1, 31))
+    names = [name for one in of_type(run_dir, m.MetricsNamed) for name in one.names]
     assert names == ["acc", "lr", "rare", "late"]
     rows = printed(run_dir, capsys)
     assert rows == printed(tmp_path / "calm", capsys)
     assert [row["metric/lr"] for row in rows] == [f"{float(step)}" for step in range(1, 31)]
     assert [row["step"] for row in rows if row["rare"]] == ["3", "9", "15", "21", "27"]
     assert [row["step"] for row in rows if row["late"]] == list(map(str, range(14, 31)))
-    ended = [one.metrics for one in of_type(run_dir, EpochFinished)]
-    assert ended == [one.metrics for one in of_type(tmp_path / "calm", EpochFinished)]
+    ended = [one.metrics for one in of_type(run_dir, m.EpochFinished)]
+    assert ended == [one.metrics for one in of_type(tmp_path / "calm", m.EpochFinished)]
     assert [one["lr"] for one in ended] == [5.5, 15.5, 25.5]
     assert [one.by_name["metric/lr"] for one in epochs_of(run_dir / "journal")] == [5.5, 15.5, 25.5]

@@ -10,7 +10,7 @@ import time
 import pytest
 
 from tests.daemon.harness import of_type
-from tolariad.core.run.words import RunStopped
+from tolariad.core import messages as m
 
 
 class Manager:
@@ -82,7 +82,7 @@ def test_the_manager_hears_everything_it_needs(start, run_dir, manager):
     manager.listen("STOPPING=1")
     assert int(manager.listen("EXTEND_TIMEOUT_USEC=").partition("=")[2]) == 90_000_000
     assert daemon.wait() == 143, daemon.stderr
-    assert of_type(run_dir, RunStopped)
+    assert of_type(run_dir, m.RunStopped)
 
     # The last words of the first daemon may not be read yet.
     manager.drain()

@@ -6,8 +6,7 @@ import pytest
 
 from tests.daemon.harness import of_type
 from tolariad.cli.tolariad import main
-from tolariad.core.checkpoints.words import CheckpointCommitted
-from tolariad.core.run.words import RunStarted
+from tolariad.core import messages as m
 
 
 def test_the_parent_is_recorded_with_its_checkpoint_and_its_hash(start, run_dir, tmp_path):
@@ -17,12 +16,12 @@ def test_the_parent_is_recorded_with_its_checkpoint_and_its_hash(start, run_dir,
     """
     parent = start(environ={"FAKE_TRAINER": "crawl@15"})
     parent.until(lambda status: status["step"] >= 15)
-    known = of_type(run_dir, CheckpointCommitted)
+    known = of_type(run_dir, m.CheckpointCommitted)
     child = tmp_path / "child"
     asked = {"folder": str(run_dir), "id": known[0].id}
     assert start(run_dir=child, task="digits", epochs=1, begin_from=asked).wait() == 0
-    (begun,) = of_type(child, RunStarted)
-    (parents,) = of_type(run_dir, RunStarted)
+    (begun,) = of_type(child, m.RunStarted)
+    (parents,) = of_type(run_dir, m.RunStarted)
     assert begun.parent == parents.run_id != begun.run_id
     assert begun.began_from.checkpoint == known[0].id
     assert begun.began_from.manifest == known[0].manifest

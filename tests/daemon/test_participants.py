@@ -7,8 +7,7 @@ import pytest
 from tests.daemon.harness import SETS, of_type
 from tests.recorded import pieces
 from tests.waiting import within
-from tolariad.core.checkpoints.words import RerunFinished
-from tolariad.core.rollback import words as rb
+from tolariad.core import messages as m
 
 EPOCHS, STEPS_PER_EPOCH, WAITS_AFTER = 4, 8, 3
 TASK = '''
@@ -113,14 +112,14 @@ def test_killed_with_its_daemon_and_while_it_goes_back_a_run_ends_with_the_same_
     killed.until(lambda status: status.get("step") == WAITS_AFTER * STEPS_PER_EPOCH, "the wait")
     killed.kill()
     _, again = planned("killed")
-    assert within(60.0, lambda: of_type(run_dir, RerunFinished) != [])
+    assert within(60.0, lambda: of_type(run_dir, m.RerunFinished) != [])
     (folder / "kill-load").touch()
     again.call("Rollback", epoch=1)
     (folder / "go").touch()
     assert again.wait() == calm.wait() == 0
 
     assert not (folder / "kill-load").exists(), "the participant was never put back"
-    assert [(one.by_start, one.step) for one in of_type(run_dir, rb.RolledBack)] == [(True, STEPS_PER_EPOCH)]
-    assert of_type(run_dir, rb.RollbackPrepared)[0].participants == ("plan", "training")
-    assert [one.first_difference for one in of_type(run_dir, RerunFinished)] == [None]
+    assert [(one.by_start, one.step) for one in of_type(run_dir, m.RolledBack)] == [(True, STEPS_PER_EPOCH)]
+    assert of_type(run_dir, m.RollbackPrepared)[0].participants == ("plan", "training")
+    assert [one.first_difference for one in of_type(run_dir, m.RerunFinished)] == [None]
     assert pieces(run_dir) == pieces(calm_folder / "run")

@@ -12,19 +12,7 @@ from tests.daemon.harness import SETS, ForkedDaemon, is_gone, of_type
 from tests.outside.programs import outside
 from tests.recorded import events_of
 from tests.waiting import wait_for
-from tolariad.core.control.words import StopRequested
-from tolariad.core.run.words import (
-    ConfigChanged,
-    DaemonStarted,
-    RunCompleted,
-    RunFailed,
-    RunPaused,
-    RunResumed,
-    RunRetried,
-    RunStarted,
-)
-from tolariad.core.steps.words import StepCompleted
-from tolariad.core.trainer.words import TrainerStarted
+from tolariad.core import messages as m
 
 CRAWL = {"FAKE_TRAINER": "crawl@4"}
 
@@ -32,7 +20,7 @@ CRAWL = {"FAKE_TRAINER": "crawl@4"}
 def test_a_completed_run_says_so(start, run_dir):
     """The second start of a run that is complete exits 0 without a trainer; with `linger` it stays until a signal."""
     assert start(epochs=1, task="digits").wait() == 0
-    assert of_type(run_dir, RunCompleted)
+    assert of_type(run_dir, m.RunCompleted)
 
     again = start()
     assert again.wait() == 0
@@ -42,8 +30,8 @@ def test_a_completed_run_says_so(start, run_dir):
     assert lingers.until(lambda status: status["phase"] == "completed")["accuracy"] == pytest.approx(0.9)
     lingers.send(signal.SIGTERM)
     assert lingers.wait() == 0
-    assert len(of_type(run_dir, TrainerStarted)) == 1
-    assert len(of_type(run_dir, DaemonStarted)) == 3
+    assert len(of_type(run_dir, m.TrainerStarted)) == 1
+    assert len(of_type(run_dir, m.DaemonStarted)) == 3
 
 
 def test_a_run_that_never_trained_begins_anew(start, run_dir):
@@ -51,18 +39,18 @@ def test_a_run_that_never_trained_begins_anew(start, run_dir):
     refused = start(environ={"FAKE_REFUSAL": "this model has no parameters"})
     assert refused.wait() == 78
     assert "this model has no parameters" in refused.stderr
-    earlier = of_type(run_dir, RunStarted)[0]
+    earlier = of_type(run_dir, m.RunStarted)[0]
 
     again = start(task="digits", epochs=3, sets=[*SETS, "batch_size=32", "learning_rate.base_lr=0.5"])
     assert again.wait() == 0, again.stderr
     assert "the run begins anew" in again.stderr
-    assert of_type(run_dir / "failed-1", RunStarted) == [earlier]
-    begun = of_type(run_dir, RunStarted)
+    assert of_type(run_dir / "failed-1", m.RunStarted) == [earlier]
+    begun = of_type(run_dir, m.RunStarted)
     assert len(begun) == 1
     assert begun[0].run_id != earlier.run_id
     assert '"batch_size": 32,' in begun[0].config
-    assert not of_type(run_dir, RunFailed)
-    assert [one.step for one in of_type(run_dir, StepCompleted)] == list(range(1, 31))
+    assert not of_type(run_dir, m.RunFailed)
+    assert [one.step for one in of_type(run_dir, m.StepCompleted)] == list(range(1, 31))
 
 
 @pytest.mark.parametrize("moved", [(), ("checkpoints",), ("checkpoints", "journal")])
@@ -77,7 +65,7 @@ def test_a_kill_while_it_is_set_aside_is_in_nobodys_way(start, run_dir, moved):
 
     again = start(task="digits")
     assert again.wait() == 0, again.stderr
-    assert of_type(run_dir, RunCompleted)
+    assert of_type(run_dir, m.RunCompleted)
 
 
 def test_a_failed_run_that_trained_needs_a_word(start, run_dir):
@@ -93,8 +81,8 @@ def test_a_failed_run_that_trained_needs_a_word(start, run_dir):
 
     retried = start(retry=True)
     assert retried.wait() == 0, retried.stderr
-    assert len(of_type(run_dir, RunRetried)) == 1
-    assert of_type(run_dir, RunCompleted)
+    assert len(of_type(run_dir, m.RunRetried)) == 1
+    assert of_type(run_dir, m.RunCompleted)
 
 
 @pytest.mark.parametrize("change", ["learning_rate.base_lr=0.5", "checkpoint.keep_last=2"])
@@ -135,11 +123,11 @@ def test_a_pause_outlives_its_daemon(start, run_dir):
     status = again.until(lambda status: status["phase"] == "paused")
     time.sleep(0.3)
     assert again.status()["step"] == status["step"] == paused["step"]
-    assert len(of_type(run_dir, TrainerStarted)) == 1
+    assert len(of_type(run_dir, m.TrainerStarted)) == 1
     again.call("Resume")
     assert again.wait() == 0, again.stderr
-    assert len(of_type(run_dir, RunPaused)) == 1
-    assert [one.step for one in of_type(run_dir, StepCompleted)] == list(range(1, 31))
+    assert len(of_type(run_dir, m.RunPaused)) == 1
+    assert [one.step for one in of_type(run_dir, m.StepCompleted)] == list(range(1, 31))
 
 
 def test_a_second_daemon_takes_nothing_from_the_first(start, run_dir):
@@ -154,7 +142,7 @@ def test_a_second_daemon_takes_nothing_from_the_first(start, run_dir):
     assert (run_dir / "config.resolved.json").read_bytes() == configuration
     first.send(signal.SIGTERM)
     assert first.wait() == 143, first.stderr
-    assert len(of_type(run_dir, DaemonStarted)) == 1
+    assert len(of_type(run_dir, m.DaemonStarted)) == 1
 
 
 def test_another_configuration_is_refused_by_name(start, run_dir):
@@ -176,7 +164,7 @@ def test_another_configuration_is_refused_by_name(start, run_dir):
 
     assert start(sets=[*SETS, "logging.level=debug"]).wait() == 0
     assert start(sets=[*SETS, "learning_rate.base_lr=0.5"], accept_config=True).wait() == 0
-    assert [one.keys for one in of_type(run_dir, ConfigChanged)] == [("logging.level",), ("learning_rate.base_lr",)]
+    assert [one.keys for one in of_type(run_dir, m.ConfigChanged)] == [("logging.level",), ("learning_rate.base_lr",)]
 
 
 def test_a_change_that_was_never_recorded_is_no_change(start, run_dir):
@@ -191,8 +179,8 @@ def test_a_change_that_was_never_recorded_is_no_change(start, run_dir):
     assert '"epochs": 1,' in (run_dir / "config.resolved.json").read_text()
 
     assert start().wait() == 0
-    assert of_type(run_dir, ConfigChanged) == []
-    assert of_type(run_dir, RunCompleted)[0].epochs == 3
+    assert of_type(run_dir, m.ConfigChanged) == []
+    assert of_type(run_dir, m.RunCompleted)[0].epochs == 3
     assert '"epochs": 3,' in (run_dir / "config.resolved.json").read_text()
 
 
@@ -243,22 +231,22 @@ def test_a_question_starts_no_training(run_dir):
     first.until(lambda status: status["step"] >= 3)
     first.send(signal.SIGTERM)
     assert first.wait() == 143
-    stopped = len(of_type(run_dir, StepCompleted))
+    stopped = len(of_type(run_dir, m.StepCompleted))
 
     activated = activate(run_dir)
     status = activated.status()
     assert (status["phase"], status["step"], status["live"]) == ("stopped", stopped, True)
     assert activated.wait() == 0, activated.stderr
     assert "nobody has asked" in activated.stderr
-    assert len(of_type(run_dir, StepCompleted)) == stopped
-    assert of_type(run_dir, DaemonStarted)[-1].activated
+    assert len(of_type(run_dir, m.StepCompleted)) == stopped
+    assert of_type(run_dir, m.DaemonStarted)[-1].activated
 
     resumed = activate(run_dir)
     resumed.call("Resume")
     assert resumed.wait() == 0, resumed.stderr
-    assert [one.step for one in of_type(run_dir, StepCompleted)] == list(range(1, 31))
-    assert len(of_type(run_dir, RunResumed)) == 1
-    assert [one.origin.value for one in of_type(run_dir, StopRequested)] == ["signal"]
+    assert [one.step for one in of_type(run_dir, m.StepCompleted)] == list(range(1, 31))
+    assert len(of_type(run_dir, m.RunResumed)) == 1
+    assert [one.origin.value for one in of_type(run_dir, m.StopRequested)] == ["signal"]
     assert is_gone(resumed.pid)
 
 

@@ -14,8 +14,7 @@ from journal import Journal, Verdict, verify
 from tests.daemon.harness import CallFailed, is_gone, of_type
 from tests.journal.make import begin
 from tests.waiting import wait_for
-from tolariad.core.run.words import RunCompleted
-from tolariad.core.steps.words import StepCompleted
+from tolariad.core import messages as m
 from tolariad.daemon.place import PlaceWatch, RunPlace
 
 # A second is promised. The machine may be busy with other tests.
@@ -101,8 +100,8 @@ def test_a_run_that_was_moved_goes_on_at_its_new_place(start, tmp_path):
     assert daemon.wait() == 74, daemon.stderr
     again = start(run_dir=tmp_path / "elsewhere")
     assert again.wait() == 0, again.stderr
-    assert [one.step for one in of_type(tmp_path / "elsewhere", StepCompleted)] == list(range(1, 31))
-    assert of_type(tmp_path / "elsewhere", RunCompleted)
+    assert [one.step for one in of_type(tmp_path / "elsewhere", m.StepCompleted)] == list(range(1, 31))
+    assert of_type(tmp_path / "elsewhere", m.RunCompleted)
     assert verify(tmp_path / "elsewhere" / "journal").verdict is Verdict.CLEAN
 
 

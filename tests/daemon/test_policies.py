@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from tests.daemon.harness import SETS, of_type
 from tests.recorded import events_of
-from tolariad.core.run.words import ConfigChanged, RunStarted
-from tolariad.core.settings.rules import read_resolved
+from tolariad.core import messages as m
+from tolariad.core.calc.settings.rules import read_resolved
 
 
 def settings_of(run_dir):
-    return read_resolved(of_type(run_dir, RunStarted)[0].config.encode())
+    return read_resolved(of_type(run_dir, m.RunStarted)[0].config.encode())
 
 
 def test_only_a_warmup_that_somebody_set_is_said_not_to_fit(start, run_dir, tmp_path):
@@ -34,7 +34,7 @@ def test_a_complete_run_keeps_the_warmup_that_nobody_set(start, run_dir, tmp_pat
         daemon = start(config=str(file))
         assert daemon.wait() == 0, daemon.stderr
 
-    (changed,) = of_type(run_dir, ConfigChanged)
+    (changed,) = of_type(run_dir, m.ConfigChanged)
     assert changed.keys == ("epochs",)
     assert read_resolved(changed.config.encode()).learning_rate.warmup_epochs == 1
 
@@ -63,4 +63,4 @@ def test_a_changed_source_of_a_policy_is_refused_until_it_is_accepted(start, run
 
     accepted = start(config=str(file), accept_config=True)
     assert accepted.wait() == 0, accepted.stderr
-    assert [one.keys for one in of_type(run_dir, ConfigChanged)] == [("optimizer.groups[0].policy",)]
+    assert [one.keys for one in of_type(run_dir, m.ConfigChanged)] == [("optimizer.groups[0].policy",)]

@@ -9,12 +9,9 @@ from pathlib import Path
 
 from tolariad.control.replies import RunStatus
 from tolariad.control.status import Heartbeat, LiveFacts, run_status
-from tolariad.core.control.words import NoteAdded
-from tolariad.core.run.slice import Phase, Run
-from tolariad.core.run.words import ExitDaemon, Policy
-from tolariad.core.state import RunState
-from tolariad.core.steps.slice import Progress
-from tolariad.core.trainer.slice import Trainer
+from tolariad.core import messages as m
+from tolariad.core import state as st
+from tolariad.core.state.run_state import RunState
 from tolariad.daemon.port import Publications
 from tolariad.daemon.showing import Showing
 from tolariad.kernel import Published
@@ -23,17 +20,17 @@ from tolariad.kernel import Published
 def a_status(beat_age_s: float | None = None) -> RunStatus:
     """Return a run in its second epoch."""
     state = RunState(
-        run=Run(phase=Phase.RUNNING, policy=Policy(epochs=5)),
-        progress=Progress(step=12, epoch=2, loss=0.25, metrics={"accuracy": 0.5}),
-        trainer=Trainer(incarnation=1, alive=True, pid=1),
+        run=st.Run(phase=st.Phase.RUNNING, policy=m.Policy(epochs=5)),
+        progress=st.Progress(step=12, epoch=2, loss=0.25, metrics={"accuracy": 0.5}),
+        trainer=st.Trainer(incarnation=1, alive=True, pid=1),
     )
     beat = Heartbeat() if beat_age_s is None else Heartbeat(step=12, age_s=beat_age_s, activity="step")
     return run_status(state, str(Path("run")), LiveFacts(pid=1, wall_ns=0, mono_ns=0, heartbeat=beat))
 
 
-def published(seq: int, *effects: ExitDaemon, phase: Phase = Phase.RUNNING) -> Published:
-    state = RunState(seq=seq, run=Run(phase=phase))
-    return Published(state, ((seq, NoteAdded(text=str(seq))),), effects, None)
+def published(seq: int, *effects: m.ExitDaemon, phase: st.Phase = st.Phase.RUNNING) -> Published:
+    state = RunState(seq=seq, run=st.Run(phase=phase))
+    return Published(state, ((seq, m.NoteAdded(text=str(seq))),), effects, None)
 
 
 async def test_listeners_hear_everything_in_order_in_few_turns():
@@ -80,10 +77,10 @@ async def test_only_what_matters_wakes_the_loop():
     publications = Publications(asyncio.get_running_loop(), lambda turn: heard.append(turn.state.seq))
     publications.publish(published(1))
     publications.publish(published(2))
-    publications.publish(published(3, ExitDaemon(code=0)))
-    publications.publish(published(4, phase=Phase.PAUSED))
-    publications.publish(published(5, phase=Phase.PAUSED))
-    publications.publish(Published(RunState(seq=6, run=Run(phase=Phase.PAUSED)), (), (), "no space"))
+    publications.publish(published(3, m.ExitDaemon(code=0)))
+    publications.publish(published(4, phase=st.Phase.PAUSED))
+    publications.publish(published(5, phase=st.Phase.PAUSED))
+    publications.publish(Published(RunState(seq=6, run=st.Run(phase=st.Phase.PAUSED)), (), (), "no space"))
     await asyncio.sleep(0.02)
     assert heard == [1, 3, 4, 6]
 

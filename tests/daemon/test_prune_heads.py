@@ -17,10 +17,7 @@ from tests.daemon.test_prune_kills import CYCLE, Killed, assert_as_one_that_was_
 from tests.daemon.test_pruning import CONFIG, until
 from tests.recorded import of
 from tests.waiting import wait_for, within
-from tolariad.core.checkpoints.words import CheckpointCommitted
-from tolariad.core.pruning import mask_words as mk
-from tolariad.core.rollback.words import RolledBack
-from tolariad.core.snapshots.words import SnapshotPromoted, SnapshotTaken
+from tolariad.core import messages as m
 
 pytest.importorskip("torch_pruning", reason="torch-pruning (extra `pruning`) is not installed")
 pytest.importorskip("transformers", reason="transformers (extra `transformers`) is not installed")
@@ -115,7 +112,7 @@ class Walk(Killed):
 
     def _full(self):
         there = {path.name for path in (self.run_dir / "checkpoints").iterdir()}
-        known = [one.id for one in of_type(self.run_dir, CheckpointCommitted) if one.id in there][-6:]
+        known = [one.id for one in of_type(self.run_dir, m.CheckpointCommitted) if one.id in there][-6:]
         for one in self._draw.sample(known, len(known)):
             try:
                 self.daemon.call("Rollback", to=one, tier="full", reason="a walk")
@@ -125,8 +122,8 @@ class Walk(Killed):
             break
 
     def _fast(self):
-        promoted = {one.id for one in of_type(self.run_dir, SnapshotPromoted)}
-        steps = [one.step for one in of_type(self.run_dir, SnapshotTaken) if one.id in promoted][-5:]
+        promoted = {one.id for one in of_type(self.run_dir, m.SnapshotPromoted)}
+        steps = [one.step for one in of_type(self.run_dir, m.SnapshotTaken) if one.id in promoted][-5:]
         if steps:
             self.daemon.call("Rollback", step=self._draw.choice(steps), tier="fast", reason="a walk")
 
@@ -148,21 +145,21 @@ def test_a_walk_of_kills_and_rollbacks_ends_as_a_run_that_nothing_disturbed(star
     kind, draw = KINDS[number % len(KINDS)], random.Random(f"{seed} {number}")
     run = Walk(start, tmp_path, draw, kind=kind)
     run.begin()
-    until(run.run_dir, run.daemon, mk.MasksApplied, "masks")
+    until(run.run_dir, run.daemon, m.MasksApplied, "masks")
     for _ in range(8):
         run.go()
     run.until_pruned("removed")
     if draw.random() < 0.7:
-        *_, compacted = of_type(run.run_dir, mk.ModelCompacted)
+        *_, compacted = of_type(run.run_dir, m.ModelCompacted)
         run.daemon.call("Rollback", step=compacted.applied_before_step - 1, reason="to the other side")
         run.on()
         run.until_pruned(draw.choice(["masked", "removed"]))
     run.stop()
     found = assert_as_one_that_was_not(run)
-    acted, back = (len(of_type(run.run_dir, one)) for one in (mk.ModelCompacted, RolledBack))
+    acted, back = (len(of_type(run.run_dir, one)) for one in (m.ModelCompacted, m.RolledBack))
     print(f"seed {seed}, run {number}, {kind}: {run.kills} kills, {back} rollbacks, {acted} compactions; {run.done}")
 
-    assert of(found, mk.MasksApplied)
+    assert of(found, m.MasksApplied)
 
 
 STAGES = (
@@ -185,4 +182,4 @@ def test_a_cycle_of_heads_may_be_killed_anywhere(start, tmp_path, name, seed):
     found = assert_as_one_that_was_not(run)
 
     assert run.kills == 1
-    assert of(found, mk.ModelCompacted)
+    assert of(found, m.ModelCompacted)

@@ -21,14 +21,8 @@ from tests.daemon.test_pruning import CONFIG, until
 from tests.recorded import of, sound, standing
 from tests.trainer.conftest import FakeDaemon
 from tests.waiting import wait_for
-from tolariad.core.pruning import mask_words as mk
-from tolariad.core.pruning import words as pr
-from tolariad.core.rollback.words import RolledBack
-from tolariad.core.run.words import RunStopped
-from tolariad.core.seeds import words as sd
-from tolariad.core.steps.ask import script_from_journal
-from tolariad.core.steps.script_words import ScriptOrder
-from tolariad.core.trainer.words import TrainerStarted
+from tolariad.core import messages as m
+from tolariad.core import queries as q
 
 # Masks of two of five channels, and no rise of the gradient norm is allowed.
 TOUCHY = RUINOUS.replace("gradient_norm: 5,", "gradient_norm: 1,")
@@ -55,38 +49,38 @@ class Stage(NamedTuple):
 
 # An analysis takes seconds; masks act within a step of their order. The trial of a compaction follows prune_order.
 CYCLE = {
-    "cycle begun, daemon": Stage(pr.PruneCycleBegun, "daemon"),
-    "cycle begun, trainer": Stage(pr.PruneCycleBegun, "trainer"),
-    "analysis runs, daemon": Stage(pr.PruneCycleBegun, "daemon", 3.0),
-    "analysis runs, trainer": Stage(pr.PruneCycleBegun, "trainer", 3.0),
-    **{f"analysis at {n}": Stage(pr.PruneCycleBegun, f"analysis:{n}", 0.001) for n in (1, 2, 3, 4)},
-    "ordered": Stage(pr.PruneCycleBegun, "prune_order:1", 0.001),
-    "masked, not reported": Stage(pr.PruneCycleBegun, "prune_acted:1", 0.001),
-    "masked, daemon": Stage(mk.MasksApplied, "daemon", 0.02),
-    "in the window, daemon": Stage(mk.MasksApplied, "daemon", 0.3),
-    "in the window, trainer": Stage(mk.MasksApplied, "trainer", 0.3),
-    "checkpoint with masks": Stage(mk.MasksApplied, "publish:1", 0.001),
-    "compaction ordered": Stage(mk.CompactionOrdered, "daemon"),
-    "compaction tried": Stage(mk.MasksApplied, "prune_order:1", 0.02),
-    "compaction, optimizer wide": Stage(mk.MasksApplied, "prune_cut:1", 0.001),
-    "compacted, not reported": Stage(mk.MasksApplied, "prune_acted:1", 0.001),
-    "compacted, daemon": Stage(mk.ModelCompacted, "daemon", 0.3),
-    "compacted, trainer": Stage(mk.ModelCompacted, "trainer", 0.3),
-    "checkpoint of the small model": Stage(mk.ModelCompacted, "checkpoint_file:2", 0.001),
-    "restore of the small model": Stage(mk.ModelCompacted, "restore:1", 0.001),
+    "cycle begun, daemon": Stage(m.PruneCycleBegun, "daemon"),
+    "cycle begun, trainer": Stage(m.PruneCycleBegun, "trainer"),
+    "analysis runs, daemon": Stage(m.PruneCycleBegun, "daemon", 3.0),
+    "analysis runs, trainer": Stage(m.PruneCycleBegun, "trainer", 3.0),
+    **{f"analysis at {n}": Stage(m.PruneCycleBegun, f"analysis:{n}", 0.001) for n in (1, 2, 3, 4)},
+    "ordered": Stage(m.PruneCycleBegun, "prune_order:1", 0.001),
+    "masked, not reported": Stage(m.PruneCycleBegun, "prune_acted:1", 0.001),
+    "masked, daemon": Stage(m.MasksApplied, "daemon", 0.02),
+    "in the window, daemon": Stage(m.MasksApplied, "daemon", 0.3),
+    "in the window, trainer": Stage(m.MasksApplied, "trainer", 0.3),
+    "checkpoint with masks": Stage(m.MasksApplied, "publish:1", 0.001),
+    "compaction ordered": Stage(m.CompactionOrdered, "daemon"),
+    "compaction tried": Stage(m.MasksApplied, "prune_order:1", 0.02),
+    "compaction, optimizer wide": Stage(m.MasksApplied, "prune_cut:1", 0.001),
+    "compacted, not reported": Stage(m.MasksApplied, "prune_acted:1", 0.001),
+    "compacted, daemon": Stage(m.ModelCompacted, "daemon", 0.3),
+    "compacted, trainer": Stage(m.ModelCompacted, "trainer", 0.3),
+    "checkpoint of the small model": Stage(m.ModelCompacted, "checkpoint_file:2", 0.001),
+    "restore of the small model": Stage(m.ModelCompacted, "restore:1", 0.001),
 }
 WITH_SEEDS = {
-    "seed planted": Stage(pr.PruneCycleBegun, "seed_planted:1", 0.001),
-    "seed moved, not reported": Stage(pr.PruneCycleBegun, "seed_moved:1", 0.001),
-    "seed moved, daemon": Stage(sd.SeedMoved, "daemon", 0.02),
+    "seed planted": Stage(m.PruneCycleBegun, "seed_planted:1", 0.001),
+    "seed moved, not reported": Stage(m.PruneCycleBegun, "seed_moved:1", 0.001),
+    "seed moved, daemon": Stage(m.SeedMoved, "daemon", 0.02),
     **{name: CYCLE[name] for name in ("analysis runs, trainer", "masked, not reported", "checkpoint with masks")},
 }
 ROLLBACK = {
-    "window tripped, daemon": Stage(mk.MaskSetRejected, "daemon", 0.02),
-    "window tripped, trainer": Stage(mk.MaskSetRejected, "trainer", 0.02),
-    **{point: Stage(mk.MasksApplied, f"{point}:1", 0.001) for point in ("rollback_prepare", "rollback_commit")},
-    "rollback_confirm": Stage(mk.MasksApplied, "rollback_confirm:1", 0.001),
-    "rolled back, daemon": Stage(RolledBack, "daemon", 0.1),
+    "window tripped, daemon": Stage(m.MaskSetRejected, "daemon", 0.02),
+    "window tripped, trainer": Stage(m.MaskSetRejected, "trainer", 0.02),
+    **{point: Stage(m.MasksApplied, f"{point}:1", 0.001) for point in ("rollback_prepare", "rollback_commit")},
+    "rollback_confirm": Stage(m.MasksApplied, "rollback_confirm:1", 0.001),
+    "rolled back, daemon": Stage(m.RolledBack, "daemon", 0.1),
 }
 
 
@@ -143,7 +137,7 @@ class Killed:
         if victim == "daemon":
             self.daemon.kill()
             return
-        pid = of_type(self.run_dir, TrainerStarted)[-1].pid
+        pid = of_type(self.run_dir, m.TrainerStarted)[-1].pid
         os.kill(pid, signal.SIGKILL)
 
     def stop(self) -> None:
@@ -157,13 +151,13 @@ class Killed:
 def assert_as_one_that_was_not(run: Killed) -> list:
     """Compare the last checkpoint with that of an undisturbed trainer. Return the orders that acted."""
     found = sound(run.run_dir)
-    *_, stopped = of(found, RunStopped)
+    *_, stopped = of(found, m.RunStopped)
     assert stopped.why == ""
-    orders = standing(found, mk.MasksApplied, mk.MasksReleased, mk.ModelCompacted)
-    if of(found, sd.SeedMoved):
-        script = script_from_journal(found, None).orders
+    orders = standing(found, m.MasksApplied, m.MasksReleased, m.ModelCompacted)
+    if of(found, m.SeedMoved):
+        script = q.script_from_journal(found, None).orders
     else:
-        script = tuple(ScriptOrder(one.applied_before_step, 0, at, one.order) for at, one in enumerate(orders, 1))
+        script = tuple(m.ScriptOrder(one.applied_before_step, 0, at, one.order) for at, one in enumerate(orders, 1))
     calm = FakeDaemon(run.folder / "calm", 100_000, checkpoint_every_epoch=False, script_orders=script)
     calm.run_dir.mkdir()
     calm.last_step_of_all = stopped.step
@@ -188,10 +182,10 @@ def test_a_cycle_and_a_compaction_may_be_killed_anywhere(start, tmp_path, name, 
     run.kill_at(CYCLE[name], draw)
     run.kill_at(CYCLE[second], draw)
     run.begin()
-    until(run.run_dir, run.daemon, mk.ModelCompacted, "a compaction")
+    until(run.run_dir, run.daemon, m.ModelCompacted, "a compaction")
     run.stop()
     orders = assert_as_one_that_was_not(run)
-    assert of(orders, mk.ModelCompacted)
+    assert of(orders, m.ModelCompacted)
 
 
 @pytest.mark.torture
@@ -202,8 +196,8 @@ def test_seeds_and_masks_in_one_run_may_be_killed_anywhere(start, tmp_path, name
     run = Killed(start, tmp_path, GROWN)
     run.kill_at(WITH_SEEDS[name], random.Random(f"{seed} {name}"))
     run.begin()
-    until(run.run_dir, run.daemon, mk.MasksApplied, "masks")
-    until(run.run_dir, run.daemon, sd.SeedMoved, "a grown seed", 4)
+    until(run.run_dir, run.daemon, m.MasksApplied, "masks")
+    until(run.run_dir, run.daemon, m.SeedMoved, "a grown seed", 4)
     run.stop()
     assert assert_as_one_that_was_not(run)
 
@@ -217,10 +211,10 @@ def test_a_rollback_from_bad_masks_may_be_killed_anywhere(start, tmp_path, name,
     run = Killed(start, tmp_path, TOUCHY)
     run.kill_at(ROLLBACK[name], draw)
     run.begin()
-    (back, *_) = until(run.run_dir, run.daemon, RolledBack, "the rollback")
+    (back, *_) = until(run.run_dir, run.daemon, m.RolledBack, "the rollback")
     run.daemon.call("PruneDisable")
     run.daemon.until(lambda status: status["step"] > back.step, "a step after it")
     run.stop()
     orders = assert_as_one_that_was_not(run)
-    rejected = {one.cycle for one in of_type(run.run_dir, mk.MaskSetRejected)}
-    assert rejected.isdisjoint(one.cycle for one in of(orders, mk.MasksApplied))
+    rejected = {one.cycle for one in of_type(run.run_dir, m.MaskSetRejected)}
+    assert rejected.isdisjoint(one.cycle for one in of(orders, m.MasksApplied))

@@ -13,11 +13,7 @@ import pytest
 from tests.daemon.harness import TIMEOUT_S, of_type
 from tests.recorded import events_of, of, sound
 from tolariad.cli.tolaria import main
-from tolariad.core.checkpoints.words import CheckpointCommitted, RerunFinished
-from tolariad.core.pruning import mask_words as mk
-from tolariad.core.pruning import words as pr
-from tolariad.core.run.words import RunStopped
-from tolariad.core.trainer.words import TrainerStarted
+from tolariad.core import messages as m
 from tolariad.forensics.why import TOPICS
 from tolariad.storage.verify import read_manifest
 
@@ -63,7 +59,7 @@ def until(run_dir, daemon, kind, what, count=1):
             return found
         assert daemon.process.poll() is None, daemon.stderr
         time.sleep(0.1)
-    failed = [one.why for one in of_type(run_dir, pr.PruneCycleFailed)]
+    failed = [one.why for one in of_type(run_dir, m.PruneCycleFailed)]
     raise AssertionError(f"{what} did not come about; failed cycles: {failed}")
 
 
@@ -75,47 +71,47 @@ def test_a_pruned_run_is_killed_and_goes_on_to_the_same_bits(start, run_dir, tmp
 
     first = start(shells=FORKS, **asked)
     first.until(lambda status: status["step"] > 0, "a step")
-    (masks, *_) = until(run_dir, first, mk.MasksApplied, "masks")
+    (masks, *_) = until(run_dir, first, m.MasksApplied, "masks")
     first.kill()
     second = start(shells=FORKS, **asked)
-    (compacted, *_) = until(run_dir, second, mk.ModelCompacted, "a compaction")
+    (compacted, *_) = until(run_dir, second, m.ModelCompacted, "a compaction")
     # The small model is analysed too; the former importance is too old after that.
-    until(run_dir, second, pr.ImportanceRemoved, "the removal of the first importance")
+    until(run_dir, second, m.ImportanceRemoved, "the removal of the first importance")
     shown = second.call("PruneStatus")["pruning"]
     second.kill()
-    starts = len(of_type(run_dir, TrainerStarted))
+    starts = len(of_type(run_dir, m.TrainerStarted))
     third = start(shells=FORKS, **asked)
     # If the newest checkpoint is of the last step, no step is run again.
-    until(run_dir, third, TrainerStarted, "a third trainer", starts + 1)
+    until(run_dir, third, m.TrainerStarted, "a third trainer", starts + 1)
     step = third.status()["step"]
     third.until(lambda status: status["step"] > step, "a step")
     third.call("Stop")
     assert third.wait() == 0
 
-    assert of(sound(run_dir), RerunFinished)
+    assert of(sound(run_dir), m.RerunFinished)
     assert masks.channels > 0
     assert 0.0 < masks.accuracy_masked <= 1.0
     assert 0.0 < masks.accuracy_now <= 1.0
     assert masks.total_parameters == compacted.parameters_before == 10_026
     assert 0 < masks.pruned_parameters <= 0.1 * 10_026
     # `compact_every` is 1: only the masks of one cycle are removed, and all of their parameters.
-    (removed,) = (one for one in of_type(run_dir, mk.MasksApplied) if one.cycle == compacted.cycle)
+    (removed,) = (one for one in of_type(run_dir, m.MasksApplied) if one.cycle == compacted.cycle)
     assert compacted.parameters == compacted.parameters_before - removed.pruned_parameters
     assert compacted.difference <= 1e-5
     assert shown["removed"] >= masks.channels
     assert shown["share"] == (shown["masked_parameters"] + shown["removed_parameters"]) / 10_026 <= 0.2
-    assert of_type(run_dir, mk.MaskSetPassed)
-    assert not of_type(run_dir, mk.MaskSetRejected)
-    (stopped,) = of_type(run_dir, RunStopped)
-    (last,) = [one for one in of_type(run_dir, CheckpointCommitted) if one.id == stopped.checkpoint]
+    assert of_type(run_dir, m.MaskSetPassed)
+    assert not of_type(run_dir, m.MaskSetRejected)
+    (stopped,) = of_type(run_dir, m.RunStopped)
+    (last,) = [one for one in of_type(run_dir, m.CheckpointCommitted) if one.id == stopped.checkpoint]
     manifest = read_manifest(run_dir / "checkpoints" / last.id, last.manifest)
     assert manifest.compactions >= 1
     assert manifest.pruning_phase == 2
     assert (10_026 - compacted.parameters) / 10_026 <= manifest.cumulative_pruned_fraction <= 0.2
-    assert manifest.importance_ref in {one.importance for one in of_type(run_dir, pr.PruneAnalyzed)}
+    assert manifest.importance_ref in {one.importance for one in of_type(run_dir, m.PruneAnalyzed)}
     # The newest importance stays, however old it is.
-    *_, newest = of_type(run_dir, pr.PruneAnalyzed)
-    gone = {one.file for one in of_type(run_dir, pr.ImportanceRemoved)}
+    *_, newest = of_type(run_dir, m.PruneAnalyzed)
+    gone = {one.file for one in of_type(run_dir, m.ImportanceRemoved)}
     assert (run_dir / newest.importance).is_file()
     assert gone.isdisjoint(f"importance/{path.name}" for path in (run_dir / "importance").iterdir())
     assert json.loads(tolaria("prune", "status", str(run_dir), "--json"))["removed"] >= masks.channels
@@ -141,7 +137,7 @@ def test_three_failed_analyses_stop_pruning_until_an_operator_enables_it(start, 
     # Only the trainer is a fork: an analysis that has to import torch needs more than a second.
     daemon = start(shells=1, config=str(config), trainer_command=None, sets=None)
     daemon.until(lambda status: status["step"] > 0, "a step")
-    until(run_dir, daemon, pr.PruneBreakerOpened, "an open breaker")
+    until(run_dir, daemon, m.PruneBreakerOpened, "an open breaker")
     shown = json.loads(tolaria("prune", "status", str(run_dir), "--json"))
     step = daemon.status()["step"]
     daemon.until(lambda status: status["step"] > step, "a step after it")
@@ -154,13 +150,13 @@ def test_three_failed_analyses_stop_pruning_until_an_operator_enables_it(start, 
     assert "closes the breaker" in refused.value.stderr
     # An analysis that is under way is given up at once. It may fail a moment before.
     for _ in range(20):
-        begun = len(of_type(run_dir, pr.PruneCycleBegun))
+        begun = len(of_type(run_dir, m.PruneCycleBegun))
         tolaria("prune", "enable", str(run_dir))
-        until(run_dir, daemon, pr.PruneCycleBegun, "a cycle", begun + 1)
+        until(run_dir, daemon, m.PruneCycleBegun, "a cycle", begun + 1)
         daemon.call("PruneDisable")
-        if of_type(run_dir, pr.PruneCycleCancelled):
+        if of_type(run_dir, m.PruneCycleCancelled):
             break
-    assert of_type(run_dir, pr.PruneCycleCancelled)[-1].why == "an operator disabled pruning"
+    assert of_type(run_dir, m.PruneCycleCancelled)[-1].why == "an operator disabled pruning"
     assert "an operator disabled it" in tolaria("prune", "status", str(run_dir))
     daemon.call("Stop")
     assert daemon.wait() == 0

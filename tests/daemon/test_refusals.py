@@ -8,8 +8,8 @@ import pytest
 
 from journal import Files
 from tolariad import config
-from tolariad.core.inputs import StartMode
-from tolariad.core.run.exits import EXIT_CONFIG, EXIT_DAMAGED, EXIT_IO
+from tolariad.core import messages as m
+from tolariad.core.calc.run.exits import EXIT_CONFIG, EXIT_DAMAGED, EXIT_IO
 from tolariad.daemon.opening import ALLOW_FILESYSTEM, open_run, require_linux
 from tolariad.daemon.request import RunRequest, StartRefused
 from tolariad.supervisor.notify import Notifier
@@ -18,7 +18,7 @@ NFS = 0x6969
 
 
 def opened(run_dir, **asked):
-    return open_run(RunRequest(run_dir=run_dir, task="digits", **asked), StartMode.EXPLICIT, Notifier({}))
+    return open_run(RunRequest(run_dir=run_dir, task="digits", **asked), m.StartMode.EXPLICIT, Notifier({}))
 
 
 @pytest.mark.parametrize(
@@ -58,7 +58,7 @@ def test_a_folder_without_a_run_has_none_to_continue(run_dir):
     with pytest.raises(
         StartRefused, match=r"no run in .*/nowhere that could go on\n.* a configuration or --task"
     ) as caught:
-        open_run(RunRequest(run_dir=folder), StartMode.EXPLICIT, Notifier({}))
+        open_run(RunRequest(run_dir=folder), m.StartMode.EXPLICIT, Notifier({}))
     assert caught.value.code == EXIT_CONFIG
     assert not folder.exists()
 

@@ -15,10 +15,9 @@ import pytest
 from tests.daemon.harness import of_type
 from tests.daemon.test_notify import Manager
 from tests.waiting import wait_for
-from tolariad.core.base import Refusal
-from tolariad.core.run.slice import Run
-from tolariad.core.run.words import ConfigChanged
-from tolariad.core.state import RunState
+from tolariad.core import messages as m
+from tolariad.core import state as st
+from tolariad.core.state.run_state import RunState
 from tolariad.daemon import settings as settings_of
 from tolariad.daemon.reload import Reloader
 from tolariad.daemon.request import RunRequest
@@ -61,7 +60,7 @@ def test_what_may_change_is_taken_over(start, run_dir, tmp_path, manager):
     reload("was reloaded: nothing has changed")
     write(level="debug", operators="[root, '@root']")
     assert "control.operators, logging.level" in reload("was reloaded: ")
-    assert [one.keys for one in of_type(run_dir, ConfigChanged)] == [("control.operators", "logging.level")]
+    assert [one.keys for one in of_type(run_dir, m.ConfigChanged)] == [("control.operators", "logging.level")]
     wait_for(lambda: '"debug"' in (run_dir / "config.resolved.json").read_text())
     write(level="debug", epochs=1001)
     assert "epochs" in reload("was not reloaded: ")
@@ -69,7 +68,7 @@ def test_what_may_change_is_taken_over(start, run_dir, tmp_path, manager):
     assert "nobody-of-this-name" in reload("was not reloaded: ")
     file.write_text("tolaria: [")
     assert str(file) in reload("was not reloaded: ")
-    assert len(of_type(run_dir, ConfigChanged)) == 1
+    assert len(of_type(run_dir, m.ConfigChanged)) == 1
     assert daemon.status()["phase"] == "running"
     daemon.send(signal.SIGTERM)
     assert daemon.wait() == 143, daemon.stderr
@@ -83,7 +82,7 @@ def test_the_logs_format_is_taken_over(start, tmp_path):
     daemon.until(lambda status: status["step"] >= 4)
     file.write_text("tolaria: {task: digits, epochs: 1000, logging: {format: text}}\n")
     daemon.send(signal.SIGHUP)
-    daemon.until(lambda _: of_type(daemon.run_dir, ConfigChanged))
+    daemon.until(lambda _: of_type(daemon.run_dir, m.ConfigChanged))
     daemon.send(signal.SIGTERM)
     assert daemon.wait() == 143, daemon.stderr
     started, ended = (
@@ -120,8 +119,8 @@ async def test_a_change_that_could_not_be_recorded_is_not_used(tmp_path):
     file.write_text(CONFIG.format(epochs=3, level="info", operators="[]"))
     request = RunRequest(run_dir=tmp_path, config=file)
     resolved = settings_of.resolve(settings_of.load(request))
-    state = RunState(run=Run(config=resolved.text, rng_seed=resolved.settings.rng_seed))
-    refuse = Refusal(error="NotDurable", why="the disk is full", phase="frozen")
+    state = RunState(run=st.Run(config=resolved.text, rng_seed=resolved.settings.rng_seed))
+    refuse = m.Refusal(error="NotDurable", why="the disk is full", phase="frozen")
     kernel = SimpleNamespace(durable=state, failure=None, submit=lambda given, answer: answer(refuse))
     said, used, over = [], [], asyncio.Event()
     notifier = SimpleNamespace(reloading=lambda: said.append("reloading"), status=said.append, ready=over.set)
@@ -143,7 +142,7 @@ async def test_the_loop_turns_while_a_configuration_is_read(tmp_path, monkeypatc
     file.write_text(CONFIG.format(epochs=3, level="info", operators="[]"))
     request = RunRequest(run_dir=tmp_path, config=file)
     resolved = settings_of.resolve(settings_of.load(request))
-    state = RunState(run=Run(config=resolved.text, rng_seed=resolved.settings.rng_seed))
+    state = RunState(run=st.Run(config=resolved.text, rng_seed=resolved.settings.rng_seed))
     go_on, reads, load = threading.Event(), [], settings_of.load
 
     def slow(asked: RunRequest) -> object:
@@ -196,7 +195,7 @@ def test_an_impossible_value_is_refused_at_a_reload_by_its_key(start, run_dir, t
         daemon.send(signal.SIGHUP)
         assert key in manager.listen("STATUS=the configuration was not reloaded: ")
     goes_on(daemon)
-    assert of_type(run_dir, ConfigChanged) == []
+    assert of_type(run_dir, m.ConfigChanged) == []
 
 
 def test_a_reload_does_not_wait_for_a_writer_of_a_pipe(start, tmp_path, manager):

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from tests.daemon.harness import of_type
-from tolariad.core.run.exits import EXIT_TERMINATED
-from tolariad.core.trainer.words import SchedulingRecorded, TrainerDied
+from tolariad.core import messages as m
+from tolariad.core.calc.run.exits import EXIT_TERMINATED
 
 _FIFO_WORKS = subprocess.run(["chrt", "-f", "1", "true"], capture_output=True, check=False).returncode == 0
 
@@ -36,10 +36,10 @@ def test_every_trainer_is_ordinary_and_what_was_given_is_journaled(start, run_di
     daemon.process.terminate()
     assert daemon.wait() == EXIT_TERMINATED, daemon.stderr
 
-    first, second = of_type(run_dir, SchedulingRecorded)
+    first, second = of_type(run_dir, m.SchedulingRecorded)
     assert (first.incarnation, second.incarnation) == (1, 2)
     assert first.cores == second.cores == tuple(sorted(os.sched_getaffinity(0)))
-    assert len(of_type(run_dir, TrainerDied)) == 1
+    assert len(of_type(run_dir, m.TrainerDied)) == 1
     if len(first.cores) > 1:
         for one in (first, second):
             assert one.polls

@@ -7,8 +7,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from tolariad.core.inputs import SignalReceived
-from tolariad.core.settings.model import SignalSettings
+from tolariad.core import messages as m
+from tolariad.core.calc.settings.model import SignalSettings
 from tolariad.daemon.signal_handler import SignalHandler
 
 
@@ -25,7 +25,7 @@ async def handled(monkeypatch):
 
 
 def counts(given) -> list[int]:
-    return [one.count for one in given if isinstance(one, SignalReceived)]
+    return [one.count for one in given if isinstance(one, m.SignalReceived)]
 
 
 @pytest.mark.parametrize("which", [signal.SIGTERM, signal.SIGINT])

@@ -13,11 +13,7 @@ import pytest
 from tests.daemon.harness import SETS, of_type
 from tests.waiting import wait_for
 from tolariad import signals
-from tolariad.core.checkpoints.words import CheckpointBegun, CheckpointCommitted, CheckpointReason
-from tolariad.core.control.words import CheckpointRequested, StopRequested
-from tolariad.core.run.words import RunCompleted, RunStarted, RunStopped, StopMode
-from tolariad.core.steps.words import StepCompleted
-from tolariad.core.trainer.words import TrainerDied, TrainerStarted
+from tolariad.core import messages as m
 from tolariad.supervisor.process import ChildProcess, child_environment
 
 CRAWL = {"FAKE_TRAINER": "crawl@4"}
@@ -42,23 +38,23 @@ def test_a_checkpoint_by_signal_and_a_stop_by_signal(start, run_dir):
     daemon = start(environ=CRAWL | {"FAKE_CHECKPOINT_S": "0.3"}, sets=[*SETS, *WORDS])
     status = daemon.until(lambda status: status["step"] >= 3)
     daemon.send(signal.SIGUSR1)
-    daemon.until(lambda _: len(of_type(run_dir, CheckpointCommitted)) > 1)
+    daemon.until(lambda _: len(of_type(run_dir, m.CheckpointCommitted)) > 1)
     assert daemon.status()["trainer"]["pid"] == status["trainer"]["pid"]
     daemon.send(signal.SIGUSR2)
-    wait_for(lambda: of_type(run_dir, StopRequested))
+    wait_for(lambda: of_type(run_dir, m.StopRequested))
     daemon.send(signal.SIGTERM)
     assert daemon.wait() == 143, daemon.stderr
 
-    (order,) = of_type(run_dir, CheckpointRequested)
+    (order,) = of_type(run_dir, m.CheckpointRequested)
     assert (order.actor.program, order.actor.reason) == ("signal", "SIGUSR1")
-    begun = [one.reason for one in of_type(run_dir, CheckpointBegun)]
-    (stopped,) = of_type(run_dir, RunStopped)
-    assert begun == [CheckpointReason.START, CheckpointReason.ORDERED, CheckpointReason.STOP]
-    assert of_type(run_dir, CheckpointCommitted)[-1].step == stopped.step
-    assert [(one.mode, one.signal) for one in of_type(run_dir, StopRequested)] == [(StopMode.GRACEFUL, "SIGUSR2")]
+    begun = [one.reason for one in of_type(run_dir, m.CheckpointBegun)]
+    (stopped,) = of_type(run_dir, m.RunStopped)
+    assert begun == [m.CheckpointReason.START, m.CheckpointReason.ORDERED, m.CheckpointReason.STOP]
+    assert of_type(run_dir, m.CheckpointCommitted)[-1].step == stopped.step
+    assert [(one.mode, one.signal) for one in of_type(run_dir, m.StopRequested)] == [(m.StopMode.GRACEFUL, "SIGUSR2")]
     # Another word is free to change: no flag is needed.
     assert start(sets=[*SETS, "signals.USR2=checkpoint"]).wait() == 0
-    assert [one.step for one in of_type(run_dir, StepCompleted)] == list(range(1, 31))
+    assert [one.step for one in of_type(run_dir, m.StepCompleted)] == list(range(1, 31))
 
 
 def test_signals_during_the_start_wait_for_it(start, run_dir):
@@ -69,7 +65,7 @@ def test_signals_during_the_start_wait_for_it(start, run_dir):
     going_on = start(module=SIGNALLED, environ=early, sets=[*SETS, *WORDS])
     assert going_on.wait() == 0, going_on.stderr
     assert "SIGUSR1: no checkpoint is taken" in going_on.stderr
-    assert of_type(run_dir, RunCompleted)
+    assert of_type(run_dir, m.RunCompleted)
 
     other = run_dir.parent / "other"
     stops = {"TOLARIA_SIGNALS": "open:SIGUSR2,begin:SIGTERM"}
@@ -77,10 +73,10 @@ def test_signals_during_the_start_wait_for_it(start, run_dir):
         run_dir=other, module=SIGNALLED, environ=stops | CRAWL, sets=[*SETS, *WORDS], task="digits", epochs=3
     )
     assert stopped.wait() == 143, stopped.stderr
-    assert of_type(other, RunStarted)
+    assert of_type(other, m.RunStarted)
     # The order of the two is the system's: the one that had to wait, and the one that came later.
-    assert len(of_type(other, StopRequested)) == 1
-    assert of_type(other, RunStopped)[0].mode is StopMode.GRACEFUL
+    assert len(of_type(other, m.StopRequested)) == 1
+    assert of_type(other, m.RunStopped)[0].mode is m.StopMode.GRACEFUL
 
 
 @pytest.mark.parametrize("name", ["SIGTERM", "SIGTERM+SIGUSR1"])
@@ -96,8 +92,8 @@ def test_signals_after_the_end_do_not_change_the_code(start, run_dir):
     late = {"TOLARIA_SIGNALS": "leave:SIGTERM+SIGUSR1+SIGUSR2+SIGHUP+SIGINT"}
     daemon = start(module=SIGNALLED, environ=late, task="digits", epochs=1)
     assert daemon.wait() == 0, daemon.stderr
-    assert of_type(run_dir, RunCompleted)
-    assert of_type(run_dir, StopRequested) == []
+    assert of_type(run_dir, m.RunCompleted)
+    assert of_type(run_dir, m.StopRequested) == []
 
 
 def test_a_signal_to_every_process_ends_no_trainer(start, run_dir):
@@ -115,8 +111,8 @@ def test_a_signal_to_every_process_ends_no_trainer(start, run_dir):
     os.killpg(trainer, signal.SIGTERM)
     daemon.send(signal.SIGTERM)
     assert daemon.wait() == 143, daemon.stderr
-    assert of_type(run_dir, TrainerDied) == []
-    assert len(of_type(run_dir, TrainerStarted)) == 1
+    assert of_type(run_dir, m.TrainerDied) == []
+    assert len(of_type(run_dir, m.TrainerStarted)) == 1
 
 
 @pytest.mark.parametrize(
@@ -132,7 +128,7 @@ def test_what_starts_daemons(start, run_dir, wrapper, first):
     # To `timeout` itself, as if its time were up.
     daemon.send(signal.SIGTERM)
     assert daemon.wait() == 143, daemon.stderr
-    assert of_type(run_dir, RunStopped)
+    assert of_type(run_dir, m.RunStopped)
 
 
 NAMESPACE = ("unshare", "--user", "--map-root-user", "--pid", "--fork", "--kill-child", "--mount-proc")
@@ -152,10 +148,10 @@ def test_as_process_1_it_hears_signals_from_its_first_moment(start, run_dir):
     daemon = start(environ=CRAWL, wrapper=NAMESPACE)
     daemon.until(lambda status: status["step"] >= 2)
     os.kill(child_of(daemon.pid), signal.SIGUSR1)
-    daemon.until(lambda _: of_type(run_dir, CheckpointRequested))
+    daemon.until(lambda _: of_type(run_dir, m.CheckpointRequested))
     os.kill(child_of(daemon.pid), signal.SIGTERM)
     assert daemon.wait() == 143, daemon.stderr
-    assert of_type(run_dir, RunStopped)
+    assert of_type(run_dir, m.RunStopped)
 
 
 def child_of(pid: int) -> int:

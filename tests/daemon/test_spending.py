@@ -5,17 +5,14 @@ from __future__ import annotations
 import pytest
 
 from tests.core.health.test_budgets import Told
-from tolariad.core.control.words import NoteAdded
-from tolariad.core.decide import decide
-from tolariad.core.health.budget_words import BudgetExceeded
-from tolariad.core.health.words import ConservativeModeEntered
-from tolariad.core.inputs import BudgetsReported, Now
-from tolariad.core.settings.model import Settings
-from tolariad.core.state import RunState
+from tolariad.core import messages as m
+from tolariad.core.calc.settings.model import Settings
+from tolariad.core.rules.table.decide import decide
+from tolariad.core.state.run_state import RunState
 from tolariad.daemon.spending import SAMPLED, Spending
 from tolariad.kernel import Published
 
-EVENTS = tuple((seq, NoteAdded(text="hm")) for seq in range(1, 5))
+EVENTS = tuple((seq, m.NoteAdded(text="hm")) for seq in range(1, 5))
 
 
 def turn(write_ms: float = 0.0, events=EVENTS) -> Published:
@@ -43,10 +40,12 @@ def test_a_slow_journal_is_an_event_and_makes_no_run_careful():
     for _ in range(9):
         for _ in range(SAMPLED):
             spending.tell(turn(50.0))
-        told.record(*decide(told.state, BudgetsReported(tallies=spending.taken()), Now(wall=0, mono=told.mono)).events)
-    exceeded = {one.budget for one in told.events if isinstance(one, BudgetExceeded)}
+        told.record(
+            *decide(told.state, m.BudgetsReported(tallies=spending.taken()), m.Now(wall=0, mono=told.mono)).events
+        )
+    exceeded = {one.budget for one in told.events if isinstance(one, m.BudgetExceeded)}
 
     assert exceeded == {"journal_append"}
     assert told.state.overruns.breakers == {}
-    assert not [one for one in told.events if isinstance(one, ConservativeModeEntered)]
+    assert not [one for one in told.events if isinstance(one, m.ConservativeModeEntered)]
     assert told.by_budget["journal_append"].count == 9

@@ -9,10 +9,7 @@ import pytest
 
 from tests.daemon.harness import is_gone, of_type
 from tests.recorded import events_of
-from tolariad.core.checkpoints.words import CheckpointBegun, CheckpointReason
-from tolariad.core.control.words import StopRequested
-from tolariad.core.run.words import Origin, RunCompleted, RunStopped, StopMode
-from tolariad.core.steps.words import StepCompleted
+from tolariad.core import messages as m
 
 CRAWL = {"FAKE_TRAINER": "crawl@4"}
 
@@ -32,16 +29,16 @@ def test_a_signal_stops_at_a_boundary_with_a_checkpoint(start, run_dir, tmp_path
     assert daemon.wait() == 128 + which, daemon.stderr
     assert is_gone(status["trainer"]["pid"])
     assert not (run_dir / "control.sock").exists()
-    stopped = of_type(run_dir, RunStopped)[0]
-    last_step = of_type(run_dir, StepCompleted)[-1].step
-    begun = of_type(run_dir, CheckpointBegun)[-1]
-    assert (stopped.step, stopped.checkpoint, begun.reason) == (last_step, begun.id, CheckpointReason.STOP)
+    stopped = of_type(run_dir, m.RunStopped)[0]
+    last_step = of_type(run_dir, m.StepCompleted)[-1].step
+    begun = of_type(run_dir, m.CheckpointBegun)[-1]
+    assert (stopped.step, stopped.checkpoint, begun.reason) == (last_step, begun.id, m.CheckpointReason.STOP)
     assert events_of(run_dir)[-1] == stopped
 
     again = start()
     assert again.wait() == 0, again.stderr
-    assert [one.step for one in of_type(run_dir, StepCompleted)] == list(range(1, 31))
-    assert of_type(run_dir, RunCompleted)
+    assert [one.step for one in of_type(run_dir, m.StepCompleted)] == list(range(1, 31))
+    assert of_type(run_dir, m.RunCompleted)
 
 
 def test_a_second_signal_stops_at_once(start, run_dir):
@@ -59,7 +56,7 @@ def test_a_second_signal_stops_at_once(start, run_dir):
     assert daemon.wait() == 143, daemon.stderr
     assert time.monotonic() - started < 60
     assert is_gone(status["trainer"]["pid"])
-    assert of_type(run_dir, RunStopped)[-1].mode is StopMode.KILL
+    assert of_type(run_dir, m.RunStopped)[-1].mode is m.StopMode.KILL
 
 
 def test_a_stop_that_does_not_advance_is_cut_short(start, run_dir):
@@ -68,8 +65,8 @@ def test_a_stop_that_does_not_advance_is_cut_short(start, run_dir):
     daemon.until(lambda status: status["step"] >= 5)
     daemon.send(signal.SIGTERM)
     assert daemon.wait() == 143, daemon.stderr
-    assert [one.mode for one in of_type(run_dir, StopRequested)] == [StopMode.GRACEFUL, StopMode.KILL]
-    assert of_type(run_dir, RunStopped)[-1].step == 5
+    assert [one.mode for one in of_type(run_dir, m.StopRequested)] == [m.StopMode.GRACEFUL, m.StopMode.KILL]
+    assert of_type(run_dir, m.RunStopped)[-1].step == 5
 
 
 def test_a_command_stops_the_daemon_too(start, run_dir):
@@ -78,5 +75,5 @@ def test_a_command_stops_the_daemon_too(start, run_dir):
     daemon.until(lambda status: status["step"] >= 3)
     assert daemon.call("Stop", reason="test")["seq"] > 0
     assert daemon.wait() == 0, daemon.stderr
-    asked = of_type(run_dir, StopRequested)[0]
-    assert (asked.origin, asked.actor.reason) == (Origin.COMMAND, "test")
+    asked = of_type(run_dir, m.StopRequested)[0]
+    assert (asked.origin, asked.actor.reason) == (m.Origin.COMMAND, "test")

@@ -7,11 +7,7 @@ import pytest
 from tests.daemon.harness import SETS, of_type
 from tests.recorded import sound
 from tests.waiting import within
-from tolariad.core.boundary.words import BoundaryOrderGiven
-from tolariad.core.control.words import CommandRefused
-from tolariad.core.rates.hyper_words import HyperparametersChanged
-from tolariad.core.steps.words import StepCompleted
-from tolariad.core.strategy import words as st
+from tolariad.core import messages as m
 
 EPOCHS = 3
 OWN = '''
@@ -79,11 +75,11 @@ def asked(start, tmp_path):
 
 
 def steps(run_dir):
-    return [(one.step, one.loss, one.lr) for one in of_type(run_dir, StepCompleted)]
+    return [(one.step, one.loss, one.lr) for one in of_type(run_dir, m.StepCompleted)]
 
 
 def changed(run_dir):
-    return [(one.applied_before_step, one.values) for one in of_type(run_dir, HyperparametersChanged)]
+    return [(one.applied_before_step, one.values) for one in of_type(run_dir, m.HyperparametersChanged)]
 
 
 def test_killed_while_the_strategy_is_asked_a_run_ends_as_one_that_never_was(asked, tmp_path):
@@ -98,14 +94,14 @@ def test_killed_while_the_strategy_is_asked_a_run_ends_as_one_that_never_was(ask
     _, again = asked("killed")
     assert again.wait() == 0, again.stderr
 
-    assert [one.epoch for one in of_type(run_dir, st.StrategyAsked)] == [1, 2, 2]
-    assert [one.reason for one in of_type(run_dir, st.StrategyTimedOut)] == [st.NoAnswer.OVERTAKEN]
+    assert [one.epoch for one in of_type(run_dir, m.StrategyAsked)] == [1, 2, 2]
+    assert [one.reason for one in of_type(run_dir, m.StrategyTimedOut)] == [m.NoAnswer.OVERTAKEN]
     sound(run_dir)
     assert [values["weight_decay"] for _, values in changed(run_dir)] == pytest.approx([0.01, 0.02])
     assert changed(run_dir) == changed(calm_dir)
     assert steps(run_dir) == steps(calm_dir)
     # What the strategy invents costs one command, and the rest of the answer acts.
-    whys = [one.why for one in of_type(run_dir, CommandRefused)]
+    whys = [one.why for one in of_type(run_dir, m.CommandRefused)]
     assert len(whys) == EPOCHS - 1
     assert "there is no optimizer or group 'generator'" in whys[0]
 
@@ -117,9 +113,9 @@ def test_a_strategy_that_never_answers_costs_its_time_and_nothing_else(asked):
     """
     run_dir, daemon = asked("late", "Sleeper", **{"integration.tamiyo_timeout_s": 0.3})
     assert daemon.wait() == 0, daemon.stderr
-    ends = of_type(run_dir, st.StrategyTimedOut)
+    ends = of_type(run_dir, m.StrategyTimedOut)
 
     assert [one.epoch for one in ends] == [1, 2]
-    assert ends[0].reason is st.NoAnswer.LATE
-    assert ends[1].reason in (st.NoAnswer.LATE, st.NoAnswer.FAILED)
-    assert of_type(run_dir, BoundaryOrderGiven) == of_type(run_dir, st.StrategyCommanded) == []
+    assert ends[0].reason is m.NoAnswer.LATE
+    assert ends[1].reason in (m.NoAnswer.LATE, m.NoAnswer.FAILED)
+    assert of_type(run_dir, m.BoundaryOrderGiven) == of_type(run_dir, m.StrategyCommanded) == []

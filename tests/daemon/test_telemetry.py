@@ -7,10 +7,8 @@ from types import SimpleNamespace
 
 from tests.daemon.harness import of_type
 from tests.recorded import events_of
-from tolariad.core.health.budget_words import BudgetHistogram
-from tolariad.core.health.histogram import Bucket
-from tolariad.core.inputs import BudgetsReported
-from tolariad.core.run.words import RunCompleted
+from tolariad.core import messages as m
+from tolariad.core.calc.health.histogram import Bucket
 from tolariad.daemon import live
 from tolariad.daemon.live import Daemon
 
@@ -19,7 +17,7 @@ async def test_what_the_daemon_spends_is_told_once_a_minute(monkeypatch):
     """Not only at its end; a minute without measurements is no event."""
     assert live._SPENDING_TOLD_S == 60.0
     monkeypatch.setattr(live, "_SPENDING_TOLD_S", 0.001)
-    tally = BudgetHistogram(budget="journal_append", count=1, breaches=0, worst=2.0, counts=(Bucket(386, 1),))
+    tally = m.BudgetHistogram(budget="journal_append", count=1, breaches=0, worst=2.0, counts=(Bucket(386, 1),))
     spent, told, seen = [(), (tally,), ()], [], asyncio.Event()
     daemon = SimpleNamespace(
         _kernel=SimpleNamespace(submit=told.append),
@@ -31,14 +29,14 @@ async def test_what_the_daemon_spends_is_told_once_a_minute(monkeypatch):
         await seen.wait()
     telling.cancel()
 
-    assert told == [BudgetsReported(tallies=(tally,))]
+    assert told == [m.BudgetsReported(tallies=(tally,))]
 
 
 def test_a_stderr_that_nobody_reads_holds_nothing_up(start, run_dir):
     """The trainer prints ten megabytes, the daemon's stderr is a full pipe: the run completes and the process ends."""
     daemon = start(environ={"FAKE_TRAINER": "flood@5"})
     assert daemon.process.wait(timeout=60) == 0
-    assert of_type(run_dir, RunCompleted)
+    assert of_type(run_dir, m.RunCompleted)
     assert len(events_of(run_dir)) > 30
     assert (run_dir / "logs" / "trainer.log").stat().st_size > 1_000_000
 

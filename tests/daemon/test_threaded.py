@@ -8,11 +8,9 @@ import pytest
 
 from journal import Reader
 from tests.daemon.harness import SETS, ForkedDaemon, of_type
-from tolariad.core.checkpoints.words import CheckpointCommitted
-from tolariad.core.replay import replay_records
-from tolariad.core.run.words import RunPaused
-from tolariad.core.state import RunState
-from tolariad.core.trainer.words import SchedulingRecorded, TrainerDied
+from tolariad.core import messages as m
+from tolariad.core.state.replay import replay_records
+from tolariad.core.state.run_state import RunState
 
 EPOCHS = 6
 RUN = ["rng_seed=4", "checkpoint_interval_epochs=2", "checkpoint.min_gap_s=0", "journal.sync=step"]
@@ -47,16 +45,16 @@ def test_a_thread_trains_to_the_bits_of_a_process_through_a_pause_and_a_kill(tmp
     again = start(tmp_path / "thread", "thread")
     assert again.wait() == 0, again.stderr
 
-    last = [of_type(tmp_path / one, CheckpointCommitted)[-1].pieces for one in ("process", "thread")]
+    last = [of_type(tmp_path / one, m.CheckpointCommitted)[-1].pieces for one in ("process", "thread")]
     assert digest(tmp_path / "thread") == digest(tmp_path / "process")
     assert [(one.name, one.blake3) for one in last[0]] == [(one.name, one.blake3) for one in last[1]]
-    assert len(of_type(tmp_path / "thread", RunPaused)) == 1
+    assert len(of_type(tmp_path / "thread", m.RunPaused)) == 1
     assert_cores_apart(tmp_path / "thread")
 
 
 def assert_cores_apart(run_dir) -> None:
     """Of several cores the daemon has some of its own; the trainer in its thread has the others."""
-    recorded = of_type(run_dir, SchedulingRecorded)
+    recorded = of_type(run_dir, m.SchedulingRecorded)
     assert recorded
     for given in recorded:
         assert bool(given.daemon_cores) is (len(given.cores) > 1)
@@ -78,7 +76,7 @@ def test_a_thread_stops_on_a_signal_and_an_exception_is_a_death_that_is_survived
     daemon.send(signal.SIGTERM)
     assert daemon.wait() == 143, daemon.stderr
 
-    (died,) = of_type(tmp_path / "run", TrainerDied)
+    (died,) = of_type(tmp_path / "run", m.TrainerDied)
     assert died.reason.value == "exception"
     assert "the seventh step" in died.output
     assert_cores_apart(tmp_path / "run")

@@ -6,11 +6,10 @@ import msgspec
 import pytest
 from blake3 import blake3
 
-from tolariad.core.checkpoints.catalogue_slice import CatalogueEntry
-from tolariad.core.checkpoints.slice import Checkpoints
-from tolariad.core.checkpoints.words import CheckpointReason
-from tolariad.core.settings.model import Settings
-from tolariad.core.state import RunState
+from tolariad.core import messages as m
+from tolariad.core import state as st
+from tolariad.core.calc.settings.model import Settings
+from tolariad.core.state.run_state import RunState
 from tolariad.daemon.opening import OpenRun, earlier_threads
 from tolariad.daemon.settings import resolve
 from tolariad.storage import Manifest
@@ -31,16 +30,16 @@ def opened(run_dir, *, torch_threads: int | None) -> OpenRun:
     folder.mkdir(parents=True)
     text = encode_manifest(complete(made, ()))
     (folder / "manifest.json").write_bytes(text)
-    entry = CatalogueEntry(
+    entry = st.CatalogueEntry(
         id="c000001",
-        reason=CheckpointReason.EPOCH,
+        reason=m.CheckpointReason.EPOCH,
         manifest=blake3(text).hexdigest(),
         **dict.fromkeys(("step", "epoch", "batch", "branch", "size", "begun_seq", "committed_seq", "wall"), 1),
     )
     return OpenRun(
         run_dir=run_dir,
         journal=None,
-        state=RunState(checkpoints=Checkpoints(catalogue=(entry,))),
+        state=RunState(checkpoints=st.Checkpoints(catalogue=(entry,))),
         resolved=resolve(Settings(task="digits", torch_threads=torch_threads), 1),
         run_id=bytes(16),
         boot_id="",

@@ -20,10 +20,9 @@ from journal import Reader, Verdict, verify
 from tests.campaign.campaign import living_line, living_metrics
 from tests.campaign.forks import Forked, Template
 from tests.recorded import events_of, files_of, of
-from tolariad.core.checkpoints.words import CheckpointCommitted, RerunFinished, TrainingStarted
-from tolariad.core.replay import replay_records
-from tolariad.core.run.words import RunCompleted
-from tolariad.core.state import RunState
+from tolariad.core import messages as m
+from tolariad.core.state.replay import replay_records
+from tolariad.core.state.run_state import RunState
 from tolariad.failpoints import VARIABLE
 
 STEPS = {"reinforcement": 40}
@@ -163,8 +162,8 @@ def result_of(folder: Path, run: Path, kills: int) -> Result:
     assert verify(journal).verdict is Verdict.CLEAN
     events = events_of(run)
     state = replay_records(RunState(), Reader(journal).records(), strict=True).state
-    assert all(event.first_difference is None for event in of(events, RerunFinished))
-    last = next(event for event in reversed(events) if isinstance(event, RunCompleted)).checkpoint
+    assert all(event.first_difference is None for event in of(events, m.RerunFinished))
+    last = next(event for event in reversed(events) if isinstance(event, m.RunCompleted)).checkpoint
     assert state.trainer.incarnation >= kills + 1, "it was killed, and it went on"
     end = End(
         files=files_of(run / "checkpoints" / last),
@@ -172,8 +171,8 @@ def result_of(folder: Path, run: Path, kills: int) -> Result:
         metrics=living_metrics(events, state),
         weights=saved_in(folder),
     )
-    starts = [event.step for event in of(events, TrainingStarted)]
-    return Result(end, len(of(events, CheckpointCommitted)), starts[1:])
+    starts = [event.step for event in of(events, m.TrainingStarted)]
+    return Result(end, len(of(events, m.CheckpointCommitted)), starts[1:])
 
 
 def saved_in(folder: Path) -> dict[str, bytes]:

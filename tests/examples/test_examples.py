@@ -8,7 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from tolariad.config import load
-from tolariad.core.settings.rules import resolved_json
+from tolariad.core.calc.settings.rules import resolved_json
 from tolariad.trainer.build import build
 from tolariad.trainer.step.gradients import forward_backward
 from tolariad.trainer.step.validate import validate

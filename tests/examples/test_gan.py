@@ -9,9 +9,7 @@ from tests.house.tree import ROOT
 from tests.recorded import events_of, of, pieces
 from tolariad import Tolaria
 from tolariad.config import load
-from tolariad.core.rollback.words import RolledBack
-from tolariad.core.steps.words import StepCompleted, ValidationFinished
-from tolariad.core.trainer.words import TrainerDied
+from tolariad.core import messages as m
 from tolariad.trainer.tasks.task import find_task
 
 EXAMPLE = ROOT / "examples" / "gan"
@@ -45,8 +43,8 @@ def trained(run, back_at=None):
 def test_the_discriminator_learns_at_its_own_rate_and_the_generator_at_its_own(calm):
     """Two rates throughout; after three epochs the made images are closer to the real ones than after one."""
     events = events_of(calm)
-    found = [one.metrics for one in of(events, ValidationFinished)]
-    assert {one.lr for one in of(events, StepCompleted)} == {0.002}
+    found = [one.metrics for one in of(events, m.ValidationFinished)]
+    assert {one.lr for one in of(events, m.StepCompleted)} == {0.002}
     assert len(found) == EPOCHS
     assert found[-1]["difference"] < found[0]["difference"] < 0.5
 
@@ -54,7 +52,7 @@ def test_the_discriminator_learns_at_its_own_rate_and_the_generator_at_its_own(c
 def test_a_rollback_and_the_steps_after_it_end_with_the_same_bits(calm, tmp_path):
     """Both networks, both optimizers, the noise, the data."""
     run = trained(tmp_path / "run", back_at=55)
-    (back,) = of(events_of(run), RolledBack)
+    (back,) = of(events_of(run), m.RolledBack)
     assert back.step == 23
     assert pieces(run) == pieces(calm)
 
@@ -69,6 +67,6 @@ def test_a_trainer_killed_between_two_updates_is_continued_to_the_same_bits(tmp_
         arguments = ("run", EXAMPLE / "config.yaml", "--dir", tmp_path / name, "--epochs", "2")
         ended = template.run(arguments, folder=tmp_path, failpoint=failpoint)
         assert ended.returncode == 0, ended.stderr
-    (died,) = of(events_of(tmp_path / "killed"), TrainerDied)
+    (died,) = of(events_of(tmp_path / "killed"), m.TrainerDied)
     assert (died.signal, token.exists()) == ("SIGKILL", False)
     assert pieces(tmp_path / "killed") == pieces(tmp_path / "calm")

@@ -9,10 +9,8 @@ import yaml
 from tests.house.tree import ROOT
 from tests.recorded import events_of, of
 from tests.strategy.packets import packet, seed
-from tolariad.core.checkpoints.words import RerunFinished, TrainingStarted
-from tolariad.core.run.words import RunCompleted
-from tolariad.core.seeds.stages import GROWTH
-from tolariad.core.seeds.words import SeedMoved
+from tolariad.core import messages as m
+from tolariad.core.calc.seeds.stages import GROWTH
 from tolariad.leyline import SeedLifecycleStage as Stage
 from tolariad.leyline import SeedOperation as Operation
 from tolariad.strategy import find_strategy
@@ -50,16 +48,16 @@ def test_the_example_grows_in_both_slots_also_over_a_kill(tmp_path, config, temp
     words = ["run", config, "--dir", tmp_path / "run"]
     done = template.run(words, folder=tmp_path, failpoint=f"step:50@{token}")
     events = events_of(tmp_path / "run")
-    moves = [(one.slot, one.stage) for one in of(events, SeedMoved)]
+    moves = [(one.slot, one.stage) for one in of(events, m.SeedMoved)]
 
     assert done.returncode == 0, done.stderr
-    assert len(of(events, RunCompleted)) == 1
-    assert len(of(events, TrainingStarted)) == 2
-    assert [one.first_difference for one in of(events, RerunFinished)] == [None]
+    assert len(of(events, m.RunCompleted)) == 1
+    assert len(of(events, m.TrainingStarted)) == 2
+    assert [one.first_difference for one in of(events, m.RerunFinished)] == [None]
     assert [stage for slot, stage in moves if slot == "early"][: len(GROWTH) - 1] == list(GROWTH[:-1])
     assert len(set(moves)) == len(moves)
     assert "late" in {slot for slot, _ in moves}
-    blueprints = {one.blueprint for one in of(events, SeedMoved) if one.stage is GROWTH[0]}
+    blueprints = {one.blueprint for one in of(events, m.SeedMoved) if one.stage is GROWTH[0]}
     assert blueprints == {f"{EXAMPLE}/blueprint.py:Widening"}
 
 

@@ -16,9 +16,7 @@ from tests.house.tree import ROOT
 from tests.recorded import events_of, of, pieces
 from tolariad import Tolaria
 from tolariad.config import load
-from tolariad.core.checkpoints.words import RerunFinished
-from tolariad.core.steps.words import StepCompleted, ValidationFinished
-from tolariad.core.trainer.words import TrainerDied
+from tolariad.core import messages as m
 from tolariad.trainer.tasks.task import find_task
 
 EXAMPLE = ROOT / "examples" / "language_model"
@@ -69,11 +67,11 @@ def test_the_model_learns_and_two_interruptions_change_no_bit_of_it(tmp_path):
     calm = trained(tmp_path / "calm")
     interrupted = trained(tmp_path / "interrupted", stops=(6, 11))
     events = events_of(interrupted)
-    assert [one.first_difference for one in of(events, RerunFinished)] == [None, None]
+    assert [one.first_difference for one in of(events, m.RerunFinished)] == [None, None]
     assert pieces(interrupted) == pieces(calm)
-    losses = [one.loss for one in of(events_of(calm), StepCompleted)]
+    losses = [one.loss for one in of(events_of(calm), m.StepCompleted)]
     assert sum(losses[-5:]) < 0.9 * sum(losses[:5])
-    (validated,) = of(events_of(calm), ValidationFinished)
+    (validated,) = of(events_of(calm), m.ValidationFinished)
     assert validated.metrics["loss"] < losses[0]
 
 
@@ -93,5 +91,5 @@ def test_a_run_of_the_daemon_that_is_killed_twice_ends_with_the_same_bits(tmp_pa
             check=False,
         )
         assert done.returncode == 0, done.stderr.decode()
-    assert [one.signal for one in of(events_of(tmp_path / "killed"), TrainerDied)] == ["SIGKILL"] * 2
+    assert [one.signal for one in of(events_of(tmp_path / "killed"), m.TrainerDied)] == ["SIGKILL"] * 2
     assert pieces(tmp_path / "killed") == pieces(tmp_path / "calm")

@@ -10,9 +10,8 @@ from msgspec.structs import replace
 
 from tests.recorded import events_of, of
 from tolariad.config import load
-from tolariad.core.checkpoints.words import RerunFinished
-from tolariad.core.run.words import RunCompleted
-from tolariad.core.settings.rules import resolved_json
+from tolariad.core import messages as m
+from tolariad.core.calc.settings.rules import resolved_json
 from tolariad.trainer.build import build
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -60,8 +59,8 @@ def test_a_snippet_that_trains_is_killed_and_resumes(tmp_path, template, page):
     assert done.returncode == 0, done.stderr
     (run,) = (tmp_path / "runs").iterdir()
     events = events_of(run)
-    assert [one.first_difference for one in of(events, RerunFinished)] == [None]
-    assert len(of(events, RunCompleted)) == 1
+    assert [one.first_difference for one in of(events, m.RerunFinished)] == [None]
+    assert len(of(events, m.RunCompleted)) == 1
 
 
 @pytest.mark.parametrize("name", ["own_mlp", "vision"])

@@ -14,8 +14,8 @@ import pytest
 
 from tests.house.tree import ROOT
 from tests.waiting import wait_for
-from tolariad.core.run import exits
-from tolariad.core.settings.model import STOP_BUDGET_S
+from tolariad.core.calc.run import exits
+from tolariad.core.calc.settings.model import STOP_BUDGET_S
 
 JOB = ROOT / "examples" / "slurm" / "job.sh"
 SRUN = """#!/bin/bash

@@ -11,11 +11,7 @@ from tests.daemon.harness import of_type
 from tests.examples.slurm import PATIENCE_S, Slurm, missing
 from tests.house.tree import ROOT
 from tests.recorded import events_of
-from tolariad.core.checkpoints.words import CheckpointCommitted, CheckpointReason, RerunBegun
-from tolariad.core.control.words import CheckpointRequested, StopRequested
-from tolariad.core.run.words import DaemonStarted, RunStopped
-from tolariad.core.steps.words import StepCompleted
-from tolariad.core.trainer.words import TrainerDied
+from tolariad.core import messages as m
 
 pytestmark = pytest.mark.outside
 CONFIG = "tolaria: {task: digits, epochs: 100000, checkpoint_interval_epochs: 100000}\n"
@@ -48,7 +44,7 @@ def begin(slurm, tmp_path):
 
 def trained(run) -> list:
     """Return the steps that the journal has."""
-    return of_type(run, StepCompleted) if (run / "control.sock").exists() else []
+    return of_type(run, m.StepCompleted) if (run / "control.sock").exists() else []
 
 
 def tolaria(run, *words: str) -> subprocess.CompletedProcess:
@@ -64,9 +60,9 @@ def test_a_warned_job_stops_with_a_checkpoint_is_queued_again_and_goes_on(slurm,
     submit, run = begin
     job = submit(*WARNED_SOON)
     after = slurm.call("sbatch", "--parsable", f"--dependency=afterok:{job}", "--wrap=true")
-    slurm.until(job, lambda: len(of_type(run, DaemonStarted)) > 1)
-    first = of_type(run, RunStopped)[0]
-    slurm.until(job, lambda: of_type(run, StepCompleted)[-1].step > first.step + 5)
+    slurm.until(job, lambda: len(of_type(run, m.DaemonStarted)) > 1)
+    first = of_type(run, m.RunStopped)[0]
+    slurm.until(job, lambda: of_type(run, m.StepCompleted)[-1].step > first.step + 5)
     assert slurm.show(after, "JobState") == "PENDING"
     assert tolaria(run, "stop", "--reason", "enough").returncode == 0
     slurm.ends(job, "COMPLETED")
@@ -74,12 +70,12 @@ def test_a_warned_job_stops_with_a_checkpoint_is_queued_again_and_goes_on(slurm,
 
     assert slurm.show(job, "Restarts") != "0"
     assert "tolariad: exit 143, queueing the job again" in slurm.said(job)
-    warned, *_ = of_type(run, StopRequested)
-    saved = [one.step for one in of_type(run, CheckpointCommitted)]
-    steps = [one.step for one in of_type(run, StepCompleted)]
+    warned, *_ = of_type(run, m.StopRequested)
+    saved = [one.step for one in of_type(run, m.CheckpointCommitted)]
+    steps = [one.step for one in of_type(run, m.StepCompleted)]
     assert (warned.signal, saved[1]) == ("SIGUSR1", first.step)
     assert steps == list(range(1, len(steps) + 1))
-    assert (of_type(run, RerunBegun), of_type(run, TrainerDied)) == ([], [])
+    assert (of_type(run, m.RerunBegun), of_type(run, m.TrainerDied)) == ([], [])
 
 
 def test_a_signal_to_all_processes_of_a_job_takes_one_checkpoint_and_ends_nobody(slurm, begin):
@@ -93,15 +89,15 @@ def test_a_signal_to_all_processes_of_a_job_takes_one_checkpoint_and_ends_nobody
     status = json.loads(tolaria(run, "status", "--json").stdout)
 
     assert (status["phase"], status["trainer"]["pid"]) == ("running", trainer)
-    assert [one.actor.reason for one in of_type(run, CheckpointRequested)] == ["SIGUSR2", "SIGUSR2"]
-    assert of_type(run, TrainerDied) == []
+    assert [one.actor.reason for one in of_type(run, m.CheckpointRequested)] == ["SIGUSR2", "SIGUSR2"]
+    assert of_type(run, m.TrainerDied) == []
 
 
 def ordered(run) -> list:
     """Return the committed checkpoints that were ordered."""
     events = events_of(run)
-    begun = {one.id for one in events if getattr(one, "reason", None) is CheckpointReason.ORDERED}
-    return [one for one in events if isinstance(one, CheckpointCommitted) and one.id in begun]
+    begun = {one.id for one in events if getattr(one, "reason", None) is m.CheckpointReason.ORDERED}
+    return [one for one in events if isinstance(one, m.CheckpointCommitted) and one.id in begun]
 
 
 def test_a_cancelled_job_stops_with_a_checkpoint_and_is_not_queued_again(slurm, begin):
@@ -112,9 +108,9 @@ def test_a_cancelled_job_stops_with_a_checkpoint_and_is_not_queued_again(slurm, 
     slurm.call("scancel", job)
     slurm.ends(job, "CANCELLED")
     slurm.until(job, lambda: slurm.show(after, "Reason") == "DependencyNeverSatisfied")
-    slurm.until(job, lambda: of_type(run, RunStopped))
+    slurm.until(job, lambda: of_type(run, m.RunStopped))
 
-    (stopped,) = of_type(run, RunStopped)
-    assert [one.step for one in of_type(run, CheckpointCommitted)][-1] == stopped.step
+    (stopped,) = of_type(run, m.RunStopped)
+    assert [one.step for one in of_type(run, m.CheckpointCommitted)][-1] == stopped.step
     assert "queueing the job again" not in slurm.said(job)
-    assert of_type(run, TrainerDied) == []
+    assert of_type(run, m.TrainerDied) == []

@@ -6,11 +6,7 @@ import pytest
 
 from journal.reader import Reader
 from tests.control.fakes import Recorder
-from tolariad.core.base import Actor
-from tolariad.core.checkpoints import words as ck
-from tolariad.core.control import words as cv
-from tolariad.core.inputs import CommandReceived, TrainerGone
-from tolariad.core.trainer.words import DeathReason
+from tolariad.core import messages as m
 
 
 @pytest.fixture
@@ -20,15 +16,15 @@ def recorder(run_dir):
     made.begin_run(epochs=5)
     for _ in range(15):
         made.step()
-    made.take(CommandReceived(command=cv.Pause(reason="lunch"), actor=Actor(uid=1000, pid=7, program="tolaria")))
+    made.take(m.CommandReceived(command=m.Pause(reason="lunch"), actor=m.Actor(uid=1000, pid=7, program="tolaria")))
     made.hold()
-    made.take(CommandReceived(command=cv.Resume(), actor=Actor(uid=1000, pid=8, program="tolaria")))
+    made.take(m.CommandReceived(command=m.Resume(), actor=m.Actor(uid=1000, pid=8, program="tolaria")))
     for _ in range(3):
         made.step()
-    made.take(TrainerGone(incarnation=1, reason=DeathReason.SIGNAL, pid=5001, signal="SIGSEGV", output="boom\n"))
+    made.take(m.TrainerGone(incarnation=1, reason=m.DeathReason.SIGNAL, pid=5001, signal="SIGSEGV", output="boom\n"))
     made.spawn_trainer()
-    made.report(ck.TrainingStartedReport(step=10, checkpoint="c000002"))
-    made.report(ck.RerunReport(first=11, last=18, compared=8))
+    made.report(m.TrainingStartedReport(step=10, checkpoint="c000002"))
+    made.report(m.RerunReport(first=11, last=18, compared=8))
     for _ in range(7):
         made.step()
     yield made

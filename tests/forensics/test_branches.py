@@ -8,10 +8,9 @@ import pytest
 
 from journal import Journal, Reader
 from tests.core.simulate import World, find, until
-from tolariad.core.rollback import words as rb
-from tolariad.core.state import RunState, apply, capture
-from tolariad.core.steps.words import StepCompleted
-from tolariad.core.vocabulary import decode_event, encode_event
+from tolariad.core import messages as m
+from tolariad.core.messages.vocabulary import decode_event, encode_event
+from tolariad.core.state.run_state import RunState, apply, capture
 from tolariad.forensics.moment import NoSuchStep, seq_at, state_at
 from tolariad.forensics.positions import BadPosition, JournalPosition, PositionKind, parse_position
 from tolariad.forensics.timeline import Query, forwards
@@ -21,9 +20,9 @@ from tolariad.forensics.timeline import Query, forwards
 def went_back(tmp_path):
     """Return a reader of a run that went from step 10 back to 4, and trained to its end on branch 1."""
     world = until(World(0), 10)
-    world.command(rb.Rollback(epoch=1))
+    world.command(m.Rollback(epoch=1))
     world.run()
-    assert len(find(world, rb.RolledBack)) == 1
+    assert len(find(world, m.RolledBack)) == 1
     state = RunState()
     with Journal.open(tmp_path / "journal", segment_bytes=65_536) as journal:
         journal.begin(
@@ -42,7 +41,7 @@ def completed(reader: Reader, seq: int) -> tuple[int, int]:
     """Return branch and step of the event with this number."""
     reader.seek(seq=seq)
     event = decode_event(next(iter(reader)).event)
-    assert isinstance(event, StepCompleted)
+    assert isinstance(event, m.StepCompleted)
     return event.branch, event.step
 
 
@@ -68,7 +67,7 @@ def test_the_lineage_leaves_out_what_was_abandoned(went_back):
     """Each step of the lineage once, in order."""
     events = [decode_event(entry.event) for entry in forwards(went_back, Query(lineage=True))]
 
-    assert [e.step for e in events if isinstance(e, StepCompleted)] == list(range(1, 13))
+    assert [e.step for e in events if isinstance(e, m.StepCompleted)] == list(range(1, 13))
 
 
 def test_a_branch_is_written_after_the_step():

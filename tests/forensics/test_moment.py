@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tolariad.core.state import RunState, canonical_bytes, fold
-from tolariad.core.vocabulary import decode_event
+from tolariad.core.messages.vocabulary import decode_event
+from tolariad.core.state.run_state import RunState, canonical_bytes, fold
 from tolariad.forensics.moment import NotReached, seq_at, state_at
 from tolariad.forensics.positions import JournalPosition, PositionKind
 

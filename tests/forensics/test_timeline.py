@@ -10,11 +10,9 @@ import pytest
 import journal
 from journal.reader import Reader
 from tests.control.fakes import START_NS
-from tolariad.core.seeds.stages import Stage
-from tolariad.core.seeds.words import SeedMoveOrdered
-from tolariad.core.snapshots.words import SnapshotBegun
-from tolariad.core.steps import words as sv
-from tolariad.core.vocabulary import encode_event
+from tolariad.core import messages as m
+from tolariad.core.calc.seeds.stages import Stage
+from tolariad.core.messages.vocabulary import encode_event
 from tolariad.forensics import timeline
 from tolariad.forensics.positions import JournalPosition, PositionKind
 from tolariad.forensics.timeline import Query
@@ -131,7 +129,7 @@ def test_lineage_leaves_out_steps_a_rollback_has_abandoned(run_dir):
         taken = [(0, n) for n in range(1, 6)] + [(1, n) for n in range(4, 8)]
         events = [
             encode_event(
-                sv.StepCompleted(step=n, epoch=1, batch=n, loss=1.0, grad_norm=1.0, lr=0.1, rates=1, branch=branch)
+                m.StepCompleted(step=n, epoch=1, batch=n, loss=1.0, grad_norm=1.0, lr=0.1, rates=1, branch=branch)
             )
             for branch, n in taken
         ]
@@ -158,8 +156,8 @@ def test_an_event_of_a_newer_version_is_shown_like_any_other(run_dir):
 
 def test_a_slot_is_a_name_or_a_number():
     """Seeds have names for their slots, and snapshots numbers; both stand in one journal."""
-    seed = timeline.brief(encode_event(SeedMoveOrdered(slot="3", stage=Stage.CULLED)))
-    snapshot = timeline.brief(encode_event(SnapshotBegun(id="s1", slot=3)))
+    seed = timeline.brief(encode_event(m.SeedMoveOrdered(slot="3", stage=Stage.CULLED)))
+    snapshot = timeline.brief(encode_event(m.SnapshotBegun(id="s1", slot=3)))
 
     assert seed.is_of("SeedMoveOrdered:3")
     assert not snapshot.is_of("SeedMoveOrdered:3")

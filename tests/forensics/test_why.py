@@ -10,10 +10,7 @@ from journal.reader import Reader
 from tests.control.fakes import Recorder
 from tests.core.pruning.pruned import SPEED
 from tests.core.pruning.test_window import masked, reports
-from tolariad.core.base import Actor
-from tolariad.core.inputs import CommandReceived
-from tolariad.core.rollback import words as rb
-from tolariad.core.steps.words import SkipReason, StepSkippedReport
+from tolariad.core import messages as m
 from tolariad.forensics.positions import JournalPosition, PositionKind
 from tolariad.forensics.why import TOPICS, NoAnswer, why
 
@@ -79,14 +76,14 @@ def test_an_answer_as_of_then_knows_nothing_later(reader):
 
 def test_the_rollback_that_is_asked_about_is_the_last_one_done_or_given_up(recorder, reader):
     """A refused order after a completed one is the newest."""
-    recorder.take(CommandReceived(command=rb.Rollback(to="c000001"), actor=Actor()))
+    recorder.take(m.CommandReceived(command=m.Rollback(to="c000001"), actor=m.Actor()))
     opened = recorder.state.rollbacks.open.id
-    recorder.report(rb.RollbackPreparedReport(rollback=opened, participants=("training",), seconds=0.1))
-    recorder.report(rb.RolledBackReport(rollback=opened, step=0, commit_s=0.1, confirm_s=0.1))
+    recorder.report(m.RollbackPreparedReport(rollback=opened, participants=("training",), seconds=0.1))
+    recorder.report(m.RolledBackReport(rollback=opened, step=0, commit_s=0.1, confirm_s=0.1))
     done = why(reader, "rollback")
-    recorder.take(CommandReceived(command=rb.Rollback(to="c000001"), actor=Actor()))
+    recorder.take(m.CommandReceived(command=m.Rollback(to="c000001"), actor=m.Actor()))
     opened = recorder.state.rollbacks.open.id
-    recorder.report(rb.RollbackRefusedReport(rollback=opened, file="manifest.json", why="cannot be read"))
+    recorder.report(m.RollbackRefusedReport(rollback=opened, file="manifest.json", why="cannot be read"))
     given_up = why(reader, "rollback")
 
     assert done.event.fields["type"] == "RolledBack"
@@ -119,8 +116,8 @@ def test_a_step_says_which_batches_were_skipped_before_it(recorder, reader):
     """Those of this step only; a step that was not made yet is answered by its last skip."""
     at = {"epoch": 3, "loss": float("nan"), "grad_norm": -1.0}
     step = recorder.state.progress.step
-    for batch, reason in ((6, SkipReason.NON_FINITE), (7, SkipReason.SPIKE)):
-        recorder.report(StepSkippedReport(step=step + 1, batch=batch, reason=reason, **at))
+    for batch, reason in ((6, m.SkipReason.NON_FINITE), (7, m.SkipReason.SPIKE)):
+        recorder.report(m.StepSkippedReport(step=step + 1, batch=batch, reason=reason, **at))
     tried = why(reader, "step", position=JournalPosition(PositionKind.STEP, step + 1))
     recorder.step()
     made = why(reader, "step", position=JournalPosition(PositionKind.STEP, step + 1))

@@ -23,13 +23,7 @@ from typing import Any, Final, NamedTuple
 from tests.gpu.gpt import Size
 from tests.gpu.runs import Run, Unexpected, differing
 from tests.recorded import of
-from tolariad.core.base import Event
-from tolariad.core.checkpoints.words import CheckpointCommitted, RerunFinished, TrainingStarted
-from tolariad.core.health.quarantine_words import QuarantineAdded
-from tolariad.core.rollback.words import RolledBack
-from tolariad.core.snapshots.words import SnapshotPromoted, SnapshotTaken
-from tolariad.core.steps.words import StepCompleted, StepSkipped
-from tolariad.core.trainer.words import ExceptionRaised, TrainerDied
+from tolariad.core import messages as m
 
 RESULT: Final = "RESULT "
 _TESTS: Final = Path(__file__).resolve().parents[1]
@@ -146,29 +140,29 @@ def checkpoint(place: Place) -> str:
     run.start()
     run.step(4)
     run.order("checkpoint")
-    written = of(run.events(), CheckpointCommitted)[-1]
+    written = of(run.events(), m.CheckpointCommitted)[-1]
     held, took = 1e3 * written.spans.held, written.seconds
     figures = [f"{written.size / 1e9:.2f} GB: training held {held:.0f} ms, on disk after {took:.1f} s"]
     # Newer than the checkpoint, which a rollback to an older one would abandon.
     taken = run.until("a promoted snapshot", lambda events: _promoted(events, written.step))
     figures.append(f"snapshot: held {1e3 * taken.held_s:.0f} ms")
     for tier in ("fast", "full"):
-        before = len(of(run.events(), RolledBack))
+        before = len(of(run.events(), m.RolledBack))
         run.order("rollback", "--tier", tier, "--yes", *(("--to", written.id) if tier == "full" else ()))
-        back = of(run.events(), RolledBack)[before]
+        back = of(run.events(), m.RolledBack)[before]
         # A snapshot's name is not one of a checkpoint's.
-        used = "full" if back.checkpoint in {one.id for one in of(run.events(), CheckpointCommitted)} else "fast"
+        used = "full" if back.checkpoint in {one.id for one in of(run.events(), m.CheckpointCommitted)} else "fast"
         seconds = back.spans.load + back.commit_s + back.confirm_s
         figures.append(f"rollback {tier}: {1e3 * seconds:.0f} ms" + ("" if used == tier else f" (went the {used} way)"))
-    run.step(of(run.events(), RolledBack)[-1].step + 3)
+    run.step(of(run.events(), m.RolledBack)[-1].step + 3)
     run.order("stop", "--now", "--yes")
     return "; ".join(figures)
 
 
-def _promoted(events: Sequence[Event], after: int) -> SnapshotTaken | None:
+def _promoted(events: Sequence[m.Event], after: int) -> m.SnapshotTaken | None:
     """Return a promoted snapshot of a step after this one, or None."""
-    names = {one.id for one in of(events, SnapshotPromoted)}
-    return next((one for one in of(events, SnapshotTaken) if one.id in names and one.step > after), None)
+    names = {one.id for one in of(events, m.SnapshotPromoted)}
+    return next((one for one in of(events, m.SnapshotTaken) if one.id in names and one.step > after), None)
 
 
 def resume(place: Place) -> str:
@@ -178,7 +172,7 @@ def resume(place: Place) -> str:
     run.start()
     run.step(9)
     run.kill_trainer()
-    run.until("a second trainer", lambda events: len(of(events, TrainingStarted)) > 1)
+    run.until("a second trainer", lambda events: len(of(events, m.TrainingStarted)) > 1)
     run.step(22)
     run.kill_daemon()
     run.start()
@@ -203,14 +197,14 @@ def nan(place: Place) -> str:
     run = Run(place.folder / "run", place.device, options, **place.strict)
     run.start()
     events = run.finish()
-    back, skipped = of(events, RolledBack), of(events, StepSkipped)
+    back, skipped = of(events, m.RolledBack), of(events, m.StepSkipped)
     if not back and not skipped:
         raise Unexpected("nothing followed from a NaN")
     finite = _last_of_each(events)
     if any(loss != loss for loss in finite):
         raise Unexpected("a step with a NaN is part of the run")
     what = f"rolled back to step {back[0].step}" if back else f"skipped before step {skipped[0].step}"
-    ranges = [added.batches for added in of(events, QuarantineAdded) if added.batches is not None]
+    ranges = [added.batches for added in of(events, m.QuarantineAdded) if added.batches is not None]
     batches = sum(one.last - one.first + 1 for one in ranges)
     return f"{what}, {batches} batches in quarantine; completed, every loss of its {len(finite)} steps is finite"
 
@@ -222,7 +216,7 @@ def memory(place: Place) -> str:
     run = Run(place.folder / "run", place.device, options, **place.strict)
     run.start()
     run.step(13)
-    (raised,) = of(run.events(), ExceptionRaised)
+    (raised,) = of(run.events(), m.ExceptionRaised)
     if "OutOfMemoryError" not in raised.kind:
         raise Unexpected(f"it raised {raised.kind}")
     return f"{raised.kind.rpartition('.')[2]} recorded, started again; {_same_as(calm, run)}"
@@ -237,9 +231,9 @@ def held(place: Place) -> str:
     run.kill_trainer()
     run.step(25)
     events = run.finish()
-    died = of(events, TrainerDied)[0]
-    first = next(one for one in of(events, StepCompleted) if one.mono > died.mono)
-    again = of(events, TrainerDied)
+    died = of(events, m.TrainerDied)[0]
+    first = next(one for one in of(events, m.StepCompleted) if one.mono > died.mono)
+    again = of(events, m.TrainerDied)
     if len(again) > 1:
         raise Unexpected(f"{len(again)} trainers died: {', '.join(one.reason for one in again)}")
     seconds = (first.mono - died.mono) / 1e9
@@ -265,18 +259,18 @@ def _same_as(calm: dict[str, bytes], run: Run) -> str:
     events = run.finish()
     if files := differing(calm, run.end_files()):
         raise Unexpected(f"the last checkpoint differs from that of the undisturbed run in {', '.join(files)}")
-    again = of(events, RerunFinished)
+    again = of(events, m.RerunFinished)
     if odd := [one for one in again if one.first_difference is not None]:
         raise Unexpected(f"a step came out otherwise: {odd[0].first_difference}")
-    started = len(of(events, TrainingStarted))
+    started = len(of(events, m.TrainingStarted))
     return f"the same bits after {started} starts, {sum(one.compared for one in again)} steps compared"
 
 
-def _last_of_each(events: Sequence[Event]) -> list[float]:
+def _last_of_each(events: Sequence[m.Event]) -> list[float]:
     """Return the loss of each step that is part of the run in the end."""
     found: dict[int, float] = {}
-    for one in of(events, StepCompleted, RolledBack):
-        if isinstance(one, RolledBack):
+    for one in of(events, m.StepCompleted, m.RolledBack):
+        if isinstance(one, m.RolledBack):
             found = dict(itertools.takewhile(lambda item, at=one.step: item[0] <= at, sorted(found.items())))
         else:
             found[one.step] = one.loss

@@ -15,10 +15,7 @@ import msgspec
 
 from journal import JournalMissing
 from tests.recorded import events_of, files_of, of
-from tolariad.core.base import Event
-from tolariad.core.checkpoints.words import CheckpointCommitted
-from tolariad.core.run.words import RunCompleted
-from tolariad.core.steps.words import StepCompleted
+from tolariad.core import messages as m
 
 PATIENCE_S = 150.0
 _LOOK_S = 0.25
@@ -63,14 +60,14 @@ class Run:
         if found.returncode:
             raise Unexpected(f"tolaria {words[0]}: {found.stderr.strip() or found.stdout.strip()}")
 
-    def events(self) -> list[Event]:
+    def events(self) -> list[m.Event]:
         """Return the events so far."""
         try:
             return events_of(self.dir) if (self.dir / "journal").is_dir() else []
         except JournalMissing:
             return []
 
-    def until(self, what: str, holds: Callable[[Sequence[Event]], Any]) -> Any:
+    def until(self, what: str, holds: Callable[[Sequence[m.Event]], Any]) -> Any:
         """Return what `holds` finds in the events, as soon as it finds something. Raises Unexpected."""
         give_up = time.monotonic() + PATIENCE_S
         while not (found := holds(self.events())):
@@ -85,9 +82,9 @@ class Run:
 
     def step(self, number: int) -> None:
         """Wait for this step."""
-        self.until(f"step {number}", lambda events: any(one.step >= number for one in of(events, StepCompleted)))
+        self.until(f"step {number}", lambda events: any(one.step >= number for one in of(events, m.StepCompleted)))
 
-    def finish(self) -> list[Event]:
+    def finish(self) -> list[m.Event]:
         """Wait for the end, which must be the completion, and return all events. Raises Unexpected."""
         assert self._daemon is not None
         try:
@@ -95,7 +92,7 @@ class Run:
         except subprocess.TimeoutExpired:
             raise Unexpected(f"the run does not end: {self.said()}") from None
         events = self.events()
-        if code or not of(events, RunCompleted):
+        if code or not of(events, m.RunCompleted):
             raise Unexpected(f"the run ended with {code}: {self.said()}")
         return events
 
@@ -111,7 +108,7 @@ class Run:
 
     def end_files(self) -> dict[str, bytes]:
         """Return the content of the last checkpoint, without ids and times."""
-        last = of(self.events(), CheckpointCommitted)[-1]
+        last = of(self.events(), m.CheckpointCommitted)[-1]
         return files_of(self.dir / "checkpoints" / last.id)
 
     def said(self) -> str:

@@ -13,12 +13,12 @@ import msgspec
 from msgspec import NODEFAULT, Meta, Struct
 
 from tests.house.wrapping import wrapped
-from tolariad.core.settings.changes import NEVER, change_of, is_reloadable
-from tolariad.core.settings.model import Settings
-from tolariad.core.settings.optimization import Optimizer, PartOptimizer
-from tolariad.core.settings.reading import choices_of, fields_of, is_secret, items_of, section_of
-from tolariad.core.settings.rules import OPTIMIZER_ARGUMENTS, WITHOUT_EFFECT
-from tolariad.core.settings.task_defaults import TASK_DEFAULTS, Layer
+from tolariad.core.calc.settings.changes import NEVER, change_of, is_reloadable
+from tolariad.core.calc.settings.model import Settings
+from tolariad.core.calc.settings.optimization import Optimizer, PartOptimizer
+from tolariad.core.calc.settings.reading import choices_of, fields_of, is_secret, items_of, section_of
+from tolariad.core.calc.settings.rules import OPTIMIZER_ARGUMENTS, WITHOUT_EFFECT
+from tolariad.core.calc.settings.task_defaults import TASK_DEFAULTS, Layer
 
 _HEAD = """\
 # Configuration

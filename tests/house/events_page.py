@@ -11,12 +11,12 @@ import msgspec
 from msgspec import inspect
 
 from tests.house.wrapping import wrapped
-from tolariad.core.base import Event
-from tolariad.core.reactions import TABLE
-from tolariad.core.state import FOLDS
-from tolariad.core.vocabulary import CONCERNS, EVENT_TYPES, defined_in
+from tolariad.core import messages as m
+from tolariad.core.messages.vocabulary import CONCERNS, EVENT_TYPES, defined_in
+from tolariad.core.rules.table.reactions import TABLE
+from tolariad.core.state.run_state import FOLDS
 
-_STAMP: Final = tuple(field.name for field in msgspec.structs.fields(Event))
+_STAMP: Final = tuple(field.name for field in msgspec.structs.fields(m.Event))
 _HEAD: Final = """\
 # Events
 
@@ -34,8 +34,8 @@ The stamp:
 * `skippable`: it never changes the state.
 
 "Folded into" names the slices of the state that the event changes. They are the fields of `RunState` in
-`tolariad/core/state.py`; each has its apply table in the `slice.py` of its concern. An event may also change the phase
-(`TRANSITIONS` in `tolariad/core/run/slice.py`).
+`tolariad/core/state/run_state.py`; each has its apply table in the `slice.py` of its concern. An event may also change the phase
+(`TRANSITIONS` in `tolariad/core/state/run.py`).
 """
 
 
@@ -75,7 +75,7 @@ def fields_of(kind: type[msgspec.Struct]) -> tuple[inspect.Field, ...]:
     """Return a Struct's own fields, without the stamp."""
     info = inspect.type_info(kind)
     fields = info.fields if isinstance(info, inspect.StructType) else ()
-    return tuple(field for field in fields if not (issubclass(kind, Event) and field.name in _STAMP))
+    return tuple(field for field in fields if not (issubclass(kind, m.Event) and field.name in _STAMP))
 
 
 def _nested(kind: inspect.Type) -> list[type[msgspec.Struct]]:
@@ -129,7 +129,7 @@ def events_page() -> str:
     values: dict[str, type[msgspec.Struct]] = {}
     for title, module in CONCERNS.items():
         parts.append(f"## {title}\n")
-        for event in defined_in(module, Event):
+        for event in defined_in(module, m.Event):
             parts.append(f"### {event.__name__}\n")
             parts.append(f"{_prose(event)}\n")
             parts += [f"{line}\n" for line in _relations(event)]
@@ -142,7 +142,7 @@ def events_page() -> str:
     return wrapped("\n".join(parts))
 
 
-def _relations(event: type[Event]) -> list[str]:
+def _relations(event: type[m.Event]) -> list[str]:
     """Return the order that the event accepts, the rows of docs/reactions.md that record it, and who folds it."""
     orders = " or ".join(f"`{one}`" for one in event.accepts())
     rows = ", ".join(f"`{row.kind.__name__}`" for row in TABLE if event in row.makes)

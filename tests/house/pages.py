@@ -18,7 +18,7 @@ from tests.house.leyline_page import leyline_page
 from tests.house.reactions_page import reactions_page
 from tests.house.tree import ROOT
 from tests.journals.make_golden import write_expected
-from tolariad.core.vocabulary import EVENT_TYPES
+from tolariad.core.messages.vocabulary import EVENT_TYPES
 
 EVENTS_RECORD = ROOT / "tests" / "core" / "events-0.1.json"
 

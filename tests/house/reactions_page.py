@@ -7,14 +7,14 @@ from collections.abc import Callable
 from typing import Any
 
 from tests.house.wrapping import wrapped
-from tolariad.core.base import Event, Message
+from tolariad.core import messages as m
 from tolariad.core.engine import Row
-from tolariad.core.orders import ORDERS
-from tolariad.core.reactions import TABLE
+from tolariad.core.rules.table.orders import ORDERS
+from tolariad.core.rules.table.reactions import TABLE
 
 _HEAD = """# What follows from what
 
-Generated from `tolariad/core/reactions.py`, which gathers every row, by `make docs`. Do not edit.
+Generated from `tolariad/core/rules/table/reactions.py`, which gathers every row, by `make docs`. Do not edit.
 
 An input or a report runs the rules of its row, which record *facts*. Every recorded event is then offered to the rules
 of its own row, depth first. The events that a rule records are offered before the next rule of the same event is asked.
@@ -29,9 +29,9 @@ itself: a test holds that, and another that no rule records anything else. The e
 
 def reactions_page() -> str:
     """Return the whole page."""
-    inputs = [row for row in TABLE if not issubclass(row.kind, Event | Message)]
-    reports = [row for row in TABLE if issubclass(row.kind, Message)]
-    events = [row for row in TABLE if issubclass(row.kind, Event)]
+    inputs = [row for row in TABLE if not issubclass(row.kind, m.Event | m.Message)]
+    reports = [row for row in TABLE if issubclass(row.kind, m.Message)]
+    events = [row for row in TABLE if issubclass(row.kind, m.Event)]
     parts = [
         _HEAD,
         _section("Inputs: what reaches the recorder from outside", inputs),

@@ -11,7 +11,7 @@ import pytest
 from tests.house.tree import ROOT
 from tolariad.cli.tolaria import tolaria
 from tolariad.cli.tolariad import tolariad
-from tolariad.core.settings.model import STOP_BUDGET_S
+from tolariad.core.calc.settings.model import STOP_BUDGET_S
 
 TEXT = (ROOT / "Containerfile").read_text(encoding="utf-8")
 LINES = [line for line in TEXT.replace("\\\n", " ").splitlines() if line and not line.startswith("#")]

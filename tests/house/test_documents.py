@@ -10,7 +10,7 @@ import pytest
 import journal.format
 from tests.house.test_imports import EVERYBODY, OPTIONAL, ROOMS, ROOTS, is_ours, is_within, room_of
 from tests.house.tree import PRODUCT, ROOT, every_file, imports_of, is_standard, module_name, python_files
-from tolariad.core.state import FOLD_VERSION
+from tolariad.core.state.run_state import FOLD_VERSION
 from tolariad.leyline import SystemStateSerializer
 from tolariad.storage.manifest import FORMAT
 

@@ -120,12 +120,12 @@ def test_rooms_import_only_what_the_table_allows():
 @pytest.mark.parametrize(
     ("module", "name", "in_function", "allowed"),
     [
-        ("tolariad.core.run.slice", "torch", False, False),
-        ("tolariad.core.run.slice", "msgspec", False, True),
-        ("tolariad.core.run.slice", "json", False, True),
+        ("tolariad.core.state.run", "torch", False, False),
+        ("tolariad.core.state.run", "msgspec", False, True),
+        ("tolariad.core.state.run", "json", False, True),
         ("tolariad.kernel.recorder", "journal.writer", False, True),
         ("tolariad.kernel.recorder", "tolariad.control.server", False, False),
-        ("journal.reader", "tolariad.core.state", False, False),
+        ("journal.reader", "tolariad.core.state.run_state", False, False),
         ("journal.export", "aiofiles", False, True),
         ("journal.reader", "aiofiles", False, False),
         ("tolariad.control.server", "tolariad.daemon", False, False),

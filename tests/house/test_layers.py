@@ -126,33 +126,36 @@ def made_up(tmp_path, monkeypatch):
     [
         ({"run.words": "", "run.slice": "from tolariad.core.run import words"}, []),
         (
-            {"run.words": "from tolariad.core.run.slice import Run", "run.slice": "Run = 1"},
-            ["tolariad.core.run.words (words) imports tolariad.core.run.slice (slice)"],
+            {"run.words": "from tolariad.core.state.run import Run", "run.slice": "Run = 1"},
+            ["tolariad.core.messages.run (words) imports tolariad.core.state.run (slice)"],
         ),
         (
-            {"run.slice": "if TYPE_CHECKING:\n    from tolariad.core.state import RunState", "state": "RunState = 1"},
-            ["tolariad.core.run.slice (slice) imports tolariad.core.state (table)"],
+            {
+                "run.slice": "if TYPE_CHECKING:\n    from tolariad.core.state.run_state import RunState",
+                "state": "RunState = 1",
+            },
+            ["tolariad.core.state.run (slice) imports tolariad.core.state.run_state (table)"],
         ),
         (
             {"run.ask": "def f():\n    from tolariad.core.engine import At", "engine": "At = 1"},
-            ["tolariad.core.run.ask (ask) imports tolariad.core.engine (engine)"],
+            ["tolariad.core.queries.run (ask) imports tolariad.core.engine (engine)"],
         ),
         ({"run.ask": "from tolariad.core.steps.limit_ask import f", "steps.limit_ask": "f = 1"}, []),
         (
             {"run.rules": "from tolariad.core.steps import other_rules", "steps.other_rules": ""},
-            ["tolariad.core.run.rules (rules) imports tolariad.core.steps.other_rules (rules)"],
+            ["tolariad.core.rules.run (rules) imports tolariad.core.steps.other_rules (rules)"],
         ),
         (
-            {"run.sums": "from tolariad.core.run.words import A", "run.words": "A = 1"},
-            ["tolariad.core.run.sums (values) imports tolariad.core.run.words (words)"],
+            {"run.sums": "from tolariad.core.messages.run import A", "run.words": "A = 1"},
+            ["tolariad.core.run.sums (values) imports tolariad.core.messages.run (words)"],
         ),
         (
-            {"run.sentences": "from tolariad.core.run.slice import Run", "run.slice": "Run = 1"},
-            ["tolariad.core.run.sentences (words) imports tolariad.core.run.slice (slice)"],
+            {"run.sentences": "from tolariad.core.state.run import Run", "run.slice": "Run = 1"},
+            ["tolariad.core.messages.sentences.run (words) imports tolariad.core.state.run (slice)"],
         ),
         (
             {"run.rules": "from tolariad.core.run import reactions", "run.reactions": ""},
-            ["tolariad.core.run.rules (rules) imports tolariad.core.run.reactions (table)"],
+            ["tolariad.core.rules.run (rules) imports tolariad.core.run.reactions (table)"],
         ),
     ],
 )
@@ -165,16 +168,16 @@ def test_a_circle_for_types_alone_is_found(made_up):
     """Also within one layer, in which a single import is allowed."""
     graph = made_up(
         {
-            "run.ask": "from tolariad.core.steps.ask import f",
-            "steps.ask": "if TYPE_CHECKING:\n    from tolariad.core.run.ask import g",
+            "run.ask": "from tolariad.core.queries.steps import f",
+            "steps.ask": "if TYPE_CHECKING:\n    from tolariad.core.queries.run import g",
         }
     )
 
     assert faults(graph) == []
-    assert cycle_in(graph) == ["tolariad.core.run.ask", "tolariad.core.steps.ask", "tolariad.core.run.ask"]
+    assert cycle_in(graph) == ["tolariad.core.queries.run", "tolariad.core.queries.steps", "tolariad.core.queries.run"]
 
 
 def test_a_file_beside_the_packages_must_be_listed(made_up):
     """A file there belongs to no concern: that is a decision."""
     with pytest.raises(KeyError, match="list it in FILES"):
-        faults(made_up({"miscellany": "import tolariad.core.base", "base": ""}))
+        faults(made_up({"miscellany": "import tolariad.core.messages.base", "base": ""}))

@@ -116,4 +116,4 @@ def test_what_does_the_work_can_be_imported(name):
 def test_a_name_that_does_not_exist_is_found():
     """The check can fail, so a clean page has a meaning."""
     with pytest.raises(AttributeError):
-        found("tolariad.core.health.emergency_rules.Nothing")
+        found("tolariad.core.rules.emergency.Nothing")

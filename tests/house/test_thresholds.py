@@ -8,8 +8,8 @@ import re
 import msgspec
 
 from tests.house.tree import ROOT
-from tolariad.core.settings.model import Settings
-from tolariad.core.settings.pruning import Prune, PruneSafety, PruneValidation
+from tolariad.core.calc.settings.model import Settings
+from tolariad.core.calc.settings.pruning import Prune, PruneSafety, PruneValidation
 
 PAGE = (ROOT / "docs" / "pruning.md").read_text(encoding="utf-8")
 ROWS = dict(reversed(row) for row in re.findall(r"^\| [^|]+ \| ([\d., ]+) \| `([\w.]+)` \|$", PAGE, re.MULTILINE))

@@ -15,16 +15,15 @@ from journal.frame import crc32c
 from journal.packing import Packer
 from tests.journal.faults.lab import forged, pieces_of, put_pieces
 from tests.journal.make import FaultyFiles, begin, commit, numbered, read_all
-from tolariad.core.run.words import RunResumed
-from tolariad.core.steps.table import METRIC, STEP_COLUMNS, step_row
-from tolariad.core.steps.words import StepCompleted
-from tolariad.core.vocabulary import encode_event
+from tolariad.core import messages as m
+from tolariad.core.calc.steps.table import METRIC, STEP_COLUMNS, step_row
+from tolariad.core.messages.vocabulary import encode_event
 
 SEGMENT = 24 * 4096
 TABLE = Tabulation(STEP_COLUMNS, step_row, METRIC)
 
 
-def step(n: int, **changed: object) -> StepCompleted:
+def step(n: int, **changed: object) -> m.StepCompleted:
     values = {
         "step": n,
         "loss": 1 / n,
@@ -35,22 +34,22 @@ def step(n: int, **changed: object) -> StepCompleted:
         "wall": n * 10,
         "root": n,
     }
-    return StepCompleted(epoch=1, batch=n, **{**values, **changed})
+    return m.StepCompleted(epoch=1, batch=n, **{**values, **changed})
 
 
-def rows(steps: list[StepCompleted]) -> dict[str, array]:
+def rows(steps: list[m.StepCompleted]) -> dict[str, array]:
     found = {name: array(kind, [getattr(one, name) for one in steps]) for name, kind in STEP_COLUMNS}
     for n in range(max((len(one.metrics) for one in steps), default=0)):
         found[f"metric{n + 1}"] = array("d", [one.metrics[n] if n < len(one.metrics) else math.nan for one in steps])
     return found
 
 
-def fill(folder, steps: list[StepCompleted], files: Files | None = None, batch: int = 2) -> list[bytes]:
+def fill(folder, steps: list[m.StepCompleted], files: Files | None = None, batch: int = 2) -> list[bytes]:
     """Commit steps, a few in a frame, with other events between them."""
     written = []
     with begin(Journal.open(folder, segment_bytes=SEGMENT, files=files or Files(), tabulation=TABLE)) as journal:
         for at in range(0, len(steps), batch):
-            events = [*map(encode_event, steps[at : at + batch]), encode_event(RunResumed(origin="start"))]
+            events = [*map(encode_event, steps[at : at + batch]), encode_event(m.RunResumed(origin="start"))]
             written += events
             commit(journal, events, step=steps[at].step)
     return written
@@ -263,7 +262,7 @@ def test_a_segment_with_very_many_rows_is_closed(monkeypatch, quick_path):
 
 def test_the_row_function_takes_completed_steps_and_nothing_else():
     """Only a completed step has a row, with one number for each column."""
-    assert step_row(encode_event(RunResumed(origin="start"))) is None
+    assert step_row(encode_event(m.RunResumed(origin="start"))) is None
     assert step_row(b"\xc0") is None
     values = {"step": 3, "loss": 0.5, "grad_norm": 0.25, "lr": 0.125}
     # A map of up to 15 fields has a head of one byte, as events of steps had before they could have more.

@@ -36,8 +36,8 @@ from tests.journal import from_the_page
 from tests.journal.make import SECOND_NS, FaultyFiles, MemoryFiles, begin, commit, event, numbered, read_all
 from tests.journal.test_power_cut import FOLDER, SIZES, Disk, PowerCut
 from tests.waiting import within
-from tolariad.core.steps.words import StepCompleted
-from tolariad.core.vocabulary import encode_event
+from tolariad.core import messages as m
+from tolariad.core.messages.vocabulary import encode_event
 
 SEGMENT = 16 * 4096
 # The part of the unsynced bytes that reaches the disk is drawn: seldom the one thing without the other.
@@ -317,7 +317,7 @@ def test_a_step_takes_at_most_200_bytes_packed(tmp_path, seed):
                 "lr": rng.random(),
                 "rates": rng.getrandbits(63),
             }
-            step = StepCompleted(step=n, epoch=n // 25, batch=n % 25, wall=wall, mono=mono, root=n, **numbers)
+            step = m.StepCompleted(step=n, epoch=n // 25, batch=n % 25, wall=wall, mono=mono, root=n, **numbers)
             journal.commit([encode_event(step)], epoch=n // 25, step=n, wall_ns=wall, mono_ns=mono)
     pack(tmp_path)
 

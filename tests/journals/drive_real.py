@@ -29,12 +29,8 @@ from tests.library.small import data
 from tests.trainer.tasks import tampering
 from tests.waiting import within
 from tolariad import Tolaria
-from tolariad.core.checkpoints.words import CheckpointBegun, CheckpointCommitted
-from tolariad.core.health.quarantine_words import QuarantineAdded
-from tolariad.core.rates.words import LrGroupsRegistered
-from tolariad.core.rollback.words import RolledBack
-from tolariad.core.snapshots.words import SnapshotPromoted
-from tolariad.core.vocabulary import decode_event
+from tolariad.core import messages as m
+from tolariad.core.messages.vocabulary import decode_event
 from tolariad.forensics.gap import gap_event
 from tolariad.trainer.health import memory
 from tolariad.trainer.lr import controller_of
@@ -88,9 +84,9 @@ def test_an_operators_day(tmp_path):
     with contextlib.suppress(CallFailed):
         daemon.call("Resume", id="nothing to resume")
     daemon.call("Checkpoint")
-    daemon.call("LrSet", group=of_type(run_dir, LrGroupsRegistered)[0].groups[0].name, value=0.001)
+    daemon.call("LrSet", group=of_type(run_dir, m.LrGroupsRegistered)[0].groups[0].name, value=0.001)
     daemon.call("QuarantineAdd", batches={"epoch": 100_000, "first": 1, "last": 2}, reason="never seen")
-    (added,) = of_type(run_dir, QuarantineAdded)
+    (added,) = of_type(run_dir, m.QuarantineAdded)
     daemon.call("QuarantineRemove", name=added.name)
     daemon.call("Emergency", level="minor", reason="a look")
     daemon.call("Pause")
@@ -175,16 +171,16 @@ def test_damage_on_disk_and_in_memory(tmp_path):
     daemon = DaemonProcess(run_dir, task="digits", epochs=100_000, sets=sets, trainer_command=None)
     step_beyond(daemon, 60)
     # A ring that is not mapped yet has nothing to go back to.
-    assert within(60, lambda: of_type(run_dir, SnapshotPromoted))
+    assert within(60, lambda: of_type(run_dir, m.SnapshotPromoted))
     daemon.call("Pause")
     daemon.until(lambda status: status["phase"] == "paused", "the pause")
     # One that is still written would be newer than what is damaged.
-    assert within(60, lambda: len(of_type(run_dir, CheckpointBegun)) == len(of_type(run_dir, CheckpointCommitted)))
+    assert within(60, lambda: len(of_type(run_dir, m.CheckpointBegun)) == len(of_type(run_dir, m.CheckpointCommitted)))
     for path in newest_checkpoint(run_dir), *slots(daemon):
         flip(path)
     # In the pause: the first steps after it would bring a new snapshot and a new checkpoint, without damage.
     daemon.call("Rollback", tier="fast", reason="to what is damaged")
-    assert within(60, lambda: of_type(run_dir, RolledBack))
+    assert within(60, lambda: of_type(run_dir, m.RolledBack))
     daemon.call("Resume")
     step_beyond(daemon, 10)
     daemon.kill()
@@ -212,7 +208,7 @@ def spoil_a_late_step(journal: Path) -> None:
 
 def newest_checkpoint(run_dir: Path) -> Path:
     """The file of its weights."""
-    return run_dir / "checkpoints" / of_type(run_dir, CheckpointCommitted)[-1].id / "model-00000.safetensors"
+    return run_dir / "checkpoints" / of_type(run_dir, m.CheckpointCommitted)[-1].id / "model-00000.safetensors"
 
 
 def slots(daemon: DaemonProcess) -> list[Path]:

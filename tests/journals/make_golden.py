@@ -23,10 +23,10 @@ import tolariad
 from journal import FrameKind, Journal, Reader
 from tests.core.simulate import World
 from tests.journals.packed import unpacked
-from tolariad.core.replay import replay_records
-from tolariad.core.state import RunState, apply, capture, hash_mark, state_hash
-from tolariad.core.text.plain import plain
-from tolariad.core.vocabulary import encode_event
+from tolariad.core.calc.text.plain import plain
+from tolariad.core.messages.vocabulary import encode_event
+from tolariad.core.state.replay import replay_records
+from tolariad.core.state.run_state import RunState, apply, capture, hash_mark, state_hash
 
 SEED = 20261121
 EVENTS_A_FRAME = 7

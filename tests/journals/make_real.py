@@ -29,11 +29,10 @@ import zstandard
 from journal import JournalEntry, JournalError, Reader
 from tests.journals.make_golden import as_json
 from tests.journals.packed import REAL
-from tolariad.core.base import Event
-from tolariad.core.replay import replay_records
-from tolariad.core.state import RunState
-from tolariad.core.trainer.words import ExecutionContextRecorded
-from tolariad.core.vocabulary import EVENT_TYPES, decode_event
+from tolariad.core import messages as m
+from tolariad.core.messages.vocabulary import EVENT_TYPES, decode_event
+from tolariad.core.state.replay import replay_records
+from tolariad.core.state.run_state import RunState
 
 ROOT = Path(__file__).parents[2]
 # The captures of a state at the segments' heads repeat one another: the window holds all of a journal.
@@ -85,9 +84,13 @@ def found(folder: Path) -> Iterator[tuple[Path, frozenset[str], int]]:
             events = [decode_event(entry.event) for entry in Reader(journal) if isinstance(entry, JournalEntry)]
         except JournalError:
             continue
-        contexts = [event for event in events if isinstance(event, ExecutionContextRecorded)]
+        contexts = [event for event in events if isinstance(event, m.ExecutionContextRecorded)]
         if contexts and all("+" in one.environment.torch or one.environment.torch[0].isdigit() for one in contexts):
-            yield journal, frozenset(type(event).__name__ for event in events if isinstance(event, Event)), len(events)
+            yield (
+                journal,
+                frozenset(type(event).__name__ for event in events if isinstance(event, m.Event)),
+                len(events),
+            )
 
 
 def fewest(journals: list[tuple[Path, frozenset[str], int]]) -> list[Path]:

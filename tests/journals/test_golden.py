@@ -11,9 +11,9 @@ from journal import FrameKind, Reader, Verdict, verify
 from tests.journals.make_golden import as_json, changed
 from tests.journals.make_real import NOT_MADE
 from tests.journals.packed import REAL, unpacked
-from tolariad.core.replay import newest_usable, replay_records
-from tolariad.core.state import RunState
-from tolariad.core.vocabulary import EVENT_TYPES
+from tolariad.core.messages.vocabulary import EVENT_TYPES
+from tolariad.core.state.replay import newest_usable, replay_records
+from tolariad.core.state.run_state import RunState
 
 GOLDEN = sorted(path.parent for path in Path(__file__).parent.glob("*/expected.json"))
 

@@ -10,19 +10,16 @@ from journal import Journal, Reader
 from tests.core.simulate import OPERATOR, daemon_started, environment, run_started
 from tolariad.channel import TrainerEnd, channel_pair
 from tolariad.channel.page import Page
-from tolariad.core.checkpoints import words as ck
+from tolariad.core import messages as m
 from tolariad.core.decision import Answer
-from tolariad.core.inputs import CommandReceived, Now, Opened, StartMode, TrainerGone, TrainerSpawned
-from tolariad.core.replay import newest_usable, replay_records
-from tolariad.core.steps import words as sv
-from tolariad.core.trainer import words as tv
+from tolariad.core.state.replay import newest_usable, replay_records
 from tolariad.kernel import Kernel, Published
 
 SOON_S = 60.0
 
 
-def now() -> Now:
-    return Now(time.time_ns(), time.monotonic_ns())
+def now() -> m.Now:
+    return m.Now(time.time_ns(), time.monotonic_ns())
 
 
 class Rig:
@@ -33,7 +30,7 @@ class Rig:
         folder,
         files=None,
         segment_bytes=128 * 1024,
-        mode=StartMode.EXPLICIT,
+        mode=m.StartMode.EXPLICIT,
         scheduling=None,
         lost=str,
         **policy,
@@ -52,7 +49,7 @@ class Rig:
         self.kernel = Kernel(journal, state, clock=now, publish=self._publish, scheduling=scheduling, lost=lost)
         self.kernel.begin(bytes(16), bytes(32), bytes(16))
         self.kernel.start()
-        self.kernel.submit(Opened(mode=mode, facts=facts))
+        self.kernel.submit(m.Opened(mode=mode, facts=facts))
         self.trainer: TrainerEnd | None = None
 
     def _publish(self, published: Published) -> None:
@@ -79,18 +76,18 @@ class Rig:
             answers.append(given)
             done.set()
 
-        self.kernel.submit(CommandReceived(command=command, actor=OPERATOR), answer)
+        self.kernel.submit(m.CommandReceived(command=command, actor=OPERATOR), answer)
         assert done.wait(SOON_S)
         return answers[0]
 
     def spawn(self) -> TrainerEnd:
         """Answer SpawnTrainer with a channel whose other end the test holds."""
-        count = len(self.events(tv.TrainerStarted))
-        self.wait(lambda: len(self.effects(tv.SpawnTrainer)) > count)
-        incarnation = self.effects(tv.SpawnTrainer)[-1].incarnation
+        count = len(self.events(m.TrainerStarted))
+        self.wait(lambda: len(self.effects(m.SpawnTrainer)) > count)
+        incarnation = self.effects(m.SpawnTrainer)[-1].incarnation
         end, sock = channel_pair(incarnation)
         self.trainer = TrainerEnd(sock, Page.attach(os.dup(end.page.descriptor)))
-        spawned = TrainerSpawned(incarnation=incarnation, pid=4242, start_ticks=1, boot_id="b")
+        spawned = m.TrainerSpawned(incarnation=incarnation, pid=4242, start_ticks=1, boot_id="b")
         self.kernel.attach(end, spawned)
         return self.trainer
 
@@ -109,10 +106,10 @@ class Rig:
     def until_training(self):
         """Start a trainer and commit its first checkpoint, so that it may step."""
         self.spawn()
-        self.trainer.report(tv.ReadyReport(environment=environment(), parameters=1, steps_per_epoch=100))
-        self.order(ck.TrainFrom)
-        id_ = self.order(ck.TakeCheckpoint)[0].id
-        self.trainer.report(ck.TrainingStartedReport(step=0))
+        self.trainer.report(m.ReadyReport(environment=environment(), parameters=1, steps_per_epoch=100))
+        self.order(m.TrainFrom)
+        id_ = self.order(m.TakeCheckpoint)[0].id
+        self.trainer.report(m.TrainingStartedReport(step=0))
         assert self.trainer.page.frozen
         self.trainer.report(written(id_, 0))
         self.wait(lambda: not self.trainer.page.frozen)
@@ -122,7 +119,7 @@ class Rig:
         return self.trainer.report(step_report(number))
 
     def gone(self, incarnation=1):
-        self.kernel.submit(TrainerGone(incarnation=incarnation, reason=tv.DeathReason.SIGNAL, signal="SIGKILL"))
+        self.kernel.submit(m.TrainerGone(incarnation=incarnation, reason=m.DeathReason.SIGNAL, signal="SIGKILL"))
 
     def close(self):
         self.kernel.stop()
@@ -130,17 +127,17 @@ class Rig:
 
 
 def step_report(number):
-    return sv.StepReport(step=number, epoch=1, batch=number, loss=1.0, grad_norm=1.0, lr=0.1, rates=1)
+    return m.StepReport(step=number, epoch=1, batch=number, loss=1.0, grad_norm=1.0, lr=0.1, rates=1)
 
 
 def written(id_, step):
-    piece = ck.Piece(name="m", size=1, blake3="00")
-    return ck.CheckpointWrittenReport(
+    piece = m.Piece(name="m", size=1, blake3="00")
+    return m.CheckpointWrittenReport(
         id=id_, step=step, epoch=1, batch=step, manifest="00", pieces=(piece,), seconds=0.0
     )
 
 
 def events_on_disk(folder):
-    from tolariad.core.vocabulary import decode_event
+    from tolariad.core.messages.vocabulary import decode_event
 
     return [decode_event(entry.event) for entry in Reader(folder)]

@@ -15,28 +15,19 @@ from tests.extremes import built, drawn, extremes_of, members
 from tests.kernel.rig import step_report
 from tolariad.channel import ChannelError, DaemonEnd, Page
 from tolariad.channel.packets import REPORT_BYTES_MAX, Packets
-from tolariad.core.base import Refusal
-from tolariad.core.control import words as cv
-from tolariad.core.decide import decide
+from tolariad.core import messages as m
+from tolariad.core.calc.learning_rate.group import Group
+from tolariad.core.calc.learning_rate.schedule import LRPolicy, Schedule
+from tolariad.core.calc.pruning.phase import PruningPhase
+from tolariad.core.calc.pruning.plan import PlannedShare, PrunePlan
+from tolariad.core.calc.pruning.verdict import PruningDecision
+from tolariad.core.calc.seeds.stages import Stage
 from tolariad.core.decision import Accepted
 from tolariad.core.engine import Decided
-from tolariad.core.health import quarantine_words as qn
-from tolariad.core.inputs import CommandReceived, Now, ReportReceived
-from tolariad.core.learning_rate.group import Group
-from tolariad.core.learning_rate.schedule import LRPolicy, Schedule
-from tolariad.core.orders import ORDERS
-from tolariad.core.pruning import mask_words as mk
-from tolariad.core.pruning import words as pr
-from tolariad.core.pruning.phase import PruningPhase
-from tolariad.core.pruning.plan import PlannedShare, PrunePlan
-from tolariad.core.pruning.verdict import PruningDecision
-from tolariad.core.rates import words as lv
-from tolariad.core.seeds import words as sd
-from tolariad.core.seeds.stages import Stage
-from tolariad.core.state import RunState, apply, capture, read_capture
-from tolariad.core.steps import words as sv
-from tolariad.core.trainer import words as tv
-from tolariad.core.vocabulary import Report, decode_event, encode_event
+from tolariad.core.messages.vocabulary import Report, decode_event, encode_event
+from tolariad.core.rules.table.decide import decide
+from tolariad.core.rules.table.orders import ORDERS
+from tolariad.core.state.run_state import RunState, apply, capture, read_capture
 from tolariad.kernel.turn import Turn, Unrecordable
 
 COMMANDS = list(ORDERS)
@@ -52,47 +43,47 @@ def training() -> RunState:
     while world.state.progress.step < 6:
         world.anything()
     schedule = Schedule(policy=LRPolicy.CONSTANT, base_lr=1.0)
-    state = apply(world.state, lv.LrGroupsRegistered(groups=(Group(name="a", schedule=schedule),)))
-    return apply(state, sd.SeedSlotsRegistered(slots=(sd.SlotFound("a"),), blueprints=("a",)))
+    state = apply(world.state, m.LrGroupsRegistered(groups=(Group(name="a", schedule=schedule),)))
+    return apply(state, m.SeedSlotsRegistered(slots=(m.SlotFound("a"),), blueprints=("a",)))
 
 
 def grown(state: RunState) -> RunState:
     """The same run with a seed in its slot."""
     given = {"slot": "a", "before": Stage.DORMANT, "germination": 1, "applied_before_step": 1, "number": 1}
-    return apply(state, sd.SeedMoved(stage=Stage.GERMINATED, **given))
+    return apply(state, m.SeedMoved(stage=Stage.GERMINATED, **given))
 
 
 def pruned(state: RunState, order: type) -> RunState:
     """The same run with pruning enabled and a cycle analysed; its masks applied, for a compaction."""
     policy = replace(state.run.policy, prune=PrunePlan(transition_epoch=0, budgets=HALF, caps=HALF))
     state = replace(state, run=replace(state.run, policy=policy))
-    if order is pr.PruneAnalyze:
+    if order is m.PruneAnalyze:
         return state
     begun = {"checkpoint": "c000001", "step": 4, "epoch": 1, "phase": PruningPhase.ACTIVE_PRUNING}
     units = {"units": {"a": (1,)}, "sha256": "ab", "channels": 1, "total": 10}
     units |= {"pruned_parameters": 4, "total_parameters": 40}
     found, masks = {"decision": PruningDecision.GO, **units}, {"applied_before_step": 5, "number": 1, **units}
-    state = apply(state, pr.PruneCycleBegun(cycle=1, share=0.5, cap=0.5, **begun))
-    state = apply(state, pr.PruneAnalyzed(cycle=1, **found))
-    if order is pr.PruneCompact:
-        state = apply(state, mk.MasksApplied(cycle=1, **masks))
-        state = apply(state, mk.MaskSetPassed(cycle=1))
+    state = apply(state, m.PruneCycleBegun(cycle=1, share=0.5, cap=0.5, **begun))
+    state = apply(state, m.PruneAnalyzed(cycle=1, **found))
+    if order is m.PruneCompact:
+        state = apply(state, m.MasksApplied(cycle=1, **masks))
+        state = apply(state, m.MaskSetPassed(cycle=1))
     return state
 
 
 HALF = (PlannedShare(0, 0.5),)
 RUNNING = training()
 GROWN = grown(RUNNING)
-PRUNE_ORDERS = (pr.PruneAnalyze, pr.PruneApply, pr.PruneCompact, pr.PruneDisable, pr.PruneEnable)
+PRUNE_ORDERS = (m.PruneAnalyze, m.PruneApply, m.PruneCompact, m.PruneDisable, m.PruneEnable)
 STATES = {
-    **dict.fromkeys((sd.SeedAdvance, sd.SeedCull), GROWN),
+    **dict.fromkeys((m.SeedAdvance, m.SeedCull), GROWN),
     **{kind: pruned(RUNNING, kind) for kind in PRUNE_ORDERS},
 }
 
 
 def recorded(decided: Decided[RunState]) -> None:
     """Assert that the events of an input can be written, read back, and folded to a state that can be captured."""
-    turn = Turn(Now(1, 1))
+    turn = Turn(m.Now(1, 1))
     turn.add(decided, None)
 
     # Compare bytes, not events: NaN is not equal to itself.
@@ -110,9 +101,9 @@ def test_every_order_with_an_extreme_is_recorded_or_refused(kind):
         command = built(inspect.type_info(kind), document)
         if not isinstance(command, kind):
             continue
-        decision = decide(state, CommandReceived(command=command, actor=OPERATOR), Now(1, 1))
-        assert isinstance(decision.answer, Accepted | Refusal), path
-        if isinstance(decision.answer, Refusal):
+        decision = decide(state, m.CommandReceived(command=command, actor=OPERATOR), m.Now(1, 1))
+        assert isinstance(decision.answer, Accepted | m.Refusal), path
+        if isinstance(decision.answer, m.Refusal):
             refused += 1
             assert len(decision.answer.why.split()) > 3, (path, decision.answer)
             assert len(decision.answer.why) < 1000, path
@@ -121,7 +112,7 @@ def test_every_order_with_an_extreme_is_recorded_or_refused(kind):
         recorded(decision)
 
     assert refused > 20
-    assert taken or kind in (cv.Resume, qn.QuarantineRemove)
+    assert taken or kind in (m.Resume, m.QuarantineRemove)
 
 
 @pytest.fixture(scope="module")
@@ -155,7 +146,7 @@ def test_every_report_with_an_extreme_is_recorded_or_refused(kind, most, wire, s
             continue
         taken += 1
         assert numbered is not None, path
-        recorded(decide(RUNNING, ReportReceived(incarnation=1, report=numbered.report), Now(1, 1)))
+        recorded(decide(RUNNING, m.ReportReceived(incarnation=1, report=numbered.report), m.Now(1, 1)))
 
     assert taken
     assert said
@@ -166,35 +157,35 @@ def test_an_order_that_no_event_can_hold_harms_nobody_else(rig):
     """This order once ended a recorder. The same turn's other inputs, and the run, continue."""
     trainer = rig.until_training()
     trainer.report(step_report(1))
-    answer = rig.command(qn.QuarantineAdd(batches=qn.Batches(1, 1, HUGE)))
-    note = rig.command(cv.Note(text="still here"))
+    answer = rig.command(m.QuarantineAdd(batches=m.Batches(1, 1, HUGE)))
+    note = rig.command(m.Note(text="still here"))
     trainer.report(step_report(2))
     rig.wait(lambda: rig.kernel.durable.progress.step == 2)
 
-    assert isinstance(answer, Refusal)
+    assert isinstance(answer, m.Refusal)
     assert str(HUGE) in answer.why
     assert "batches.last" in answer.why
     assert isinstance(note, Accepted)
     assert rig.kernel.failure is None
-    assert rig.events(qn.QuarantineAdded) == []
+    assert rig.events(m.QuarantineAdded) == []
 
 
 def test_a_decision_that_cannot_be_encoded_is_refused_and_leaves_no_trace(rig, monkeypatch):
     """If the bounds let a value pass, its event is not folded, and other inputs of the turn are recorded."""
     rig.until_training()
     before = rig.kernel.durable
-    monkeypatch.setattr("tolariad.core.bounds.refusal", lambda _: None)
+    monkeypatch.setattr("tolariad.core.calc.bounds.refusal", lambda _: None)
     answers = [
         rig.command(one)
         for one in (
-            cv.Note(text="before"),
-            qn.QuarantineAdd(batches=qn.Batches(1, 1, 2**64)),
-            cv.Note(text="\ud800"),
-            cv.Note(text="after"),
+            m.Note(text="before"),
+            m.QuarantineAdd(batches=m.Batches(1, 1, 2**64)),
+            m.Note(text="\ud800"),
+            m.Note(text="after"),
         )
     ]
 
-    assert [type(one) for one in answers] == [Accepted, Refusal, Refusal, Accepted]
+    assert [type(one) for one in answers] == [Accepted, m.Refusal, m.Refusal, Accepted]
     assert "QuarantineAdded cannot be recorded" in answers[1].why
     assert rig.kernel.durable.seq == before.seq + 2
     assert rig.kernel.durable.quarantine == before.quarantine
@@ -204,24 +195,24 @@ def test_a_decision_that_cannot_be_encoded_is_refused_and_leaves_no_trace(rig, m
 @pytest.mark.parametrize(
     ("report", "said"),
     [
-        (sv.EpochStartedReport(epoch=2**40), "epoch must be"),
-        (sv.ValidationReport(epoch=1, step=1, metrics={}, samples=2**64 - 1, seconds=0.1), "samples must be"),
-        (sv.ValidationBegunReport(epoch=1, step=2**63), "step must be"),
-        (tv.ExceptionReport(step=1, traceback="x" * (2 << 20)), "traceback must have at most"),
-        (tv.ExceptionReport(step=1, traceback="x" * (REPORT_BYTES_MAX + 1)), "a message of"),
+        (m.EpochStartedReport(epoch=2**40), "epoch must be"),
+        (m.ValidationReport(epoch=1, step=1, metrics={}, samples=2**64 - 1, seconds=0.1), "samples must be"),
+        (m.ValidationBegunReport(epoch=1, step=2**63), "step must be"),
+        (m.ExceptionReport(step=1, traceback="x" * (2 << 20)), "traceback must have at most"),
+        (m.ExceptionReport(step=1, traceback="x" * (REPORT_BYTES_MAX + 1)), "a message of"),
     ],
 )
 def test_a_report_out_of_its_bounds_ends_its_trainer_and_not_the_recorder(rig, report, said):
     """ReportRefused names the field, and another trainer follows."""
     trainer = rig.until_training()
     trainer.report(report)
-    rig.wait(lambda: rig.events(cv.ReportRefused))
+    rig.wait(lambda: rig.events(m.ReportRefused))
 
-    assert said in rig.events(cv.ReportRefused)[0].why
-    rig.wait(lambda: rig.effects(tv.KillTrainer))
+    assert said in rig.events(m.ReportRefused)[0].why
+    rig.wait(lambda: rig.effects(m.KillTrainer))
     rig.gone()
-    rig.wait(lambda: len(rig.effects(tv.SpawnTrainer)) > 1)
-    assert isinstance(rig.command(cv.Note(text="lives")), Accepted)
+    rig.wait(lambda: len(rig.effects(m.SpawnTrainer)) > 1)
+    assert isinstance(rig.command(m.Note(text="lives")), Accepted)
     assert rig.kernel.failure is None
 
 
@@ -230,10 +221,10 @@ def test_a_step_of_the_ring_out_of_its_bounds_ends_its_trainer(rig, changes):
     """Its record is complete and its check right, but a frame's labels cannot hold it."""
     trainer = rig.until_training()
     trainer.report(msgspec.structs.replace(step_report(1), **changes))
-    rig.wait(lambda: rig.events(cv.ReportRefused))
+    rig.wait(lambda: rig.events(m.ReportRefused))
 
-    assert "out of their bounds" in rig.events(cv.ReportRefused)[0].why
-    assert isinstance(rig.command(cv.Note(text="lives")), Accepted)
+    assert "out of their bounds" in rig.events(m.ReportRefused)[0].why
+    assert isinstance(rig.command(m.Note(text="lives")), Accepted)
 
 
 def test_many_long_reports_at_once_fit_into_frames(rig):
@@ -241,7 +232,7 @@ def test_many_long_reports_at_once_fit_into_frames(rig):
     trainer = rig.until_training()
     for epoch in range(1, 41):
         metrics = {f"{n:04d}" + "x" * 20_000: 1.0 for n in range(100)}
-        report = sv.ValidationReport(epoch=epoch, step=0, metrics=metrics, samples=1, seconds=0.1)
+        report = m.ValidationReport(epoch=epoch, step=0, metrics=metrics, samples=1, seconds=0.1)
         trainer.report(report)
         while trainer.unsent_count:
             trainer.wait(0.01)
@@ -252,8 +243,8 @@ def test_many_long_reports_at_once_fit_into_frames(rig):
 
 def test_an_event_that_is_too_long_is_named():
     """An event of sixteen megabytes is refused."""
-    note = cv.NoteAdded(text="x" * (17 << 20))
-    turn = Turn(Now(1, 1))
+    note = m.NoteAdded(text="x" * (17 << 20))
+    turn = Turn(m.Now(1, 1))
 
     with pytest.raises(Unrecordable, match="NoteAdded cannot be recorded: it has"):
         turn.add(Decided(RunState(seq=1), (note,)), None)
@@ -262,5 +253,5 @@ def test_an_event_that_is_too_long_is_named():
 
 def test_an_environment_may_be_what_it_is():
     """An ordinary report passes: the bounds do not affect real trainers."""
-    ready = tv.ReadyReport(environment=environment(), parameters=10**12, steps_per_epoch=10**7)
-    recorded(decide(RUNNING, ReportReceived(incarnation=1, report=ready), Now(1, 1)))
+    ready = m.ReadyReport(environment=environment(), parameters=10**12, steps_per_epoch=10**7)
+    recorded(decide(RUNNING, m.ReportReceived(incarnation=1, report=ready), m.Now(1, 1)))

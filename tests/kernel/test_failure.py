@@ -8,14 +8,7 @@ import time
 from journal.files import Files
 from tests.core.simulate import environment
 from tests.kernel.rig import SOON_S, Rig, events_on_disk, written
-from tolariad.core.base import Refusal
-from tolariad.core.checkpoints import words as ck
-from tolariad.core.control import words as cv
-from tolariad.core.health import words as hv
-from tolariad.core.inputs import SignalReceived
-from tolariad.core.run import words as rv
-from tolariad.core.steps import words as sv
-from tolariad.core.trainer import words as tv
+from tolariad.core import messages as m
 
 
 class Full(Files):
@@ -35,31 +28,31 @@ def test_a_journal_that_fails_freezes_the_run_and_says_why(tmp_path):
     rig = Rig(tmp_path / "journal", files=files)
     trainer = rig.until_training()
     files.broken = True
-    answer = rig.command(cv.Note(text="lost"))
+    answer = rig.command(m.Note(text="lost"))
 
-    assert isinstance(answer, Refusal)
+    assert isinstance(answer, m.Refusal)
     assert answer.error == "NotDurable"
     assert rig.kernel.failure is not None
     # Kept private: the kernel's promise about `head`, which nothing outside it may read.
     assert rig.kernel._head is rig.kernel.durable
     assert trainer.page.halted
     number = rig.step(1)
-    again = rig.command(cv.Pause())
-    assert isinstance(again, Refusal)
+    again = rig.command(m.Pause())
+    assert isinstance(again, m.Refusal)
     assert again.error == "Frozen"
     assert "No space left on device" in again.why
     assert trainer.page.durable < number
     answered = threading.Event()
     rig.kernel.call(answered.set)
     assert answered.wait(SOON_S)  # the watchdog's question: it is frozen, not dead
-    rig.kernel.submit(SignalReceived(count=1, name="SIGTERM"))
-    rig.wait(lambda: rig.effects(rv.ExitDaemon))
-    assert rig.effects(rv.ExitDaemon)[0].code == 74
+    rig.kernel.submit(m.SignalReceived(count=1, name="SIGTERM"))
+    rig.wait(lambda: rig.effects(m.ExitDaemon))
+    assert rig.effects(m.ExitDaemon)[0].code == 74
     rig.close()
 
     rig = Rig(tmp_path / "journal")
     rig.wait(lambda: rig.published)
-    assert not any(isinstance(event, cv.NoteAdded) for event in events_on_disk(tmp_path / "journal"))
+    assert not any(isinstance(event, m.NoteAdded) for event in events_on_disk(tmp_path / "journal"))
     rig.close()
 
 
@@ -69,11 +62,11 @@ def test_an_order_into_files_that_are_gone_is_not_acknowledged(tmp_path):
     rig = Rig(tmp_path / "journal", lost=lambda: gone[0] if gone else "")
     trainer = rig.until_training()
     gone.append("the folder was deleted")
-    answer = rig.command(cv.Note(text="lost"))
-    assert isinstance(answer, Refusal)
+    answer = rig.command(m.Note(text="lost"))
+    assert isinstance(answer, m.Refusal)
     assert (answer.error, answer.why) == ("NotDurable", "the folder was deleted")
     assert trainer.page.halted
-    assert [one.code for one in rig.effects(rv.ExitDaemon)] == [74]
+    assert [one.code for one in rig.effects(m.ExitDaemon)] == [74]
     rig.close()
 
 
@@ -88,7 +81,7 @@ def test_files_that_are_gone_end_the_daemon_without_any_order(tmp_path):
     assert rig.kernel.failure is None
     gone.append("the folder was deleted")
     rig.kernel.check_place()
-    rig.wait(lambda: rig.effects(rv.ExitDaemon))
+    rig.wait(lambda: rig.effects(m.ExitDaemon))
     assert rig.kernel.failure == "the folder was deleted"
     assert trainer.page.halted
     rig.close()
@@ -98,12 +91,12 @@ def test_a_critical_emergency_halts_and_a_run_without_a_checkpoint_is_only_shut(
     """Re-runs before the first checkpoint may continue; after CRITICAL nothing does."""
     rig.spawn()
     shut = (rig.trainer.page.frozen, rig.trainer.page.halted)
-    rig.trainer.report(tv.ReadyReport(environment=environment(), parameters=1, steps_per_epoch=100))
-    rig.order(ck.TrainFrom)
-    id_ = rig.order(ck.TakeCheckpoint)[0].id
+    rig.trainer.report(m.ReadyReport(environment=environment(), parameters=1, steps_per_epoch=100))
+    rig.order(m.TrainFrom)
+    id_ = rig.order(m.TakeCheckpoint)[0].id
     rig.trainer.report(written(id_, 0))
     rig.wait(lambda: not rig.trainer.page.frozen)
-    rig.command(hv.RaiseEmergency(level=hv.Level.CRITICAL))
+    rig.command(m.RaiseEmergency(level=m.Level.CRITICAL))
 
     assert shut == (True, False)
     rig.wait(lambda: rig.trainer.page.halted)
@@ -116,9 +109,9 @@ def test_a_defect_in_a_decision_freezes_the_run_instead_of_ending_the_recorder(r
     monkeypatch.setattr("tolariad.kernel.turn.decide", lambda *_: 1 / 0)
     rig.step(1)
     rig.wait(lambda: rig.kernel.failure)
-    answer = rig.command(cv.Note(text="x"))
+    answer = rig.command(m.Note(text="x"))
 
-    assert isinstance(answer, Refusal)
+    assert isinstance(answer, m.Refusal)
     assert "ZeroDivisionError" in answer.why
     assert trainer.page.frozen
 
@@ -129,8 +122,8 @@ def test_after_the_journal_failed_the_recorder_sleeps(tmp_path):
     rig = Rig(tmp_path / "journal", files=files)
     trainer = rig.until_training()
     files.broken = True
-    rig.command(cv.Note(text="lost"))
-    trainer.report(sv.EpochStartedReport(epoch=1))
+    rig.command(m.Note(text="lost"))
+    trainer.report(m.EpochStartedReport(epoch=1))
     turns = []
     turn_failed = rig.kernel._turn_failed
     rig.kernel._turn_failed = lambda: turns.append(turn_failed())
@@ -145,7 +138,7 @@ def test_bytes_that_are_no_report_end_the_trainer_and_not_the_recorder(rig):
     trainer = rig.until_training()
     trainer._number += 1
     trainer._packets.send(b"\x93\x01" + bytes([trainer._number]) + b"\x82\xa4type\xb1ExceptionReport\xff\xa1x")
-    rig.wait(lambda: rig.effects(tv.KillTrainer))
+    rig.wait(lambda: rig.effects(m.KillTrainer))
 
     assert rig.kernel.failure is None
-    assert rig.events(cv.ReportRefused)[0].incarnation == 1
+    assert rig.events(m.ReportRefused)[0].incarnation == 1

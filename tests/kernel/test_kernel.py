@@ -15,18 +15,11 @@ from tests.kernel.rig import SOON_S, Rig, events_on_disk, step_report
 from tests.waiting import wait_for
 from tolariad.channel import TrainerEnd, channel_pair
 from tolariad.channel.page import Page
-from tolariad.core.checkpoints import words as ck
-from tolariad.core.control import words as cv
+from tolariad.core import messages as m
+from tolariad.core import state as st
 from tolariad.core.decision import Accepted, Answer
-from tolariad.core.inputs import Now, TrainerSpawned
-from tolariad.core.replay import newest_usable, replay_records
-from tolariad.core.rollback import words as rb
-from tolariad.core.run import words as rv
-from tolariad.core.run.slice import Phase
-from tolariad.core.state import RunState
-from tolariad.core.steps import script_words as sc
-from tolariad.core.steps import words as sv
-from tolariad.core.trainer import words as tv
+from tolariad.core.state.replay import newest_usable, replay_records
+from tolariad.core.state.run_state import RunState
 from tolariad.kernel import marks
 
 
@@ -36,7 +29,7 @@ def test_the_page_shows_a_report_only_once_its_event_is_on_disk(rig):
     number = rig.step(1)
     rig.wait(lambda: trainer.page.durable >= number)
 
-    assert sv.StepCompleted in [type(event) for event in events_on_disk(rig.journal.folder)]
+    assert m.StepCompleted in [type(event) for event in events_on_disk(rig.journal.folder)]
 
 
 def test_no_update_may_begin_before_the_first_checkpoint_is_committed(rig):
@@ -51,12 +44,12 @@ def test_no_update_may_begin_before_the_first_checkpoint_is_committed(rig):
 def test_a_command_is_answered_with_its_number_once_it_is_durable(rig):
     """The number is that of its event, which is on disk when the answer comes."""
     rig.until_training()
-    answer = rig.command(cv.Pause(reason="r"))
+    answer = rig.command(m.Pause(reason="r"))
 
     assert isinstance(answer, Accepted)
     event = events_on_disk(rig.journal.folder)[answer.seq - 1]
-    assert isinstance(event, cv.PauseRequested)
-    assert rig.order(cv.Hold)[0].cause == answer.seq
+    assert isinstance(event, m.PauseRequested)
+    assert rig.order(m.Hold)[0].cause == answer.seq
 
 
 def test_what_a_dead_trainer_had_sent_is_taken_before_its_death(rig):
@@ -66,19 +59,19 @@ def test_what_a_dead_trainer_had_sent_is_taken_before_its_death(rig):
         rig.step(number)
     trainer.close()
     rig.gone()
-    rig.wait(lambda: rig.events(tv.TrainerDied))
+    rig.wait(lambda: rig.events(m.TrainerDied))
 
     assert rig.kernel.durable.progress.step == 1500
-    assert rig.events(tv.TrainerDied)[0].step == 1500
+    assert rig.events(m.TrainerDied)[0].step == 1500
 
 
 def test_a_report_of_another_incarnation_is_dropped(rig):
     """A trainer that was given up cannot report for its successor."""
     trainer = rig.until_training()
     trainer.page._words[1] = 99  # it believes to be another incarnation
-    trainer.report(sv.EpochStartedReport(epoch=1))
+    trainer.report(m.EpochStartedReport(epoch=1))
     trainer.page._words[1] = 1
-    rig.command(cv.Note(text="after"))
+    rig.command(m.Note(text="after"))
 
     assert rig.kernel.durable.progress.epoch_started == 0
 
@@ -87,8 +80,8 @@ def test_a_gap_in_the_running_number_ends_the_trainer(rig):
     """A lost report must not be ignored."""
     trainer = rig.until_training()
     trainer._number += 1
-    trainer.report(sv.EpochStartedReport(epoch=1))
-    rig.wait(lambda: rig.effects(tv.KillTrainer))
+    trainer.report(m.EpochStartedReport(epoch=1))
+    rig.wait(lambda: rig.effects(m.KillTrainer))
 
     assert rig.kernel.durable.progress.epoch_started == 0
 
@@ -100,7 +93,7 @@ def test_a_record_of_the_ring_that_can_never_be_taken_ends_the_trainer(rig):
     rig.wait(lambda: rig.kernel.durable.progress.step == 1)
     trainer._number += 1  # one that never comes
     rig.step(2)
-    rig.wait(lambda: rig.effects(tv.KillTrainer))
+    rig.wait(lambda: rig.effects(m.KillTrainer))
 
     assert rig.kernel.durable.progress.step == 1
 
@@ -117,17 +110,17 @@ def test_a_restart_gives_the_trainer_the_steps_that_the_checkpoint_lacks(tmp_pat
 
     rig = Rig(tmp_path / "journal")
     trainer = rig.spawn()
-    trainer.report(tv.ReadyReport(environment=environment(), parameters=1, steps_per_epoch=100))
-    order, attachment = rig.order(ck.TrainFrom)
-    script = msgspec.msgpack.decode(attachment, type=sc.Script)
+    trainer.report(m.ReadyReport(environment=environment(), parameters=1, steps_per_epoch=100))
+    order, attachment = rig.order(m.TrainFrom)
+    script = msgspec.msgpack.decode(attachment, type=m.Script)
     assert order.checkpoint.step == 0
     assert order.durable_step == 7
     assert [step.step for step in script.steps] == list(range(1, 8))
-    trainer.report(ck.TrainingStartedReport(step=0, checkpoint=order.checkpoint.id))
-    trainer.report(ck.RerunReport(first=1, last=7, compared=7))
+    trainer.report(m.TrainingStartedReport(step=0, checkpoint=order.checkpoint.id))
+    trainer.report(m.RerunReport(first=1, last=7, compared=7))
     trainer.report(step_report(8))
     rig.wait(lambda: rig.kernel.durable.progress.step == 8)
-    assert rig.kernel.durable.run.phase is Phase.RUNNING
+    assert rig.kernel.durable.run.phase is st.Phase.RUNNING
     rig.close()
 
 
@@ -188,29 +181,29 @@ def test_a_trainer_that_reads_nothing_does_not_stop_the_kernel(rig):
     rig.until_training()
     big = "x" * 4000
     for number in range(300):
-        rig.command(cv.Note(text=big))
+        rig.command(m.Note(text=big))
         if number % 20 == 0:
-            assert isinstance(rig.command(cv.Pause()), Accepted)
-            assert isinstance(rig.command(cv.Resume()), Accepted)
+            assert isinstance(rig.command(m.Pause()), Accepted)
+            assert isinstance(rig.command(m.Resume()), Accepted)
 
     assert rig.kernel.failure is None
 
 
 def test_a_trainer_is_recorded_before_anything_it_says(rig):
     """Even if the recorder was busy, a trainer's start is recorded before its reports."""
-    rig.wait(lambda: rig.effects(tv.SpawnTrainer))
+    rig.wait(lambda: rig.effects(m.SpawnTrainer))
     busy = threading.Event()
     rig.kernel.call(lambda: busy.wait(SOON_S))
     end, sock = channel_pair(1)
     trainer = TrainerEnd(sock, Page.attach(os.dup(end.page.descriptor)))
-    rig.kernel.attach(end, TrainerSpawned(incarnation=1, pid=4242, start_ticks=1, boot_id="b"))
-    trainer.report(tv.ReadyReport(environment=environment(), parameters=1, steps_per_epoch=100))
+    rig.kernel.attach(end, m.TrainerSpawned(incarnation=1, pid=4242, start_ticks=1, boot_id="b"))
+    trainer.report(m.ReadyReport(environment=environment(), parameters=1, steps_per_epoch=100))
     busy.set()
-    rig.wait(lambda: rig.events(tv.ExecutionContextRecorded))
+    rig.wait(lambda: rig.events(m.ExecutionContextRecorded))
 
     names = [type(event).__name__ for one in rig.published for _, event in one.events]
     assert names.index("TrainerStarted") < names.index("ExecutionContextRecorded")
-    assert rig.events(tv.ExecutionContextRecorded)[0].incarnation == 1
+    assert rig.events(m.ExecutionContextRecorded)[0].incarnation == 1
 
 
 def test_the_gate_is_closed_before_the_report_that_closed_it_is_shown_as_durable(rig, monkeypatch):
@@ -224,26 +217,26 @@ def test_the_gate_is_closed_before_the_report_that_closed_it_is_shown_as_durable
         set_durable(page, number)
 
     monkeypatch.setattr(Page, "set_durable", looking)
-    trainer.report(tv.SetupRefusedReport(why="as good a failure as any"))
-    rig.wait(lambda: rig.events(rv.RunFailed))
-    rig.wait(lambda: seen and seen[-1][0] is Phase.FAILED)
+    trainer.report(m.SetupRefusedReport(why="as good a failure as any"))
+    rig.wait(lambda: rig.events(m.RunFailed))
+    rig.wait(lambda: seen and seen[-1][0] is st.Phase.FAILED)
 
-    assert all(frozen for phase, frozen in seen if phase is Phase.FAILED)
+    assert all(frozen for phase, frozen in seen if phase is st.Phase.FAILED)
 
 
 def test_a_rollback_that_hangs_halts_the_run_by_the_kernels_own_clock(rig):
     """No report comes any more. A turn a second checks the deadline, and the trainer is ended."""
     trainer = rig.until_training()
     rig.step(1)
-    rig.command(rb.Rollback())
-    order = rig.order(rb.PrepareRollback)[0]
-    trainer.report(rb.RollbackHeardReport(rollback=order.rollback))
-    rig.wait(lambda: rig.events(rb.RollbackHeard))
-    assert not rig.effects(tv.KillTrainer)
-    rig.kernel._clock = lambda: Now(time.time_ns(), time.monotonic_ns() + 31 * 10**9)
-    rig.wait(lambda: rig.effects(tv.KillTrainer))
+    rig.command(m.Rollback())
+    order = rig.order(m.PrepareRollback)[0]
+    trainer.report(m.RollbackHeardReport(rollback=order.rollback))
+    rig.wait(lambda: rig.events(m.RollbackHeard))
+    assert not rig.effects(m.KillTrainer)
+    rig.kernel._clock = lambda: m.Now(time.time_ns(), time.monotonic_ns() + 31 * 10**9)
+    rig.wait(lambda: rig.effects(m.KillTrainer))
 
-    assert "was not done 30 s" in rig.events(rv.RunFrozen)[0].why
+    assert "was not done 30 s" in rig.events(m.RunFrozen)[0].why
     assert trainer.page.frozen
 
 
@@ -252,7 +245,7 @@ def test_an_order_that_comes_after_the_end_is_refused_and_written_into_no_other_
     descriptors = {int(one.name) for one in Path("/proc/self/fd").iterdir()}
     rig.kernel.stop()
     files = [os.open(tmp_path / f"other-{number}", os.O_CREAT | os.O_RDWR) for number in range(3)]
-    answer = rig.command(cv.Note(text="too late"))
+    answer = rig.command(m.Note(text="too late"))
     rig.kernel.call(files.clear)
 
     assert (answer.error, "has ended" in answer.why) == ("WrongPhase", True)
@@ -268,7 +261,7 @@ def test_every_order_is_answered_however_close_to_the_end(rig):
 
     def orders(mine: list[Answer]) -> None:
         while not mine or isinstance(mine[-1], Accepted):
-            mine.append(rig.command(cv.Note(text="and on")))
+            mine.append(rig.command(m.Note(text="and on")))
 
     threads = [threading.Thread(target=orders, args=(mine,)) for mine in answers]
     for one in threads:
@@ -278,6 +271,6 @@ def test_every_order_is_answered_however_close_to_the_end(rig):
     for one in threads:
         one.join(SOON_S)
 
-    noted = sum(isinstance(one, cv.NoteAdded) for one in events_on_disk(rig.journal.folder))
+    noted = sum(isinstance(one, m.NoteAdded) for one in events_on_disk(rig.journal.folder))
     assert [mine[-1].error for mine in answers] == ["WrongPhase"] * 4
     assert noted == sum(len(mine) - 1 for mine in answers)

@@ -9,8 +9,7 @@ import pytest
 from tests.kernel.rig import SOON_S, Rig
 from tests.waiting import within
 from tolariad.channel.ring import SLOT_BYTES, SLOTS
-from tolariad.core.steps import words as sv
-from tolariad.core.trainer import words as tv
+from tolariad.core import messages as m
 
 STEPS = 100
 
@@ -25,7 +24,7 @@ class Given:
     def take(self, context, trainer_pid):
         self.asked.append(("take", context.environment.threads, trainer_pid))
         refused = "" if self.polls else "SCHED_FIFO: [Errno 1] Operation not permitted"
-        return tv.SchedulingRecorded(
+        return m.SchedulingRecorded(
             incarnation=context.incarnation,
             threads=1,
             cores=(0, 1),
@@ -70,7 +69,7 @@ def wakes_while_stepping(rig, pause_s):
 
 def test_a_recorder_with_a_core_polls_and_no_step_pays_for_waking_it(rig_with, monkeypatch):
     """A handful of wake-ups is allowed for pauses of the machine. However slow it is, its steps are quick ones here."""
-    monkeypatch.setattr("tolariad.core.run.scheduling._POLLED_NS", 60_000_000_000)
+    monkeypatch.setattr("tolariad.core.calc.run.scheduling._POLLED_NS", 60_000_000_000)
     monkeypatch.setattr("tolariad.kernel.recorder.FLOW_NS", 60_000_000_000)
     assert wakes_while_stepping(rig_with(Given(polls=True)), 0.001) < STEPS // 4
 
@@ -99,7 +98,7 @@ def test_a_record_that_is_not_whole_is_waited_for_asleep(rig_with, monkeypatch, 
     monkeypatch.setattr(rig.kernel, "_turn", lambda **how: turns.append(turn(**how)))
     trainer._ring.write = write_without_its_body
     rig.step(11)
-    rig.wait(lambda: rig.effects(tv.KillTrainer))
+    rig.wait(lambda: rig.effects(m.KillTrainer))
 
     assert rig.kernel.durable.progress.step == 10
     # A millisecond apart, or a few; without a pause they are tens of thousands.
@@ -115,9 +114,9 @@ def test_what_the_system_gave_is_recorded_for_every_trainer_and_a_refusal_stops_
     rig.wait(lambda: trainer.page.durable >= last)
     state_before = rig.kernel.durable
     rig.gone()
-    rig.wait(lambda: len(rig.effects(tv.SpawnTrainer)) == 2)
+    rig.wait(lambda: len(rig.effects(m.SpawnTrainer)) == 2)
 
-    (recorded,) = rig.events(tv.SchedulingRecorded)
+    (recorded,) = rig.events(m.SchedulingRecorded)
     assert recorded.refused.startswith("SCHED_FIFO")
     assert state_before.progress.step == 1
     assert given.asked == [("take", 1, 4242), ("give back",)]
@@ -127,14 +126,14 @@ def test_reports_by_the_socket_are_heard_while_the_ring_is_polled(rig_with):
     """The page shows that one was posted, so the recorder need not read the socket in every turn."""
     rig = rig_with(Given(polls=True))
     trainer = rig.until_training()
-    trainer.report(sv.EpochStartedReport(epoch=1))
+    trainer.report(m.EpochStartedReport(epoch=1))
     for number in range(1, 11):
         rig.step(number)
-    last = trainer.report(sv.ValidationBegunReport(epoch=1, step=10))
+    last = trainer.report(m.ValidationBegunReport(epoch=1, step=10))
     rig.wait(lambda: trainer.page.durable >= last)
 
-    assert len(rig.events(sv.StepCompleted)) == 10
-    assert len(rig.events(sv.ValidationBegun)) == 1
+    assert len(rig.events(m.StepCompleted)) == 10
+    assert len(rig.events(m.ValidationBegun)) == 1
 
 
 @pytest.mark.parametrize("polls", [True, False])

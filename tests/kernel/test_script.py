@@ -9,12 +9,8 @@ import pytest
 
 from tests.core.simulate import environment
 from tests.kernel.rig import SOON_S, Rig
-from tolariad.core.base import Refusal
-from tolariad.core.checkpoints import words as ck
-from tolariad.core.control import words as cv
+from tolariad.core import messages as m
 from tolariad.core.decision import Accepted
-from tolariad.core.steps import script_words as sc
-from tolariad.core.trainer import words as tv
 from tolariad.kernel import script as script_module
 
 
@@ -51,21 +47,21 @@ def restarted(tmp_path):
         rig.step(number)
     rig.wait(lambda: rig.kernel.durable.progress.step == 3)
     rig.gone()
-    rig.wait(lambda: rig.events(tv.TrainerDied))
-    rig.spawn().report(tv.ReadyReport(environment=environment(), parameters=1, steps_per_epoch=100))
+    rig.wait(lambda: rig.events(m.TrainerDied))
+    rig.spawn().report(m.ReadyReport(environment=environment(), parameters=1, steps_per_epoch=100))
     yield rig
     rig.close()
 
 
 def steps_of(rig) -> list[int]:
-    _, attachment = rig.order(ck.TrainFrom)
-    return [step.step for step in msgspec.msgpack.decode(attachment, type=sc.Script).steps]
+    _, attachment = rig.order(m.TrainFrom)
+    return [step.step for step in msgspec.msgpack.decode(attachment, type=m.Script).steps]
 
 
 def test_orders_are_answered_while_a_script_is_cut(slow, restarted):
     """A note is durable and acknowledged; the trainer gets its script when it is ready."""
     assert slow.begun.wait(SOON_S)
-    assert isinstance(restarted.command(cv.Note(text="meanwhile")), Accepted)
+    assert isinstance(restarted.command(m.Note(text="meanwhile")), Accepted)
     assert restarted.trainer.order() is None
     slow.go_on.set()
 
@@ -76,12 +72,12 @@ def test_a_script_for_a_trainer_that_is_gone_is_sent_to_nobody(slow, restarted):
     """The next trainer gets a script of its own, once."""
     assert slow.begun.wait(SOON_S)
     restarted.gone(2)
-    restarted.wait(lambda: len(restarted.events(tv.TrainerDied)) == 2)
-    restarted.spawn().report(tv.ReadyReport(environment=environment(), parameters=1, steps_per_epoch=100))
+    restarted.wait(lambda: len(restarted.events(m.TrainerDied)) == 2)
+    restarted.spawn().report(m.ReadyReport(environment=environment(), parameters=1, steps_per_epoch=100))
     slow.go_on.set()
 
     assert steps_of(restarted) == [1, 2, 3]
-    assert isinstance(restarted.command(cv.Note(text="behind")), Accepted)
+    assert isinstance(restarted.command(m.Note(text="behind")), Accepted)
     assert restarted.trainer.order() is None
 
 
@@ -92,7 +88,7 @@ def test_a_journal_that_cannot_be_cut_is_the_recorders_failure(slow, restarted):
     restarted.wait(lambda: restarted.kernel.failure)
 
     assert "not what it was" in restarted.kernel.failure
-    assert isinstance(restarted.command(cv.Note(text="x")), Refusal)
+    assert isinstance(restarted.command(m.Note(text="x")), m.Refusal)
 
 
 def test_a_kernel_ends_while_a_script_is_cut(slow, restarted):

@@ -6,7 +6,7 @@ import select
 
 from journal import Reader
 from tests.kernel.rig import SOON_S, Rig, events_on_disk
-from tolariad.core.control import words as cv
+from tolariad.core import messages as m
 from tolariad.core.decision import Accepted
 from tolariad.kernel.recorder import HOLD_NS
 from tolariad.kernel.trainer_link import LAG_NS
@@ -38,7 +38,7 @@ def test_an_order_is_written_at_once_with_the_steps_that_wait(tmp_path):
     rig = Rig(tmp_path / "journal", sync="batch")
     trainer = rig.until_training()
     last = rig.step(1)
-    answer = rig.command(cv.Note(text="now"))
+    answer = rig.command(m.Note(text="now"))
 
     assert isinstance(answer, Accepted)
     names = [type(event).__name__ for event in events_on_disk(tmp_path / "journal")]

@@ -10,10 +10,7 @@ import pytest
 from journal.files import Files
 from tests.core.simulate import OPERATOR, environment
 from tests.kernel.rig import SOON_S, Rig, written
-from tolariad.core.checkpoints import words as ck
-from tolariad.core.control import words as cv
-from tolariad.core.inputs import CommandReceived
-from tolariad.core.trainer import words as tv
+from tolariad.core import messages as m
 
 # Long enough to notice an answer that comes too early; such an answer takes microseconds.
 LOOK_S = 0.1
@@ -56,7 +53,7 @@ def test_an_order_is_neither_answered_nor_obeyed_nor_shown_while_its_event_is_be
     answers, answered = [], threading.Event()
     files.hold()
     rig.kernel.submit(
-        CommandReceived(command=cv.Pause(), actor=OPERATOR), lambda given: (answers.append(given), answered.set())
+        m.CommandReceived(command=m.Pause(), actor=OPERATOR), lambda given: (answers.append(given), answered.set())
     )
     assert files.there.wait(SOON_S)
 
@@ -67,7 +64,7 @@ def test_an_order_is_neither_answered_nor_obeyed_nor_shown_while_its_event_is_be
 
     files.go.set()
     assert answered.wait(SOON_S)
-    assert rig.order(cv.Hold)[0].cause == answers[0].seq
+    assert rig.order(m.Hold)[0].cause == answers[0].seq
     assert rig.kernel.durable.seq == answers[0].seq
 
 
@@ -93,11 +90,11 @@ def test_the_first_update_waits_until_its_checkpoint_is_committed_on_disk(tmp_pa
     files = Held()
     rig = Rig(tmp_path / "journal", files=files)
     trainer = rig.spawn()
-    trainer.report(tv.ReadyReport(environment=environment(), parameters=1, steps_per_epoch=100))
-    rig.order(ck.TrainFrom)
-    id_ = rig.order(ck.TakeCheckpoint)[0].id
-    trainer.report(ck.TrainingStartedReport(step=0))
-    rig.wait(lambda: rig.events(ck.TrainingStarted))
+    trainer.report(m.ReadyReport(environment=environment(), parameters=1, steps_per_epoch=100))
+    rig.order(m.TrainFrom)
+    id_ = rig.order(m.TakeCheckpoint)[0].id
+    trainer.report(m.TrainingStartedReport(step=0))
+    rig.wait(lambda: rig.events(m.TrainingStarted))
     files.hold()
     trainer.report(written(id_, 0))
     assert files.there.wait(SOON_S)

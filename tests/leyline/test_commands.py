@@ -6,7 +6,7 @@ import pytest
 from google.protobuf.struct_pb2 import Struct
 from google.protobuf.timestamp_pb2 import Timestamp
 
-from tolariad.core.health.words import Level
+from tolariad.core import messages as m
 from tolariad.leyline import (
     MEANINGS,
     AdaptationCommand,
@@ -126,8 +126,8 @@ def test_a_command_of_another_version_is_refused():
 def test_levels_have_the_runs_order():
     """NOTICE is minor, HALT is critical."""
     assert LEVELS == {
-        "NOTICE": Level.MINOR,
-        "ELEVATED": Level.MAJOR,
-        "CONSERVATIVE": Level.SEVERE,
-        "HALT": Level.CRITICAL,
+        "NOTICE": m.Level.MINOR,
+        "ELEVATED": m.Level.MAJOR,
+        "CONSERVATIVE": m.Level.SEVERE,
+        "HALT": m.Level.CRITICAL,
     }

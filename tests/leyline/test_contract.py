@@ -13,8 +13,8 @@ from google.protobuf.descriptor_pb2 import FieldDescriptorProto
 
 from tests.house.protos import described
 from tolariad import leyline
-from tolariad.core.checkpoints import words as checkpoints
-from tolariad.core.stability import BreakerState
+from tolariad.core import messages as m
+from tolariad.core.calc.health.breaker import BreakerState
 from tolariad.leyline.commands import LEVELS
 from tolariad.leyline.v1 import enums_pb2 as enums
 from tolariad.storage.manifest import PRUNING_DISABLED
@@ -152,7 +152,7 @@ def test_every_message_and_enum_is_a_name_of_the_package():
 
 def test_words_of_the_run_have_leylines_numbers():
     """Health, breakers, emergencies and the phase of pruning mean the same in the journal and in messages."""
-    for one in checkpoints.HealthStatus:
+    for one in m.HealthStatus:
         assert enums.HealthStatus.Value(f"HEALTH_STATUS_{one.name}") == one.value
     assert {f"CIRCUIT_STATE_{one.name}" for one in BreakerState} == set(enums.CircuitBreakerState.keys()[1:])
     assert [f"EMERGENCY_LEVEL_{name}" for name in LEVELS] == enums.EmergencyLevel.keys()[1:]

@@ -9,10 +9,10 @@ from msgspec.structs import replace
 
 from tests.core.pruning.test_analysis import REQUEST, asked
 from tests.supervisor.analysts import honest
-from tolariad.core.pruning.budget import UnitKind
-from tolariad.core.pruning.cost import Cut
-from tolariad.core.pruning.known import KnownImportance
-from tolariad.core.pruning.verdict import PruningDecision
+from tolariad.core.calc.pruning.budget import UnitKind
+from tolariad.core.calc.pruning.cost import Cut
+from tolariad.core.calc.pruning.known import KnownImportance
+from tolariad.core.calc.pruning.verdict import PruningDecision
 from tolariad.leyline import (
     ImportanceEstimator,
     MessageRefused,

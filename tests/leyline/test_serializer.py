@@ -7,7 +7,7 @@ from google.protobuf.unknown_fields import UnknownFieldSet
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tolariad.core.health.budgets import WITH_BREAKER
+from tolariad.core.calc.health.budgets import WITH_BREAKER
 from tolariad.leyline import (
     AdaptationCommand,
     HardwareContext,

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from tolariad.core.decision import Accepted
-from tolariad.core.state import RunState
-from tolariad.core.vocabulary import AnyCommand
+from tolariad.core.messages.vocabulary import AnyCommand
+from tolariad.core.state.run_state import RunState
 from tolariad.library.tolaria import Tolaria
 from tolariad.trainer.checkpoints.save import Saver
 

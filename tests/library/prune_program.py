@@ -12,12 +12,12 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from tests.library.pruning import FULL, Prunes, given_in, train, wait_for_checkpoint
 from tests.recorded import events_of, of
-from tolariad.core.rollback.words import RollbackBegun
+from tolariad.core import messages as m
 
 RUN = Path("run")
 task = Prunes(given=given_in(RUN))
 if "back" in sys.argv:
-    gone_back = of(events_of(RUN), RollbackBegun) if (RUN / "journal").exists() else []
+    gone_back = of(events_of(RUN), m.RollbackBegun) if (RUN / "journal").exists() else []
 
     def back(step):
         wait_for_checkpoint(task)

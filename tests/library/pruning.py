@@ -22,14 +22,10 @@ from tests.library.small import CONFIG, loaders
 from tests.recorded import events_of, of
 from tests.waiting import wait_for
 from tolariad import Tolaria
-from tolariad.core.control.words import Note
-from tolariad.core.inputs import AnalysisReply
-from tolariad.core.pruning import ask
-from tolariad.core.pruning import mask_words as mk
-from tolariad.core.pruning import words as pr
-from tolariad.core.pruning.budget import UnitKind
-from tolariad.core.pruning.verdict import PruningDecision, Trip, WindowAction
-from tolariad.core.rollback import words as rb
+from tolariad.core import messages as m
+from tolariad.core.calc.pruning.budget import UnitKind
+from tolariad.core.calc.pruning.verdict import PruningDecision, Trip, WindowAction
+from tolariad.core.queries import pruning
 from tolariad.library import live
 from tolariad.trainer.loop import Trainer
 from tolariad.trainer.pruning.plan import joined, plan_of
@@ -37,7 +33,7 @@ from tolariad.trainer.pruning.removal import remove
 from tolariad.trainer.pruning.units import Role, TensorSlice, UnitGroup
 
 EPOCHS, STEPS = 4, 8
-ACTED = mk.MasksApplied, mk.MasksReleased, mk.ModelCompacted
+ACTED = m.MasksApplied, m.MasksReleased, m.ModelCompacted
 SHARES = [{"epoch": 0, "share": 0.5}]
 QUICK = {
     "prune": {
@@ -168,7 +164,7 @@ def found_by(mask):
         if earlier:
             remove(model, joined(earlier, model).gone)
         plan = plan_of(model, groups_of(model), dict(mask.chosen), example)
-    return pr.PruneAnalyzed(
+    return m.PruneAnalyzed(
         cycle=0,
         decision=PruningDecision.GO,
         units=plan.units,
@@ -246,13 +242,13 @@ class Prunes:
                 if self.is_watched():
                     return False
                 self.analyze(planned)
-                assert ordered(self.run, pr.PruneApply())
-                kind = mk.MaskUnits
+                assert ordered(self.run, m.PruneApply())
+                kind = m.MaskUnits
             case Compact():
                 if self.is_watched():
                     return False
-                assert ordered(self.run, pr.PruneCompact())
-                kind = mk.CompactModel
+                assert ordered(self.run, m.PruneCompact())
+                kind = m.CompactModel
             case Lift(action):
                 # The masks act, but that may not be recorded yet.
                 wait_for(lambda: self.pruning.window is not None)
@@ -260,10 +256,10 @@ class Prunes:
                 if action is WindowAction.ROLLBACK:
                     self.plan = {}  # rejected masks are never applied again
                     return True
-                kind = mk.ReleaseMasks
+                kind = m.ReleaseMasks
         wait_for(lambda: any(isinstance(one.order, kind) for one in state_of(self.run).boundary.waiting))
         # An order is recorded a moment before it is sent. What is answered after it was decided after it was sent.
-        assert ordered(self.run, Note(text="sent"))
+        assert ordered(self.run, m.Note(text="sent"))
         return True
 
     def is_watched(self):
@@ -285,29 +281,29 @@ class Prunes:
         self.answer(found=found_by(mask))
 
     def answer(self, found=None, why=""):
-        assert ordered(self.run, pr.PruneAnalyze())
+        assert ordered(self.run, m.PruneAnalyze())
         cycle = self.pruning.cycles
         found = found and replace(found, cycle=cycle)
-        self.run._live._kernel.submit(AnalysisReply(cycle=cycle, found=found, why=why))
+        self.run._live._kernel.submit(m.AnalysisReply(cycle=cycle, found=found, why=why))
         wait_for(lambda: self.pruning.open is None)
 
     def trip(self, cycle, action):
         """Report that a limit is exceeded, as the trainer would."""
         trip = Trip(threshold="memory_usage_threshold", limit=0.9, measured=0.95, action=action)
         step = Live.newest.stepper.position.step
-        Live.newest._reporter.report(mk.PruneWatchReport(cycle=cycle, step=step, trips=(trip,), memory=0.95))
+        Live.newest._reporter.report(m.PruneWatchReport(cycle=cycle, step=step, trips=(trip,), memory=0.95))
 
 
 def given_in(run_dir: Path) -> int:
     """Return how many orders of the plan the journal of an earlier start holds, on the branch that goes on."""
     given = before = 0
     for one in events_of(run_dir) if (run_dir / "journal").exists() else ():
-        if isinstance(one, mk.MasksOrdered | mk.MasksReleaseOrdered | mk.CompactionOrdered):
+        if isinstance(one, m.MasksOrdered | m.MasksReleaseOrdered | m.CompactionOrdered):
             given += 1
-        elif isinstance(one, rb.RollbackBegun):
+        elif isinstance(one, m.RollbackBegun):
             # The next start completes it.
             before, given = given, sum(step < one.to_step for step in PLAN)
-        elif isinstance(one, rb.RollbackAborted):
+        elif isinstance(one, m.RollbackAborted):
             given = before
     return given
 
@@ -335,7 +331,7 @@ def train(run_dir: Path, task, *, model=None, epochs=EPOCHS, **options):
     model = network() if model is None else model
     task.run = made(run_dir, **options)
     # An analysis here is of the model as it is, whatever checkpoint it names. So no checkpoint is too old for it.
-    with mock.patch.object(ask, "_is_outdated", return_value=False):
+    with mock.patch.object(pruning, "_is_outdated", return_value=False):
         assert task.run.train(model, *loaders(), epochs, task=task).phase == "completed"
     return model
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from tests.library.seeds import IN_STEP, PLAN
-from tolariad.core.rollback.words import Rollback, Tier
+from tolariad.core import messages as m
 
 _DISK: dict[str, Any] = {"rollback": {"fast_path_enabled": False}, "ema": {"decay": 0.9}}
 _MEMORY: dict[str, Any] = {"ema": {"decay": 0.9}, **IN_STEP}
@@ -19,13 +19,13 @@ class Kind(NamedTuple):
     """`back`: after which step which rollback is ordered."""
 
     options: dict[str, Any]
-    back: tuple[int, Rollback] | None = None
+    back: tuple[int, m.Rollback] | None = None
 
 
 # The first goes back over a cull, the second over a cull and a fossilisation or less.
 KINDS = {
     "disk": Kind(_DISK),
     "memory": Kind(_MEMORY),
-    "back": Kind(_DISK, (17, Rollback(epoch=1))),
-    "back in memory": Kind(_MEMORY, (20, Rollback(tier=Tier.FAST, step=17))),
+    "back": Kind(_DISK, (17, m.Rollback(epoch=1))),
+    "back in memory": Kind(_MEMORY, (20, m.Rollback(tier=m.Tier.FAST, step=17))),
 }

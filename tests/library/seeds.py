@@ -12,8 +12,8 @@ from tests.library.small import CONFIG, loaders
 from tests.recorded import events_of, of
 from tests.waiting import wait_for
 from tolariad import Tolaria
-from tolariad.core.seeds.stages import Stage
-from tolariad.core.seeds.words import SeedAdvance, SeedCull, SeedGerminate, SeedMoveOrdered
+from tolariad.core import messages as m
+from tolariad.core.calc.seeds.stages import Stage
 from tolariad.trainer.rollback.snapshots import SnapshotHandler
 from tolariad.trainer.seeds import SeedSlot
 
@@ -22,15 +22,15 @@ EPOCHS = 3
 QUICK = {"blend_steps": 4, "embargo_epochs": 1, "warmup_epochs": 1, "gates": {"min_steps": 1}}
 # After which step which order is given. The seed in `a` becomes a part of the model, that in `b` is culled.
 PLAN = {
-    2: SeedGerminate(slot="a", blueprint="bottleneck"),
-    3: SeedAdvance(slot="a"),
-    4: SeedGerminate(slot="b", blueprint="low_rank", parameters={"rank": 2.0}),
-    5: SeedAdvance(slot="b"),
-    6: SeedAdvance(slot="a"),
-    10: SeedCull(slot="b"),
-    13: SeedAdvance(slot="a"),
-    15: SeedAdvance(slot="a"),
-    18: SeedAdvance(slot="a"),
+    2: m.SeedGerminate(slot="a", blueprint="bottleneck"),
+    3: m.SeedAdvance(slot="a"),
+    4: m.SeedGerminate(slot="b", blueprint="low_rank", parameters={"rank": 2.0}),
+    5: m.SeedAdvance(slot="b"),
+    6: m.SeedAdvance(slot="a"),
+    10: m.SeedCull(slot="b"),
+    13: m.SeedAdvance(slot="a"),
+    15: m.SeedAdvance(slot="a"),
+    18: m.SeedAdvance(slot="a"),
 }
 FREEING = (Stage.EMBARGOED, Stage.RESETTING, Stage.DORMANT)
 # With snapshots, whatever the load: every step is durable before the next update, and `hashed_at_once` is called.
@@ -132,7 +132,7 @@ def line_of(state, orders=PLAN):
             slots = (one.slot, "b" if one.slot == "a" else "a")
             missing = one.germination - 1 - number
             plan.setdefault(at - 1, []).extend(
-                SeedGerminate(slot=slot, blueprint="low_rank", parameters={"none": 1.0}) for slot in slots[:missing]
+                m.SeedGerminate(slot=slot, blueprint="low_rank", parameters={"none": 1.0}) for slot in slots[:missing]
             )
             number = one.germination
         plan.setdefault(at, []).append(command)
@@ -150,7 +150,7 @@ def _slot(order):
 
 def given_in(run_dir: Path) -> int:
     """Return how many orders of the plan the journal of an earlier start holds."""
-    moves = of(events_of(run_dir), SeedMoveOrdered) if (run_dir / "journal").exists() else []
+    moves = of(events_of(run_dir), m.SeedMoveOrdered) if (run_dir / "journal").exists() else []
     return sum(one.actor is None or one.actor.program != "tolariad" for one in moves)
 
 

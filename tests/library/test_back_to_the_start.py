@@ -4,11 +4,7 @@ from __future__ import annotations
 
 from tests.library.small import Hooks, bits, loaders, made, network
 from tests.recorded import events_of, findings, of
-from tolariad.core.health.words import EmergencyRaised
-from tolariad.core.rates.words import AuditDiffered
-from tolariad.core.rollback.words import RollbackBegun, RolledBack
-from tolariad.core.run.words import RunFrozen
-from tolariad.core.steps.words import ValidationFinished
+from tolariad.core import messages as m
 
 EPOCHS, STEPS_PER_EPOCH = 50, 2
 BACK_AT = (EPOCHS - 5) * STEPS_PER_EPOCH
@@ -34,8 +30,8 @@ def test_a_rollback_to_the_start_after_many_epochs_goes_on_to_the_end_with_the_s
     """Only the ordered rollback, no emergency, no halt; every validation equals that of an undisturbed run."""
     calm, plain, _ = train(tmp_path / "calm")
     found, events, answers = train(tmp_path / "run", back_at=BACK_AT)
-    (begun,), (back,) = of(events, RollbackBegun), of(events, RolledBack)
-    accuracies = [one.metrics["accuracy"] for one in of(events, ValidationFinished)]
+    (begun,), (back,) = of(events, m.RollbackBegun), of(events, m.RolledBack)
+    accuracies = [one.metrics["accuracy"] for one in of(events, m.ValidationFinished)]
     before, after = accuracies[:-EPOCHS], accuracies[-EPOCHS:]
 
     assert answers == [True]
@@ -44,8 +40,8 @@ def test_a_rollback_to_the_start_after_many_epochs_goes_on_to_the_end_with_the_s
     assert back.from_step in (BACK_AT - 1, BACK_AT)
     # The bait: held against the average of the branch that was left, the first epochs would be a collapse.
     assert max(after[:2]) < 0.5 * min(before[-5:])
-    assert findings(events) == of(events, EmergencyRaised) == of(events, RunFrozen) == []
-    assert after == [one.metrics["accuracy"] for one in of(plain, ValidationFinished)]
+    assert findings(events) == of(events, m.EmergencyRaised) == of(events, m.RunFrozen) == []
+    assert after == [one.metrics["accuracy"] for one in of(plain, m.ValidationFinished)]
     assert found == calm
 
 
@@ -61,5 +57,5 @@ def test_a_rollback_after_an_audited_update_accuses_nobody(tmp_path):
     tolaria.train(network(), *loaders(batch=48), 3, task=Hooks(hook))
     events = events_of(tmp_path / "run")
 
-    assert (answers, len(of(events, RolledBack))) == ([True], 1)
-    assert of(events, AuditDiffered) == []
+    assert (answers, len(of(events, m.RolledBack))) == ([True], 1)
+    assert of(events, m.AuditDiffered) == []

@@ -6,9 +6,7 @@ import pytest
 
 from tests.library.test_detection import EPOCHS, Glitching, plain, train_long
 from tests.recorded import of
-from tolariad.core.rates.words import LrViolationDetected, RateChanged
-from tolariad.core.rollback.words import RatesBackedOff, RollbackBegun, RolledBack
-from tolariad.core.steps.words import StepCompleted
+from tolariad.core import messages as m
 from tolariad.trainer import build
 
 
@@ -17,11 +15,11 @@ def test_the_steps_after_the_rollback_are_made_at_the_share_that_is_configured(t
     monkeypatch.setattr(build, "reads_late", lambda settings, device: True)
     dataset = Glitching(96 + 25, 12, float("nan"))
     events = train_long(tmp_path / "run", model=plain(), epochs=EPOCHS, dataset=dataset, rollback={"rate_factor": 0.5})
-    back, changed = of(events, RolledBack)[0], of(events, RateChanged)
-    rates = {(e.branch, e.step): e.lr for e in of(events, StepCompleted)}
+    back, changed = of(events, m.RolledBack)[0], of(events, m.RateChanged)
+    rates = {(e.branch, e.step): e.lr for e in of(events, m.StepCompleted)}
     first = changed[0].applied_before_step
 
-    assert of(events, RollbackBegun)[0].rate_factor == of(events, RatesBackedOff)[0].factor == 0.5
+    assert of(events, m.RollbackBegun)[0].rate_factor == of(events, m.RatesBackedOff)[0].factor == 0.5
     assert first == back.step + 1
     assert rates[back.branch, first] == pytest.approx(rates[back.parent, first] / 2)
-    assert of(events, LrViolationDetected) == []
+    assert of(events, m.LrViolationDetected) == []

@@ -10,8 +10,7 @@ from tests.library.small import EPOCHS, STEPS_PER_EPOCH, bits, network, train
 from tests.recorded import events_of, of, pieces
 from tests.waiting import wait_for
 from tolariad import failpoints
-from tolariad.core.checkpoints.words import CheckpointAborted, CheckpointBegun, CheckpointReason
-from tolariad.core.run.words import RunCompleted
+from tolariad.core import messages as m
 from tolariad.library import live
 
 # The trainer writes each checkpoint three times before it gives it up.
@@ -50,11 +49,11 @@ def test_a_disk_that_fails_at_the_end_costs_nothing(tmp_path, calm, monkeypatch,
     model = network()
     result = train(tmp_path / "run", failing(monkeypatch, point, times, error), model=model)
     events = events_of(tmp_path / "run")
-    ends = [one.id for one in of(events, CheckpointBegun) if one.reason is CheckpointReason.END]
+    ends = [one.id for one in of(events, m.CheckpointBegun) if one.reason is m.CheckpointReason.END]
 
     assert result.phase == "completed"
-    assert len(ends) == len(of(events, CheckpointAborted)) + 1 == (1 if times < WRITES else 2)
-    assert of(events, RunCompleted)[0].checkpoint == ends[-1]
+    assert len(ends) == len(of(events, m.CheckpointAborted)) + 1 == (1 if times < WRITES else 2)
+    assert of(events, m.RunCompleted)[0].checkpoint == ends[-1]
     assert {folder.name for folder in (tmp_path / "run" / "checkpoints").iterdir()}.isdisjoint(ends[:-1])
     assert (bits(model), pieces(tmp_path / "run")) == calm
 
@@ -77,5 +76,5 @@ def test_the_first_checkpoint_is_written_again_too(tmp_path, calm, monkeypatch):
     result = train(tmp_path / "run", model=model)
 
     assert result.phase == "completed"
-    assert of(events_of(tmp_path / "run"), CheckpointAborted) == []
+    assert of(events_of(tmp_path / "run"), m.CheckpointAborted) == []
     assert bits(model) == calm[0]

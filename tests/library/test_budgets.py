@@ -6,8 +6,7 @@ from journal import Reader
 from tests.library.small import loaders, made, network
 from tests.recorded import events_of
 from tolariad.control.tables import budget_table
-from tolariad.core.health.budget_words import BudgetExceeded, BudgetsMeasured
-from tolariad.core.rollback.words import RollbackBegun
+from tolariad.core import messages as m
 from tolariad.forensics.moment import state_at
 from tolariad.telemetry.histograms import BudgetHistograms
 
@@ -41,7 +40,7 @@ def test_a_run_tells_what_its_boundaries_rates_and_checkpoints_took(tmp_path):
     assert rows["checkpoint"].count >= 2
     assert rows["checkpoint"].breaches == 0
     assert 0 < rows["epoch_boundary"].p50 <= rows["epoch_boundary"].p99
-    assert sum(isinstance(event, BudgetsMeasured) for event in events) == EPOCHS + 1
+    assert sum(isinstance(event, m.BudgetsMeasured) for event in events) == EPOCHS + 1
 
 
 def test_boundaries_that_are_all_too_slow_make_the_run_careful_and_change_nothing_else(tmp_path):
@@ -50,10 +49,10 @@ def test_boundaries_that_are_all_too_slow_make_the_run_careful_and_change_nothin
     calm, _, _ = train(tmp_path / "calm", performance={"epoch_boundary_ms": 1e6})
     recorded, _, histograms = train(tmp_path / "recorded", performance={"epoch_boundary_ms": 1e-6}, act=False)
 
-    assert sum(isinstance(event, BudgetExceeded) for event in events) >= EPOCHS
+    assert sum(isinstance(event, m.BudgetExceeded) for event in events) >= EPOCHS
     assert state.stability.conservative
     assert "epoch boundaries in a row" in state.stability.why
-    assert not any(isinstance(event, RollbackBegun) for event in events)
+    assert not any(isinstance(event, m.RollbackBegun) for event in events)
     assert not calm.stability.conservative
     assert not recorded.stability.conservative
     assert histograms["epoch_boundary"].breaches == EPOCHS

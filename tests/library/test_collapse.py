@@ -7,9 +7,7 @@ from torch import nn
 
 from tests.library.small import STEPS_PER_EPOCH, bits, loaders, made, network
 from tests.recorded import events_of, findings, of
-from tolariad.core.health.words import EmergencyRaised
-from tolariad.core.rollback.words import RollbackBegun, RolledBack
-from tolariad.core.steps.words import ValidationFinished
+from tolariad.core import messages as m
 
 EPOCHS, FELL = 8, 6
 
@@ -39,8 +37,8 @@ def test_a_run_whose_accuracy_collapses_twice_goes_back_and_ends_with_the_bits_o
     calm, plain = train(tmp_path / "calm")
     found, events = train(tmp_path / "run", FELL)
     said, seen = findings(events)
-    (raised,), (begun,), (back,) = (of(events, kind) for kind in (EmergencyRaised, RollbackBegun, RolledBack))
-    fell = [one for one in of(events, ValidationFinished) if one.metrics["accuracy"] < seen.limit]
+    (raised,), (begun,), (back,) = (of(events, kind) for kind in (m.EmergencyRaised, m.RollbackBegun, m.RolledBack))
+    fell = [one for one in of(events, m.ValidationFinished) if one.metrics["accuracy"] < seen.limit]
 
     assert (said.epoch, said.level) == (FELL, None)
     assert (seen.epoch, seen.signal.value, seen.level.value) == (FELL + 1, "accuracy", "major")
@@ -58,7 +56,7 @@ def test_a_collapse_that_the_next_validation_does_not_show_is_only_recorded(tmp_
     found, events = train(tmp_path / "run", FELL, times=1)
 
     assert [(one.finding.value, one.level) for one in findings(events)] == [("collapse", None)]
-    assert of(events, RollbackBegun) == []
+    assert of(events, m.RollbackBegun) == []
     assert found == calm
 
 
@@ -67,4 +65,4 @@ def test_where_the_run_is_not_to_go_back_a_collapse_is_recorded(tmp_path):
     _, events = train(tmp_path / "run", FELL, detect={"rollback": False})
 
     assert [(one.finding.value, one.level) for one in findings(events)] == [("collapse", None)] * 2
-    assert of(events, RollbackBegun) == []
+    assert of(events, m.RollbackBegun) == []

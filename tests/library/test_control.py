@@ -30,13 +30,7 @@ from tests.library.live_run import (
 from tests.library.small import CONFIG, EPOCHS, STEPS_PER_EPOCH, bits, data, network
 from tests.recorded import events_of, of
 from tolariad import Tolaria
-from tolariad.core.checkpoints.words import CheckpointBegun, CheckpointCommitted, CheckpointReason
-from tolariad.core.control.words import NoteAdded, StopRequested
-from tolariad.core.health.words import EmergencyRaised
-from tolariad.core.rates.words import RateChanged
-from tolariad.core.rollback.words import RolledBack
-from tolariad.core.run.words import RunPaused, RunResumed, RunStopped, StopMode
-from tolariad.core.steps.words import StepCompleted
+from tolariad.core import messages as m
 from tolariad.daemon.request import StartRefused
 from tolariad.library.live import RunFailed
 
@@ -112,7 +106,7 @@ def test_pause_holds_the_program_and_resume_lets_it_go_on(run_dir):
         tolaria("resume", run_dir)
         wait_for(lambda: len(made) > count)
     events = events_of(run_dir)
-    assert (len(of(events, RunPaused)), len(of(events, RunResumed))) == (1, 1)
+    assert (len(of(events, m.RunPaused)), len(of(events, m.RunResumed))) == (1, 1)
 
 
 def test_orders_act_on_a_library_run_as_on_a_daemon(run_dir):
@@ -128,10 +122,10 @@ def test_orders_act_on_a_library_run_as_on_a_daemon(run_dir):
         refused = tolaria("resume", run_dir, code=4)
         assert status(run_dir)["epochs"] == 90000
     events = events_of(run_dir)
-    assert [one.text for one in of(events, NoteAdded)] == ["what I see"]
-    assert {one.actor.uid for kind in (NoteAdded, EmergencyRaised) for one in of(events, kind)} == {os.getuid()}
-    assert [one.rate for one in of(events, RateChanged)] == [0.005]
-    assert len(of(events, RolledBack)) == 1
+    assert [one.text for one in of(events, m.NoteAdded)] == ["what I see"]
+    assert {one.actor.uid for kind in (m.NoteAdded, m.EmergencyRaised) for one in of(events, kind)} == {os.getuid()}
+    assert [one.rate for one in of(events, m.RateChanged)] == [0.005]
+    assert len(of(events, m.RolledBack)) == 1
     assert "WrongPhase" in refused
     assert results[0].phase == "stopped"
 
@@ -141,7 +135,7 @@ def test_a_stop_ends_train_with_a_checkpoint_and_the_next_call_goes_on(run_dir, 
 
     def hook(step):
         if step == 4:
-            wait_for(lambda: of(events_of(run_dir), StopRequested))
+            wait_for(lambda: of(events_of(run_dir), m.StopRequested))
             # A stop is recorded a moment before it is sent, and sent before a later order is answered.
             tolaria("note", "--dir", run_dir, "heard")
 
@@ -150,7 +144,7 @@ def test_a_stop_ends_train_with_a_checkpoint_and_the_next_call_goes_on(run_dir, 
         assert "stop: done by RunStopped" in tolaria("stop", run_dir)
     (stopped,) = results
     assert stopped.phase == "stopped"
-    assert of(events_of(run_dir), CheckpointCommitted)[-1].step == stopped.steps
+    assert of(events_of(run_dir), m.CheckpointCommitted)[-1].step == stopped.steps
     assert not is_reached(run_dir)
     assert status(run_dir, code=3)["live"] is False
     assert "not live" in tolaria("status", run_dir, code=3)
@@ -198,8 +192,8 @@ def test_a_stop_at_once_takes_no_checkpoint(run_dir):
         tolaria("stop", run_dir, "--now", "--yes")
     events = events_of(run_dir)
     assert results[0].phase == "stopped"
-    assert of(events, RunStopped)[-1].mode is StopMode.NOW
-    assert CheckpointReason.STOP not in {begun.reason for begun in of(events, CheckpointBegun)}
+    assert of(events, m.RunStopped)[-1].mode is m.StopMode.NOW
+    assert m.CheckpointReason.STOP not in {begun.reason for begun in of(events, m.CheckpointBegun)}
 
 
 def test_a_critical_emergency_ends_train_with_its_reason(run_dir):
@@ -236,7 +230,7 @@ def test_an_interrupt_ends_a_paused_run(run_dir):
 
     result = train(run_dir, hook)
     assert result.phase == "stopped"
-    assert len(of(events_of(run_dir), StepCompleted)) == result.steps
+    assert len(of(events_of(run_dir), m.StepCompleted)) == result.steps
 
 
 # -- programs ----------------------------------------------------------------------------------------------------------
@@ -309,7 +303,7 @@ def test_a_run_without_a_socket_is_asked_through_its_journal(run_dir):
     assert (there, named, shown["live"], shown["served_by"]) == (False, [], False, None)
     assert shown["phase"] == "running"
     assert "control.socket" in refused
-    assert not of(events_of(run_dir), StopRequested)
+    assert not of(events_of(run_dir), m.StopRequested)
 
 
 @pytest.mark.parametrize("fault", ["no place", "unknown operator", "defect"])

@@ -15,15 +15,7 @@ from torch.utils.data import DataLoader, Dataset, Sampler, WeightedRandomSampler
 from tests.library.small import bits, data, made, network
 from tests.recorded import events_of, of
 from tolariad import Tolaria
-from tolariad.core.checkpoints.words import (
-    CheckpointBegun,
-    CheckpointCommitted,
-    CheckpointReason,
-    RerunDiverged,
-    RerunFinished,
-)
-from tolariad.core.run.words import RunFailed as Failed
-from tolariad.core.trainer.words import InexactDataFound
+from tolariad.core import messages as m
 from tolariad.library import RunFailed
 from tolariad.trainer.errors import SetupRefused
 
@@ -83,13 +75,13 @@ def test_a_run_whose_data_do_not_repeat_themselves_says_so_and_never_fails(tmp_p
     trained(tmp_path / "run", loader(), at=9)
     assert trained(tmp_path / "run", loader())[1].phase == "completed"
     events = events_of(tmp_path / "run")
-    assert len(of(events, InexactDataFound)) == 1
-    reruns = of(events, RerunFinished)
+    assert len(of(events, m.InexactDataFound)) == 1
+    reruns = of(events, m.RerunFinished)
     assert [(one.first_difference.field, one.expected.split(",")[0].split(" ")[0]) for one in reruns] == [
         ("data", "item")
     ] * 2
-    assert not of(events, RerunDiverged)
-    assert not of(events, Failed)
+    assert not of(events, m.RerunDiverged)
+    assert not of(events, m.RunFailed)
 
 
 def test_data_that_changed_unnoticed_are_named_as_such_and_the_next_start_goes_on(tmp_path):
@@ -105,7 +97,7 @@ def test_data_that_changed_unnoticed_are_named_as_such_and_the_next_start_goes_o
         trained(tmp_path / "run", loader())
     assert "other data" in str(failed.value)
     assert trained(tmp_path / "run", loader())[1].phase == "completed"
-    first, second = of(events_of(tmp_path / "run"), RerunFinished)
+    first, second = of(events_of(tmp_path / "run"), m.RerunFinished)
     assert (first.first_difference.step, first.first_difference.field, first.expected) == (2, "data", "")
     assert "step 2 came out differently before" in second.expected
 
@@ -126,7 +118,7 @@ def test_a_field_that_nobody_trains_on_may_differ_in_a_rerun(tmp_path):
     with pytest.raises(Crash):
         made(tmp_path / "run", data={"ignore": ["2"]}).train(model, loader, None, 2, task=Task(5))
     assert made(tmp_path / "run", data={"ignore": ["2"]}).train(network(), loader, None, 2, task=Task()).steps == 24
-    (rerun,) = of(events_of(tmp_path / "run"), RerunFinished)
+    (rerun,) = of(events_of(tmp_path / "run"), m.RerunFinished)
     assert rerun.first_difference is None
 
 
@@ -194,7 +186,7 @@ def test_weights_that_training_moves_give_the_same_run_after_a_crash(tmp_path):
         running[0].train(model, loader, None, 3, task=Crashing(20, checkpoint_first))
     loader, hook = pair()
     assert trained(tmp_path / "run", loader, hook=hook)[0] == calm
-    rerun = of(events_of(tmp_path / "run"), RerunFinished)[-1]
+    rerun = of(events_of(tmp_path / "run"), m.RerunFinished)[-1]
     assert rerun.first_difference is None
     assert 12 <= rerun.first - 1 <= 16, "the checkpoint lies within an epoch, or at its end"
 
@@ -218,8 +210,8 @@ def in_child(program):
 def saved_by_a_stop(run_dir):
     """Return the step of the newest checkpoint, which a stop took."""
     events = events_of(run_dir)
-    newest = of(events, CheckpointCommitted)[-1]
-    assert next(one.reason for one in of(events, CheckpointBegun) if one.id == newest.id) is CheckpointReason.STOP
+    newest = of(events, m.CheckpointCommitted)[-1]
+    assert next(one.reason for one in of(events, m.CheckpointBegun) if one.id == newest.id) is m.CheckpointReason.STOP
     return newest.step
 
 

@@ -16,13 +16,7 @@ from tests.library.inside import ordered, state_of
 from tests.library.small import Hooks, bits, data, loaders, made, network
 from tests.recorded import Stop, dies_at, events_of, findings, of, sound
 from tolariad import TrainingResult
-from tolariad.core.base import Event
-from tolariad.core.checkpoints.words import CheckpointRejected, RerunFinished
-from tolariad.core.health import quarantine_words as qn
-from tolariad.core.health.words import InstabilityDetected
-from tolariad.core.rates.words import LrSet
-from tolariad.core.rollback.words import RolledBack
-from tolariad.core.steps.words import SkipReason, StepCompleted, StepSkipped
+from tolariad.core import messages as m
 from tolariad.forensics.why import why
 from tolariad.trainer import build
 from tolariad.trainer.checkpoints.restore import load
@@ -55,7 +49,7 @@ def skipped(tmp_path_factory):
 def test_a_batch_that_is_not_a_number_is_skipped_and_nothing_of_it_stays(skipped):
     """It is skipped once in each epoch; otherwise running statistics and parameters would stay NaN."""
     parameters, events = skipped
-    skips = of(events, StepSkipped)
+    skips = of(events, m.StepSkipped)
     model = network()
     model.load_state_dict(
         {
@@ -66,9 +60,9 @@ def test_a_batch_that_is_not_a_number_is_skipped_and_nothing_of_it_stays(skipped
         }
     )
 
-    assert [(skip.epoch, skip.reason) for skip in skips] == [(n, SkipReason.NON_FINITE) for n in (1, 2, 3)]
+    assert [(skip.epoch, skip.reason) for skip in skips] == [(n, m.SkipReason.NON_FINITE) for n in (1, 2, 3)]
     assert all(tensor.isfinite().all() for tensor in model.state_dict().values())
-    assert [one.step for one in of(events, StepCompleted)] == list(range(1, EPOCHS * (STEPS_PER_EPOCH - 1) + 1))
+    assert [one.step for one in of(events, m.StepCompleted)] == list(range(1, EPOCHS * (STEPS_PER_EPOCH - 1) + 1))
 
 
 def test_what_the_batch_held_does_not_matter(tmp_path, skipped):
@@ -83,9 +77,9 @@ def test_the_journal_says_what_was_found_and_what_was_done(skipped):
     """Each skip has the finding as its cause, with value, baseline and limit."""
     events = skipped[1]
     numbered = dict(enumerate(events, 1))
-    for skip in of(events, StepSkipped):
+    for skip in of(events, m.StepSkipped):
         found = numbered[skip.cause]
-        assert isinstance(found, InstabilityDetected)
+        assert isinstance(found, m.InstabilityDetected)
         assert (found.finding.value, found.step, found.epoch, found.batch) == (
             *("non_finite", skip.step, skip.epoch, skip.batch),
         )
@@ -106,9 +100,9 @@ def test_a_run_that_dies_after_a_skip_resumes_to_the_bit(tmp_path, skipped, at):
 def test_to_skip_a_batch_is_to_have_never_looked_at_it(tmp_path, skipped):
     """With the same batches in quarantine from the start there is no forward pass for them, and the same bits."""
     model = network()
-    batches = [qn.Batches(skip.epoch, skip.batch, skip.batch) for skip in of(skipped[1], StepSkipped)]
+    batches = [m.Batches(skip.epoch, skip.batch, skip.batch) for skip in of(skipped[1], m.StepSkipped)]
     events = train_long(tmp_path / "run", model=model, epochs=EPOCHS, quarantine=batches)
-    skips = of(events, StepSkipped)
+    skips = of(events, m.StepSkipped)
 
     assert [(one.epoch, one.batch, one.reason.value) for one in skips] == [
         (batch.epoch, batch.last, "quarantined") for batch in batches
@@ -144,7 +138,7 @@ def plain() -> nn.Module:
 
 def train_long(
     run_dir, *, model, epochs=LONG_EPOCHS, dataset=None, hot=None, die_at=None, quarantine=(), **config
-) -> list[Event]:
+) -> list[m.Event]:
     """Run with one order of rate `hot`, or one death at `die_at` after a rollback. Return its events.
 
     Findings of finite values lead to rollbacks, unless `config` says otherwise.
@@ -163,10 +157,10 @@ def train_long(
         state = state_of(tolaria)
         if step == 1 and quarantine and once("quarantined"):
             for batches in quarantine:
-                assert ordered(tolaria, qn.QuarantineAdd(batches=batches))
+                assert ordered(tolaria, m.QuarantineAdd(batches=batches))
         if hot is not None and step == HOT_AT and once("ordered"):
             group = state.rates.groups[0].name
-            assert ordered(tolaria, LrSet(group=group, value=hot))
+            assert ordered(tolaria, m.LrSet(group=group, value=hot))
         if step == die_at and state.rollbacks.done and once("died"):
             raise InterruptedError
 
@@ -190,12 +184,12 @@ def test_a_run_whose_gradients_grow_while_its_loss_falls_goes_on(tmp_path):
     """A deep network that leaves its plateau must not be treated as diverged."""
     model = nn.Sequential(plain(), Louder(first=84))
     events = train_long(tmp_path / "run", model=model)
-    skips, shifts = of(events, StepSkipped), [one for one in of(events, InstabilityDetected) if one.asks]
+    skips, shifts = of(events, m.StepSkipped), [one for one in of(events, m.InstabilityDetected) if one.asks]
 
-    assert [skip.reason for skip in skips] == [SkipReason.SPIKE] * 4
+    assert [skip.reason for skip in skips] == [m.SkipReason.SPIKE] * 4
     assert [(one.finding.value, one.signal.value, one.level) for one in shifts] == [("shift", "grad_norm", None)]
-    assert not of(events, RolledBack)
-    assert len(of(events, StepCompleted)) == LONG_EPOCHS * STEPS_PER_EPOCH - 4
+    assert not of(events, m.RolledBack)
+    assert len(of(events, m.StepCompleted)) == LONG_EPOCHS * STEPS_PER_EPOCH - 4
 
 
 HOT = {"learning_rate": {"base_lr": 0.01, "warmup_epochs": 0, "max_order_factor": 0}}
@@ -214,14 +208,14 @@ def test_a_rate_ordered_far_too_high_is_gone_back_from(tmp_path, hot):
     causes.
     """
     parameters, events = hot
-    (back,) = of(events, RolledBack)
-    (found,) = [one for one in of(events, InstabilityDetected) if one.asks]
+    (back,) = of(events, m.RolledBack)
+    (found,) = [one for one in of(events, m.InstabilityDetected) if one.asks]
 
     assert found.finding.value == "explosion"
     assert back.step < HOT_AT
     assert back.root == events.index(found) + 1
     model = network()
-    batches = [one.batches for one in of(events, qn.QuarantineAdded)]
+    batches = [one.batches for one in of(events, m.QuarantineAdded)]
     train_long(tmp_path / "run", model=model, quarantine=batches)
     assert bits(model) == parameters
 
@@ -244,7 +238,7 @@ def test_a_damaged_checkpoint_is_refused_by_name_and_the_run_goes_back_to_anothe
     monkeypatch.setattr(handler, "load", load_damaged)
     model = network()
     events = train_long(tmp_path / "run", model=model, hot=1000.0, **HOT, rollback={"fast_path_enabled": False})
-    (rejected,), (back,) = of(events, CheckpointRejected), of(events, RolledBack)
+    (rejected,), (back,) = of(events, m.CheckpointRejected), of(events, m.RolledBack)
 
     assert (rejected.id, rejected.file) == (struck[0], "model-00000.safetensors")
     assert re.search(why, rejected.why)
@@ -261,10 +255,10 @@ def test_a_death_after_the_way_back_changes_nothing(tmp_path, hot):
     model = network()
     events = train_long(tmp_path / "run", model=model, hot=1000.0, **HOT)
 
-    (back,) = of(events, RolledBack)
-    (rerun,) = of(events, RerunFinished)
+    (back,) = of(events, m.RolledBack)
+    (rerun,) = of(events, m.RerunFinished)
     assert rerun.first_difference is None
-    assert {one.reason for one in of(died, StepSkipped) if one.branch == back.branch} == {SkipReason.QUARANTINED}
+    assert {one.reason for one in of(died, m.StepSkipped) if one.branch == back.branch} == {m.SkipReason.QUARANTINED}
     assert bits(model) == hot[0]
 
 
@@ -273,11 +267,11 @@ def test_a_poisoned_batch_is_skipped_and_a_loss_that_explodes_leads_back_and_pas
     """One bad batch in the eleventh epoch is a spike; the third of three in a row is a divergence."""
     model, other = plain(), plain()
     events = train_long(tmp_path / "run", model=model, dataset=Glitching(10 * 96 + 25, samples))
-    backs = of(events, RolledBack)
+    backs = of(events, m.RolledBack)
     branch = backs[-1].branch if backs else 0
-    skips = [one for one in of(events, StepSkipped) if one.branch == branch]
+    skips = [one for one in of(events, m.StepSkipped) if one.branch == branch]
     (tmp_path / "other").mkdir()
-    batches = [qn.Batches(one.epoch, one.batch, one.batch) for one in skips]
+    batches = [m.Batches(one.epoch, one.batch, one.batch) for one in skips]
     train_long(tmp_path / "other" / "run", model=other, quarantine=batches)
 
     told = why(Reader(tmp_path / "run" / "journal"), "rollback" if rollbacks else "spike")
@@ -287,8 +281,8 @@ def test_a_poisoned_batch_is_skipped_and_a_loss_that_explodes_leads_back_and_pas
     assert types[:2] == (
         ["InstabilityDetected", "EmergencyRaised"] if rollbacks else ["InstabilityDetected", "StepSkipped"]
     )
-    assert of(events, StepSkipped)[0].reason is SkipReason.SPIKE
-    assert {one.reason for one in skips} == ({SkipReason.QUARANTINED} if backs else {SkipReason.SPIKE})
+    assert of(events, m.StepSkipped)[0].reason is m.SkipReason.SPIKE
+    assert {one.reason for one in skips} == ({m.SkipReason.QUARANTINED} if backs else {m.SkipReason.SPIKE})
     assert bits(model) == bits(other)
 
 
@@ -298,7 +292,7 @@ def test_where_batches_are_not_to_be_skipped_the_end_is_that_of_the_calm_run(tmp
     events = train_long(tmp_path / "run", model=model, hot=1000.0, rollback={"skip_batches": False}, **HOT)
     train_long(tmp_path / "calm", model=calm)
 
-    assert len(of(events, RolledBack)) == 1
+    assert len(of(events, m.RolledBack)) == 1
     assert bits(model) == bits(calm)
 
 
@@ -306,10 +300,10 @@ def test_where_nothing_is_to_be_done_the_run_goes_on_and_the_journal_says_what_w
     """With `detect.act: false` no batch is skipped, there is no rollback, and each finding waits for its answer."""
     events = train_long(tmp_path / "run", model=network(), hot=1000.0, detect={"act": False}, **HOT)
 
-    assert of(events, StepCompleted)[-1].step == LONG_EPOCHS * STEPS_PER_EPOCH
+    assert of(events, m.StepCompleted)[-1].step == LONG_EPOCHS * STEPS_PER_EPOCH
     assert findings(events)
-    assert not of(events, RolledBack)
-    assert not of(events, StepSkipped)
+    assert not of(events, m.RolledBack)
+    assert not of(events, m.StepSkipped)
 
 
 def test_where_numbers_arrive_a_step_late_nothing_is_skipped_and_what_is_not_finite_leads_back(tmp_path, monkeypatch):
@@ -320,12 +314,12 @@ def test_where_numbers_arrive_a_step_late_nothing_is_skipped_and_what_is_not_fin
     # What the steps after show until the order is there is recorded, and no more.
     found, *behind = findings(events)
     assert all((one.finding, one.asks) == (found.finding, False) and one.step > found.step for one in behind), behind
-    (back,) = of(events, RolledBack)
-    (added,) = of(events, qn.QuarantineAdded)
+    (back,) = of(events, m.RolledBack)
+    (added,) = of(events, m.QuarantineAdded)
 
     assert (found.finding.value, found.asks, found.batch) == ("non_finite", False, added.batches.last)
     assert back.step < found.step
-    assert [(one.reason, one.epoch, one.batch) for one in of(events, StepSkipped)] == [
-        (SkipReason.QUARANTINED, found.epoch, found.batch)
+    assert [(one.reason, one.epoch, one.batch) for one in of(events, m.StepSkipped)] == [
+        (m.SkipReason.QUARANTINED, found.epoch, found.batch)
     ]
     assert all(tensor.isfinite().all() for tensor in model.state_dict().values())

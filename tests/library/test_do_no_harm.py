@@ -12,10 +12,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from tests.recorded import events_of, findings, of
 from tolariad import Tolaria
-from tolariad.core.health.words import ConservativeModeEntered
-from tolariad.core.rollback.words import RollbackBegun
-from tolariad.core.run.words import RunFrozen
-from tolariad.core.steps.words import StepCompleted, StepSkipped
+from tolariad.core import messages as m
 
 BATCH, STEPS, SIDE = 64, 800, 16
 CONFIG = {
@@ -98,18 +95,18 @@ def train(run_dir, data: TensorDataset, *, model=None, task=None, **config):
 
 
 def assert_left_alone(events) -> None:
-    assert of(events, RollbackBegun) == []
-    assert of(events, RunFrozen) == []
-    assert of(events, ConservativeModeEntered) == []
-    assert len(of(events, StepCompleted)) + len(of(events, StepSkipped)) == STEPS
-    assert len(of(events, StepSkipped)) <= STEPS // 100
+    assert of(events, m.RollbackBegun) == []
+    assert of(events, m.RunFrozen) == []
+    assert of(events, m.ConservativeModeEntered) == []
+    assert len(of(events, m.StepCompleted)) + len(of(events, m.StepSkipped)) == STEPS
+    assert len(of(events, m.StepSkipped)) <= STEPS // 100
 
 
 @pytest.mark.parametrize("made", [swinging, harder], ids=lambda made: made.__name__)
 def test_a_healthy_run_whose_loss_swings_or_rises_in_stages_is_left_alone(tmp_path, made):
     """The loss changes by a third and more in a few steps, again and again, because the data does."""
     _, events = train(tmp_path / "run", made())
-    losses = torch.tensor([one.loss for one in of(events, StepCompleted)])[199:]
+    losses = torch.tensor([one.loss for one in of(events, m.StepCompleted)])[199:]
     levels = losses[: len(losses) // 30 * 30].view(-1, 30).mean(1)
 
     assert levels.max() > 1.3 * levels.min()
@@ -122,7 +119,7 @@ def test_a_rare_second_task_is_learnt_with_the_detector_acting(tmp_path):
     data = two_tasks()
     inputs, labels, second = data.tensors
     model, events = train(tmp_path / "run", data, model=TwoHeads(), task=TwoTasks())
-    skips = [one for one in of(events, StepSkipped) if second[BATCH * (one.batch - 1)]]
+    skips = [one for one in of(events, m.StepSkipped) if second[BATCH * (one.batch - 1)]]
     with torch.no_grad():
         found = model(inputs[second], second=True).argmax(1)
 
@@ -157,4 +154,4 @@ def test_a_loss_of_either_sign_is_gone_back_for_only_if_its_task_declares_a_unit
     found = findings(events)
 
     assert any(one.finding.value == ("sustained" if goes_back else "rise") for one in found), found
-    assert bool(of(events, RollbackBegun)) is goes_back
+    assert bool(of(events, m.RollbackBegun)) is goes_back

@@ -12,8 +12,7 @@ from torch.utils.data import DataLoader
 from tests.library.small import CONFIG, STEPS_PER_EPOCH, bits, data, network, train
 from tests.recorded import events_of
 from tolariad import Tolaria
-from tolariad.core.run.words import RunFailed
-from tolariad.core.trainer.words import ExceptionRaised
+from tolariad.core import messages as m
 from tolariad.library import live
 
 
@@ -40,8 +39,8 @@ def test_a_batch_that_raises_twice_fails_the_run_or_is_skipped(tmp_path, on_deat
         with pytest.raises(ZeroDivisionError):
             tolaria.train(Allergic(), DataLoader(data(), batch_size=12, shuffle=True), None, 1)
     events = events_of(run_dir)
-    failed = [one.why for one in events if isinstance(one, RunFailed)]
-    assert [one.kind for one in events if isinstance(one, ExceptionRaised)] == ["builtins.ZeroDivisionError"] * 2
+    failed = [one.why for one in events if isinstance(one, m.RunFailed)]
+    assert [one.kind for one in events if isinstance(one, m.ExceptionRaised)] == ["builtins.ZeroDivisionError"] * 2
     if on_death == "skip_batch":
         result = tolaria.train(Allergic(), DataLoader(data(), batch_size=12, shuffle=True), None, 1)
         assert (failed, result.phase, result.steps) == ([], "completed", STEPS_PER_EPOCH - 1)

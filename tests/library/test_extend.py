@@ -10,11 +10,7 @@ from torch.utils.data import DataLoader
 from tests.library.small import CONFIG, EPOCHS, STEPS_PER_EPOCH, Hooks, bits, data, loaders, made, network
 from tests.recorded import events_of, of
 from tolariad import Tolaria
-from tolariad.core.checkpoints.words import RerunFinished
-from tolariad.core.control.words import EndOrdered
-from tolariad.core.rates.words import LrGroupsRegistered
-from tolariad.core.run.words import ConfigChanged, RunCompleted
-from tolariad.core.steps.words import EpochFinished, EpochStarted, StepCompleted, TrainingEndedReport
+from tolariad.core import messages as m
 from tolariad.trainer.orders.reporter import Reporter
 
 CONSTANT = {"learning_rate": {"base_lr": 0.01, "warmup_epochs": 0, "policy": "constant"}}
@@ -28,7 +24,7 @@ def train(run_dir, epochs=EPOCHS, hook=None, **config):
 
 
 def steps_of(events):
-    return [(one.step, one.epoch, one.batch, one.loss, one.rates) for one in of(events, StepCompleted)]
+    return [(one.step, one.epoch, one.batch, one.loss, one.rates) for one in of(events, m.StepCompleted)]
 
 
 def ordered_at(step, **end):
@@ -50,7 +46,7 @@ def last_moment(monkeypatch):
     report = Reporter.report
 
     def later(self, what):
-        if isinstance(what, TrainingEndedReport) and orders:
+        if isinstance(what, m.TrainingEndedReport) and orders:
             orders.pop()()
         return report(self, what)
 
@@ -84,9 +80,9 @@ def test_at_the_last_moment_training_goes_on_as_if_it_was_configured_so(tmp_path
     assert told == [None, True]
     assert found == expected
     assert steps_of(events) == steps_of(calm)
-    for kind in (EpochStarted, EpochFinished):
+    for kind in (m.EpochStarted, m.EpochFinished):
         assert [one.epoch for one in of(events, kind)] == [one.epoch for one in of(calm, kind)]
-    assert len(of(events, RunCompleted)) == 1
+    assert len(of(events, m.RunCompleted)) == 1
 
 
 def test_an_earlier_end_is_a_prefix_of_the_run(tmp_path):
@@ -95,7 +91,7 @@ def test_an_earlier_end_is_a_prefix_of_the_run(tmp_path):
     _, calm = train(tmp_path / "calm")
 
     assert steps_of(events) == steps_of(calm)[: 2 * STEPS_PER_EPOCH]
-    (completed,) = of(events, RunCompleted)
+    (completed,) = of(events, m.RunCompleted)
     assert (completed.step, completed.epochs) == (2 * STEPS_PER_EPOCH, 2)
 
 
@@ -120,9 +116,9 @@ def test_a_death_after_the_order_changes_no_bit(tmp_path, dies_at):
 
     assert found == expected
     assert steps_of(events) == steps_of(calm)
-    assert len(of(events, StepCompleted)) == 5 * STEPS_PER_EPOCH
-    assert [one.first_difference for one in of(events, RerunFinished)] == [None]
-    assert len(of(events, LrGroupsRegistered)) == len(of(events, EndOrdered)) == 1
+    assert len(of(events, m.StepCompleted)) == 5 * STEPS_PER_EPOCH
+    assert [one.first_difference for one in of(events, m.RerunFinished)] == [None]
+    assert len(of(events, m.LrGroupsRegistered)) == len(of(events, m.EndOrdered)) == 1
 
 
 def test_an_end_that_has_passed_is_false(tmp_path):
@@ -147,8 +143,8 @@ def test_a_complete_run_goes_on_with_more_epochs_and_without_a_word(tmp_path):
 
     assert found == expected
     assert steps_of(events) == steps_of(calm)
-    assert [one.keys for one in of(events, ConfigChanged)] == [("epochs",)]
-    assert [one.epochs for one in of(events, RunCompleted)] == [2, 4]
+    assert [one.keys for one in of(events, m.ConfigChanged)] == [("epochs",)]
+    assert [one.epochs for one in of(events, m.RunCompleted)] == [2, 4]
 
 
 def test_a_complete_run_goes_on_with_more_steps_and_without_a_word(tmp_path, caplog):
@@ -160,7 +156,7 @@ def test_a_complete_run_goes_on_with_more_steps_and_without_a_word(tmp_path, cap
 
     assert found == expected
     assert steps_of(events) == steps_of(calm)
-    assert [one.keys for one in of(events, ConfigChanged)] == [("stop.steps",)]
+    assert [one.keys for one in of(events, m.ConfigChanged)] == [("stop.steps",)]
     assert any("was complete after epoch 1, step 11, and goes on to epoch 3, at most step 19" in one for one in said)
     assert any("learning rates keep their curves: default (host_cosine) ends at" in one for one in said)
 
@@ -186,7 +182,7 @@ def test_a_change_that_was_accepted_says_what_it_did_to_the_steps_run_again(tmp_
     tolaria = Tolaria(config, run_dir=tmp_path / "run", accept_config=True)
     loader = DataLoader(data(), batch_size=12, shuffle=True)
     tolaria.train(network(), loader, DataLoader(data(48), batch_size=24), EPOCHS)
-    (rerun,) = of(events_of(tmp_path / "run"), RerunFinished)
+    (rerun,) = of(events_of(tmp_path / "run"), m.RerunFinished)
     said = [record.getMessage() for record in caplog.records if record.name == "tolariad.run"]
 
     assert rerun.compared > 1
@@ -208,12 +204,12 @@ def test_another_plan_at_a_start_is_no_divergence(tmp_path, caplog):
     with pytest.raises(InterruptedError):
         train(tmp_path / "run", hook=hook)
     _, events = train(tmp_path / "run", 5)
-    (rerun,) = of(events, RerunFinished)
+    (rerun,) = of(events, m.RerunFinished)
     said = [record.getMessage() for record in caplog.records if record.name == "tolariad.run"]
 
     assert rerun.expected == "changed: epochs"
     assert rerun.first_difference.field == "lr"
-    assert [one.epochs for one in of(events, RunCompleted)] == [5]
+    assert [one.epochs for one in of(events, m.RunCompleted)] == [5]
     assert any("learning rates are computed anew for 40 steps: default (host_cosine) was" in one for one in said)
 
 
@@ -227,7 +223,7 @@ def test_a_free_key_leaves_the_re_run_exact(tmp_path):
     with pytest.raises(InterruptedError):
         train(tmp_path / "run", hook=hook)
     _, events = train(tmp_path / "run", checkpoint={"min_gap_s": 5, "keep_last": 9}, keep_best="loss")
-    (rerun,) = of(events, RerunFinished)
+    (rerun,) = of(events, m.RerunFinished)
 
     assert (rerun.first_difference, rerun.expected) == (None, "")
-    assert of(events, ConfigChanged)[0].keys == ("checkpoint.keep_last", "checkpoint.min_gap_s", "keep_best")
+    assert of(events, m.ConfigChanged)[0].keys == ("checkpoint.keep_last", "checkpoint.min_gap_s", "keep_best")

@@ -9,10 +9,7 @@ from tests.library.seeds import hashed_at_once
 from tests.library.small import Hooks, bits, data, loaders, made, network
 from tests.library.small import train as train_plainly
 from tests.recorded import events_of, of
-from tolariad.core.checkpoints.words import CheckpointRejected, TrainingStarted
-from tolariad.core.rollback import words as rb
-from tolariad.core.snapshots import words as sn
-from tolariad.core.steps.words import StepCompleted
+from tolariad.core import messages as m
 from tolariad.trainer.rollback.slots import Slots
 
 # Of the first epoch: c000001 is the start's.
@@ -33,7 +30,7 @@ class Back:
     `to`: its target, else the newest one.
     """
 
-    def __init__(self, tolaria, before=lambda: None, tier=rb.Tier.FAST, checkpoint="", to=""):
+    def __init__(self, tolaria, before=lambda: None, tier=m.Tier.FAST, checkpoint="", to=""):
         self.tolaria, self.before, self.tier, self.checkpoint, self.to = tolaria, before, tier, checkpoint, to
         self.ordered = 0
 
@@ -45,7 +42,7 @@ class Back:
             return
         self.ordered = step
         self.before()
-        assert ordered(self.tolaria, rb.Rollback(tier=self.tier, to=self.to))
+        assert ordered(self.tolaria, m.Rollback(tier=self.tier, to=self.to))
 
     def _is_behind(self, state):
         newest = state.snapshots.promoted[-1].step
@@ -74,16 +71,14 @@ def test_rolled_back_to_memory_and_trained_on_a_run_ends_with_the_bits_of_one_th
     And it was the fast tier, all of it, within ten times its budget.
     """
     found, events = gone_back(tmp_path / "run")
-    (begun,), (done,), (prepared,) = (
-        of(events, kind) for kind in (rb.RollbackBegun, rb.RolledBack, rb.RollbackPrepared)
-    )
+    (begun,), (done,), (prepared,) = (of(events, kind) for kind in (m.RollbackBegun, m.RolledBack, m.RollbackPrepared))
 
     assert found == calm
-    assert (begun.tier, done.checkpoint, done.by_start) == (rb.Tier.FAST, begun.checkpoint, False)
-    assert begun.checkpoint in {e.id for e in of(events, sn.SnapshotPromoted)}
-    assert of(events, rb.RollbackEscalated) == []
+    assert (begun.tier, done.checkpoint, done.by_start) == (m.Tier.FAST, begun.checkpoint, False)
+    assert begun.checkpoint in {e.id for e in of(events, m.SnapshotPromoted)}
+    assert of(events, m.RollbackEscalated) == []
     assert prepared.seconds + done.commit_s + done.confirm_s < 5.0
-    again = [e.step for e in of(events, StepCompleted) if e.branch == 1]
+    again = [e.step for e in of(events, m.StepCompleted) if e.branch == 1]
     assert again[0] == done.step + 1 <= begun.from_step
 
 
@@ -97,25 +92,23 @@ def test_a_run_of_one_epoch_goes_back_to_a_snapshot_within_it_and_ends_as_one_th
         assert tolaria.train(model, *loader, 1, task=Hooks(hook)).phase == "completed"
         ended[name] = bits(model)
     events = events_of(tmp_path / "back")
-    (begun,), (done,) = of(events, rb.RollbackBegun), of(events, rb.RolledBack)
-    (target,) = [one for one in of(events, sn.SnapshotTaken) if one.id == done.checkpoint]
+    (begun,), (done,) = of(events, m.RollbackBegun), of(events, m.RolledBack)
+    (target,) = [one for one in of(events, m.SnapshotTaken) if one.id == done.checkpoint]
 
-    assert begun.tier is rb.Tier.FAST
+    assert begun.tier is m.Tier.FAST
     assert (target.epoch, target.batch) == (1, target.step)
     assert 0 < target.batch < 24
     assert ended["back"] == ended["calm"]
 
 
-@pytest.mark.parametrize("tier", list(rb.Tier))
+@pytest.mark.parametrize("tier", list(m.Tier))
 def test_the_parts_of_a_rollback_are_recorded_and_make_up_its_phases(tmp_path, tier):
     """Each part took time, none is counted twice, and subsystems without a part took none."""
     tolaria = made(tmp_path / "run", **SNAPSHOTS)
     hook = Back(tolaria, tier=tier)
     train_plainly(tmp_path / "run", hook, model=network(), tolaria=tolaria)
     events = events_of(tmp_path / "run")
-    (begun,), (done,), (prepared,) = (
-        of(events, kind) for kind in (rb.RollbackBegun, rb.RolledBack, rb.RollbackPrepared)
-    )
+    (begun,), (done,), (prepared,) = (of(events, kind) for kind in (m.RollbackBegun, m.RolledBack, m.RollbackPrepared))
     spans = done.spans
 
     assert begun.tier is tier
@@ -139,15 +132,15 @@ def test_memory_that_changed_is_seen_before_training_goes_on_and_the_disk_is_gon
 
     found, events = gone_back(tmp_path / "run", flip)
     (begun,), (done,), (escalated,) = (
-        of(events, kind) for kind in (rb.RollbackBegun, rb.RolledBack, rb.RollbackEscalated)
+        of(events, kind) for kind in (m.RollbackBegun, m.RolledBack, m.RollbackEscalated)
     )
 
     assert found == calm
-    assert [e.id for e in of(events, sn.SnapshotRejected)] == [begun.checkpoint]
-    assert "after it was restored" in of(events, sn.SnapshotRejected)[0].why
+    assert [e.id for e in of(events, m.SnapshotRejected)] == [begun.checkpoint]
+    assert "after it was restored" in of(events, m.SnapshotRejected)[0].why
     assert done.checkpoint == escalated.checkpoint
     assert done.step <= begun.to_step
-    assert of(events, TrainingStarted)[-1].checkpoint == escalated.checkpoint
+    assert of(events, m.TrainingStarted)[-1].checkpoint == escalated.checkpoint
 
 
 def test_where_memory_has_changed_and_the_newest_checkpoint_too_the_next_older_one_is_gone_back_to(
@@ -167,11 +160,11 @@ def test_where_memory_has_changed_and_the_newest_checkpoint_too_the_next_older_o
         (damaged[0] / "manifest.json").write_text("{}")
 
     found, events = gone_back(run_dir, flip, AT_EPOCHS_END)
-    (done,), escalated = of(events, rb.RolledBack), of(events, rb.RollbackEscalated)
+    (done,), escalated = of(events, m.RolledBack), of(events, m.RollbackEscalated)
 
     assert found == calm
     assert [e.checkpoint for e in escalated] == [damaged[0].name, done.checkpoint]
-    assert [e.id for e in of(events, CheckpointRejected)] == [damaged[0].name]
+    assert [e.id for e in of(events, m.CheckpointRejected)] == [damaged[0].name]
 
 
 def test_a_copy_that_is_not_finite_is_no_snapshot(tmp_path, monkeypatch):
@@ -188,6 +181,6 @@ def test_a_copy_that_is_not_finite_is_no_snapshot(tmp_path, monkeypatch):
     assert train_plainly(tmp_path / "run", tolaria=tolaria).phase == "completed"
     events = events_of(tmp_path / "run")
 
-    assert of(events, sn.SnapshotTaken) == []
-    assert all("is not finite" in e.why for e in of(events, sn.SnapshotAborted))
-    assert of(events, sn.SnapshotAborted)
+    assert of(events, m.SnapshotTaken) == []
+    assert all("is not finite" in e.why for e in of(events, m.SnapshotAborted))
+    assert of(events, m.SnapshotAborted)

@@ -15,10 +15,7 @@ from tests.library.small import CONFIG, bits, data, loaders, made, network
 from tests.recorded import events_of, of
 from tests.waiting import wait_for
 from tolariad import Tolaria
-from tolariad.core.architecture import words as ar
-from tolariad.core.checkpoints import words as ck
-from tolariad.core.rollback import words as rb
-from tolariad.core.snapshots import words as sn
+from tolariad.core import messages as m
 from tolariad.trainer.lr import controller_of
 from tolariad.trainer.optim import OptimizerRebuildCoordinator
 
@@ -81,7 +78,7 @@ def test_growth_that_nobody_recorded_is_said_once(tmp_path, caplog, kind, said_a
         f"the model changed up to step {said_after} by code that the run cannot repeat (5.bias, 5.weight)"
     )
     assert "ask for it by rates.grow() (docs/task.md)" in said
-    assert of(events_of(tmp_path), ar.ArchitectureChanged) == []
+    assert of(events_of(tmp_path), m.ArchitectureChanged) == []
 
 
 def test_a_rollback_over_the_growth_costs_no_checkpoint(tmp_path):
@@ -100,21 +97,21 @@ def test_a_rollback_over_the_growth_costs_no_checkpoint(tmp_path):
 
     with pytest.raises(InterruptedError):
         train(run_dir, trouble, tolaria)
-    first = of(events_of(run_dir), ck.CheckpointCommitted)[0].id
-    (refused,) = of(events_of(run_dir), ck.CheckpointUnfit)
+    first = of(events_of(run_dir), m.CheckpointCommitted)[0].id
+    (refused,) = of(events_of(run_dir), m.CheckpointUnfit)
     assert (refused.id, refused.context, refused.file) == (first, "", "model-00000.safetensors")
     assert "5." in refused.why
-    assert refused.why in of(events_of(run_dir), rb.RollbackAborted)[0].why
+    assert refused.why in of(events_of(run_dir), m.RollbackAborted)[0].why
 
     assert train(run_dir) == calm
     events = events_of(run_dir)
-    (passed_over, *more) = of(events, ck.CheckpointUnfit)[1:]
-    started = of(events, ck.TrainingStarted)[-1]
+    (passed_over, *more) = of(events, m.CheckpointUnfit)[1:]
+    started = of(events, m.TrainingStarted)[-1]
     assert (started.step, started.checkpoint) == (0, first)
     assert passed_over.context
     assert first not in {passed_over.id, *(one.id for one in more)}
-    assert of(events, ck.CheckpointRejected) == []
-    assert of(events, ck.RerunFinished)[-1].first_difference is None
+    assert of(events, m.CheckpointRejected) == []
+    assert of(events, m.RerunFinished)[-1].first_difference is None
 
 
 def test_a_model_that_outgrows_its_slots_has_no_fast_tier_and_says_so_once(tmp_path):
@@ -131,10 +128,10 @@ def test_a_model_that_outgrows_its_slots_has_no_fast_tier_and_says_so_once(tmp_p
     loader = DataLoader(data(), batch_size=12, shuffle=True)
     assert tolaria.train(network(), loader, None, 3, task=hooks).phase == "completed"
     events = events_of(tmp_path)
-    (off,) = of(events, sn.FastTierDisabled)
+    (off,) = of(events, m.FastTierDisabled)
 
     assert opened.is_set()
     assert re.search("a snapshot needs [0-9]+ bytes now, a slot has", off.why)
-    failed = [one for one in of(events, sn.SnapshotAborted) if "a slot has" in one.why]
+    failed = [one for one in of(events, m.SnapshotAborted) if "a slot has" in one.why]
     assert len(failed) <= 2
-    assert [one for one in events[events.index(off) :] if isinstance(one, sn.SnapshotBegun)] == []
+    assert [one for one in events[events.index(off) :] if isinstance(one, m.SnapshotBegun)] == []

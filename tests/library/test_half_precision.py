@@ -7,8 +7,7 @@ import pytest
 from tests.library.small import bits, network
 from tests.library.test_detection import poisoned, train
 from tests.recorded import Stop, dies_at, events_of, findings, of
-from tolariad.core.checkpoints.words import RerunFinished
-from tolariad.core.steps.words import SkipReason, StepSkipped
+from tolariad.core import messages as m
 
 HALF = {"precision": "fp16"}
 
@@ -18,7 +17,7 @@ def sick(run_dir, hook=None, value=float("nan")):
     model = network()
     train(run_dir, poisoned(value), hook, model=model, **HALF)
     events = events_of(run_dir)
-    return model, events, [one for one in of(events, StepSkipped) if one.reason is not SkipReason.OVERFLOW]
+    return model, events, [one for one in of(events, m.StepSkipped) if one.reason is not m.SkipReason.OVERFLOW]
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
@@ -26,7 +25,7 @@ def test_nothing_of_a_batch_that_is_not_finite_stays_in_half_precision_either(tm
     """Its gradients overflow too. If it counted as an overflow only, running statistics would stay NaN."""
     model, events, skips = sick(tmp_path / "run", value=value)
 
-    assert [(one.epoch, one.reason) for one in skips] == [(n, SkipReason.NON_FINITE) for n in (1, 2, 3)]
+    assert [(one.epoch, one.reason) for one in skips] == [(n, m.SkipReason.NON_FINITE) for n in (1, 2, 3)]
     assert {one.finding.value for one in findings(events)} == {"non_finite"}
     assert all(tensor.isfinite().all() for tensor in model.state_dict().values())
 
@@ -37,7 +36,7 @@ def test_such_a_batch_is_skipped_again_by_a_re_run(tmp_path):
     with pytest.raises(Stop):
         sick(tmp_path / "run", dies_at(skips[1].step))
     again, events, _ = sick(tmp_path / "run")
-    (rerun,) = of(events, RerunFinished)
+    (rerun,) = of(events, m.RerunFinished)
 
     # Of one epoch or of two: the last checkpoint may still have been on its way to the disk.
     assert rerun.skipped >= 1

@@ -11,8 +11,7 @@ from torch.nn import functional
 from tests.library.small import EPOCHS, bits, loaders, made, network
 from tests.library.test_detection import poisoned
 from tests.recorded import events_of, of, sound
-from tolariad.core.checkpoints.words import RerunFinished
-from tolariad.core.steps.words import SkipReason, StepCompleted, StepSkipped
+from tolariad.core import messages as m
 
 # No checkpoint between the epochs' ends: whoever dies in the second or third runs its skip again, or begins after it.
 EVERY = {"checkpoint_interval_epochs": 2}
@@ -44,7 +43,7 @@ def calm(tmp_path_factory):
 
 
 def losses(events):
-    return [(one.step, one.loss) for one in of(events, StepCompleted)]
+    return [(one.step, one.loss) for one in of(events, m.StepCompleted)]
 
 
 @pytest.mark.sample(2)
@@ -55,7 +54,7 @@ def test_a_run_that_dies_resumes_to_the_bit(tmp_path, calm, at):
         train(tmp_path / "run", die_at=at)
     parameters, events = train(tmp_path / "run")
 
-    assert [one.reason for one in of(calm[1], StepSkipped)] == [SkipReason.NON_FINITE] * EPOCHS
+    assert [one.reason for one in of(calm[1], m.StepSkipped)] == [m.SkipReason.NON_FINITE] * EPOCHS
     sound(tmp_path / "run")
     assert parameters == calm[0]
     assert losses(events) == losses(calm[1])
@@ -63,10 +62,10 @@ def test_a_run_that_dies_resumes_to_the_bit(tmp_path, calm, at):
 
 def test_some_of_them_ran_a_skip_again(tmp_path, calm):
     """Without a checkpoint between a skip and a later death, the restart draws for the skipped batch again."""
-    skipped = [one.step for one in of(calm[1], StepSkipped)]
+    skipped = [one.step for one in of(calm[1], m.StepSkipped)]
     with pytest.raises(InterruptedError):
         train(tmp_path / "run", die_at=skipped[0] + 1)
     parameters, events = train(tmp_path / "run")
 
-    assert sum(one.skipped for one in of(events, RerunFinished)) == 1
+    assert sum(one.skipped for one in of(events, m.RerunFinished)) == 1
     assert parameters == calm[0]

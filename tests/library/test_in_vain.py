@@ -8,10 +8,7 @@ from torch import nn
 
 from tests.library.test_detection import plain, train_long
 from tests.recorded import events_of, of
-from tolariad.core.health.words import ConservativeModeEntered, InstabilityDetected
-from tolariad.core.rollback.words import RolledBack
-from tolariad.core.run.words import RunCompleted, RunFrozen
-from tolariad.core.steps.words import StepCompleted
+from tolariad.core import messages as m
 from tolariad.library import RunFailed
 
 
@@ -34,11 +31,11 @@ def test_a_loss_that_jumps_to_where_it_began_is_recorded_and_trained_on(tmp_path
     """Early in the run this is recorded only; there is no rollback."""
     model = nn.Sequential(plain(), Fainter(first=84))
     events = train_long(tmp_path / "run", model=model, epochs=24)
-    found = [one for one in of(events, InstabilityDetected) if one.asks]
+    found = [one for one in of(events, m.InstabilityDetected) if one.asks]
 
     assert [(one.finding.value, one.level) for one in found] == [("rise", None)]
-    assert not of(events, RolledBack)
-    assert of(events, StepCompleted)[-1].step > found[-1].step + 50
+    assert not of(events, m.RolledBack)
+    assert of(events, m.StepCompleted)[-1].step > found[-1].step + 50
 
 
 FAINT_AT = 400
@@ -55,22 +52,22 @@ def faint(tmp_path_factory):
 
 def test_a_loss_that_jumps_and_stays_after_two_rollbacks_goes_on_in_conservative_mode(faint):
     """A new stage of a curriculum: the run rolls back twice, without success, and then trains on."""
-    found = [one for one in of(faint, InstabilityDetected) if one.asks and one.finding.value == "sustained"]
-    (entered,) = of(faint, ConservativeModeEntered)
+    found = [one for one in of(faint, m.InstabilityDetected) if one.asks and one.finding.value == "sustained"]
+    (entered,) = of(faint, m.ConservativeModeEntered)
 
     assert [(one.level and one.level.value, one.returns, one.goes_on) for one in found] == [
         ("major", 0, False),
         ("major", 1, False),
         (None, 2, True),
     ]
-    assert len(of(faint, RolledBack)) == 2
-    assert len({one.step for one in of(faint, RolledBack)}) == 1
+    assert len(of(faint, m.RolledBack)) == 2
+    assert len({one.step for one in of(faint, m.RolledBack)}) == 1
     assert entered.why.startswith("sustained: loss ")
     assert entered.why.endswith("2 rollbacks did not help; the run goes on")
     assert faint[entered.cause - 1] == found[-1]
-    assert of(faint, StepCompleted)[-1].step > found[-1].step + 20
-    assert of(faint, RunFrozen) == []
-    assert len(of(faint, RunCompleted)) == 1
+    assert of(faint, m.StepCompleted)[-1].step > found[-1].step + 20
+    assert of(faint, m.RunFrozen) == []
+    assert len(of(faint, m.RunCompleted)) == 1
 
 
 def test_a_loss_that_jumps_and_stays_halts_the_run_if_detect_halt_says_so(tmp_path):
@@ -81,9 +78,9 @@ def test_a_loss_that_jumps_and_stays_halts_the_run_if_detect_halt_says_so(tmp_pa
     halted = events_of(tmp_path / "run")
     events = train_long(tmp_path / "run", model=nn.Sequential(plain(), Fainter(first=FAINT_AT)), **same)
 
-    assert len(of(halted, RunFrozen)) == len(of(events, RunFrozen)) == 1
-    assert len(of(halted, RolledBack)) == len(of(events, RolledBack)) == 2
-    assert of(events, StepCompleted)[-1].step > of(halted, StepCompleted)[-1].step
+    assert len(of(halted, m.RunFrozen)) == len(of(events, m.RunFrozen)) == 1
+    assert len(of(halted, m.RolledBack)) == len(of(events, m.RolledBack)) == 2
+    assert of(events, m.StepCompleted)[-1].step > of(halted, m.StepCompleted)[-1].step
 
 
 class Wilder(Fainter):
@@ -101,10 +98,10 @@ def test_a_run_that_halts_says_so_and_goes_on_when_it_is_told_to(tmp_path):
         train_long(tmp_path / "run", model=nn.Sequential(plain(), Wilder(first=76)), **same)
     halted = events_of(tmp_path / "run")
     events = train_long(tmp_path / "run", model=nn.Sequential(plain(), Wilder(first=76)), **same)
-    after = [one for one in of(events[len(halted) :], InstabilityDetected) if one.asks]
+    after = [one for one in of(events[len(halted) :], m.InstabilityDetected) if one.asks]
 
-    assert of(halted, RunFrozen)
-    assert len(of(halted, RolledBack)) == 2
-    assert len(of(events, RolledBack)) == len(of(halted, RolledBack))
+    assert of(halted, m.RunFrozen)
+    assert len(of(halted, m.RolledBack)) == 2
+    assert len(of(events, m.RolledBack)) == len(of(halted, m.RolledBack))
     assert after[0].finding.value == "explosion"
     assert {one.level for one in after} == {None}

@@ -21,12 +21,8 @@ from tests.library.small import CONFIG, EPOCHS, STEPS_PER_EPOCH, bits, data, mad
 from tests.recorded import Stop, dies_at, events_of, of
 from tests.waiting import wait_for
 from tolariad import Tolaria
-from tolariad.core.checkpoints.words import CheckpointCommitted, RerunFinished
-from tolariad.core.control.words import CheckpointRequested
-from tolariad.core.rollback.words import RolledBack
-from tolariad.core.run.words import RunStopped
-from tolariad.core.steps.words import StepCompleted
-from tolariad.core.vocabulary import decode_event
+from tolariad.core import messages as m
+from tolariad.core.messages.vocabulary import decode_event
 from tolariad.daemon.request import StartRefused
 from tolariad.library.live import Live
 from tolariad.trainer.errors import SetupRefused
@@ -46,7 +42,7 @@ def test_a_run_is_trained_and_recorded_to_its_end(tmp_path):
     tolaria = Tolaria(CONFIG, run_dir=tmp_path / "run")
     result = train(tmp_path, tolaria=tolaria)
     journal = tmp_path / "run" / "journal"
-    steps = [e.step for entry in Reader(journal) if isinstance(e := decode_event(entry.event), StepCompleted)]
+    steps = [e.step for entry in Reader(journal) if isinstance(e := decode_event(entry.event), m.StepCompleted)]
 
     assert (result.phase, result.epochs, result.steps) == ("completed", EPOCHS, EPOCHS * STEPS_PER_EPOCH)
     assert result.run_dir == tmp_path / "run"
@@ -88,7 +84,7 @@ def test_an_interrupt_stops_at_a_boundary_with_a_checkpoint_and_the_next_call_go
     assert stopped.phase == "stopped"
     assert 10 <= stopped.steps < EPOCHS * STEPS_PER_EPOCH
     # Of that very step, so nothing is run again: a stop in order, and not a death that was survived.
-    assert [event.step for event in events if isinstance(event, CheckpointCommitted)][-1] == stopped.steps
+    assert [event.step for event in events if isinstance(event, m.CheckpointCommitted)][-1] == stopped.steps
     assert after is before
     assert completed.phase == "completed"
     assert bits(model) == calm
@@ -107,13 +103,13 @@ def test_sigterm_stops_with_a_checkpoint_and_ends_the_program(tmp_path, calm, ca
     with pytest.raises(SystemExit) as ended:
         train(tmp_path / "run", terminate)
     events = events_of(tmp_path / "run")
-    stopped = next(event for event in events if isinstance(event, RunStopped))
+    stopped = next(event for event in events if isinstance(event, m.RunStopped))
     model = network()
 
     assert ended.value.code == 143
     assert (before, seen, signal.getsignal(signal.SIGTERM)) == (signal.SIG_DFL, [signal.SIG_DFL], signal.SIG_DFL)
     assert 10 <= stopped.step < EPOCHS * STEPS_PER_EPOCH
-    assert [event.step for event in events if isinstance(event, CheckpointCommitted)][-1] == stopped.step
+    assert [event.step for event in events if isinstance(event, m.CheckpointCommitted)][-1] == stopped.step
     assert [
         line
         for line in caplog.messages
@@ -191,7 +187,7 @@ def test_another_thread_may_train_and_ask(tmp_path, calm):
             go_on.wait(60)
 
     def is_ordered():
-        return of(events_of(tmp_path / "run"), CheckpointRequested)
+        return of(events_of(tmp_path / "run"), m.CheckpointRequested)
 
     worker = threading.Thread(target=lambda: results.append(train(tmp_path, hook, model=model, tolaria=tolaria)))
     worker.start()
@@ -239,8 +235,8 @@ def test_a_rollback_goes_back_on_a_new_branch_and_ends_with_the_bits_of_the_run_
 
     result = train(tmp_path, hook, model=model, tolaria=tolaria)
     events = events_of(tmp_path / "run")
-    (done,) = [e for e in events if isinstance(e, RolledBack)]
-    steps = [(e.branch, e.step) for e in events if isinstance(e, StepCompleted)]
+    (done,) = [e for e in events if isinstance(e, m.RolledBack)]
+    steps = [(e.branch, e.step) for e in events if isinstance(e, m.StepCompleted)]
 
     assert ordered == [True]
     # Epoch 1's checkpoint may still be on its way to the disk; then checkpoint 0 is the newest.
@@ -268,9 +264,9 @@ def test_a_run_that_dies_after_a_rollback_resumes_on_its_new_branch(tmp_path, ca
     model = network()
     result = train(tmp_path / "run", model=model)
     events = events_of(tmp_path / "run")
-    (rerun,) = [e for e in events if isinstance(e, RerunFinished)]
+    (rerun,) = [e for e in events if isinstance(e, m.RerunFinished)]
 
-    (back,) = [e for e in events if isinstance(e, RolledBack)]
+    (back,) = [e for e in events if isinstance(e, m.RolledBack)]
     assert back.step == STEPS_PER_EPOCH
     assert (rerun.first, rerun.last, rerun.first_difference) == (back.step + 1, 13, None)
     assert result.phase == "completed"

@@ -5,9 +5,9 @@ from __future__ import annotations
 from tests.library.inside import written_at_once
 from tests.library.test_detection import poisoned, train
 from tests.recorded import events_of
-from tolariad.core.checkpoints import words as ck
-from tolariad.core.health.ask import health_status
-from tolariad.core.state import RunState, fold
+from tolariad.core import messages as m
+from tolariad.core import queries as q
+from tolariad.core.state.run_state import RunState, fold
 from tolariad.storage.manifest import FILE_NAME, decode_manifest
 
 
@@ -17,9 +17,9 @@ def test_a_manifest_says_what_the_journal_proves_of_the_run(tmp_path, monkeypatc
     train(tmp_path, poisoned(float("nan")), snapshots={"watch_steps": 2})
     state, known = RunState(), {}
     for event in events_of(tmp_path):
-        if isinstance(event, ck.CheckpointBegun):
+        if isinstance(event, m.CheckpointBegun):
             promoted = [one.id for one in state.checkpoints.catalogue if one.promoted]
-            known[event.id] = (health_status(state), promoted[-1] if promoted else "")
+            known[event.id] = (q.health_status(state), promoted[-1] if promoted else "")
         state = fold(state, (event,))
     said = {}
     for entry in state.checkpoints.catalogue:
@@ -27,5 +27,5 @@ def test_a_manifest_says_what_the_journal_proves_of_the_run(tmp_path, monkeypatc
         said[entry.id] = (manifest.health, manifest.promoted_checkpoint_id)
 
     assert said == known
-    assert {health for health, _ in said.values()} >= {ck.HealthStatus.UNKNOWN, ck.HealthStatus.HEALTHY}
+    assert {health for health, _ in said.values()} >= {m.HealthStatus.UNKNOWN, m.HealthStatus.HEALTHY}
     assert len({promoted for _, promoted in said.values()}) > 1

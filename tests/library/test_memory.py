@@ -13,9 +13,7 @@ from tests.library.small import EPOCHS, bits, data, made, network
 from tests.library.test_library import calm as calm  # noqa: PLC0414 - a fixture
 from tests.recorded import events_of, of
 from tests.waiting import wait_for
-from tolariad.core.health import budget_words as bv
-from tolariad.core.rollback import words as rb
-from tolariad.core.snapshots import words as sn
+from tolariad.core import messages as m
 from tolariad.trainer.health import memory
 
 # What a short memory leads to is a consequence of a budget.
@@ -71,11 +69,11 @@ def test_what_a_pressure_takes_changes_no_bit_and_comes_back(tmp_path, monkeypat
     loader = DataLoader(data(), batch_size=12, shuffle=True, num_workers=2, persistent_workers=True)
     assert tolaria.train(model, loader, DataLoader(data(48), batch_size=24), EPOCHS, task=task).phase == "completed"
     events = events_of(tmp_path)
-    (pressed,), (relieved,) = of(events, bv.MemoryPressed), of(events, bv.MemoryRelieved)
+    (pressed,), (relieved,) = of(events, m.MemoryPressed), of(events, m.MemoryRelieved)
     during = [
-        one.slot for one in events[events.index(pressed) : events.index(relieved)] if isinstance(one, sn.SnapshotBegun)
+        one.slot for one in events[events.index(pressed) : events.index(relieved)] if isinstance(one, m.SnapshotBegun)
     ]
 
     assert len(set(during)) <= 2
-    assert of(events, rb.RolledBack) == []
+    assert of(events, m.RolledBack) == []
     assert bits(model) == calm

@@ -12,7 +12,7 @@ from torch.nn import functional
 
 from tests.library.small import loaders, made, network
 from tests.recorded import events_of, of
-from tolariad.core.steps.words import EpochFinished, MetricsNamed, StepCompleted
+from tolariad.core import messages as m
 from tolariad.forensics.numbers import epochs_of, steps_of
 from tolariad.trainer.errors import SetupRefused
 
@@ -59,10 +59,10 @@ def test_what_loss_returns_by_name_is_recorded_with_its_step(run_dir):
     assert list(zip(found["greatest"], found["calls"], strict=True)) == seen
     assert set(found["half"]) == {0.5}
     assert set(found["yes"]) == {1.0}
-    assert [one.names for one in of(events, MetricsNamed)] == [("greatest", "calls", "half", "yes")]
+    assert [one.names for one in of(events, m.MetricsNamed)] == [("greatest", "calls", "half", "yes")]
     assert found["loss"] == train(plain, lambda out, call: {})[0]["loss"]
-    assert of(events_of(plain), MetricsNamed) == []
-    last = of(events, StepCompleted)[-1]
+    assert of(events_of(plain), m.MetricsNamed) == []
+    last = of(events, m.StepCompleted)[-1]
     assert last.metrics == (*seen[-1], 0.5, 1.0)
     assert tolaria.get_metrics()["greatest"] == seen[-1][0]
 
@@ -78,9 +78,9 @@ def test_the_output_of_a_model_is_returned_as_it_is(run_dir):
         return Output(logits=out, greatest=out.max(), hidden_states=None, cache=((out, out),))
 
     found, events, _ = train(run_dir / "run", others)
-    assert [one.names for one in of(events, MetricsNamed)] == [("greatest",)]
+    assert [one.names for one in of(events, m.MetricsNamed)] == [("greatest",)]
     plain, events, _ = train(run_dir / "plain", lambda out, call: Output(logits=out))
-    assert of(events, MetricsNamed) == []
+    assert of(events, m.MetricsNamed) == []
     assert plain["loss"] == found["loss"]
 
 
@@ -89,7 +89,7 @@ def test_an_epoch_ends_with_the_means_over_the_steps_that_have_a_number(run_dir)
     table = {2: {"rare": 4.0, "odd": NAN}, 9: {"rare": math.inf}, 17: {"odd": 1.0}, 18: {"odd": NAN}, 19: {"odd": 2.0}}
     found, events, _ = train(run_dir, lambda out, call: {"calls": call, **table.get(call, {})})
 
-    ended = [one.metrics for one in of(events, EpochFinished)]
+    ended = [one.metrics for one in of(events, m.EpochFinished)]
     assert ended[0] == {"calls": 4.5, "rare": 4.0}
     assert ended[1] == {"calls": 12.5, "rare": math.inf}
     assert ended[2] == {"calls": 20.5, "odd": 1.5}
@@ -97,7 +97,7 @@ def test_an_epoch_ends_with_the_means_over_the_steps_that_have_a_number(run_dir)
     # In the table a NaN and a missing number are the same.
     has = {name: [step for step, value in enumerate(found[name], 1) if not math.isnan(value)] for name in found}
     assert (has["rare"], has["odd"]) == ([2, 9], [17, 19])
-    assert [one.names for one in of(events, MetricsNamed)] == [("calls",), ("rare", "odd")]
+    assert [one.names for one in of(events, m.MetricsNamed)] == [("calls",), ("rare", "odd")]
 
 
 def test_a_rollback_cuts_the_metrics_of_the_steps_that_it_gives_up(run_dir):
@@ -113,10 +113,10 @@ def test_a_rollback_cuts_the_metrics_of_the_steps_that_it_gives_up(run_dir):
     calm, plain, _ = train(run_dir / "calm", of_the_output)
 
     assert ordered == [True]
-    assert len(of(events, StepCompleted)) > EPOCHS * STEPS_PER_EPOCH
+    assert len(of(events, m.StepCompleted)) > EPOCHS * STEPS_PER_EPOCH
     assert found == calm
-    last = {one.epoch: one.metrics for one in of(events, EpochFinished)}
-    assert list(last.values()) == [one.metrics for one in of(plain, EpochFinished)]
+    last = {one.epoch: one.metrics for one in of(events, m.EpochFinished)}
+    assert list(last.values()) == [one.metrics for one in of(plain, m.EpochFinished)]
     assert [one[2] for one in epochs_of(run_dir / "run" / "journal")] == [
         one[2] for one in epochs_of(run_dir / "calm" / "journal")
     ]
@@ -136,7 +136,9 @@ def test_sixty_four_names_are_recorded_and_one_more_ends_the_run_with_a_sentence
         train(run_dir, lambda out, call: {f"m{n}": n for n in range(min(65, 16 * call))})
 
     found = steps_of(run_dir / "journal").by_name
-    assert [name for one in of(events_of(run_dir), MetricsNamed) for name in one.names] == [f"m{n}" for n in range(64)]
+    assert [name for one in of(events_of(run_dir), m.MetricsNamed) for name in one.names] == [
+        f"m{n}" for n in range(64)
+    ]
     assert list(found["m63"])[-1] == 63.0
     assert len(found["m63"]) == 4
 
@@ -178,10 +180,10 @@ def test_a_hook_that_asks_for_it_gets_the_step_and_can_log(run_dir):
             ended.append((context.epoch, context.step, context.loss, next(iter(context.rates))))
 
     found, events, _ = train(run_dir, lambda out, call: {"calls": call}, kind=Hooks)
-    recorded = of(events, StepCompleted)
+    recorded = of(events, m.StepCompleted)
     assert [row[:5] for row in seen] == [(one.step, one.epoch, one.batch, one.loss, one.lr) for one in recorded]
     assert [row[5] for row in seen] == [{"calls": float(n), "logged": 10.0 * n} for n in range(1, 25)]
     assert list(found["logged"]) == [10.0 * step for step in range(1, 25)]
-    finished = of(events, EpochFinished)
+    finished = of(events, m.EpochFinished)
     assert [row[:3] for row in ended] == [(one.epoch, one.step, pytest.approx(one.train_loss)) for one in finished]
     assert {row[3] for row in ended} == {"default"}

@@ -11,8 +11,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from tests.library.small import CONFIG, EPOCHS, bits, data, network, train
 from tests.recorded import events_of, of
 from tolariad import Tolaria
-from tolariad.core.run.words import DaemonStarted
-from tolariad.core.trainer.words import ExecutionContextRecorded
+from tolariad.core import messages as m
 from tolariad.daemon.request import StartRefused
 from tolariad.trainer.errors import SetupRefused
 from tolariad.trainer.step.validate import Metrics
@@ -59,8 +58,8 @@ def test_other_data_are_refused_and_nothing_is_recorded(tmp_path, caplog):
     with caplog.at_level(logging.WARNING, logger="tolariad.run"):
         assert again(tmp_path / "run", second, accept_data=True).phase == "completed"
     events = events_of(tmp_path / "run")
-    assert of(events, DaemonStarted)[-1].accept_data
-    assert of(events, ExecutionContextRecorded)[-1].other_data == "the training data differ in 8 of 8 compared items"
+    assert of(events, m.DaemonStarted)[-1].accept_data
+    assert of(events, m.ExecutionContextRecorded)[-1].other_data == "the training data differ in 8 of 8 compared items"
     said = [one.getMessage() for one in caplog.records if "Other data were accepted" in one.getMessage()]
     assert len(said) == 1
 
@@ -69,7 +68,7 @@ def test_the_same_data_go_on_without_a_word(tmp_path):
     """In every kind of loader."""
     begun(tmp_path / "run", data())
     assert again(tmp_path / "run", data()).phase == "completed"
-    contexts = of(events_of(tmp_path / "run"), ExecutionContextRecorded)
+    contexts = of(events_of(tmp_path / "run"), m.ExecutionContextRecorded)
     assert [one.other_data for one in contexts] == ["", ""]
     assert contexts[0].environment.data == contexts[1].environment.data
     assert [one.length for one in contexts[0].environment.data] == [96, 48]

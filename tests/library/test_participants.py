@@ -12,8 +12,7 @@ from tests.library.seeds import hashed_at_once
 from tests.library.small import EPOCHS, bits, loaders, made, network
 from tests.library.test_fast_tier import SNAPSHOTS, Back
 from tests.recorded import events_of, of
-from tolariad.core.rollback import words as rb
-from tolariad.core.snapshots import words as sn
+from tolariad.core import messages as m
 
 
 @pytest.fixture(autouse=True)
@@ -77,7 +76,7 @@ def calm(tmp_path_factory):
 def test_the_participant_goes_back_with_the_run_from_memory(tmp_path, calm):
     """Its vote is recorded, and the run ends as one that never went back."""
     *found, events = trained(tmp_path / "run", Plan())
-    (prepared,), (done,) = of(events, rb.RollbackPrepared), of(events, rb.RolledBack)
+    (prepared,), (done,) = of(events, m.RollbackPrepared), of(events, m.RolledBack)
 
     assert tuple(found) == calm
     assert (prepared.participants, prepared.abstained, done.late) == (("plan", "training"), (), ())
@@ -91,12 +90,12 @@ def test_a_refused_snapshot_is_kept_and_the_disk_is_gone_back_to(tmp_path, calm)
         raise RuntimeError("not in the middle of an epoch")
 
     *found, events = trained(tmp_path / "run", Plan([refuse]))
-    (escalated,), (done,) = of(events, rb.RollbackEscalated), of(events, rb.RolledBack)
+    (escalated,), (done,) = of(events, m.RollbackEscalated), of(events, m.RolledBack)
 
     assert tuple(found) == calm
     assert "participant plan: not in the middle of an epoch" in escalated.why
     assert done.checkpoint == escalated.checkpoint
-    assert of(events, sn.SnapshotRejected) == []
+    assert of(events, m.SnapshotRejected) == []
 
 
 def test_a_participant_without_an_answer_stops_no_rollback(tmp_path):
@@ -105,8 +104,8 @@ def test_a_participant_without_an_answer_stops_no_rollback(tmp_path):
     plan.answers.append(lambda: free.wait(60))
     limits = {"rollback": {"fast_path_timeout_ms": 500}}
     _, __, events = trained(tmp_path / "run", plan, limits)
-    (prepared,), (done,) = of(events, rb.RollbackPrepared), of(events, rb.RolledBack)
+    (prepared,), (done,) = of(events, m.RollbackPrepared), of(events, m.RolledBack)
     free.set()
 
     assert (prepared.participants, prepared.abstained, done.late) == (("training",), ("plan",), ("plan",))
-    assert of(events, rb.RollbackEscalated) == []
+    assert of(events, m.RollbackEscalated) == []

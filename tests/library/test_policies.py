@@ -8,11 +8,8 @@ from journal import Reader
 from tests.library.small import CONFIG, EPOCHS, STEPS_PER_EPOCH, bits, network, train
 from tests.recorded import Stop, dies_at, events_of, of
 from tolariad import Tolaria
-from tolariad.core.checkpoints.words import RerunFinished
-from tolariad.core.learning_rate.group import rate_of
-from tolariad.core.rates.words import LrGroupsRegistered, LrViolationDetected
-from tolariad.core.run.words import ConfigChanged
-from tolariad.core.steps.words import StepCompleted
+from tolariad.core import messages as m
+from tolariad.core.calc.learning_rate.group import rate_of
 from tolariad.daemon.request import StartRefused
 from tolariad.forensics.moment import state_at
 from tolariad.trainer.errors import SetupRefused
@@ -38,7 +35,7 @@ def run(tmp_path):
 
 
 def rates(events):
-    return {one.step: (one.lr, one.rates) for one in of(events, StepCompleted)}
+    return {one.step: (one.lr, one.rates) for one in of(events, m.StepCompleted)}
 
 
 @pytest.mark.sample(2)
@@ -53,14 +50,14 @@ def test_a_run_that_dies_goes_on_to_the_bit_under_every_policy(run, tmp_path, po
     assert resumed == calm
     assert rates(events) == rates(whole)
     assert len(set(rates(events).values())) > STEPS // 2
-    assert [(one.compared > 0, one.first_difference) for one in of(events, RerunFinished)] == [(True, None)]
-    assert not of(events, LrViolationDetected)
+    assert [(one.compared > 0, one.first_difference) for one in of(events, m.RerunFinished)] == [(True, None)]
+    assert not of(events, m.LrViolationDetected)
 
 
 def test_a_function_is_in_the_journal_with_its_hash_and_every_value(run):
     """Its first update has the function's first value: nothing warms up before it."""
     _, events = run("run", "sched.py:f")
-    (registered,) = of(events, LrGroupsRegistered)
+    (registered,) = of(events, m.LrGroupsRegistered)
     table = registered.groups[0].schedule.function
 
     assert (table.name, table.steps, len(table.hash)) == ("sched.py:f", STEPS, 64)
@@ -80,10 +77,10 @@ def test_another_source_is_refused_on_resume_with_key_and_hashes(run, tmp_path):
     assert events_of(tmp_path / "run") == before
 
     _, events = run("run", "sched.py:f", accept_config=True)
-    assert [one.keys for one in of(events, ConfigChanged)] == [("learning_rate.policy",)]
-    first, second = (one.groups[0].schedule.function for one in of(events, LrGroupsRegistered))
+    assert [one.keys for one in of(events, m.ConfigChanged)] == [("learning_rate.policy",)]
+    first, second = (one.groups[0].schedule.function for one in of(events, m.LrGroupsRegistered))
     assert first.hash != second.hash
-    assert not of(events, LrViolationDetected)
+    assert not of(events, m.LrViolationDetected)
 
 
 def test_a_function_that_is_no_schedule_leaves_no_run(run, tmp_path):
@@ -111,6 +108,6 @@ def test_a_warmup_that_nobody_sets_fits_the_epochs_of_the_call(tmp_path):
     """`train` names the epochs, after the configuration was read: the warm-up is one of its three, not ten."""
     silent = {"tolaria": {key: value for key, value in CONFIG["tolaria"].items() if key != "learning_rate"}}
     train(tmp_path / "run", tolaria=Tolaria(silent, run_dir=tmp_path / "run"))
-    (registered,) = of(events_of(tmp_path / "run"), LrGroupsRegistered)
+    (registered,) = of(events_of(tmp_path / "run"), m.LrGroupsRegistered)
 
     assert registered.groups[0].schedule.warmup_steps == STEPS_PER_EPOCH

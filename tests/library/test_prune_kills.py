@@ -15,8 +15,7 @@ import pytest
 from tests.everyday.killed import ANEW, Kill, Program, later_kills
 from tests.library.pruning import ACTED, FULL, PLAN, Prunes, acted, train
 from tests.recorded import of, pieces, sound, standing
-from tolariad.core.pruning import mask_words as mk
-from tolariad.core.rollback import words as rb
+from tolariad.core import messages as m
 
 PROGRAM = str(Path(__file__).parent / "prune_program.py")
 OPTIONS = {**FULL, "ema": {"decay": 0.9}}
@@ -56,7 +55,7 @@ def killed(tmp_path, template, kills, *arguments):
     events = sound(run_dir)
     found = standing(events, *ACTED)
     assert len(found) == len(ORDERED), "each order acted once"
-    cycles = [one.cycle for one in found if isinstance(one, mk.MasksApplied)]
+    cycles = [one.cycle for one in found if isinstance(one, m.MasksApplied)]
     train(tmp_path / "calm", Prunes(plan_of(found), cycles=cycles), **OPTIONS)
     assert [one.applied_before_step for one in acted(tmp_path / "calm")] == [one.applied_before_step for one in found]
 
@@ -78,7 +77,7 @@ def test_a_run_killed_around_orders_ends_as_one_that_was_not(tmp_path, template)
 def test_a_rollback_over_a_compaction_is_completed_after_a_kill(tmp_path, template):
     """The next start begins at the target, whose model is wide and masked."""
     events = killed(tmp_path, template, [Kill("rollback_commit", 1, 0), Kill("prune_acted", 1, 0)], "back")
-    assert [one.step for one in of(events, rb.RolledBack)] == [24]
+    assert [one.step for one in of(events, m.RolledBack)] == [24]
 
 
 @pytest.mark.torture

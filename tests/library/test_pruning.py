@@ -37,12 +37,10 @@ from tests.library.pruning import (
 from tests.library.small import bits, data
 from tests.recorded import Stop, dies_at, events_of, of, pieces, sound
 from tests.waiting import wait_for
-from tolariad.core.health.quarantine_words import QuarantineAdded
-from tolariad.core.pruning import mask_words as mk
-from tolariad.core.pruning.verdict import WindowAction
-from tolariad.core.replay import replay_records
-from tolariad.core.rollback import words as rb
-from tolariad.core.state import RunState
+from tolariad.core import messages as m
+from tolariad.core.calc.pruning.verdict import WindowAction
+from tolariad.core.state.replay import replay_records
+from tolariad.core.state.run_state import RunState
 from tolariad.trainer.pruning.plan import read_plan
 from tolariad.trainer.pruning.shrink import shrink
 from tolariad.trainer.pruning.verify import find_groups
@@ -54,12 +52,12 @@ VARIANTS = {
 }
 # Of the orders of the plan: which event, and the first update with it.
 ACTED = [
-    (mk.MasksApplied, 11),
-    (mk.MasksApplied, 15),
-    (mk.MasksReleased, 16),
-    (mk.MasksApplied, 18),
-    (mk.ModelCompacted, 27),
-    (mk.MasksApplied, 30),
+    (m.MasksApplied, 11),
+    (m.MasksApplied, 15),
+    (m.MasksReleased, 16),
+    (m.MasksApplied, 18),
+    (m.ModelCompacted, 27),
+    (m.MasksApplied, 30),
 ]
 
 
@@ -100,13 +98,13 @@ def test_units_are_masked_lifted_and_removed_and_the_small_model_is_exported(tmp
     events = sound(tmp_path / "run")
 
     assert orders(tmp_path / "run") == ACTED
-    assert [one.cycle for one in of(events, mk.MaskSetPassed)] == [1, 3, 4]
-    assert [one.cycle for one in of(events, mk.MaskSetRejected)] == [2]
-    (compacted,) = of(events, mk.ModelCompacted)
+    assert [one.cycle for one in of(events, m.MaskSetPassed)] == [1, 3, 4]
+    assert [one.cycle for one in of(events, m.MaskSetRejected)] == [2]
+    (compacted,) = of(events, m.ModelCompacted)
     assert (compacted.parameters_before, compacted.parameters) == (numbers_of(24, 12, 4), numbers_of(19, 9, 2))
     assert compacted.difference <= 1e-5
     # The masks of cycle 2 were lifted. A number in a row of one mask and a column of another is counted once.
-    masked = {one.cycle: one for one in of(events, mk.MasksApplied)}
+    masked = {one.cycle: one for one in of(events, m.MasksApplied)}
     assert masked[3].pruned_parameters < masked[3].parameters
     assert masked[1].pruned_parameters + masked[3].pruned_parameters == numbers_of(24, 12, 4) - numbers_of(19, 9, 2)
     pruning = replay_records(RunState(), Reader(tmp_path / "run" / "journal").records(), strict=True).state.pruning
@@ -155,7 +153,7 @@ def test_orders_of_two_steps_may_act_before_one_after_a_death(tmp_path):
     train(tmp_path / "run", Prunes(given=given_in(tmp_path / "run")), **FULL)
     together = {**{step: one for step, one in PLAN.items() if step != 15}, 14: [PLAN[14], PLAN[15]]}
     train(tmp_path / "calm", Prunes(together), **FULL)
-    expected = [*ACTED[:2], (mk.MasksReleased, 15), *ACTED[3:]]
+    expected = [*ACTED[:2], (m.MasksReleased, 15), *ACTED[3:]]
 
     assert orders(tmp_path / "run") == orders(tmp_path / "calm") == expected
     assert pieces(tmp_path / "run") == pieces(tmp_path / "calm")
@@ -194,7 +192,7 @@ def test_a_rollback_goes_over_masks_and_a_compaction(tmp_path, calm, at, epoch, 
         train(run_dir, task, **VARIANTS["average"])
     events = sound(run_dir)
 
-    assert [one.step for one in of(events, rb.RolledBack)] == [8 * epoch]
+    assert [one.step for one in of(events, m.RolledBack)] == [8 * epoch]
     assert orders(run_dir)[-len(again) :] == again
     assert pieces(run_dir) == calm("average", cycles)
 
@@ -218,7 +216,7 @@ def test_a_rollback_in_memory_goes_over_masks_and_a_compaction(tmp_path, calm, f
         if step == first + 1 and not gone_back:
             gone_back.append(step)
             wait_for(kept)
-            assert ordered(task.run, rb.Rollback(step=max(kept()), tier=rb.Tier.FAST))
+            assert ordered(task.run, m.Rollback(step=max(kept()), tier=m.Tier.FAST))
 
     def kept():
         """Return the snapshots from before the step after which the order was given: it is given again."""
@@ -228,9 +226,9 @@ def test_a_rollback_in_memory_goes_over_masks_and_a_compaction(tmp_path, calm, f
     task.also = back
     train(tmp_path / "run", task, **VARIANTS["in memory"])
     events = sound(tmp_path / "run")
-    (begun,), (done,) = of(events, rb.RollbackBegun), of(events, rb.RolledBack)
+    (begun,), (done,) = of(events, m.RollbackBegun), of(events, m.RolledBack)
 
-    assert begun.tier is rb.Tier.FAST
+    assert begun.tier is m.Tier.FAST
     assert done.step < first - 1
     assert pieces(tmp_path / "run") == calm("in memory", cycles)
 
@@ -242,10 +240,10 @@ def test_masks_that_prove_harmful_are_undone_by_a_rollback_that_blames_no_batch(
     model = train(tmp_path / "run", task, **VARIANTS["average"])
     alone = train(tmp_path / "alone", Prunes({}), **VARIANTS["average"])
     events = events_of(tmp_path / "run")
-    (rejected,), (done,) = of(events, mk.MaskSetRejected), of(events, rb.RolledBack)
+    (rejected,), (done,) = of(events, m.MaskSetRejected), of(events, m.RolledBack)
 
     assert (rejected.action, done.step) == (WindowAction.ROLLBACK, 8)
-    assert of(events, QuarantineAdded) == []
+    assert of(events, m.QuarantineAdded) == []
     assert bits(model) == bits(alone)
     assert pieces(tmp_path / "run").keys() == pieces(tmp_path / "alone").keys()
 
@@ -265,10 +263,10 @@ def test_orders_that_the_trainer_refuses_end_and_the_run_goes_on(tmp_path):
     model = train(tmp_path / "run", Doubtful({10: Mask(FIRST), 12: Mask(SECOND), 20: Compact()}), epochs=3, **FULL)
     events = sound(tmp_path / "run")
 
-    assert [one.cycle for one in of(events, mk.MasksAborted)] == [1]
-    assert "the masks of its units have SHA-256" in of(events, mk.MasksAborted)[0].why
-    assert orders(tmp_path / "run") == [(mk.MasksApplied, 13)]
-    (refused,) = of(events, mk.CompactionAborted)
+    assert [one.cycle for one in of(events, m.MasksAborted)] == [1]
+    assert "the masks of its units have SHA-256" in of(events, m.MasksAborted)[0].why
+    assert orders(tmp_path / "run") == [(m.MasksApplied, 13)]
+    (refused,) = of(events, m.CompactionAborted)
     assert "the units of 0 can be masked but not removed: it is so" in refused.why
     assert model[0].out_features == 24
 
@@ -286,7 +284,7 @@ def test_a_loop_of_ones_own_is_masked_and_compacted(tmp_path):
             task.on_step_end(model, done)
             masked.append(model[4].weight[7].count_nonzero().item())
 
-    assert orders(tmp_path / "run") == [(mk.MasksApplied, 11), (mk.ModelCompacted, 16)]
+    assert orders(tmp_path / "run") == [(m.MasksApplied, 11), (m.ModelCompacted, 16)]
     assert [one > 0 for one in masked[:15]] == 10 * [True] + 5 * [False]
     assert (model[0].out_features, model[4].out_features) == (21, 10)
     sound(tmp_path / "run")

@@ -8,8 +8,7 @@ from tests.library.inside import ordered
 from tests.library.small import CONFIG, EPOCHS, STEPS_PER_EPOCH, Hooks, loaders, network
 from tests.recorded import events_of, of
 from tolariad import Tolaria
-from tolariad.core.health import quarantine_words as qn
-from tolariad.core.steps.words import SkipReason, StepCompleted, StepSkipped
+from tolariad.core import messages as m
 
 
 def train(run_dir, orders=(), die_at=None):
@@ -28,30 +27,30 @@ def train(run_dir, orders=(), die_at=None):
 
 
 def passed_over(events):
-    skips = of(events, StepSkipped)
-    assert {one.reason for one in skips} <= {SkipReason.QUARANTINED}
+    skips = of(events, m.StepSkipped)
+    assert {one.reason for one in skips} <= {m.SkipReason.QUARANTINED}
     return [(one.epoch, one.batch) for one in skips]
 
 
 def test_an_entry_ends_with_its_epoch_and_the_very_next_batch_is_trained(tmp_path):
     """Of the first two batches of the second epoch, one was in quarantine only until the first epoch's end."""
-    ended, stays = qn.Batches(2, 1, 1), qn.Batches(2, 2, 2)
-    events = train(tmp_path / "run", (qn.QuarantineAdd(batches=ended, until=1), qn.QuarantineAdd(batches=stays)))
+    ended, stays = m.Batches(2, 1, 1), m.Batches(2, 2, 2)
+    events = train(tmp_path / "run", (m.QuarantineAdd(batches=ended, until=1), m.QuarantineAdd(batches=stays)))
 
     assert passed_over(events) == [(2, 2)]
-    (skip,) = of(events, StepSkipped)
+    (skip,) = of(events, m.StepSkipped)
     assert events[skip.cause - 1].name == "q0002"
-    assert [one.name for one in of(events, qn.QuarantineRemoved)] == ["q0001"]
-    assert (2, 1) in [(one.epoch, one.batch) for one in of(events, StepCompleted)]
+    assert [one.name for one in of(events, m.QuarantineRemoved)] == ["q0001"]
+    assert (2, 1) in [(one.epoch, one.batch) for one in of(events, m.StepCompleted)]
 
 
 @pytest.mark.parametrize("at", [2, 12])
 def test_a_trainer_that_is_started_later_knows_what_is_in_quarantine(tmp_path, at):
     """The order went to an earlier trainer; an entry that has expired since does not apply to the new one."""
-    orders = (qn.QuarantineAdd(batches=qn.Batches(3, 4, 5)), qn.QuarantineAdd(batches=qn.Batches(3, 7, 7), until=1))
+    orders = (m.QuarantineAdd(batches=m.Batches(3, 4, 5)), m.QuarantineAdd(batches=m.Batches(3, 7, 7), until=1))
     with pytest.raises(InterruptedError):
         train(tmp_path / "run", orders, die_at=at)
     events = train(tmp_path / "run")
 
     assert passed_over(events) == [(3, 4), (3, 5)]
-    assert len(of(events, StepCompleted)) == EPOCHS * STEPS_PER_EPOCH - 2
+    assert len(of(events, m.StepCompleted)) == EPOCHS * STEPS_PER_EPOCH - 2

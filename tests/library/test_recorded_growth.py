@@ -32,11 +32,7 @@ from tests.library.seeds import IN_STEP, hashed_at_once
 from tests.library.small import bits, data
 from tests.recorded import Stop, dies_at, events_of, of, sound
 from tests.waiting import wait_for
-from tolariad.core.architecture import words as ar
-from tolariad.core.checkpoints import words as ck
-from tolariad.core.rates.words import OptimizerRebuildCommitted
-from tolariad.core.rollback import words as rb
-from tolariad.core.steps.words import StepCompleted
+from tolariad.core import messages as m
 from tolariad.trainer.errors import SetupRefused
 from tolariad.trainer.lr import controller_of
 
@@ -64,7 +60,7 @@ class Hooks:
 
 
 def changes(run_dir):
-    found = of(events_of(run_dir), ar.ArchitectureChanged)
+    found = of(events_of(run_dir), m.ArchitectureChanged)
     return [(one.number, one.name, one.applied_before_step, one.epoch_ended) for one in found]
 
 
@@ -112,7 +108,7 @@ def test_a_run_that_died_after_its_growth_ends_as_one_that_did_not(tmp_path, cal
 def test_a_rebuild_in_the_tasks_grow_is_part_of_the_recorded_change(tmp_path, calm, caplog):
     """It acts: the reset state trains to other bits. Each rebuild is an event, none says that it was not recorded."""
     ended = bits(train(tmp_path, Rebuilds(), **FULL))
-    rebuilt = of(events_of(tmp_path), OptimizerRebuildCommitted)
+    rebuilt = of(events_of(tmp_path), m.OptimizerRebuildCommitted)
 
     assert ended == calm("rebuilds") != calm("adam")
     assert [(one.counts.reset, one.counts.transformed, one.counts.added) for one in rebuilt] == [
@@ -151,7 +147,7 @@ def test_a_rollback_to_either_side_of_the_growth_needs_no_new_trainer(tmp_path, 
             train(run_dir, Grows(back), model=model, tolaria=tolaria)
         model = train(run_dir, Grows(), **AVERAGED)
     events = sound(run_dir)
-    (back_to,) = of(events, rb.RolledBack)
+    (back_to,) = of(events, m.RolledBack)
 
     assert bits(model) == calm("average")
     assert back_to.step == 8 * epoch
@@ -216,7 +212,7 @@ def test_a_change_that_comes_out_otherwise_in_a_re_run_fails_the_run(tmp_path):
     loader = DataLoader(data(), batch_size=12, shuffle=True)
     with contextlib.suppress(Exception):
         made(tmp_path, **FULL).train(network(), loader, DataLoader(data(48), batch_size=24), EPOCHS, task=Otherwise())
-    (differed,) = of(events_of(tmp_path), ck.RerunDiverged)
+    (differed,) = of(events_of(tmp_path), m.RerunDiverged)
     one = differed.difference
 
     assert (one.step, one.field) == (WIDENS, "architecture")
@@ -259,10 +255,10 @@ def test_a_start_whose_task_cannot_repeat_a_change_is_refused_and_costs_nothing(
         train(tmp_path, Grows(die), tolaria=tolaria)
     with pytest.raises(SetupRefused, match=f"change 1 of the model, widen .* {says}"):
         train(tmp_path, kind(), **FULL)
-    made_so_far = len(of(events_of(tmp_path), StepCompleted))
+    made_so_far = len(of(events_of(tmp_path), m.StepCompleted))
     assert bits(train(tmp_path, Grows(), **FULL)) == calm("adam")
     sound(tmp_path)
-    assert 8 <= made_so_far < len(of(events_of(tmp_path), StepCompleted)) == 24
+    assert 8 <= made_so_far < len(of(events_of(tmp_path), m.StepCompleted)) == 24
 
 
 def test_a_change_that_cannot_be_made_or_recorded_leaves_everything_as_it_was(tmp_path):

@@ -13,9 +13,8 @@ from tests.library.small import CONFIG, data, network
 from tests.library.test_detection import EPOCHS, poisoned, train
 from tests.recorded import events_of, of
 from tolariad import Tolaria
-from tolariad.core.rates.words import LrViolationDetected
-from tolariad.core.steps.words import StepSkipped
-from tolariad.core.text.sentences import sentence
+from tolariad.core import messages as m
+from tolariad.core.messages.sentences.text import sentence
 from tolariad.library import saying
 
 
@@ -23,7 +22,7 @@ def test_a_skipped_batch_is_a_warning_of_the_run(tmp_path, caplog):
     """One warning for each action, with the event's sentence."""
     # On a busy machine an overrun of a budget would be said too.
     train(tmp_path / "run", poisoned(float("nan")), budgets={"act": False})
-    skips = of(events_of(tmp_path / "run"), StepSkipped)
+    skips = of(events_of(tmp_path / "run"), m.StepSkipped)
     said = [record for record in caplog.records if record.name == "tolariad.run"]
 
     assert len(skips) == EPOCHS
@@ -71,7 +70,9 @@ def test_a_resume_with_batches_of_another_size_is_said(tmp_path, caplog):
 def test_corrections_of_rates_are_said_three_times_and_once_more(caplog):
     """A loop that sets a rate at every step is corrected at every step."""
     lines = saying.Saying()
-    lines.queue((step, LrViolationDetected(group="g", what="the rate was changed", step=step)) for step in range(1, 30))
+    lines.queue(
+        (step, m.LrViolationDetected(group="g", what="the rate was changed", step=step)) for step in range(1, 30)
+    )
     lines.close()
 
     said = [one.getMessage() for one in caplog.records if one.name == "tolariad.run"]

@@ -16,8 +16,8 @@ from tests.everyday.killed import ANEW, Kill, Program, later_kills
 from tests.library.seed_kinds import KINDS, SPACED
 from tests.library.seeds import Gardener, line_of, train
 from tests.recorded import of, pieces, sound
-from tolariad.core.rollback import words as rb
-from tolariad.core.state import RunState, fold
+from tolariad.core import messages as m
+from tolariad.core.state.run_state import RunState, fold
 
 PROGRAM = str(Path(__file__).parent / "seed_program.py")
 # How often a run passes a point, if it is begun once. The plan orders nine moves, and three follow by themselves.
@@ -53,7 +53,7 @@ def killed(tmp_path, template, calm_of, kind, kills):
     assert state.trainer.incarnation == len(kills) + 1
 
     assert pieces(run_dir) == calm_of(kind, line_of(state, SPACED))
-    assert len(of(events, rb.RolledBack)) == (KINDS[kind].back is not None)
+    assert len(of(events, m.RolledBack)) == (KINDS[kind].back is not None)
     return events
 
 

@@ -11,11 +11,8 @@ from tests.library.inside import ordered, state_of
 from tests.library.seeds import IN_STEP, hashed_at_once
 from tests.recorded import Stop, dies_at, events_of, of, pieces, sound
 from tolariad import Tolaria
-from tolariad.core.control.words import CommandRefused
-from tolariad.core.rollback import words as rb
-from tolariad.core.seeds import words as sd
-from tolariad.core.seeds.stages import Stage
-from tolariad.core.strategy import words as st
+from tolariad.core import messages as m
+from tolariad.core.calc.seeds.stages import Stage
 from tolariad.trainer.checkpoints.capture import STATE_FILE
 
 STEPS = 4  # of an epoch
@@ -44,14 +41,14 @@ def train(run_dir, task, **more):
 
 def moves(events):
     """Return the moves of seeds, each with its first update."""
-    return [(one.slot, one.stage, one.applied_before_step, one.germination) for one in of(events, sd.SeedMoved)]
+    return [(one.slot, one.stage, one.applied_before_step, one.germination) for one in of(events, m.SeedMoved)]
 
 
 def answers(events):
     """Return what was answered after which epoch."""
     return [
         (one.epoch, [(each.kind, each.id, each.order) for each in one.commands])
-        for one in of(events, st.StrategyAnswered)
+        for one in of(events, m.StrategyAnswered)
     ]
 
 
@@ -83,7 +80,7 @@ def test_a_grown_run_that_died_decides_the_same_and_ends_with_the_same_bits(tmp_
     assert decided(events) == decided(calm[1])
     assert pieces(tmp_path / "run") == pieces(calm[0])
     sound(tmp_path / "run")
-    assert [one.epoch for one in of(events, st.StrategyAsked)] == list(range(1, EPOCHS))
+    assert [one.epoch for one in of(events, m.StrategyAsked)] == list(range(1, EPOCHS))
 
 
 def back_over(tier, first):
@@ -94,18 +91,18 @@ def back_over(tier, first):
     """
 
     def back(step):
-        state, fast = state_of(task.run), tier is rb.Tier.FAST
+        state, fast = state_of(task.run), tier is m.Tier.FAST
         held = state.snapshots.promoted if fast else state.checkpoints.catalogue
         fits = [one for one in held if first - 10 < one.step < first - (1 if fast else 4)]
         fits = [one for one in fits if one.step % STEPS or not fast]
         if step >= first and fits and not (state.rollbacks.done or state.rollbacks.open or state.rollbacks.asked):
-            assert ordered(task.run, rb.Rollback(to=fits[-1].id, tier=tier))
+            assert ordered(task.run, m.Rollback(to=fits[-1].id, tier=tier))
 
     task = Hooks(back)
     return task
 
 
-@pytest.mark.parametrize("tier", [rb.Tier.FAST, pytest.param(rb.Tier.FULL, marks=pytest.mark.torture)])
+@pytest.mark.parametrize("tier", [m.Tier.FAST, pytest.param(m.Tier.FULL, marks=pytest.mark.torture)])
 def test_a_rollback_takes_the_policy_back_with_its_seeds(tmp_path, calm, monkeypatch, tier):
     """It votes, its state is the target's, and it decides again what it decided in the run that never went back.
 
@@ -113,23 +110,23 @@ def test_a_rollback_takes_the_policy_back_with_its_seeds(tmp_path, calm, monkeyp
     """
     hashed_at_once(monkeypatch.setattr)
     first = next(before for _, stage, before, _ in moves(calm[1]) if stage is Stage.BLENDING)
-    events = train(tmp_path / "run", back_over(tier, first), **(IN_STEP if tier is rb.Tier.FAST else {}))
-    (done,) = of(events, rb.RolledBack)
+    events = train(tmp_path / "run", back_over(tier, first), **(IN_STEP if tier is m.Tier.FAST else {}))
+    (done,) = of(events, m.RolledBack)
 
-    assert [one.vote for one in of(events, st.StrategyVoted)] == [st.Vote.AGREED]
-    assert of(events, rb.RollbackEscalated) == []
+    assert [one.vote for one in of(events, m.StrategyVoted)] == [m.Vote.AGREED]
+    assert of(events, m.RollbackEscalated) == []
     assert done.step < first
     assert dict(decided(events)) == dict(decided(calm[1]))
-    kept = [[one.state for one in of(each, st.StrategyStateKept)][-1] for each in (events, calm[1])]
+    kept = [[one.state for one in of(each, m.StrategyStateKept)][-1] for each in (events, calm[1])]
     assert kept[0] == kept[1]
     # A command that is given again is another one: its id names the branch.
     given = [id_ for _, commands in answers(events) for _, id_, _ in commands]
     assert len(set(given)) == len(given)
-    assert of(events, CommandRefused) == of(calm[1], CommandRefused) == []
+    assert of(events, m.CommandRefused) == of(calm[1], m.CommandRefused) == []
     assert list(dict.fromkeys(moves(events))) == moves(calm[1])
     assert len(moves(events)) == len(moves(calm[1])) + 1
     found, expected = pieces(tmp_path / "run"), pieces(calm[0])
-    if tier is rb.Tier.FULL:
+    if tier is m.Tier.FULL:
         # The target is of an epoch's end, before the policy's state of that epoch was given: one order less acted.
         assert found.pop(STATE_FILE) != expected.pop(STATE_FILE)
     assert found == expected

@@ -7,17 +7,15 @@ import pytest
 from tests.library.inside import ordered, state_of, written_at_once
 from tests.library.seeds import IN_STEP, PLAN, Gardener, Steadfast, hashed_at_once, line_of, train
 from tests.recorded import of, pieces, sound
-from tolariad.core.control.words import Checkpoint
-from tolariad.core.rollback import words as rb
-from tolariad.core.seeds import words as sd
-from tolariad.core.seeds.stages import Stage
-from tolariad.core.state import RunState, fold
+from tolariad.core import messages as m
+from tolariad.core.calc.seeds.stages import Stage
+from tolariad.core.state.run_state import RunState, fold
 
 # One more than the plan needs: a checkpoint takes its time.
 EPOCHS = 4
 OPTIONS = {
-    rb.Tier.FULL: {"ema": {"decay": 0.9}, "rollback": {"fast_path_enabled": False}},
-    rb.Tier.FAST: {"ema": {"decay": 0.9}, **IN_STEP},
+    m.Tier.FULL: {"ema": {"decay": 0.9}, "rollback": {"fast_path_enabled": False}},
+    m.Tier.FAST: {"ema": {"decay": 0.9}, **IN_STEP},
 }
 # Late enough for a snapshot before it.
 LATE = {9: PLAN[2], 10: PLAN[3], 12: PLAN[4], 13: PLAN[5]}
@@ -41,16 +39,16 @@ class Back:
         self.task = Steadfast(self.plan, also=self)
 
     def __call__(self, step):
-        fast = self.tier is rb.Tier.FAST
+        fast = self.tier is m.Tier.FAST
         if not fast and step == self.target and not self.is_done:
-            assert ordered(self.task.run, Checkpoint())
+            assert ordered(self.task.run, m.Checkpoint())
         state = state_of(self.task.run)
         moved = any((one.seed.slot, one.seed.stage) == (self.slot, self.stage) for one in state.seeds.moves)
         if self.is_done or not moved or step < self.target + 2:
             return
         if found := self.held(state.snapshots.promoted if fast else state.checkpoints.catalogue):
             self.is_done = True
-            assert ordered(self.task.run, rb.Rollback(to=found, tier=self.tier))
+            assert ordered(self.task.run, m.Rollback(to=found, tier=self.tier))
 
     def held(self, copies):
         """Return the newest copy that is on the right side, or ""."""
@@ -69,16 +67,16 @@ def test_a_rollback_to_either_side_of_a_move_ends_as_a_run_without_it(tmp_path, 
     """Before it the move is ordered again, after it the state holds it. Either way every bit is that of the line."""
     hashed_at_once(monkeypatch.setattr)
     written_at_once(monkeypatch.setattr)
-    run_dir, back = tmp_path / "run", Back(rb.Tier(tier), move, side)
-    options = OPTIONS[rb.Tier(tier)]
+    run_dir, back = tmp_path / "run", Back(m.Tier(tier), move, side)
+    options = OPTIONS[m.Tier(tier)]
     train(run_dir, back.task, epochs=EPOCHS, **options)
     events = sound(run_dir)
-    (begun,), (done,) = of(events, rb.RollbackBegun), of(events, rb.RolledBack)
-    made = [one for one in of(events, sd.SeedMoved) if (one.slot, one.stage) == (back.slot, back.stage)]
+    (begun,), (done,) = of(events, m.RollbackBegun), of(events, m.RolledBack)
+    made = [one for one in of(events, m.SeedMoved) if (one.slot, one.stage) == (back.slot, back.stage)]
     train(tmp_path / "calm", Gardener(line_of(fold(RunState(), events), back.plan)), epochs=EPOCHS, **options)
 
-    assert begun.tier is rb.Tier(tier)
-    assert of(events, rb.RollbackEscalated) == []
+    assert begun.tier is m.Tier(tier)
+    assert of(events, m.RollbackEscalated) == []
     assert len(made) == (2 if side == "before" else 1)
     assert (done.orders >= made[0].number) == (side == "after")
     assert pieces(run_dir) == pieces(tmp_path / "calm")

@@ -9,10 +9,8 @@ from blake3 import blake3
 
 from tests.library.seeds import PLAN, QUICK, Gardener, given_in, train
 from tests.recorded import Stop, dies_at, events_of, of
-from tolariad.core.checkpoints import words as ck
-from tolariad.core.seeds import words as sd
-from tolariad.core.seeds.stages import Stage
-from tolariad.core.trainer import words as tv
+from tolariad.core import messages as m
+from tolariad.core.calc.seeds.stages import Stage
 
 OWN = """
 from tolariad.trainer.seeds.blueprints import LowRank
@@ -33,7 +31,7 @@ def test_a_start_with_another_file_of_a_blueprint_is_said(tmp_path, caplog, chan
         "rollback": {"fast_path_enabled": False},
         "seeds": {**QUICK, "blueprints": [f"{file}:Mine"]},
     }
-    plan = {2: sd.SeedGerminate(slot="a", blueprint="Mine"), 3: PLAN[3]}
+    plan = {2: m.SeedGerminate(slot="a", blueprint="Mine"), 3: PLAN[3]}
 
     with pytest.raises(Stop):
         train(tmp_path / "run", Gardener(plan, dies_at(5)), **options)
@@ -44,10 +42,10 @@ def test_a_start_with_another_file_of_a_blueprint_is_said(tmp_path, caplog, chan
         train(tmp_path / "run", Gardener(plan, given=given_in(tmp_path / "run")), **options)
     events = events_of(tmp_path / "run")
 
-    (germinated,) = [one for one in of(events, sd.SeedMoved) if one.stage is Stage.GERMINATED]
+    (germinated,) = [one for one in of(events, m.SeedMoved) if one.stage is Stage.GERMINATED]
     assert germinated.source == hashed
-    built = of(events, tv.ExecutionContextRecorded)
+    built = of(events, m.ExecutionContextRecorded)
     assert [one.other_blueprints for one in built] == [(), (f"{file}:Mine",) if changes else ()]
     assert ("Blueprint Mine changed." in caplog.text) == changes
     assert (built[0].hash == built[1].hash) == (not changes)
-    assert [one.first_difference for one in of(events, ck.RerunFinished)] == [None]
+    assert [one.first_difference for one in of(events, m.RerunFinished)] == [None]

@@ -16,11 +16,10 @@ from tests.library.seeds import IN_STEP, PLAN, QUICK, Gardener, given_in, hashed
 from tests.library.small import bits, data
 from tests.recorded import Stop, dies_at, events_of, of, pieces, sound
 from tests.waiting import wait_for
-from tolariad.core.learning_rate.schedule import LRPolicy
-from tolariad.core.rollback import words as rb
-from tolariad.core.seeds import words as sd
-from tolariad.core.seeds.stages import Learning, Stage
-from tolariad.core.state import RunState, fold
+from tolariad.core import messages as m
+from tolariad.core.calc.learning_rate.schedule import LRPolicy
+from tolariad.core.calc.seeds.stages import Learning, Stage
+from tolariad.core.state.run_state import RunState, fold
 from tolariad.trainer.errors import SetupRefused
 from tolariad.trainer.seeds import regrow
 
@@ -53,7 +52,7 @@ FREEING = (Stage.EMBARGOED, Stage.RESETTING, Stage.DORMANT)
 
 
 def moves(run_dir):
-    found = of(events_of(run_dir), sd.SeedMoved)
+    found = of(events_of(run_dir), m.SeedMoved)
     return [(one.slot, one.stage, one.applied_before_step) for one in found if one.stage not in FREEING]
 
 
@@ -83,8 +82,8 @@ def test_a_seed_lives_from_germination_to_fossil_and_another_is_culled(tmp_path)
     state = fold(RunState(), events)
 
     assert moves(tmp_path / "run") == MOVES
-    assert of(events, sd.SeedMoveAborted) == []
-    assert [one.epoch for one in of(events, sd.SeedsMeasured)] == [1, 2, 3]
+    assert of(events, m.SeedMoveAborted) == []
+    assert [one.epoch for one in of(events, m.SeedsMeasured)] == [1, 2, 3]
     assert [step for step in range(4, 25) if seen[step] != seen[step - 1]] == list(range(4, 16))
     assert seen[24] == bits(model[3].seed)
     schedule = state.rates.group("seed.a").schedule
@@ -138,7 +137,7 @@ def test_a_gate_that_fails_changes_no_bit(tmp_path):
     train(tmp_path / "calm", Gardener(plan), **strict)
     train(tmp_path / "run", Gardener({**plan, 6: PLAN[6]}), **strict)
 
-    (aborted,) = of(events_of(tmp_path / "run"), sd.SeedMoveAborted)
+    (aborted,) = of(events_of(tmp_path / "run"), m.SeedMoveAborted)
     assert "G1" in aborted.why
     assert moves(tmp_path / "run") == MOVES[:2]
     assert pieces(tmp_path / "run") == pieces(tmp_path / "calm")
@@ -171,7 +170,7 @@ def test_a_rollback_over_a_cull_needs_no_new_trainer(tmp_path, calm, monkeypatch
     events = sound(run_dir)
 
     assert pieces(run_dir) == calm("average")
-    assert [one.step for one in of(events, rb.RolledBack)] == [8]
+    assert [one.step for one in of(events, m.RolledBack)] == [8]
     assert moves(run_dir) == MOVES[:8] + MOVES[5:]
 
 
@@ -194,7 +193,7 @@ def test_a_rollback_to_before_the_first_seed_leaves_the_model_as_it_was_built(tm
     alone = train(tmp_path / "alone", Gardener({}), **VARIANTS["plain"])
 
     assert bits(model) == bits(alone)
-    assert [one.step for one in of(events_of(tmp_path / "run"), rb.RolledBack)] == [0]
+    assert [one.step for one in of(events_of(tmp_path / "run"), m.RolledBack)] == [0]
     assert pieces(tmp_path / "run").keys() == pieces(tmp_path / "alone").keys()
 
 
@@ -208,21 +207,21 @@ def test_a_rollback_in_memory_goes_over_a_cull_and_a_germination(tmp_path, calm,
         kept = [one.step for one in state_of(task.run).snapshots.promoted if one.step < first]
         if step >= first and kept and not gone_back:
             gone_back.append(step)
-            assert ordered(task.run, rb.Rollback(step=max(kept), tier=rb.Tier.FAST))
+            assert ordered(task.run, m.Rollback(step=max(kept), tier=m.Tier.FAST))
 
     task.also = back
     model = train(tmp_path / "run", task, **VARIANTS["in memory"])
     events = sound(tmp_path / "run")
-    (begun,) = of(events, rb.RollbackBegun)
-    (done,) = of(events, rb.RolledBack)
+    (begun,) = of(events, m.RollbackBegun)
+    (done,) = of(events, m.RolledBack)
 
-    assert begun.tier is rb.Tier.FAST
+    assert begun.tier is m.Tier.FAST
     assert 0 < done.step < first
     if plan is PLAN:
         assert pieces(tmp_path / "run") == calm("in memory")
     else:
         # A seed that germinates again is another one: no number is used twice.
-        assert [one.germination for one in of(events, sd.SeedMoved) if one.stage is Stage.GERMINATED] == [1, 2]
+        assert [one.germination for one in of(events, m.SeedMoved) if one.stage is Stage.GERMINATED] == [1, 2]
         assert model[3].stage is Stage.TRAINING
 
 

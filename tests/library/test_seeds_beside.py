@@ -10,10 +10,8 @@ from tests.library.inside import written_at_once
 from tests.library.seeds import Gardener, Steadfast, line_of, network, train
 from tests.recorded import Stop, events_of, of, pieces, sound
 from tests.waiting import wait_for
-from tolariad.core.architecture import words as ar
-from tolariad.core.checkpoints import words as ck
-from tolariad.core.rollback import words as rb
-from tolariad.core.state import RunState, fold
+from tolariad.core import messages as m
+from tolariad.core.state.run_state import RunState, fold
 from tolariad.trainer.errors import SetupRefused
 from tolariad.trainer.lr import controller_of
 from tolariad.trainer.seeds import SeedSlot
@@ -63,18 +61,18 @@ def test_a_run_with_seeds_that_died_and_went_back_ends_as_one_that_did_not(tmp_p
     def die(step):
         if step >= DIES:
             # The target of the rollback.
-            wait_for(lambda: any(one.step == 8 for one in of(events_of(run_dir), ck.CheckpointCommitted)))
+            wait_for(lambda: any(one.step == 8 for one in of(events_of(run_dir), m.CheckpointCommitted)))
             raise Stop
 
     with pytest.raises(Stop):
         train(run_dir, disturbed(also=die), **options)
-    train(run_dir, disturbed(back=(17, rb.Rollback(step=8))), **options)
+    train(run_dir, disturbed(back=(17, m.Rollback(step=8))), **options)
     events = sound(run_dir)
     train(tmp_path / "calm", calm(line_of(fold(RunState(), events))), **options)
 
-    assert [one.step for one in of(events, rb.RolledBack)] == [8]
+    assert [one.step for one in of(events, m.RolledBack)] == [8]
     assert pieces(run_dir) == pieces(tmp_path / "calm")
-    assert len(of(events, ar.ArchitectureChanged)) == (2 if kind == "grown" else 0)
+    assert len(of(events, m.ArchitectureChanged)) == (2 if kind == "grown" else 0)
 
 
 @pytest.mark.parametrize("has_slots", [True, False])

@@ -14,10 +14,8 @@ from tests.library.inside import ordered, state_of
 from tests.library.seeds import IN_STEP, PLAN, QUICK, Gardener, hashed_at_once, network, train
 from tests.library.small import bits
 from tests.recorded import events_of, of
-from tolariad.core.rollback import words as rb
-from tolariad.core.seeds import words as sd
-from tolariad.core.seeds.stages import Stage
-from tolariad.core.snapshots import words as sn
+from tolariad.core import messages as m
+from tolariad.core.calc.seeds.stages import Stage
 
 
 @pytest.fixture(autouse=True)
@@ -49,17 +47,17 @@ def test_a_sick_seed_in_training_is_culled_and_blocks_nothing(tmp_path):
         found = [one for one in state_of(task.run).snapshots.promoted if one.step > task.at]
         if found and not gone_back:
             gone_back.append(step)
-            assert ordered(task.run, rb.Rollback(to=found[-1].id, tier=rb.Tier.FAST))
+            assert ordered(task.run, m.Rollback(to=found[-1].id, tier=m.Tier.FAST))
 
     task = Poisoner({step: PLAN[step] for step in (2, 3)}, 4, back)
     model = train(tmp_path / "run", task, **IN_STEP)
     alone = train(tmp_path / "alone", Gardener({}), **IN_STEP)
     events = events_of(tmp_path / "run")
 
-    (done,) = of(events, rb.RolledBack)
+    (done,) = of(events, m.RolledBack)
     assert done.step > task.at
-    assert [one.why for one in of(events, sn.SnapshotAborted) if "not finite" in one.why] == []
-    culled = [one for one in of(events, sd.SeedMoved) if one.stage is Stage.CULLED]
+    assert [one.why for one in of(events, m.SnapshotAborted) if "not finite" in one.why] == []
+    culled = [one for one in of(events, m.SeedMoved) if one.stage is Stage.CULLED]
     why = "its parameters are not finite, so it cannot recover"
     # At the end of the epoch; again if the rollback went over it.
     assert {(one.applied_before_step, one.by, one.reason) for one in culled} == {(9, "tolariad", why)}
@@ -72,9 +70,9 @@ def test_a_sick_seed_that_is_a_part_of_the_model_is_in_no_snapshot(tmp_path):
     model = train(tmp_path / "run", task, epochs=4, **IN_STEP)
     events = events_of(tmp_path / "run")
 
-    assert of(events, rb.RolledBack)[0].step <= 21
-    taken = of(events, sn.SnapshotTaken)
-    sick = [one for one in of(events, sn.SnapshotAborted) if "not finite" in one.why]
+    assert of(events, m.RolledBack)[0].step <= 21
+    taken = of(events, m.SnapshotTaken)
+    sick = [one for one in of(events, m.SnapshotAborted) if "not finite" in one.why]
     assert taken
     assert all(one.why.startswith("model.3.seed.") for one in sick)
     assert model[3].stage is Stage.FOSSILIZED
@@ -114,13 +112,13 @@ def test_a_seed_whose_module_raises_can_be_culled(tmp_path):
             type(model[3].seed).is_broken = True
 
     model = network()
-    plan = {2: sd.SeedGerminate(slot="a", blueprint="Mine"), 9: sd.SeedAdvance(slot="a"), 11: sd.SeedCull(slot="a")}
+    plan = {2: m.SeedGerminate(slot="a", blueprint="Mine"), 9: m.SeedAdvance(slot="a"), 11: m.SeedCull(slot="a")}
     options = {"rollback": {"fast_path_enabled": False}, "seeds": {**QUICK, "blueprints": [f"{file}:Mine"]}}
     train(tmp_path / "run", Gardener(plan, breaks), model=model, **options)
     events = events_of(tmp_path / "run")
 
-    (aborted,) = of(events, sd.SeedMoveAborted)
+    (aborted,) = of(events, m.SeedMoveAborted)
     assert "raised ValueError: no more" in aborted.why
-    (measured,) = of(events, sd.SeedsMeasured)[:1]
+    (measured,) = of(events, m.SeedsMeasured)[:1]
     assert [(one.drift, one.parameters) for one in measured.seeds] == [(-1.0, 1)]
-    assert [one.applied_before_step for one in of(events, sd.SeedMoved) if one.stage is Stage.CULLED] == [12]
+    assert [one.applied_before_step for one in of(events, m.SeedMoved) if one.stage is Stage.CULLED] == [12]

@@ -9,9 +9,7 @@ import pytest
 
 from tests.library.small import EPOCHS, STEPS_PER_EPOCH, made, train
 from tests.recorded import events_of, of
-from tolariad.core.checkpoints.words import CheckpointCommitted
-from tolariad.core.control.words import CheckpointRequested, StopRequested
-from tolariad.core.run.words import RunStopped
+from tolariad.core import messages as m
 from tolariad.trainer.tasks.given import GivenTask
 
 USERS = (signal.SIGUSR1, signal.SIGUSR2)
@@ -32,12 +30,12 @@ def test_a_checkpoint_is_taken_and_the_training_goes_on(tmp_path):
     """By default both signals mean one, each time. Afterwards the default action is back."""
     result = train(tmp_path / "run", sends(5, *USERS))
     events = events_of(tmp_path / "run")
-    orders = of(events, CheckpointRequested)
+    orders = of(events, m.CheckpointRequested)
 
     assert (result.phase, result.steps) == ("completed", EPOCHS * STEPS_PER_EPOCH)
     assert [(one.actor.program, one.actor.reason) for one in orders] == [("signal", "SIGUSR1"), ("signal", "SIGUSR2")]
-    assert {5, 6} & {one.step for one in of(events, CheckpointCommitted)}
-    assert of(events, StopRequested) == []
+    assert {5, 6} & {one.step for one in of(events, m.CheckpointCommitted)}
+    assert of(events, m.StopRequested) == []
     assert [signal.getsignal(one) for one in USERS] == [signal.SIG_DFL] * 2
 
 
@@ -47,11 +45,11 @@ def test_a_stop_ends_the_program_as_sigterm_does(tmp_path, caplog):
     with pytest.raises(SystemExit) as ended:
         train(tmp_path / "run", sends(5, signal.SIGUSR1, signal.SIGUSR1), tolaria=tolaria)
     events = events_of(tmp_path / "run")
-    (stopped,) = of(events, RunStopped)
+    (stopped,) = of(events, m.RunStopped)
 
     assert ended.value.code == 143
-    assert [one.signal for one in of(events, StopRequested)] == ["SIGUSR1"]
-    assert of(events, CheckpointCommitted)[-1].step == stopped.step
+    assert [one.signal for one in of(events, m.StopRequested)] == ["SIGUSR1"]
+    assert of(events, m.CheckpointCommitted)[-1].step == stopped.step
     assert any(line.startswith("SIGUSR1: the run stops") for line in caplog.messages)
     assert train(tmp_path / "run", tolaria=tolaria).phase == "completed"
 
@@ -69,7 +67,7 @@ def test_a_programs_own_handler_gets_its_signals(tmp_path):
             signal.signal(one, handler)
 
     assert (result.phase, own) == ("completed", [1])
-    assert of(events_of(tmp_path / "run"), CheckpointRequested) == []
+    assert of(events_of(tmp_path / "run"), m.CheckpointRequested) == []
 
 
 def test_a_forked_child_does_not_die_of_a_warning(tmp_path):
@@ -87,7 +85,7 @@ def test_a_forked_child_does_not_die_of_a_warning(tmp_path):
 
     assert train(tmp_path / "run", in_a_child).phase == "completed"
     assert codes == [7]
-    assert of(events_of(tmp_path / "run"), CheckpointRequested) == []
+    assert of(events_of(tmp_path / "run"), m.CheckpointRequested) == []
 
 
 def test_a_warning_while_the_training_is_built_waits(tmp_path, monkeypatch):
@@ -103,4 +101,4 @@ def test_a_warning_while_the_training_is_built_waits(tmp_path, monkeypatch):
         train(tmp_path / "run", tolaria=made(tmp_path / "run", signals={"USR2": "stop"}))
 
     assert ended.value.code == 143
-    assert len(of(events_of(tmp_path / "run"), RunStopped)) == 1
+    assert len(of(events_of(tmp_path / "run"), m.RunStopped)) == 1

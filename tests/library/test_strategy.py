@@ -15,13 +15,7 @@ from tests.library.small import EPOCHS, STEPS_PER_EPOCH, bits, made, network, tr
 from tests.library.test_fast_tier import SNAPSHOTS, Back
 from tests.recorded import Stop, dies_at, events_of, of, sound
 from tests.waiting import wait_for
-from tolariad.core.checkpoints.words import CheckpointCommitted
-from tolariad.core.control.words import CommandRefused
-from tolariad.core.health.budget_words import BudgetsMeasured
-from tolariad.core.rates import words as lv
-from tolariad.core.rates.hyper_words import HyperparametersAborted, HyperparametersChanged
-from tolariad.core.rollback import words as rb
-from tolariad.core.strategy import words as st
+from tolariad.core import messages as m
 from tolariad.leyline import AdaptationCommand, CommandOptimizerAdjustment
 from tolariad.trainer.checkpoints.restore import load
 
@@ -92,7 +86,7 @@ def calm(scripted, tmp_path):
 def acted(events):
     """Return what acted, at which step."""
     found = [
-        event for event in events if isinstance(event, HyperparametersChanged | st.StrategyStateKept | lv.RateChanged)
+        event for event in events if isinstance(event, m.HyperparametersChanged | m.StrategyStateKept | m.RateChanged)
     ]
     return [(type(event).__name__, event.applied_before_step, event.number) for event in found]
 
@@ -104,14 +98,14 @@ def test_ordered_hyper_parameters_change_the_updates_from_one_step_on(calm, tmp_
     train(tmp_path / "other", model=other)
 
     first = STEPS_PER_EPOCH + 1
-    changed = of(events, HyperparametersChanged)
+    changed = of(events, m.HyperparametersChanged)
     assert [(event.applied_before_step, event.values) for event in changed[:2]] == [
         (first, {"weight_decay": pytest.approx(0.2), "beta1": pytest.approx(0.8)}),
         (first, {"eps": pytest.approx(2e-8)}),
     ]
-    assert [event.rate for event in of(events, lv.RateChanged)] == [pytest.approx(0.02)]
+    assert [event.rate for event in of(events, m.RateChanged)] == [pytest.approx(0.02)]
     assert found != bits(other)
-    assert of(events, lv.AuditDiffered) == of(events, lv.LrViolationDetected) == []
+    assert of(events, m.AuditDiffered) == of(events, m.LrViolationDetected) == []
 
 
 def test_a_breaker_is_opened_and_closed(scripted, monkeypatch, tmp_path):
@@ -128,19 +122,19 @@ def test_a_breaker_is_opened_and_closed(scripted, monkeypatch, tmp_path):
     )
     monkeypatch.setattr(Scripted, "script", {1: [opened], 2: [closed]})
     _, events = trained(tmp_path / "run")
-    found = [(event.breaker, event.state.value, event.actor.reason) for event in of(events, st.BreakerSet)]
+    found = [(event.breaker, event.state.value, event.actor.reason) for event in of(events, m.BreakerSet)]
     assert found == [("lr", "open", "noisy"), ("lr", "closed", "noisy")]
 
 
 def test_every_part_of_the_boundary_is_measured(calm):
     """The daemon's parts in the answer, the trainer's in its tallies."""
     _, events = calm
-    for answer in of(events, st.StrategyAnswered):
+    for answer in of(events, m.StrategyAnswered):
         spans, waits = answer.spans, answer.spans.waits
         each = [(getattr(spans, part), getattr(waits, part)) for part in ("assembly", "encoding", "answer", "check")]
         assert all(0 <= waited <= took and took > 0 for took, waited in each)
         assert 100 < answer.packet_bytes < 1000
-    measured = {one.budget for event in of(events, BudgetsMeasured) for one in event.tallies}
+    measured = {one.budget for event in of(events, m.BudgetsMeasured) for one in event.tallies}
     assert {"adaptation", "epoch_boundary"} <= measured
 
 
@@ -156,23 +150,23 @@ def test_a_run_that_dies_ends_with_the_bits_of_one_that_never_did(calm, tmp_path
 
     assert found == calm[0]
     assert acted(events) == acted(calm[1])
-    assert [event.epoch for event in of(events, st.StrategyAsked)] == list(range(1, EPOCHS))
+    assert [event.epoch for event in of(events, m.StrategyAsked)] == list(range(1, EPOCHS))
 
 
-@pytest.mark.parametrize("tier", list(rb.Tier))
+@pytest.mark.parametrize("tier", list(m.Tier))
 def test_a_rollback_takes_hyper_parameters_and_the_strategy_back(calm, tmp_path, monkeypatch, tier):
     """Every byte is compared after it. What is asked again gets the answer of the run that never went back."""
     hashed_at_once(monkeypatch.setattr)
     written_at_once(monkeypatch.setattr)
     # After a rollback to an epoch's end nobody is asked for the orders of that end again.
-    to = "c000001" if tier is rb.Tier.FULL else ""
+    to = "c000001" if tier is m.Tier.FULL else ""
     found, events = trained(tmp_path / "run", lambda tolaria: Back(tolaria, tier=tier, to=to), **SNAPSHOTS)
 
-    (done,) = of(events, rb.RolledBack)
-    assert [event.vote for event in of(events, st.StrategyVoted)] == [st.Vote.AGREED]
+    (done,) = of(events, m.RolledBack)
+    assert [event.vote for event in of(events, m.StrategyVoted)] == [m.Vote.AGREED]
     assert found == calm[0]
-    held = [event.state for event in of(events, st.StrategyStateKept)]
-    assert held[-1] == [event.state for event in of(calm[1], st.StrategyStateKept)][-1]
+    held = [event.state for event in of(events, m.StrategyStateKept)]
+    assert held[-1] == [event.state for event in of(calm[1], m.StrategyStateKept)][-1]
     assert done.from_step > done.step
 
 
@@ -186,22 +180,22 @@ def test_values_that_an_optimizer_refuses_change_nothing(scripted, monkeypatch, 
     ]
     monkeypatch.setattr(Scripted, "script", {1: wrong})
     _, events = trained(tmp_path / "run")
-    whys = [event.why for event in of(events, HyperparametersAborted)]
+    whys = [event.why for event in of(events, m.HyperparametersAborted)]
 
     assert len(whys) == 3
     assert "Invalid epsilon value" in whys[0]
     assert "has no hyper-parameter 'momentum'" in whys[1]
     assert "weight_decay" in whys[1]
     assert "amsgrad" in whys[2]
-    (refused,) = of(events, CommandRefused)
+    (refused,) = of(events, m.CommandRefused)
     assert "there is no optimizer or group 'generator'" in refused.why
-    assert all(set(event.values) == {"eps"} for event in of(events, HyperparametersChanged))
+    assert all(set(event.values) == {"eps"} for event in of(events, m.HyperparametersChanged))
 
 
 def test_a_capture_holds_the_strategy_s_state(calm, tmp_path):
     """Of the epoch at whose end it was taken; a run without a strategy has none."""
     newest = max((tmp_path / "calm" / "checkpoints").iterdir())
-    kept = of(calm[1], st.StrategyStateKept)[-1].state
+    kept = of(calm[1], m.StrategyStateKept)[-1].state
     assert load(newest, _manifest_of(calm[1], newest.name)).state["strategy"] == kept
     train(tmp_path / "plain")
     plain = max((tmp_path / "plain" / "checkpoints").iterdir())
@@ -209,7 +203,7 @@ def test_a_capture_holds_the_strategy_s_state(calm, tmp_path):
 
 
 def _manifest_of(events, id_):
-    return next(event.manifest for event in of(events, CheckpointCommitted) if event.id == id_)
+    return next(event.manifest for event in of(events, m.CheckpointCommitted) if event.id == id_)
 
 
 MINE = """
@@ -231,12 +225,12 @@ def test_a_strategy_of_one_s_own_answers_a_library_run_from_its_own_process(tmp_
     """Every question has an answer, the first one too; its output is logged; its process ends with the run."""
     (tmp_path / "mine.py").write_text(MINE)
     _, events = trained(tmp_path / "run", strategy=f"{tmp_path / 'mine.py'}:Mine")
-    values = [event.values for event in of(events, HyperparametersChanged)]
+    values = [event.values for event in of(events, m.HyperparametersChanged)]
     (said,) = [one for one in caplog.messages if one.startswith("strategy: made by ")]
     pid = int(said.rpartition(" ")[2])
 
     assert values == [{"eps": pytest.approx(1e-6 * epoch)} for epoch in range(1, EPOCHS)]
-    assert of(events, st.StrategyTimedOut) == []
+    assert of(events, m.StrategyTimedOut) == []
     assert pid != os.getpid()
     wait_for(lambda: is_gone(pid))
 
@@ -249,4 +243,4 @@ def test_a_strategy_that_cannot_be_started_is_said_and_training_goes_on(tmp_path
     train(tmp_path / "plain", model=other)
 
     assert found == bits(other)
-    assert "no such table" in of(events, st.StrategyTimedOut)[0].fallback
+    assert "no such table" in of(events, m.StrategyTimedOut)[0].fallback

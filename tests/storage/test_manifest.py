@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from blake3 import blake3
 
-from tolariad.core.checkpoints.words import Piece
+from tolariad.core import messages as m
 from tolariad.storage import CheckpointUnusable, Manifest, read_manifest
 from tolariad.storage.manifest import FORMAT, complete, decode_manifest, encode_manifest, merkle_root
 from tolariad.storage.verify import verify
@@ -28,9 +28,9 @@ MANIFEST = complete(
         chunks=(),
     ),
     (
-        Piece(name="model-00000.safetensors", size=3, blake3="cd"),
-        Piece(name="model-00000.001.safetensors", size=4, blake3="ef"),
-        Piece(name="state-00000.msgpack", size=5, blake3="01"),
+        m.Piece(name="model-00000.safetensors", size=3, blake3="cd"),
+        m.Piece(name="model-00000.001.safetensors", size=4, blake3="ef"),
+        m.Piece(name="state-00000.msgpack", size=5, blake3="01"),
     ),
 )
 # The fields of Leyline's CheckpointMetadata, under its names; `schema` is called `format`.
@@ -111,12 +111,12 @@ def test_the_root_covers_every_piece_and_the_context_it_was_made_in(field, value
 def test_no_two_sets_of_pieces_have_one_root(seed):
     """A piece that is added, left out, renamed or exchanged changes the root; the given order does not."""
     draw = random.Random(seed)
-    pieces = [Piece(name=f"p{n}", size=n, blake3=f"{n:02x}") for n in range(9)]
+    pieces = [m.Piece(name=f"p{n}", size=n, blake3=f"{n:02x}") for n in range(9)]
     roots = {merkle_root(pieces[:count], {}): count for count in range(10)}
     assert len(roots) == 10
     shuffled = draw.sample(pieces, len(pieces))
     assert merkle_root(shuffled, {"a": "b"}) == merkle_root(pieces, {"a": "b"})
-    changed = [Piece(name="p1", size=0, blake3="00"), Piece(name="p0", size=1, blake3="01"), *pieces[2:]]
+    changed = [m.Piece(name="p1", size=0, blake3="00"), m.Piece(name="p0", size=1, blake3="01"), *pieces[2:]]
     assert merkle_root(changed, {}) != merkle_root(pieces, {})
     # A tree that repeats its odd leaf would have one root for these two; a context is no piece.
     assert merkle_root([*pieces[:3]], {}) != merkle_root([*pieces[:3], pieces[2]], {})

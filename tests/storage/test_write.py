@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from blake3 import blake3
 
-from tolariad.core.checkpoints.pacing import Pacing
+from tolariad.core.calc.checkpoints.pacing import Pacing
 from tolariad.storage import (
     CheckpointUnusable,
     CheckpointWriter,

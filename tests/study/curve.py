@@ -19,11 +19,11 @@ from torch.nn import functional
 
 from tests.study.folded import network, parts
 from tests.study.study import Interval, difference
-from tolariad.core.pruning.analysis import AnalysedGroup, AnalysisRequest, choice_of, chosen_units
-from tolariad.core.pruning.cost import Cut
-from tolariad.core.pruning.phase import PruningPhase
-from tolariad.core.pruning.units import Units, count_of
-from tolariad.core.settings.pruning import Prune
+from tolariad.core.calc.pruning.analysis import AnalysedGroup, AnalysisRequest, choice_of, chosen_units
+from tolariad.core.calc.pruning.cost import Cut
+from tolariad.core.calc.pruning.phase import PruningPhase
+from tolariad.core.calc.pruning.units import Units, count_of
+from tolariad.core.calc.settings.pruning import Prune
 from tolariad.trainer.optim.owners import HOST, Owner
 from tolariad.trainer.pruning.importance import Scores, magnitude, sensitivities
 from tolariad.trainer.pruning.masks import apply_masks, masks_of

@@ -28,8 +28,8 @@ from tests.study.courses import (
     student,
     wave,
 )
-from tolariad.core.detection.detector import Detector
-from tolariad.core.detection.rules import Action, Finding, Verdict
+from tolariad.core.calc.detection.detector import Detector
+from tolariad.core.calc.detection.rules import Action, Finding, Verdict
 
 PAGE = Path(__file__).parents[2] / "docs" / "detection-study.md"
 SEED = 13

@@ -15,7 +15,7 @@ import time
 import torch
 from torch import nn
 
-from tolariad.core.settings.model import Settings
+from tolariad.core.calc.settings.model import Settings
 from tolariad.trainer.errors import SetupRefused
 from tolariad.trainer.tasks.digits import Digits, read_digits
 

@@ -19,8 +19,8 @@ from torch.utils.data import DataLoader, TensorDataset
 from tests.house.tree import ROOT
 from tests.recorded import events_of, of
 from tolariad import Tolaria
-from tolariad.core.seeds.stages import Stage
-from tolariad.core.seeds.words import SeedMoved
+from tolariad.core import messages as m
+from tolariad.core.calc.seeds.stages import Stage
 from tolariad.trainer.seeds import SeedSlot, find_blueprint
 from tolariad.trainer.tasks.digits import read_digits
 from tolariad.trainer.tasks.task import find_task
@@ -110,7 +110,7 @@ def train(
     )
     seconds = time.process_time() - began
     assert result.phase == "completed", result
-    moves = of(events_of(run_dir), SeedMoved)
+    moves = of(events_of(run_dir), m.SeedMoved)
     images, labels = tested.tensors
     model.eval()
     with torch.no_grad():

@@ -21,12 +21,10 @@ from tests.house.tree import ROOT
 from tests.recorded import events_of, of
 from tests.study.folded import network, parts
 from tests.study.study import difference
-from tolariad.core.checkpoints.words import CheckpointCommitted
-from tolariad.core.pruning import mask_words as mk
-from tolariad.core.pruning import words as pr
-from tolariad.core.pruning.verdict import PruningDecision, WindowAction
-from tolariad.core.replay import replay_records
-from tolariad.core.state import RunState
+from tolariad.core import messages as m
+from tolariad.core.calc.pruning.verdict import PruningDecision, WindowAction
+from tolariad.core.state.replay import replay_records
+from tolariad.core.state.run_state import RunState
 from tolariad.trainer.checkpoints.restore import load
 
 EPOCHS = 120
@@ -78,7 +76,7 @@ def pair(folder: Path, template: Template, seed: int, fold: int) -> Pair:
     """Train both and compare them. Raises AssertionError if they differ before the first masks."""
     plain, pruned = folder / f"plain-{seed}-{fold}", folder / f"pruned-{seed}-{fold}"
     runs = [_train(run, template, seed, fold, prunes=run is pruned) for run in (plain, pruned)]
-    masks = of(events_of(pruned / "run"), mk.MasksApplied)
+    masks = of(events_of(pruned / "run"), m.MasksApplied)
     first = min((one.applied_before_step for one in masks), default=None)
     mine, others = _checkpoints(plain / "run"), _checkpoints(pruned / "run")
     before = [step for step in mine if first is None or step < first]
@@ -97,7 +95,7 @@ def pair(folder: Path, template: Template, seed: int, fold: int) -> Pair:
 
 def _checkpoints(run_dir: Path) -> dict[int, tuple[int, dict[str, str]]]:
     """Return by step the epochs that have ended, and the hashes of all tensors: weights, optimizer, generators."""
-    committed = of(events_of(run_dir), CheckpointCommitted)
+    committed = of(events_of(run_dir), m.CheckpointCommitted)
     return {
         one.step: (one.epoch - 1, {file.name: file.blake3 for file in one.pieces if file.name.endswith(".safetensors")})
         for one in reversed(committed)
@@ -152,7 +150,7 @@ def _ended(run_dir: Path, seed: int, fold: int) -> Run:
     events = events_of(run_dir)
     with Reader(run_dir / "journal") as reader:
         state = replay_records(RunState(), reader.records(), strict=True).state
-    last = max(of(events, CheckpointCommitted), key=lambda one: one.step)
+    last = max(of(events, m.CheckpointCommitted), key=lambda one: one.step)
     model = network()
     model.load_state_dict(load(run_dir / "checkpoints" / last.id, last.manifest).model)
     images, labels = parts(seed, fold)["test"]
@@ -162,9 +160,9 @@ def _ended(run_dir: Path, seed: int, fold: int) -> Run:
     # The masks of the journal are those of the weights.
     weights = dict(model.named_parameters())
     assert all(not weights[f"{name}.weight"][list(units)].any() for name, units in masked.items())
-    analysed, rejected = of(events, pr.PruneAnalyzed), of(events, mk.MaskSetRejected)
-    epochs = {one.cycle: one.epoch for one in of(events, pr.PruneCycleBegun)}
-    failed = of(events, pr.PruneCycleFailed, mk.MasksAborted)
+    analysed, rejected = of(events, m.PruneAnalyzed), of(events, m.MaskSetRejected)
+    epochs = {one.cycle: one.epoch for one in of(events, m.PruneCycleBegun)}
+    failed = of(events, m.PruneCycleFailed, m.MasksAborted)
     refused = [one for one in analysed if one.decision is PruningDecision.NO_GO]
     return Run(
         right=right,
@@ -174,8 +172,8 @@ def _ended(run_dir: Path, seed: int, fold: int) -> Run:
         analyses=tuple(epochs[one.cycle] for one in analysed),
         failed=len(failed),
         refused=len(refused),
-        applied=len(of(events, mk.MasksApplied)),
-        passed=len(of(events, mk.MaskSetPassed)),
+        applied=len(of(events, m.MasksApplied)),
+        passed=len(of(events, m.MaskSetPassed)),
         lifted=sum(one.action is WindowAction.RELEASE for one in rejected),
         undone=sum(one.action is WindowAction.ROLLBACK for one in rejected),
         correlations=tuple(one.correlation for one in analysed if one.correlation is not None),

@@ -20,9 +20,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from tests.library.inside import ordered, state_of
 from tests.recorded import events_of
 from tolariad import Tolaria
-from tolariad.core.base import Event
-from tolariad.core.health.quarantine_words import Batches, QuarantineAdd
-from tolariad.core.rates.words import LrSet
+from tolariad.core import messages as m
 from tolariad.trainer.tasks.digits import read_digits
 
 FOLDS = 5
@@ -89,7 +87,7 @@ class Trained:
 
     accuracy: float
     bits: dict[str, bytes]
-    events: list[Event]
+    events: list[m.Event]
 
 
 def network(seed: int) -> nn.Module:
@@ -122,7 +120,7 @@ def train(
     fault: Fault = CLEAN,
     *,
     epochs: int,
-    skip: Iterable[Batches] = (),
+    skip: Iterable[m.Batches] = (),
     die_behind: int | None = None,
     from_memory: bool = True,
 ) -> Trained:
@@ -152,11 +150,11 @@ def train(
 
         def on_step_end(self, model, step):
             while waiting:
-                assert ordered(tolaria, QuarantineAdd(batches=waiting.pop()))
+                assert ordered(tolaria, m.QuarantineAdd(batches=waiting.pop()))
             if fault.rate is not None and step == STRUCK_AT and not Hooks.struck:
                 Hooks.struck = True
                 group = state_of(tolaria).rates.groups[0].name
-                assert ordered(tolaria, LrSet(group=group, value=fault.rate))
+                assert ordered(tolaria, m.LrSet(group=group, value=fault.rate))
             if die_behind is not None and step > die_behind:
                 time.sleep(0.02)  # a moment for the writer
                 if any(one.step == die_behind for one in state_of(tolaria).checkpoints.catalogue):

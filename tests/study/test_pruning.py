@@ -16,8 +16,8 @@ from tests.study.curve import SHARES, WHEN, above, chosen, measured, table
 from tests.study.folded import FOLDS, Folded, network, parts
 from tests.study.pruning import HEAD, Pair, Run, by_seed, pair, row
 from tests.study.study import difference
-from tolariad.core.settings.model import Settings
-from tolariad.core.settings.pruning import Prune
+from tolariad.core.calc.settings.model import Settings
+from tolariad.core.calc.settings.pruning import Prune
 from tolariad.trainer.pruning.verify import find_groups
 from tolariad.trainer.tasks.digits import Digits
 

@@ -15,10 +15,7 @@ import pytest
 from journal import Reader
 from tests.recorded import findings, of
 from tests.study.study import CLEAN, FAULTS, FOLDS, STRUCK_AT, Died, difference, split, train
-from tolariad.core.checkpoints.words import CheckpointCommitted, TrainingStarted
-from tolariad.core.health.quarantine_words import Batches
-from tolariad.core.rollback.words import RolledBack
-from tolariad.core.steps.words import StepSkipped
+from tolariad.core import messages as m
 from tolariad.forensics.why import why
 
 SEEDS = (1, 2, 3, 4, 5)
@@ -34,17 +31,17 @@ def test_a_run_that_recovered_is_the_run_resumed_from_the_same_checkpoint_with_t
     """Bit for bit; and the journal tells what was found, what it led to, and where the run went on."""
     seed, fold, epochs = 1, 0, 6
     recovered = train(quick_path / "run", seed, fold, fault, epochs=epochs, from_memory=False)
-    backs = of(recovered.events, RolledBack)
+    backs = of(recovered.events, m.RolledBack)
     branch = backs[-1].branch if backs else 0
-    skipped = [one for one in of(recovered.events, StepSkipped) if one.branch == branch]
+    skipped = [one for one in of(recovered.events, m.StepSkipped) if one.branch == branch]
     target = _target(recovered.events)
 
     with pytest.raises(Died):
         train(quick_path / "other", seed, fold, epochs=epochs, die_behind=target.step)
-    batches = [Batches(one.epoch, one.batch, one.batch) for one in skipped]
+    batches = [m.Batches(one.epoch, one.batch, one.batch) for one in skipped]
     resumed = train(quick_path / "other", seed, fold, epochs=epochs, skip=batches)
-    start = of(resumed.events, TrainingStarted)[-1]
-    (begun_from,) = [one for one in of(resumed.events, CheckpointCommitted) if one.id == start.checkpoint]
+    start = of(resumed.events, m.TrainingStarted)[-1]
+    (begun_from,) = [one for one in of(resumed.events, m.CheckpointCommitted) if one.id == start.checkpoint]
 
     assert [piece.blake3 for piece in begun_from.pieces] == [piece.blake3 for piece in target.pieces]
     assert recovered.bits == resumed.bits
@@ -57,10 +54,10 @@ def test_a_run_that_recovered_is_the_run_resumed_from_the_same_checkpoint_with_t
     assert STRUCK_AT <= findings(recovered.events)[0].step <= STRUCK_AT + 3
 
 
-def _target(events) -> CheckpointCommitted:
+def _target(events) -> m.CheckpointCommitted:
     """Return the target of the rollback; without one, the newest checkpoint before the skip."""
-    committed = {one.id: one for one in of(events, CheckpointCommitted)}
-    backs = of(events, RolledBack)
+    committed = {one.id: one for one in of(events, m.CheckpointCommitted)}
+    backs = of(events, m.RolledBack)
     if backs:
         return committed[backs[-1].checkpoint]
     found = findings(events)[0]
@@ -95,7 +92,7 @@ def test_trouble_costs_at_most_a_point_of_accuracy(quick_path):
             run_dir = quick_path / f"{len(told)}-{seed}-{fold}"
             trained = train(run_dir, seed, fold, fault, epochs=EPOCHS)
             accuracies.append((trained.accuracy, len(split(seed, fold)[1][1])))
-            counts = len(of(trained.events, StepSkipped)), len(of(trained.events, RolledBack))
+            counts = len(of(trained.events, m.StepSkipped)), len(of(trained.events, m.RolledBack))
             told.setdefault(fault.name, []).append(counts)
             shutil.rmtree(run_dir)
         right = sum(accuracy * samples for accuracy, samples in accuracies)

@@ -15,10 +15,10 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from tolariad import lifelines
-from tolariad.core.pruning.analysis import AnalysedGroup, AnalysisAnswer
-from tolariad.core.pruning.budget import UnitKind
-from tolariad.core.pruning.cost import Cut
-from tolariad.core.pruning.verdict import MaskMeasure, PruningDecision
+from tolariad.core.calc.pruning.analysis import AnalysedGroup, AnalysisAnswer
+from tolariad.core.calc.pruning.budget import UnitKind
+from tolariad.core.calc.pruning.cost import Cut
+from tolariad.core.calc.pruning.verdict import MaskMeasure, PruningDecision
 from tolariad.leyline import StructuralPruningResponse, pruning
 
 WIDTH = 200

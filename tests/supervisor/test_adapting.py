@@ -7,13 +7,9 @@ from google.protobuf.struct_pb2 import Struct
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from tests.leyline.test_commands import GOOD, command, rollback
-from tolariad.core.control.words import Pause
-from tolariad.core.health.words import Level, RaiseEmergency
-from tolariad.core.rates.hyper_words import AdjustOptimizer
-from tolariad.core.rollback.words import Rollback, Tier
-from tolariad.core.seeds.stages import Stage
-from tolariad.core.stability import BreakerState
-from tolariad.core.strategy.words import AdaptSeed, SetBreaker
+from tolariad.core import messages as m
+from tolariad.core.calc.health.breaker import BreakerState
+from tolariad.core.calc.seeds.stages import Stage
 from tolariad.leyline import CommandOptimizerAdjustment, CommandSeedOperation, CommandType, SeedOperation
 from tolariad.supervisor.adapting import translated
 
@@ -30,29 +26,29 @@ def seed(operation, **fields):
     [
         (
             seed("GERMINATE", blueprint_id="conv", parameters={"width": 4.0}),
-            AdaptSeed(
+            m.AdaptSeed(
                 slot="first", stage=Stage.GERMINATED, blueprint="conv", parameters={"width": 4.0}, reason="plateau"
             ),
         ),
-        (seed("START_GRAFTING"), AdaptSeed(slot="first", stage=Stage.BLENDING, reason="plateau")),
-        (seed("CULL"), AdaptSeed(slot="first", stage=Stage.CULLED, reason="plateau")),
+        (seed("START_GRAFTING"), m.AdaptSeed(slot="first", stage=Stage.BLENDING, reason="plateau")),
+        (seed("CULL"), m.AdaptSeed(slot="first", stage=Stage.CULLED, reason="plateau")),
         (
             command(
                 "COMMAND_OPTIMIZER",
                 optimizer_adjustment=CommandOptimizerAdjustment(optimizer_id="head", hyperparameters={"lr": 0.5}),
                 annotations=REASON,
             ),
-            AdjustOptimizer(optimizer="head", values={"lr": 0.5}, reason="plateau"),
+            m.AdjustOptimizer(optimizer="head", values={"lr": 0.5}, reason="plateau"),
         ),
         (
             command("COMMAND_ROLLBACK", rollback_payload=rollback(target_epoch=3, tier="fast", reason="it diverges")),
-            Rollback(epoch=3, tier=Tier.FAST, reason="it diverges"),
+            m.Rollback(epoch=3, tier=m.Tier.FAST, reason="it diverges"),
         ),
-        (command("COMMAND_ROLLBACK"), Rollback()),
-        (command("COMMAND_PAUSE", annotations=REASON), Pause(reason="plateau")),
+        (command("COMMAND_ROLLBACK"), m.Rollback()),
+        (command("COMMAND_PAUSE", annotations=REASON), m.Pause(reason="plateau")),
         (
             command("COMMAND_EMERGENCY", annotations={"level": "HALT", **REASON}),
-            RaiseEmergency(level=Level.CRITICAL, reason="plateau"),
+            m.RaiseEmergency(level=m.Level.CRITICAL, reason="plateau"),
         ),
         (
             command(
@@ -60,7 +56,7 @@ def seed(operation, **fields):
                 circuit_breaker={"desired_state": "CIRCUIT_STATE_OPEN", "rationale": "noisy"},
                 annotations={"breaker": "lr"},
             ),
-            SetBreaker(breaker="lr", state=BreakerState.OPEN, reason="noisy"),
+            m.SetBreaker(breaker="lr", state=BreakerState.OPEN, reason="noisy"),
         ),
     ],
 )
@@ -109,5 +105,5 @@ def test_no_rollback_payload_breaks_the_translation():
     """A Struct may hold anything; a reason that is a number is text."""
     payload = Struct()
     payload.update({"reason": 5})
-    assert translated(command("COMMAND_ROLLBACK", rollback_payload=payload)).order == Rollback(reason="5.0")
+    assert translated(command("COMMAND_ROLLBACK", rollback_payload=payload)).order == m.Rollback(reason="5.0")
     assert SeedOperation.SEED_OP_FINE_TUNE == 6

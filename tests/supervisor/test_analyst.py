@@ -15,9 +15,9 @@ from msgspec.structs import replace
 from tests.core.pruning.test_analysis import REQUEST
 from tests.supervisor.analysts import ACTS
 from tests.waiting import becomes_true
-from tolariad.core.pruning.verdict import PruningDecision
-from tolariad.core.pruning.words import AnalyzeCheckpoint, CancelAnalysis
-from tolariad.core.settings.pruning import Prune
+from tolariad.core import messages as m
+from tolariad.core.calc.pruning.verdict import PruningDecision
+from tolariad.core.calc.settings.pruning import Prune
 from tolariad.supervisor import analyst
 from tolariad.supervisor.analyst import Analyst, AnalystSetup
 from tolariad.supervisor.peer_process import PeerLimits
@@ -72,7 +72,7 @@ class Run:
 
     def effect(self, cycle=4, limit_s=60.0):
         request = replace(REQUEST, cycle=cycle, output=f"importance/p{cycle:06d}.safetensors")
-        return AnalyzeCheckpoint(request=request, limit_s=limit_s)
+        return m.AnalyzeCheckpoint(request=request, limit_s=limit_s)
 
     def processes(self) -> list[int]:
         """Those of this run, and their children, by the command line that they inherited."""
@@ -199,7 +199,7 @@ async def test_the_checkpoint_is_held_and_a_second_analysis_is_refused(run):
         analyst.obey(run.effect(cycle=5))
         reply = await run.reply()
         assert (reply.cycle, reply.why) == (5, "the analysis of cycle 4 is still running")
-        analyst.obey(CancelAnalysis(cycle=4))
+        analyst.obey(m.CancelAnalysis(cycle=4))
         assert await becomes_true(lambda: not is_held())
 
 
@@ -208,10 +208,10 @@ async def test_a_cancelled_analysis_gives_no_reply_and_the_next_one_runs(run):
     async with run.analyst("hangs") as analyst:
         analyst.obey(run.effect())
         assert await becomes_true(run.processes)
-        analyst.obey(CancelAnalysis(cycle=3))
+        analyst.obey(m.CancelAnalysis(cycle=3))
         await asyncio.sleep(0)
         assert run.processes()
-        analyst.obey(CancelAnalysis(cycle=4))
+        analyst.obey(m.CancelAnalysis(cycle=4))
         analyst._setup = AnalystSetup(
             run_dir=run.folder,
             config=run.folder,

@@ -6,7 +6,7 @@ import signal
 
 import pytest
 
-from tolariad.core.trainer.words import DeathReason
+from tolariad.core import messages as m
 from tolariad.supervisor.process import Evidence, Exit, death_reason
 
 KILLED = Exit(signal_number=signal.SIGKILL)
@@ -16,19 +16,23 @@ TRACEBACK = 'Traceback (most recent call last):\n  File "task.py", line 3\n'
 @pytest.mark.parametrize(
     ("exit_", "evidence", "reason"),
     [
-        (KILLED, Evidence(), DeathReason.SIGNAL),
-        (KILLED, Evidence(oom_kills=0), DeathReason.SIGNAL),
-        (KILLED, Evidence(oom_kills=1), DeathReason.MEMORY),
-        (Exit(signal_number=signal.SIGSEGV), Evidence(oom_kills=1), DeathReason.SIGNAL),
-        (KILLED, Evidence(killed_by_us=True, oom_kills=1), DeathReason.KILLED),
-        (Exit(signal_number=signal.SIGSEGV), Evidence(killed_by_us=True), DeathReason.SIGNAL),
-        (KILLED, Evidence(killed_by_us=True, hung=True), DeathReason.HANG),
-        (Exit(code=1), Evidence(output=TRACEBACK + "ValueError: no"), DeathReason.EXCEPTION),
-        (Exit(code=1), Evidence(output=TRACEBACK + "MemoryError"), DeathReason.MEMORY),
-        (Exit(code=1), Evidence(output=TRACEBACK + "torch.OutOfMemoryError: CUDA out of memory"), DeathReason.MEMORY),
-        (Exit(code=1), Evidence(output=TRACEBACK + "MemoryError\n" + TRACEBACK + "KeyError: 1"), DeathReason.EXCEPTION),
-        (Exit(code=1), Evidence(output="usage: trainer"), DeathReason.EXIT),
-        (Exit(code=0), Evidence(output=TRACEBACK + "ValueError: caught and printed"), DeathReason.EXIT),
+        (KILLED, Evidence(), m.DeathReason.SIGNAL),
+        (KILLED, Evidence(oom_kills=0), m.DeathReason.SIGNAL),
+        (KILLED, Evidence(oom_kills=1), m.DeathReason.MEMORY),
+        (Exit(signal_number=signal.SIGSEGV), Evidence(oom_kills=1), m.DeathReason.SIGNAL),
+        (KILLED, Evidence(killed_by_us=True, oom_kills=1), m.DeathReason.KILLED),
+        (Exit(signal_number=signal.SIGSEGV), Evidence(killed_by_us=True), m.DeathReason.SIGNAL),
+        (KILLED, Evidence(killed_by_us=True, hung=True), m.DeathReason.HANG),
+        (Exit(code=1), Evidence(output=TRACEBACK + "ValueError: no"), m.DeathReason.EXCEPTION),
+        (Exit(code=1), Evidence(output=TRACEBACK + "MemoryError"), m.DeathReason.MEMORY),
+        (Exit(code=1), Evidence(output=TRACEBACK + "torch.OutOfMemoryError: CUDA out of memory"), m.DeathReason.MEMORY),
+        (
+            Exit(code=1),
+            Evidence(output=TRACEBACK + "MemoryError\n" + TRACEBACK + "KeyError: 1"),
+            m.DeathReason.EXCEPTION,
+        ),
+        (Exit(code=1), Evidence(output="usage: trainer"), m.DeathReason.EXIT),
+        (Exit(code=0), Evidence(output=TRACEBACK + "ValueError: caught and printed"), m.DeathReason.EXIT),
     ],
 )
 def test_evidence_decides(exit_, evidence, reason):

@@ -11,8 +11,7 @@ import time
 import pytest
 import xxhash
 
-from tolariad.core.inputs import RingPrepared, SnapshotDiffers
-from tolariad.core.snapshots.words import PrepareRing, VerifySnapshot
+from tolariad.core import messages as m
 from tolariad.storage import CheckpointUnusable
 from tolariad.storage.slot import Table, TensorRow, encode_table, head, table_of
 from tolariad.supervisor.ring import MemoryRing
@@ -32,8 +31,8 @@ def told():
 def ring(told):
     """An arena with two slots; the second one has a snapshot."""
     made = MemoryRing(told.put, free=lambda: 1 << 30)
-    made.prepare(PrepareRing(slot_bytes=SLOT_BYTES, slots=2, memory=2 * SLOT_BYTES))
-    assert told.get(timeout=10.0) == RingPrepared(slots=2, slot_bytes=SLOT_BYTES)
+    made.prepare(m.PrepareRing(slot_bytes=SLOT_BYTES, slots=2, memory=2 * SLOT_BYTES))
+    assert told.get(timeout=10.0) == m.RingPrepared(slots=2, slot_bytes=SLOT_BYTES)
     yield made
     made.close()
 
@@ -66,7 +65,7 @@ def laid(ring):
 
 def looked(ring, told, digest):
     """Return the report of one check, after the check has ended."""
-    ring.verify(VerifySnapshot(id="s000001", slot=1, table=digest))
+    ring.verify(m.VerifySnapshot(id="s000001", slot=1, table=digest))
     for thread in threading.enumerate():
         if thread.name == "tolaria-ring-look":
             thread.join(60.0)
@@ -93,7 +92,7 @@ def test_a_flipped_bit_is_told_by_the_name_of_what_holds_it(ring, told, at, name
     found = looked(ring, told, digest)
     os.pwrite(ring.descriptor, bytes([byte]), SLOT_BYTES + at)
 
-    assert isinstance(found, SnapshotDiffers)
+    assert isinstance(found, m.SnapshotDiffers)
     assert (found.id, named in found.why) == ("s000001", True), found.why
     assert looked(ring, told, digest) is None
 
@@ -105,15 +104,15 @@ def test_what_lies_between_matters_to_nobody_and_another_snapshots_table_does(ri
     os.pwrite(ring.descriptor, b"noise", 4096)
 
     assert looked(ring, told, digest) is None
-    assert isinstance(looked(ring, told, "00" * 16), SnapshotDiffers)
+    assert isinstance(looked(ring, told, "00" * 16), m.SnapshotDiffers)
 
 
 def test_a_ring_that_is_closed_or_has_no_memory_yet_looks_at_nothing(told):
     """Nothing is reported, and no thread stays."""
     ring = MemoryRing(told.put)
-    ring.verify(VerifySnapshot(id="s000001", slot=0, table="00" * 16))
+    ring.verify(m.VerifySnapshot(id="s000001", slot=0, table="00" * 16))
     ring.close()
-    ring.verify(VerifySnapshot(id="s000001", slot=0, table="00" * 16))
+    ring.verify(m.VerifySnapshot(id="s000001", slot=0, table="00" * 16))
 
     assert told.empty()
     assert not [thread for thread in threading.enumerate() if thread.name == "tolaria-ring-look"]
@@ -129,7 +128,7 @@ def test_an_order_that_meets_the_end_neither_fails_it_nor_outlives_it(told, ring
             time.sleep(0.05)
             super().start()
 
-    ordering = threading.Thread(target=ring.verify, args=(VerifySnapshot(id="s000001", slot=0, table=1),))
+    ordering = threading.Thread(target=ring.verify, args=(m.VerifySnapshot(id="s000001", slot=0, table=1),))
     monkeypatch.setattr("threading.Thread", Late)
     ordering.start()
     assert made.wait(10.0)
@@ -145,13 +144,13 @@ def test_what_is_told_may_be_answered_with_the_next_order(told):
 
     def tell(what):
         told_of.put(what)
-        if isinstance(what, SnapshotDiffers) and what.id == "s000001":
-            ring.verify(VerifySnapshot(id="s000002", slot=1, table=1))
+        if isinstance(what, m.SnapshotDiffers) and what.id == "s000001":
+            ring.verify(m.VerifySnapshot(id="s000002", slot=1, table=1))
 
     ring = MemoryRing(tell, free=lambda: 1 << 30)
-    ring.prepare(PrepareRing(slot_bytes=4096, slots=2, memory=8192))
+    ring.prepare(m.PrepareRing(slot_bytes=4096, slots=2, memory=8192))
     told_of.get(timeout=10.0)
-    ring.verify(VerifySnapshot(id="s000001", slot=0, table=1))
+    ring.verify(m.VerifySnapshot(id="s000001", slot=0, table=1))
     names = [told_of.get(timeout=10.0).id for _ in range(2)]
     ring.close()
 
@@ -171,7 +170,7 @@ def test_a_look_that_failed_altogether_is_not_the_last_one(told, ring, monkeypat
         assert looked(ring, told, digest) is None
     os.pwrite(ring.descriptor, b"x", SLOT_BYTES + WEIGHT_AT)
 
-    assert isinstance(looked(ring, told, digest), SnapshotDiffers)
+    assert isinstance(looked(ring, told, digest), m.SnapshotDiffers)
 
 
 @pytest.mark.parametrize("rows", [(-1, 10), (0, -1), (0, SLOT_BYTES + 1), (SLOT_BYTES, 1), (2**62, 2**62)])

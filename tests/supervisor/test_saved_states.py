@@ -7,9 +7,7 @@ import queue
 from pathlib import Path
 
 from tests.storage.test_remove import stored
-from tolariad.core.checkpoints.words import DeleteCheckpoint, SweepCheckpoints
-from tolariad.core.inputs import CheckpointRemoved, RingPrepared
-from tolariad.core.snapshots.words import PrepareRing
+from tolariad.core import messages as m
 from tolariad.storage import held
 from tolariad.supervisor.saved_states import SavedStates
 
@@ -19,9 +17,9 @@ def test_the_arena_is_prepared_beside_the_removals(tmp_path):
     told: queue.SimpleQueue[object] = queue.SimpleQueue()
     saved = SavedStates(tmp_path, told.put)
     assert os.fstat(saved.arena).st_size == 0
-    saved.obey(PrepareRing(slots=2, slot_bytes=4096, memory=1 << 20))
+    saved.obey(m.PrepareRing(slots=2, slot_bytes=4096, memory=1 << 20))
 
-    assert told.get(timeout=20) == RingPrepared(slots=2, slot_bytes=4096)
+    assert told.get(timeout=20) == m.RingPrepared(slots=2, slot_bytes=4096)
     assert os.fstat(saved.arena).st_size == 8192
     saved.close()
 
@@ -30,16 +28,16 @@ def test_removals_are_done_in_their_order_and_each_is_answered(tmp_path, monkeyp
     """The answer is: removed, in use, or an error in words. Closing waits for pending removals."""
     for name in ("c000001", "c000002", "c000003"):
         stored(tmp_path, name)
-    told: list[CheckpointRemoved] = []
+    told: list[m.CheckpointRemoved] = []
     saved = SavedStates(tmp_path, told.append)
     with held(tmp_path / "c000002"):
-        saved.obey(SweepCheckpoints(committed=("c000001", "c000002"), highest=3))
-        saved.obey(DeleteCheckpoint(id="c000001"))
-        saved.obey(DeleteCheckpoint(id="c000002"))
+        saved.obey(m.SweepCheckpoints(committed=("c000001", "c000002"), highest=3))
+        saved.obey(m.DeleteCheckpoint(id="c000001"))
+        saved.obey(m.DeleteCheckpoint(id="c000002"))
         saved.close()
     assert told == [
-        CheckpointRemoved(id="c000001", freed=112),
-        CheckpointRemoved(id="c000002", error="checkpoint c000002 is being read"),
+        m.CheckpointRemoved(id="c000001", freed=112),
+        m.CheckpointRemoved(id="c000002", error="checkpoint c000002 is being read"),
     ]
     assert [path.name for path in tmp_path.iterdir()] == ["c000002"]
 
@@ -48,6 +46,6 @@ def test_removals_are_done_in_their_order_and_each_is_answered(tmp_path, monkeyp
 
     monkeypatch.setattr(Path, "rename", refused)
     saved = SavedStates(tmp_path, told.append)
-    saved.obey(DeleteCheckpoint(id="c000002"))
+    saved.obey(m.DeleteCheckpoint(id="c000002"))
     saved.close()
-    assert told[-1] == CheckpointRemoved(id="c000002", error="cannot be removed: Permission denied")
+    assert told[-1] == m.CheckpointRemoved(id="c000002", error="cannot be removed: Permission denied")

@@ -10,7 +10,7 @@ import threading
 import pytest
 
 from tests.core.simulate import environment
-from tolariad.core.trainer.words import ExecutionContextRecorded
+from tolariad.core import messages as m
 from tolariad.supervisor.scheduling import Scheduling
 
 ALL = tuple(sorted(os.sched_getaffinity(0)))
@@ -18,7 +18,7 @@ several_cores = pytest.mark.skipif(len(ALL) < 2, reason="one core cannot be shar
 
 
 def context(threads):
-    return ExecutionContextRecorded(
+    return m.ExecutionContextRecorded(
         incarnation=3,
         environment=environment(threads=threads),
         hash="0" * 64,

@@ -9,12 +9,10 @@ from msgspec.structs import replace
 
 from tests.core.simulate import tick_until, until
 from tests.core.strategy.asked import SLOTS, StrategyWorld, command
-from tolariad.core.health.words import Level, RaiseEmergency
-from tolariad.core.rollback.words import Rollback
-from tolariad.core.seeds.gates import SeedMeasure
-from tolariad.core.seeds.slice import Seed
-from tolariad.core.seeds.stages import Stage
-from tolariad.core.seeds.words import SlotFound
+from tolariad.core import messages as m
+from tolariad.core import state as st
+from tolariad.core.calc.seeds.gates import SeedMeasure
+from tolariad.core.calc.seeds.stages import Stage
 from tolariad.leyline import HardwareContext, SystemStatePacket, decode, encode
 from tolariad.supervisor.state_packet import packet_of
 
@@ -57,10 +55,10 @@ def test_the_packet_of_an_epoch_has_its_figures():
 def test_rollbacks_that_the_strategy_ordered_are_counted_on_every_branch():
     """Its own state goes back with each of them, so the run counts. Those of others are not counted."""
     world = StrategyWorld(0).until_asked(2)
-    world.command(Rollback(epoch=1))
+    world.command(m.Rollback(epoch=1))
     world.vote()
     tick_until(world, lambda: world.state.progress.branch == 1, "the other's rollback")
-    world.until_asked(2).answer(command(Rollback(epoch=1), "r"))
+    world.until_asked(2).answer(command(m.Rollback(epoch=1), "r"))
     world.vote()
     tick_until(world, lambda: world.state.progress.branch == 2, "its rollback")
     world.until_asked(2)
@@ -73,7 +71,7 @@ def test_conservative_mode_and_findings_are_told():
     """A run that is careful, and one that had trouble in this epoch."""
     world = StrategyWorld(0)
     until(world, 3)
-    world.command(RaiseEmergency(level=Level.SEVERE))
+    world.command(m.RaiseEmergency(level=m.Level.SEVERE))
     for _ in range(200):
         if world.votes:
             world.vote()
@@ -95,7 +93,7 @@ def test_every_slot_is_told_with_its_stage_and_measurements():
         steps_in_stage=3,
         dropped=2,
     )
-    seed = Seed("first", stage=Stage.BLENDING, germination=1, since_step=3, blend_steps=4, parameters_added=99)
+    seed = st.Seed("first", stage=Stage.BLENDING, germination=1, since_step=3, blend_steps=4, parameters_added=99)
     world.state = replace(
         world.state, seeds=replace(world.state.seeds, seeds={"first": seed}, measures={"first": measure})
     )
@@ -113,7 +111,7 @@ def test_every_slot_is_told_with_its_stage_and_measurements():
 
 def test_a_packet_with_a_hundred_slots_fits():
     """Leyline allows a hundred, and so does a run."""
-    slots = tuple(SlotFound(f"blocks.{n}.slot", n) for n in range(100))
+    slots = tuple(m.SlotFound(f"blocks.{n}.slot", n) for n in range(100))
     world = StrategyWorld(0, slots=slots).until_asked(1)
     found = packet(world, 1)
     assert len(found.seed_states) == 100

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from tests.supervisor import liars
 from tests.supervisor.strategists import ANSWER_S, LIARS, QUICK, ask, asked, count_of, runs, strategies_of
 from tests.waiting import becomes_true
-from tolariad.core.strategy.words import Vote
+from tolariad.core import messages as m
 from tolariad.leyline import CommandType
 from tolariad.strategy import write_state
 from tolariad.supervisor.strategy_process import StrategyLimits
@@ -61,7 +61,7 @@ async def test_a_strategy_without_a_state_is_asked_too():
         strategist.restore(b"")
 
         assert (await ask(strategist, 2)).fallback == answer.fallback == ""
-        assert (await strategist.vote(answer.state, 1.0)).vote is Vote.AGREED
+        assert (await strategist.vote(answer.state, 1.0)).vote is m.Vote.AGREED
 
 
 async def test_the_process_does_not_import_torch():
@@ -195,7 +195,7 @@ async def test_a_strategy_that_cannot_start_is_said_and_tried_again_later(name, 
 
     assert why in answer.fallback
     assert answer.seconds < 10.0
-    assert again.vote is Vote.ABSTAINED
+    assert again.vote is m.Vote.ABSTAINED
 
 
 async def test_a_program_that_is_not_there_is_a_reason():

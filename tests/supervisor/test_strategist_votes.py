@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from tests.strategy.packets import packet, seed
 from tests.supervisor.strategists import LIARS, QUICK, Log, ask, asked, count_of, runs, strategies_of
 from tests.waiting import becomes_true, wait_for
-from tolariad.core.strategy.words import Vote
+from tolariad.core import messages as m
 from tolariad.strategy import DefaultStrategy, write_state
 from tolariad.supervisor.peer_process import Allowance
 from tolariad.supervisor.strategist import Strategist
@@ -32,8 +32,8 @@ async def test_a_strategy_votes_on_a_rollback():
         far = await strategist.vote(write_state({"count": 101}), 5.0)
         assert (await ask(strategist, 1)).fallback == ""
 
-    assert near.vote is Vote.AGREED
-    assert far.vote is Vote.REFUSED
+    assert near.vote is m.Vote.AGREED
+    assert far.vote is m.Vote.REFUSED
     assert "ValueError: that is too far" in far.why
 
 
@@ -46,7 +46,7 @@ async def test_a_vote_that_hangs_is_no_vote():
         await runs(strategist)
         after = await ask(strategist, 2)
 
-    assert vote.vote is Vote.ABSTAINED
+    assert vote.vote is m.Vote.ABSTAINED
     assert "did not vote within 0.2 s" in vote.why
     assert count_of(after) == 2
 
@@ -62,7 +62,7 @@ async def test_a_vote_beside_an_open_question_abstains_and_disturbs_nothing():
 
         assert not pending.done()
         assert "did not answer" in (await pending).fallback
-    assert vote.vote is Vote.ABSTAINED
+    assert vote.vote is m.Vote.ABSTAINED
 
 
 # -- output ------------------------------------------------------------------------------------------------------------
@@ -142,7 +142,7 @@ async def test_the_default_policy_answers_in_this_process():
     assert (repeated.commands, repeated.state) == (answers[3].commands, answers[3].state)
     assert anew.commands == ()
     assert all(one.seconds < 10.0 for one in answers)
-    assert (vote.vote, refused.vote) == (Vote.AGREED, Vote.REFUSED)
+    assert (vote.vote, refused.vote) == (m.Vote.AGREED, m.Vote.REFUSED)
 
 
 async def test_a_defect_of_the_default_policy_is_a_reason_too():

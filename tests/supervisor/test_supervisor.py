@@ -14,8 +14,7 @@ import pytest
 from msgspec.structs import replace
 
 from tests.waiting import becomes_true
-from tolariad.core.inputs import TrainerGone, TrainerSilent, TrainerSpawned, TrainerStuck
-from tolariad.core.trainer.words import DeathReason, KillTrainer, SpawnTrainer
+from tolariad.core import messages as m
 from tolariad.supervisor import FormerTrainer, Supervisor, Timeouts, TrainerSetup
 from tolariad.supervisor.hang import HangLimits
 from tolariad.supervisor.process import child_environment
@@ -89,11 +88,11 @@ def setup_for(run_dir: Path, code: str, sink: Sink | None = None, timeouts: Time
 
 async def death_of(
     run_dir: Path, code: str, sink: Sink | None = None, timeouts: Timeouts = PATIENT
-) -> tuple[TrainerGone, Notes]:
+) -> tuple[m.TrainerGone, Notes]:
     notes = Notes()
     supervisor = Supervisor(setup_for(run_dir, code, sink, timeouts), notes)
-    supervisor.obey(SpawnTrainer(incarnation=1))
-    gone = await notes.wait_for(TrainerGone)
+    supervisor.obey(m.SpawnTrainer(incarnation=1))
+    gone = await notes.wait_for(m.TrainerGone)
     await supervisor.close()
     return gone, notes
 
@@ -101,20 +100,20 @@ async def death_of(
 @pytest.mark.parametrize(
     ("code", "reason", "signal_name", "exit_code"),
     [
-        ("os.kill(os.getpid(), signal.SIGSEGV)", DeathReason.SIGNAL, "SIGSEGV", None),
-        ("os.kill(os.getpid(), signal.SIGKILL)", DeathReason.SIGNAL, "SIGKILL", None),
-        ("os.abort()", DeathReason.SIGNAL, "SIGABRT", None),
-        ("raise RuntimeError('loss is a teapot')", DeathReason.EXCEPTION, "", 1),
-        ("raise MemoryError", DeathReason.MEMORY, "", 1),
-        ("sys.exit(3)", DeathReason.EXIT, "", 3),
-        ("sys.exit(0)", DeathReason.EXIT, "", 0),
+        ("os.kill(os.getpid(), signal.SIGSEGV)", m.DeathReason.SIGNAL, "SIGSEGV", None),
+        ("os.kill(os.getpid(), signal.SIGKILL)", m.DeathReason.SIGNAL, "SIGKILL", None),
+        ("os.abort()", m.DeathReason.SIGNAL, "SIGABRT", None),
+        ("raise RuntimeError('loss is a teapot')", m.DeathReason.EXCEPTION, "", 1),
+        ("raise MemoryError", m.DeathReason.MEMORY, "", 1),
+        ("sys.exit(3)", m.DeathReason.EXIT, "", 3),
+        ("sys.exit(0)", m.DeathReason.EXIT, "", 0),
     ],
 )
 async def test_each_death_has_its_cause(run_dir, code, reason, signal_name, exit_code):
     """Signal, exit code and class of a death are the real ones."""
     gone, notes = await death_of(run_dir, code)
     spawned = notes.told[0]
-    assert isinstance(spawned, TrainerSpawned)
+    assert isinstance(spawned, m.TrainerSpawned)
     assert (gone.reason, gone.signal, gone.exit_code) == (reason, signal_name, exit_code)
     assert gone.pid == spawned.pid
     assert spawned.boot_id == boot_id()
@@ -166,10 +165,10 @@ async def test_a_hang_is_told_with_its_stacks_and_ended(run_dir):
     """Silence beyond the limit is reported first. The death that follows names the line where the trainer was."""
     code = "beat(Activity.HELD)\ndef stuck_here():\n    time.sleep(60)\nstuck_here()"
     gone, notes = await death_of(run_dir, code, timeouts=QUICK)
-    silent = next(one for one in notes.told if isinstance(one, TrainerSilent))
+    silent = next(one for one in notes.told if isinstance(one, m.TrainerSilent))
     assert silent.activity == "held"
     assert silent.silent_s > silent.limit_s == pytest.approx(0.5)
-    assert gone.reason is DeathReason.HANG
+    assert gone.reason is m.DeathReason.HANG
     assert gone.signal == "SIGKILL"
     assert "stuck_here" in gone.stacks
 
@@ -177,7 +176,7 @@ async def test_a_hang_is_told_with_its_stacks_and_ended(run_dir):
 async def test_a_stopped_trainer_is_a_hang_too(run_dir):
     """A process in SIGSTOP writes no stacks, but is still ended."""
     gone, _ = await death_of(run_dir, "beat(Activity.HELD); os.kill(os.getpid(), signal.SIGSTOP)", timeouts=QUICK)
-    assert (gone.reason, gone.stacks) == (DeathReason.HANG, "")
+    assert (gone.reason, gone.stacks) == (m.DeathReason.HANG, "")
 
 
 async def test_a_trainer_that_beats_is_left_alone(run_dir):
@@ -186,19 +185,19 @@ async def test_a_trainer_that_beats_is_left_alone(run_dir):
     code = "for _ in range(80):\n    beat(Activity.HELD)\n    time.sleep(0.05)"
     gone, notes = await death_of(run_dir, code, timeouts=limits)
     assert gone.exit_code == 0
-    assert not any(isinstance(one, TrainerSilent) for one in notes.told)
+    assert not any(isinstance(one, m.TrainerSilent) for one in notes.told)
 
 
 async def test_an_order_to_kill_is_no_accident(run_dir):
     """A trainer that the kernel ordered to end is reported as killed, not as dead by a signal."""
     notes = Notes()
     supervisor = Supervisor(setup_for(run_dir, "time.sleep(60)"), notes)
-    supervisor.obey(SpawnTrainer(incarnation=1))
-    await notes.wait_for(TrainerSpawned)
-    supervisor.obey(KillTrainer(incarnation=7, why="another one is meant"))
-    assert not any(isinstance(one, TrainerGone) for one in notes.told)
-    supervisor.obey(KillTrainer(incarnation=1, why="test"))
-    assert (await notes.wait_for(TrainerGone)).reason is DeathReason.KILLED
+    supervisor.obey(m.SpawnTrainer(incarnation=1))
+    await notes.wait_for(m.TrainerSpawned)
+    supervisor.obey(m.KillTrainer(incarnation=7, why="another one is meant"))
+    assert not any(isinstance(one, m.TrainerGone) for one in notes.told)
+    supervisor.obey(m.KillTrainer(incarnation=1, why="test"))
+    assert (await notes.wait_for(m.TrainerGone)).reason is m.DeathReason.KILLED
     await supervisor.close()
 
 
@@ -206,27 +205,27 @@ async def test_the_end_of_the_supervisor_leaves_no_process(run_dir):
     """Closing ends the live trainer and cancels one that waits to be started."""
     notes = Notes()
     supervisor = Supervisor(setup_for(run_dir, "time.sleep(60)"), notes)
-    supervisor.obey(SpawnTrainer(incarnation=1))
-    spawned = await notes.wait_for(TrainerSpawned)
-    supervisor.obey(SpawnTrainer(incarnation=2, delay_s=0.1))
+    supervisor.obey(m.SpawnTrainer(incarnation=1))
+    spawned = await notes.wait_for(m.TrainerSpawned)
+    supervisor.obey(m.SpawnTrainer(incarnation=2, delay_s=0.1))
     await supervisor.close()
     assert process_stat(spawned.pid) is None
     await asyncio.sleep(0.3)
-    assert sum(isinstance(one, TrainerSpawned) for one in notes.told) == 1
+    assert sum(isinstance(one, m.TrainerSpawned) for one in notes.told) == 1
 
 
 async def test_the_next_trainer_waits_for_the_last_one(run_dir):
     """An early order is carried out after the live trainer was reaped."""
     notes = Notes()
     supervisor = Supervisor(setup_for(run_dir, "time.sleep(0.5)"), notes)
-    supervisor.obey(SpawnTrainer(incarnation=1))
-    await notes.wait_for(TrainerSpawned)
-    supervisor.obey(SpawnTrainer(incarnation=2))
-    await notes.wait_for(TrainerGone)
+    supervisor.obey(m.SpawnTrainer(incarnation=1))
+    await notes.wait_for(m.TrainerSpawned)
+    supervisor.obey(m.SpawnTrainer(incarnation=2))
+    await notes.wait_for(m.TrainerGone)
     assert await becomes_true(lambda: len(notes.told) == 4)
     await supervisor.close()
     kinds = [(type(one), one.incarnation) for one in notes.told]
-    assert kinds == [(TrainerSpawned, 1), (TrainerGone, 1), (TrainerSpawned, 2), (TrainerGone, 2)]
+    assert kinds == [(m.TrainerSpawned, 1), (m.TrainerGone, 1), (m.TrainerSpawned, 2), (m.TrainerGone, 2)]
 
 
 async def test_a_command_that_does_not_exist_is_a_death(run_dir):
@@ -234,8 +233,8 @@ async def test_a_command_that_does_not_exist_is_a_death(run_dir):
     notes = Notes()
     setup = TrainerSetup(run_dir=run_dir, command=("/nonexistent/python",), environment=os.environ, timeouts=QUICK)
     supervisor = Supervisor(setup, notes)
-    supervisor.obey(SpawnTrainer(incarnation=1))
-    gone = await notes.wait_for(TrainerGone)
+    supervisor.obey(m.SpawnTrainer(incarnation=1))
+    gone = await notes.wait_for(m.TrainerGone)
     assert "/nonexistent/python" in gone.output
     assert notes.ends == {}
 
@@ -260,8 +259,8 @@ async def test_a_former_trainer_is_ended_before_the_next(run_dir):
     notes = Notes()
     former = FormerTrainer(left_over.pid, stat.start_ticks, boot_id())
     supervisor = Supervisor(setup_for(run_dir, ""), notes, former)
-    supervisor.obey(SpawnTrainer(incarnation=5))
-    gone = await notes.wait_for(TrainerGone)
+    supervisor.obey(m.SpawnTrainer(incarnation=5))
+    gone = await notes.wait_for(m.TrainerGone)
     assert left_over.wait(60) == -signal.SIGKILL
     assert gone.incarnation == 5
     await supervisor.close()
@@ -276,8 +275,8 @@ async def test_the_trainer_of_a_copied_run_is_left_to_its_own(run_dir, tmp_path)
     (run_dir / "trainer.lock").write_text(str(other.pid))
     notes = Notes()
     supervisor = Supervisor(setup_for(run_dir, ""), notes, FormerTrainer(other.pid, ticks, boot_id()))
-    supervisor.obey(SpawnTrainer(incarnation=5))
-    await notes.wait_for(TrainerGone)
+    supervisor.obey(m.SpawnTrainer(incarnation=5))
+    await notes.wait_for(m.TrainerGone)
     assert is_running(other.pid, ticks)
     other.kill()
     other.wait()
@@ -296,11 +295,11 @@ async def test_a_stranger_with_that_number_is_never_killed(run_dir, what):
     )
     notes = Notes()
     supervisor = Supervisor(setup_for(run_dir, "", timeouts=Timeouts(kill_s=0.3)), notes, former)
-    supervisor.obey(SpawnTrainer(incarnation=5))
-    stuck = await notes.wait_for(TrainerStuck)
+    supervisor.obey(m.SpawnTrainer(incarnation=5))
+    stuck = await notes.wait_for(m.TrainerStuck)
     assert is_running(stranger.pid, ticks)
     assert stuck.pid == stranger.pid
-    assert not any(isinstance(one, TrainerSpawned) for one in notes.told)
+    assert not any(isinstance(one, m.TrainerSpawned) for one in notes.told)
     stranger.kill()
     stranger.wait()
     await supervisor.close()
@@ -310,20 +309,20 @@ async def test_a_trainer_that_survives_sigkill_is_told_as_stuck(run_dir, monkeyp
     """After the time-out it is stuck: nothing starts beside it, and its late end is still reported."""
     notes = Notes()
     supervisor = Supervisor(setup_for(run_dir, "time.sleep(60)", timeouts=Timeouts(poll_s=0.05, kill_s=0.2)), notes)
-    supervisor.obey(SpawnTrainer(incarnation=1))
-    spawned = await notes.wait_for(TrainerSpawned)
+    supervisor.obey(m.SpawnTrainer(incarnation=1))
+    spawned = await notes.wait_for(m.TrainerSpawned)
     kill_group = os.killpg
     monkeypatch.setattr(os, "killpg", lambda *_: None)
-    supervisor.obey(KillTrainer(incarnation=1, why="test"))
-    stuck = await notes.wait_for(TrainerStuck)
+    supervisor.obey(m.KillTrainer(incarnation=1, why="test"))
+    stuck = await notes.wait_for(m.TrainerStuck)
     assert (stuck.incarnation, stuck.pid) == (1, spawned.pid)
-    supervisor.obey(SpawnTrainer(incarnation=2))
-    assert await becomes_true(lambda: sum(isinstance(one, TrainerStuck) for one in notes.told) > 1)
-    assert [one.incarnation for one in notes.told if isinstance(one, TrainerStuck)] == [1, 2]
-    assert sum(isinstance(one, TrainerSpawned) for one in notes.told) == 1
+    supervisor.obey(m.SpawnTrainer(incarnation=2))
+    assert await becomes_true(lambda: sum(isinstance(one, m.TrainerStuck) for one in notes.told) > 1)
+    assert [one.incarnation for one in notes.told if isinstance(one, m.TrainerStuck)] == [1, 2]
+    assert sum(isinstance(one, m.TrainerSpawned) for one in notes.told) == 1
     monkeypatch.setattr(os, "killpg", kill_group)
     os.killpg(spawned.pid, signal.SIGKILL)
-    assert (await notes.wait_for(TrainerGone)).incarnation == 1
+    assert (await notes.wait_for(m.TrainerGone)).incarnation == 1
     await supervisor.close()
 
 

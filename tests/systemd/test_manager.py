@@ -11,7 +11,7 @@ import pytest
 from tests.daemon.harness import of_type
 from tests.house.tree import ROOT
 from tests.systemd.manager import Manager, cannot_boot
-from tolariad.core.run.words import ConfigChanged, DaemonStarted, RunCompleted, RunStopped
+from tolariad.core import messages as m
 
 pytestmark = pytest.mark.outside
 # torch without its bytecode, on two cores that others use too.
@@ -79,13 +79,13 @@ def test_ready_owned_reloaded_and_stopped_amid_a_long_checkpoint(manager):
 
     manager.path("/etc/tolariad/calm.yaml").write_text(CONFIG.format(epochs=30, level="debug"))
     manager.systemctl("reload", unit)
-    manager.until(lambda: of_type(run, ConfigChanged), "the reload's event")
-    assert [one.keys for one in of_type(run, ConfigChanged)] == [("logging.level",)]
+    manager.until(lambda: of_type(run, m.ConfigChanged), "the reload's event")
+    assert [one.keys for one in of_type(run, m.ConfigChanged)] == [("logging.level",)]
 
     manager.until(lambda: status(manager, "calm")["step"] >= 2, "two steps")
     manager.systemctl("stop", unit)
     assert (manager.show(unit, "ActiveState"), manager.show(unit, "Result")) == ("inactive", "success"), manager.said()
-    assert of_type(run, RunStopped)
+    assert of_type(run, m.RunStopped)
 
 
 def test_a_daemon_that_stands_still_is_killed_and_goes_on(manager):
@@ -98,7 +98,7 @@ def test_a_daemon_that_stands_still_is_killed_and_goes_on(manager):
     manager.until(lambda: manager.show(unit, "ActiveState") == "active", "a second life")
 
     assert status(manager, "stuck")["step"] >= 3
-    assert len(of_type(manager.path("/var/lib/tolariad/stuck"), DaemonStarted)) == 2
+    assert len(of_type(manager.path("/var/lib/tolariad/stuck"), m.DaemonStarted)) == 2
     manager.systemctl("stop", unit)
 
 
@@ -140,5 +140,5 @@ def test_torch_trains_in_the_sandbox(manager):
     manager.until(lambda: manager.show(unit, "ActiveState") in {"inactive", "failed"}, "the end of the run", TORCH_S)
 
     assert (manager.show(unit, "Result"), manager.show(unit, "ExecMainStatus")) == ("success", "0"), manager.said()
-    assert of_type(manager.path("/var/lib/tolariad/digits"), RunCompleted)
+    assert of_type(manager.path("/var/lib/tolariad/digits"), m.RunCompleted)
     assert manager.show(unit, "CapabilityBoundingSet") == ""

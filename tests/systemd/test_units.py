@@ -12,8 +12,8 @@ import pytest
 
 from tests.house.tree import ROOT
 from tests.outside.programs import outside
-from tolariad.core.run import exits
-from tolariad.core.settings.model import STOP_BUDGET_S
+from tolariad.core.calc.run import exits
+from tolariad.core.calc.settings.model import STOP_BUDGET_S
 
 UNITS = ROOT / "systemd"
 SERVICE = UNITS / "tolariad@.service"

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from tests.core.facts import run_started
-from tolariad.core.checkpoints.words import CheckpointCommitted
-from tolariad.core.health.budget_words import Bucket, BudgetHistogram, BudgetsMeasured
-from tolariad.core.state import RunState, fold
-from tolariad.core.steps.words import StepCompleted
-from tolariad.core.vocabulary import encode_event
+from tolariad.core import messages as m
+from tolariad.core.calc.health.histogram import Bucket
+from tolariad.core.messages.vocabulary import encode_event
+from tolariad.core.state.run_state import RunState, fold
 from tolariad.telemetry.histograms import BudgetHistograms, may_add
 
 PLACE = {"step": 1, "epoch": 1, "batch": 0, "manifest": "", "pieces": (), "size": 1}
@@ -23,9 +22,9 @@ def of(*events):
 
 def test_tallies_and_durations_are_added_up_against_the_limit_of_their_time():
     """Two tallies of one budget are one histogram; a checkpoint is over the limit that holds when it is committed."""
-    tally = BudgetHistogram(budget="lr_step", count=3, breaches=1, worst=6.0, counts=(Bucket(386, 2), Bucket(392, 1)))
-    told = BudgetsMeasured(epoch=1, tallies=(tally,))
-    slow = CheckpointCommitted(id="c000001", seconds=5.0, **PLACE)
+    tally = m.BudgetHistogram(budget="lr_step", count=3, breaches=1, worst=6.0, counts=(Bucket(386, 2), Bucket(392, 1)))
+    told = m.BudgetsMeasured(epoch=1, tallies=(tally,))
+    slow = m.CheckpointCommitted(id="c000001", seconds=5.0, **PLACE)
     found = of(told, slow, run_started(budget_limits={"checkpoint": 4.0}), slow, told)
 
     assert (found["lr_step"].count, found["lr_step"].breaches, found["lr_step"].worst) == (6, 2, 6.0)
@@ -36,8 +35,8 @@ def test_a_budget_of_a_newer_version_is_passed_by():
     """The memory of a histogram stays bounded."""
     assert (
         of(
-            BudgetsMeasured(
-                epoch=1, tallies=(BudgetHistogram(budget="dreams", count=1, breaches=0, worst=1.0, counts=()),)
+            m.BudgetsMeasured(
+                epoch=1, tallies=(m.BudgetHistogram(budget="dreams", count=1, breaches=0, worst=1.0, counts=()),)
             )
         )
         == {}
@@ -46,11 +45,11 @@ def test_a_budget_of_a_newer_version_is_passed_by():
 
 def test_events_that_say_nothing_need_not_be_decoded():
     """A step is not one of them, nor is a note; those of budgets and of their limits are."""
-    step = StepCompleted(step=1, epoch=1, batch=1, loss=1.0, grad_norm=1.0, lr=0.1, rates=0)
+    step = m.StepCompleted(step=1, epoch=1, batch=1, loss=1.0, grad_norm=1.0, lr=0.1, rates=0)
 
     assert not may_add(encode_event(step))
     assert may_add(encode_event(run_started()))
-    assert may_add(encode_event(CheckpointCommitted(id="c000001", seconds=5.0, **PLACE)))
+    assert may_add(encode_event(m.CheckpointCommitted(id="c000001", seconds=5.0, **PLACE)))
 
 
 def test_what_was_measured_is_no_part_of_the_state():
@@ -59,10 +58,10 @@ def test_what_was_measured_is_no_part_of_the_state():
         fold(
             RunState(),
             (
-                BudgetsMeasured(
+                m.BudgetsMeasured(
                     epoch=1,
                     tallies=(
-                        BudgetHistogram(budget="lr_step", count=1, breaches=0, worst=worst, counts=(Bucket(3, 1),)),
+                        m.BudgetHistogram(budget="lr_step", count=1, breaches=0, worst=worst, counts=(Bucket(3, 1),)),
                     ),
                 ),
             ),

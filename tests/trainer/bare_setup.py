@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import torch
 
-from tolariad.core.settings.model import Settings
+from tolariad.core.calc.settings.model import Settings
 from tolariad.trainer.optim.owners import Owner
 from tolariad.trainer.step.metrics import StepMetrics
 

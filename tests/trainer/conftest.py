@@ -19,15 +19,10 @@ from tests.in_memory import tmp_path
 from tests.quick_torch import keep_no_stacks
 from tests.recorded import files_of, of
 from tolariad.channel import Reports, TrainerEnd, channel_pair
-from tolariad.core.checkpoints import words as ck
-from tolariad.core.control import words as control
-from tolariad.core.run.words import Parent
-from tolariad.core.settings.reading import read_settings
-from tolariad.core.settings.rules import resolved_json
-from tolariad.core.settings.task_defaults import defaults_of, layer
-from tolariad.core.steps import script_words as sc
-from tolariad.core.steps import words as steps
-from tolariad.core.trainer import words as trainer
+from tolariad.core import messages as m
+from tolariad.core.calc.settings.reading import read_settings
+from tolariad.core.calc.settings.rules import resolved_json
+from tolariad.core.calc.settings.task_defaults import defaults_of, layer
 from tolariad.trainer.build import build
 from tolariad.trainer.errors import ToldToExit
 from tolariad.trainer.loop import Trainer
@@ -53,10 +48,10 @@ class FakeDaemon:
     run_dir: Path
     epochs: int
     checkpoint_every_epoch: bool = True
-    steps: dict[int, steps.StepReport] = field(default_factory=dict)
-    skips: list[steps.StepSkippedReport] = field(default_factory=list)
-    validations: dict[int, steps.ValidationReport] = field(default_factory=dict)
-    committed: list[ck.CheckpointWrittenReport] = field(default_factory=list)
+    steps: dict[int, m.StepReport] = field(default_factory=dict)
+    skips: list[m.StepSkippedReport] = field(default_factory=list)
+    validations: dict[int, m.ValidationReport] = field(default_factory=dict)
+    committed: list[m.CheckpointWrittenReport] = field(default_factory=list)
     reports: list[Any] = field(default_factory=list)
     epoch_started: int = 0
     epoch_finished: int = 0
@@ -67,8 +62,8 @@ class FakeDaemon:
     end_after_step: int | None = None
     end_after_epoch: int | None = None
     epoch_to_keep: int = 0
-    parent: Parent | None = None
-    script_orders: tuple[sc.ScriptOrder, ...] = ()
+    parent: m.Parent | None = None
+    script_orders: tuple[m.ScriptOrder, ...] = ()
     tell_rates: bool = False
     waiting: tuple[Any, ...] = ()
     checkpoint_after_step: int | None = None
@@ -92,24 +87,24 @@ class FakeDaemon:
     def last_step(self) -> int:
         return max(self.steps, default=0)
 
-    def train_from(self) -> tuple[ck.TrainFrom, bytes]:
+    def train_from(self) -> tuple[m.TrainFrom, bytes]:
         """Return the order after a restart: the newest checkpoint, and the steps after it."""
         ref, after, position = None, 0, (1, 0)
         if self.committed:
             c = self.committed[-1]
-            ref = ck.CheckpointRef(id=c.id, step=c.step, epoch=c.epoch, batch=c.batch, manifest=c.manifest)
+            ref = m.CheckpointRef(id=c.id, step=c.step, epoch=c.epoch, batch=c.batch, manifest=c.manifest)
             after, position = c.step, (c.epoch, c.batch)
-        script = sc.Script(
+        script = m.Script(
             steps=tuple(
-                sc.ScriptStep(s.step, s.loss, s.grad_norm, s.lr, s.rates)
+                m.ScriptStep(s.step, s.loss, s.grad_norm, s.lr, s.rates)
                 for n, s in sorted(self.steps.items())
                 if n > after
             ),
             validations={v.epoch: v.metrics for v in self.validations.values()},
-            skips=tuple(steps.StepSkipped.of(s) for s in self.skips if (s.epoch, s.batch) > position),
+            skips=tuple(m.StepSkipped.of(s) for s in self.skips if (s.epoch, s.batch) > position),
             orders=self.script_orders,
         )
-        order = ck.TrainFrom(
+        order = m.TrainFrom(
             checkpoint=ref,
             epochs=self.epochs,
             durable_step=self.last_step,
@@ -123,11 +118,11 @@ class FakeDaemon:
         )
         return order, msgspec.msgpack.encode(script)
 
-    def take(self, reason: ck.CheckpointReason, id_: str | None = None) -> None:
+    def take(self, reason: m.CheckpointReason, id_: str | None = None) -> None:
         self.ordered += 1
         name = id_ or f"ck-{self.ordered:04d}-{self.incarnation}"
         self.writing.add(name)
-        self.end.send(ck.TakeCheckpoint(id=name, reason=reason, cause=len(self.reports) + 1))
+        self.end.send(m.TakeCheckpoint(id=name, reason=reason, cause=len(self.reports) + 1))
 
     def pump(self) -> None:
         """Take the reports that arrived, make them durable, and answer."""
@@ -153,61 +148,61 @@ class FakeDaemon:
     def _exit_if_due(self) -> None:
         if self.exit_after_step is not None and self.last_step >= self.exit_after_step and not self.writing:
             self.exit_after_step = None
-            self.end.send(trainer.ExitTrainer())
+            self.end.send(m.ExitTrainer())
 
     def _answer(self, report: Any) -> None:
         match report:
-            case trainer.ReadyReport():
+            case m.ReadyReport():
                 order, script = self.train_from()
                 self.end.send(order, script)
                 for waiting in self.waiting:
                     self.end.send(waiting)
                 if not self.committed:
-                    self.take(ck.CheckpointReason.START)
+                    self.take(m.CheckpointReason.START)
                 else:
                     self.end.page.thaw()
-            case ck.CheckpointWrittenReport():
+            case m.CheckpointWrittenReport():
                 self.committed.append(report)
                 self.writing.discard(report.id)
                 self.end.page.thaw()
                 self._exit_if_due()
-            case ck.CheckpointFailedReport():
+            case m.CheckpointFailedReport():
                 self.writing.discard(report.id)
-            case ck.CheckpointUnusableReport():
+            case m.CheckpointUnusableReport():
                 self.committed = [c for c in self.committed if c.id != report.id]
                 self.end.send(*self.train_from())
-            case steps.StepReport():
+            case m.StepReport():
                 assert report.step == self.last_step + 1, report
                 self.steps[report.step] = report
                 if self.checkpoint_after_step == report.step:
-                    self.take(ck.CheckpointReason.ORDERED)
+                    self.take(m.CheckpointReason.ORDERED)
                 if self.end_after_step == report.step:
-                    self.end.send(steps.EndTraining())
+                    self.end.send(m.EndTraining())
                 self._exit_if_due()
-            case steps.StepSkippedReport():
+            case m.StepSkippedReport():
                 assert report.step == self.last_step + 1, report
                 self.skips.append(report)
                 if self.exit_after_skips == len(self.skips):
                     self.exit_after_skips = None
-                    self.end.send(trainer.ExitTrainer())
-            case steps.EpochStartedReport():
+                    self.end.send(m.ExitTrainer())
+            case m.EpochStartedReport():
                 self.epoch_started = report.epoch
-            case steps.ValidationReport():
+            case m.ValidationReport():
                 self.validations[report.epoch] = report
-            case steps.EpochReport():
+            case m.EpochReport():
                 self.epoch_finished = report.epoch
                 if self.checkpoint_every_epoch:
-                    self.take(ck.CheckpointReason.EPOCH)
+                    self.take(m.CheckpointReason.EPOCH)
                 if self.end_after_epoch == report.epoch:
-                    self.end.send(steps.EndTraining())
-                self.end.send(steps.Continue(epoch=report.epoch))
-            case steps.TrainingEndedReport():
+                    self.end.send(m.EndTraining())
+                self.end.send(m.Continue(epoch=report.epoch))
+            case m.TrainingEndedReport():
                 self.ended = True
-                self.take(ck.CheckpointReason.END, "end")
-            case control.HeldReport():
+                self.take(m.CheckpointReason.END, "end")
+            case m.HeldReport():
                 pass
-        if isinstance(report, ck.CheckpointWrittenReport) and report.id == "end":
-            self.end.send(trainer.ExitTrainer())
+        if isinstance(report, m.CheckpointWrittenReport) and report.id == "end":
+            self.end.send(m.ExitTrainer())
 
     # -- in this process -----------------------------------------------------------------------------------------------
 
@@ -281,9 +276,9 @@ class FakeDaemon:
         """Return the reports of these types."""
         return of(self.reports, *kinds)
 
-    def reruns(self) -> list[ck.RerunReport]:
+    def reruns(self) -> list[m.RerunReport]:
         """Return the reports of re-runs. Fails if a step came out otherwise."""
-        found = self.of(ck.RerunReport)
+        found = self.of(m.RerunReport)
         assert [one.first_difference for one in found] == [None] * len(found)
         return found
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from tolariad.config import load
-from tolariad.core.settings.rules import resolved_json
+from tolariad.core.calc.settings.rules import resolved_json
 from tolariad.trainer.tasks import template
 
 TEMPLATE = Path(template.__file__)

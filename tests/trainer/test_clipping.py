@@ -10,8 +10,8 @@ import torch
 from torch import nn
 
 from tests.trainer.bare_setup import CPU, setup_of
-from tolariad.core.detection.rules import Finding, Signal
-from tolariad.core.settings.model import Detect
+from tolariad.core.calc.detection.rules import Finding, Signal
+from tolariad.core.calc.settings.model import Detect
 from tolariad.trainer.errors import SetupRefused
 from tolariad.trainer.health.monitor import Monitor
 from tolariad.trainer.step.gradients import forward_backward

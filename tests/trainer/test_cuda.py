@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from tolariad.core.settings.reading import read_settings
-from tolariad.core.settings.rules import resolved_json
+from tolariad.core.calc.settings.reading import read_settings
+from tolariad.core.calc.settings.rules import resolved_json
 from tolariad.trainer.build import build
 from tolariad.trainer.checkpoints import lanes, pinned
 from tolariad.trainer.data.randomness import rng_states, set_rng_states

@@ -6,10 +6,8 @@ from pathlib import Path
 
 import torch
 
-from tolariad.core.checkpoints.words import RerunReport
-from tolariad.core.learning_rate.schedule import LRPolicy
-from tolariad.core.rates import words as lv
-from tolariad.core.steps import words as sv
+from tolariad.core import messages as m
+from tolariad.core.calc.learning_rate.schedule import LRPolicy
 from tolariad.trainer.lr import GroupConfig, UnifiedLRController, controller_of
 
 TASK = f"{Path(__file__).with_name('tasks')}/augmenting.py:Growing"
@@ -20,22 +18,22 @@ def test_a_rebuild_is_told_once_and_the_groups_before_the_first_step_with_them(d
     daemon = daemon_in("run", 1, checkpoint_every_epoch=False, exit_after_step=5)
     configuration = configured(TASK, epochs=1, batch_size=8)
     daemon.train_here(configuration)
-    told = [report.told for report in daemon.of(lv.RebuildReport)]
-    (grown,) = daemon.of(lv.RateGroupsReport)
+    told = [report.told for report in daemon.of(m.RebuildReport)]
+    (grown,) = daemon.of(m.RateGroupsReport)
 
-    assert [type(one) for one in told] == [lv.OptimizerRebuildPrepared, lv.OptimizerRebuildCommitted]
-    assert told[1].counts == lv.RebuildCounts(carried=6, added=2)
+    assert [type(one) for one in told] == [m.OptimizerRebuildPrepared, m.OptimizerRebuildCommitted]
+    assert told[1].counts == m.RebuildCounts(carried=6, added=2)
     assert grown.applied_before_step == 4
     assert [group.policy for group in grown.groups] == [LRPolicy.HOST_COSINE, LRPolicy.MORPHO_ADAPTIVE]
-    third = next(report for report in daemon.of(sv.StepReport) if report.step == 3)
+    third = next(report for report in daemon.of(m.StepReport) if report.step == 3)
     assert daemon.reports.index(third) < daemon.reports.index(grown)
 
     made = daemon.last_step
     trained = daemon.train_here(configuration)
-    (rerun,) = daemon.of(RerunReport)
-    again = daemon.of(lv.RateGroupsReport)[-1]
+    (rerun,) = daemon.of(m.RerunReport)
+    again = daemon.of(m.RateGroupsReport)[-1]
     assert (rerun.compared, rerun.first_difference) == (made, None)
-    assert len(daemon.of(lv.RebuildReport)) == 2
+    assert len(daemon.of(m.RebuildReport)) == 2
     assert again.applied_before_step == made + 1
     assert [one.schedule for one in again.groups] == [one.schedule for one in trained.rates.groups]
     assert [one.schedule for one in again.groups] == [one.schedule for one in grown.groups]

@@ -7,10 +7,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from tolariad.core.checkpoints.words import CheckpointWrittenReport
-from tolariad.core.detection.rules import Finding, Signal, Verdict
-from tolariad.core.settings.model import Detect, Settings
-from tolariad.core.steps.words import StepReport
+from tolariad.core import messages as m
+from tolariad.core.calc.detection.rules import Finding, Signal, Verdict
+from tolariad.core.calc.settings.model import Detect, Settings
 from tolariad.trainer import build
 from tolariad.trainer.health.monitor import Monitor
 from tolariad.trainer.orders.gate import Gate
@@ -84,8 +83,8 @@ def test_interrupted_runs_end_with_the_bits_of_one_that_reads_at_once(daemon_in,
     assert broken.reruns()
     last = 0
     for report in broken.reports:
-        last = report.step if isinstance(report, StepReport) else last
-        if isinstance(report, CheckpointWrittenReport):
+        last = report.step if isinstance(report, m.StepReport) else last
+        if isinstance(report, m.CheckpointWrittenReport):
             assert report.step <= last, "a checkpoint was ahead of what was reported"
 
 

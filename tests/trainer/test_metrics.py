@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from tolariad.core.bounds import METRICS_MAX
+from tolariad.core.calc.bounds import METRICS_MAX
 from tolariad.trainer.errors import SetupRefused
 from tolariad.trainer.step import metrics
 from tolariad.trainer.step.metrics import StepMetrics

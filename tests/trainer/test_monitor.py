@@ -12,10 +12,9 @@ import pytest
 import torch
 from torch import nn
 
-from tolariad.core.detection.rules import Action, Finding
-from tolariad.core.settings.model import Detect
-from tolariad.core.steps.script_words import Script, ScriptStep
-from tolariad.core.steps.words import SkipReason, StepReport, StepSkipped, StepSkippedReport
+from tolariad.core import messages as m
+from tolariad.core.calc.detection.rules import Action, Finding
+from tolariad.core.calc.settings.model import Detect
 from tolariad.trainer.data.randomness import preserved_host_rng, seed_everything
 from tolariad.trainer.health.forward_state import ForwardStateBackup
 from tolariad.trainer.health.monitor import Monitor
@@ -232,7 +231,7 @@ def test_one_that_begins_to_be_written_unseen_never_falls_back_to_its_beginning(
     assert torch.equal(model.book, seen)
 
 
-def judged(watch: Monitor, values: list[float]) -> list[SkipReason | None]:
+def judged(watch: Monitor, values: list[float]) -> list[m.SkipReason | None]:
     return [watch.check(Measured(value, 1.0), None, step).reason for step, value in enumerate(values, 1)]
 
 
@@ -243,7 +242,11 @@ def test_a_spike_and_a_loss_that_is_not_finite_are_skipped_and_the_next_step_is_
     reasons = judged(watch, [*calm[:70], 900.0, float("nan"), float("inf"), *calm[70:]])
     judged(other, [*calm[:70], 900.0, *calm[70:]])
 
-    assert [reason for reason in reasons if reason] == [SkipReason.SPIKE, SkipReason.NON_FINITE, SkipReason.NON_FINITE]
+    assert [reason for reason in reasons if reason] == [
+        m.SkipReason.SPIKE,
+        m.SkipReason.NON_FINITE,
+        m.SkipReason.NON_FINITE,
+    ]
     assert watch.state() == other.state()
 
 
@@ -254,7 +257,7 @@ def test_within_a_window_no_step_is_skipped_for_being_high():
     watch.tolerate_until(72)
     reasons = judged(watch, [*calm[:70], 900.0, float("nan"), 900.0, *calm[70:]])
 
-    assert reasons[70:73] == [None, SkipReason.NON_FINITE, SkipReason.SPIKE]
+    assert reasons[70:73] == [None, m.SkipReason.NON_FINITE, m.SkipReason.SPIKE]
     assert reasons.count(None) == len(reasons) - 2
 
 
@@ -268,8 +271,8 @@ def test_norms_that_are_learnt_anew_are_not_those_of_before():
     assert anew.typical_norm is None
 
     reasons = [watch.check(Measured(2.0, 100.0), None, 101).reason for watch in (known, anew)]
-    assert reasons == [SkipReason.SPIKE, None]
-    assert anew.check(Measured(900.0, 1.0), None, 102).reason is SkipReason.SPIKE
+    assert reasons == [m.SkipReason.SPIKE, None]
+    assert anew.check(Measured(900.0, 1.0), None, 102).reason is m.SkipReason.SPIKE
 
 
 def test_the_state_of_an_older_detector_is_not_taken_over_and_that_is_said(caplog):
@@ -309,14 +312,14 @@ def test_where_skipping_is_off_the_verdict_is_given_and_nothing_is_skipped(detec
     assert found.verdict.action is Action.SKIP
 
 
-def skip_report(one: StepSkipped) -> StepSkippedReport:
-    return StepSkippedReport(
+def skip_report(one: m.StepSkipped) -> m.StepSkippedReport:
+    return m.StepSkippedReport(
         step=one.step, epoch=one.epoch, batch=one.batch, loss=one.loss, grad_norm=one.grad_norm, reason=one.reason
     )
 
 
-def step_report(one: ScriptStep) -> StepReport:
-    return StepReport(
+def step_report(one: m.ScriptStep) -> m.StepReport:
+    return m.StepReport(
         step=one.step, epoch=1, batch=1, loss=one.loss, grad_norm=one.grad_norm, lr=one.lr, rates=one.rates
     )
 
@@ -328,12 +331,12 @@ def test_a_rerun_skips_what_was_skipped_and_leaves_the_detector_as_it_was():
     judged(watch, calm)
     middle = watch.state()
     skips = (
-        StepSkipped(step=101, epoch=1, batch=101, loss=700.0, grad_norm=1.0, reason=SkipReason.SPIKE),
-        StepSkipped(step=102, epoch=1, batch=103, loss=9.0, grad_norm=1.0, reason=SkipReason.OVERFLOW),
+        m.StepSkipped(step=101, epoch=1, batch=101, loss=700.0, grad_norm=1.0, reason=m.SkipReason.SPIKE),
+        m.StepSkipped(step=102, epoch=1, batch=103, loss=9.0, grad_norm=1.0, reason=m.SkipReason.OVERFLOW),
     )
-    assert judged(watch, [700.0]) == [SkipReason.SPIKE]
+    assert judged(watch, [700.0]) == [m.SkipReason.SPIKE]
     judged(watch, calm[:2])
-    script = Script(skips=skips, steps=tuple(ScriptStep(101 + n, calm[n], 1.0, 0.1, 5) for n in range(2)))
+    script = m.Script(skips=skips, steps=tuple(m.ScriptStep(101 + n, calm[n], 1.0, 0.1, 5) for n in range(2)))
     again = Monitor(nn.Linear(1, 1), CPU, Detect(), reads_late=False)
     again.load_state(middle)
     rerun = Rerun(msgspec.msgpack.encode(script))
@@ -346,7 +349,7 @@ def test_a_rerun_skips_what_was_skipped_and_leaves_the_detector_as_it_was():
     rerun.compare_skip(skip_report(skips[1]), overflow.found)
     again.check(Measured(2.0, 1.0), rerun, 102)
 
-    assert (skipped.reason, skipped.found) == (SkipReason.SPIKE, SkipReason.SPIKE)
+    assert (skipped.reason, skipped.found) == (m.SkipReason.SPIKE, m.SkipReason.SPIKE)
     assert applied.reason is None
-    assert (overflow.reason, overflow.found) == (SkipReason.OVERFLOW, None)
+    assert (overflow.reason, overflow.found) == (m.SkipReason.OVERFLOW, None)
     assert again.state() == watch.state()

@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch import nn
 
-from tolariad.core.settings.model import Settings
-from tolariad.core.settings.optimization import LearningRate, Optimizer, OptimizerGroup, OptimizerName
+from tolariad.core.calc.settings.model import Settings
+from tolariad.core.calc.settings.optimization import LearningRate, Optimizer, OptimizerGroup, OptimizerName
 from tolariad.trainer.lr.configured import Horizon, controller_for
 from tolariad.trainer.optim import CautiousAdamW
 from tolariad.trainer.optim.configured import CLASSES, Groups, build_optimizer

@@ -9,8 +9,7 @@ import msgspec
 import pytest
 import torch
 
-from tolariad.core.rates import words as lv
-from tolariad.core.run.words import Parent
+from tolariad.core import messages as m
 from tolariad.storage import CheckpointUnfit
 from tolariad.trainer.build import build
 from tolariad.trainer.checkpoints.capture import OPTIMIZER_FILE, capture
@@ -71,17 +70,17 @@ def test_a_run_that_was_cut_short_ends_as_one_that_was_not(resumes, configured, 
     configuration = configured(task(), epochs=3, batch_size=8, **options)
     _, calm = resumes(configuration, 3)
 
-    assert calm.of(lv.AuditReport) == []
+    assert calm.of(m.AuditReport) == []
 
 
 def test_a_rate_or_weight_of_a_later_owner_is_watched_too(daemon_in, configured):
     """A written rate is corrected before the step; a weight that was written unseen is found by the audit."""
     daemon = daemon_in("run", 1)
     trained = daemon.train_here(configured(task("Writes"), epochs=1, batch_size=8, audit={"every_steps": 1}))
-    (violation,) = daemon.of(lv.RateViolationReport)
+    (violation,) = daemon.of(m.RateViolationReport)
 
     assert (violation.group, violation.found) == ("head", 7.0)
-    assert {report.parameter for report in daemon.of(lv.AuditReport)} == {"head.weight"}
+    assert {report.parameter for report in daemon.of(m.AuditReport)} == {"head.weight"}
     assert trained.rates.rates()["head"] < 1.0
 
 
@@ -113,7 +112,7 @@ def test_a_run_that_begins_from_another_takes_over_the_state_of_every_owner(daem
     daemon = daemon_in("parent", 1)
     trained = daemon.train_here(configured(task(), epochs=1, batch_size=8))
     end = daemon.committed[-1]
-    ref = Parent(run_id="feed", checkpoint=end.id, manifest=end.manifest, folder=str(daemon.run_dir))
+    ref = m.Parent(run_id="feed", checkpoint=end.id, manifest=end.manifest, folder=str(daemon.run_dir))
     setup = build(configured(task(), epochs=1, batch_size=8, rng_seed=9))
     begin_from(setup, msgspec.structs.replace(ref, with_optimizer=True), lambda: None)
     for ours, theirs in zip(setup.owners, trained.owners, strict=True):

@@ -4,11 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tolariad.core.boundary import words as bw
-from tolariad.core.checkpoints import words as ck
-from tolariad.core.rates import words as lv
-from tolariad.core.steps import words as sv
-from tolariad.core.steps.script_words import ScriptOrder
+from tolariad.core import messages as m
 
 STEPS = 23  # of an epoch of the built-in task
 
@@ -22,9 +18,9 @@ def after_an_end(daemon_in, configured):
     assert daemon.last_step == STEPS
     group = daemon.reports[0].groups[0].name
     daemon.epoch_finished, daemon.end_after_step = 1, STEPS + 2
-    repeated = lv.SetRate(group=group, value=0.002, curve=0.003, cause=50)
-    daemon.script_orders = (ScriptOrder(STEPS + 1, 1, 1, repeated),)
-    daemon.waiting = (lv.SetRate(group=group, value=0.001, policy=None, cause=99),)
+    repeated = m.SetRate(group=group, value=0.002, curve=0.003, cause=50)
+    daemon.script_orders = (m.ScriptOrder(STEPS + 1, 1, 1, repeated),)
+    daemon.waiting = (m.SetRate(group=group, value=0.001, policy=None, cause=99),)
     daemon.reports.clear()
     return daemon, configuration
 
@@ -40,11 +36,11 @@ def test_an_order_after_an_epoch_s_end_acts_again_before_one_that_waits(after_an
     daemon.epoch_to_keep = kept
     trained = daemon.train_here(configuration)
 
-    (done,) = daemon.of(bw.BoundaryOrderReport)
+    (done,) = daemon.of(m.BoundaryOrderReport)
     assert (done.order, done.applied_before_step, done.refused) == (99, STEPS + 1, "")
     assert trained.acted.count == 2
     assert daemon.steps[STEPS + 1].lr == 0.001
-    assert [report.epoch for report in daemon.of(sv.EpochReport)][: bool(kept)] == [1] * kept
+    assert [report.epoch for report in daemon.of(m.EpochReport)][: bool(kept)] == [1] * kept
 
 
 def test_where_rates_stand_is_told_when_everything_was_repeated_and_before_anything_new(after_an_end):
@@ -53,7 +49,7 @@ def test_where_rates_stand_is_told_when_everything_was_repeated_and_before_anyth
     daemon.tell_rates = True
     daemon.train_here(configuration)
 
-    (told,) = daemon.of(lv.RatesStandingReport)
+    (told,) = daemon.of(m.RatesStandingReport)
     assert (told.rates.orders, told.rates.losses) == (1, 0)
     assert told.rates.groups[0].scale.value == 0.002
     order = kinds(daemon)
@@ -74,4 +70,4 @@ def test_a_checkpoint_says_how_many_orders_it_holds(after_an_end):
     before, behind = daemon.committed
     assert (before.step, before.orders, behind.orders) == (0, 0, 2)
     assert behind.step >= STEPS + 2  # as soon as the word to end is heard
-    assert all(isinstance(one, ck.CheckpointWrittenReport) for one in daemon.committed)
+    assert all(isinstance(one, m.CheckpointWrittenReport) for one in daemon.committed)

@@ -8,13 +8,11 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from tolariad.core.checkpoints.words import RerunReport
-from tolariad.core.run.words import Parent
-from tolariad.core.steps import words as steps
+from tolariad.core import messages as m
 from tolariad.trainer.checkpoints.capture import MODEL_FILE
 
 TASKS = Path(__file__).with_name("tasks")
-OVERFLOW = steps.SkipReason.OVERFLOW
+OVERFLOW = m.SkipReason.OVERFLOW
 
 
 @pytest.mark.parametrize("model", ["mlp", "cnn"])
@@ -92,7 +90,7 @@ def test_the_journals_word_on_a_skip_is_followed_and_the_difference_named(daemon
     daemon.train_here(runs[0])
     steps_then, skips_then = dict(daemon.steps), list(daemon.skips)
     trained = daemon.train_here(runs[1])
-    report = daemon.of(RerunReport)[0]
+    report = daemon.of(m.RerunReport)[0]
     assert (report.last, report.skipped) == (max(steps_then), len(skips_then))
     assert (report.first_difference.step, report.first_difference.field) == (1, "loss")
     assert report.first_difference.count > 1
@@ -145,7 +143,7 @@ def test_a_run_that_begins_with_anothers_weights_holds_them_in_its_first_checkpo
     first = daemon_in("first", 1)
     first.train_here(configured(f"{TASKS}/augmenting.py:Augmenting", epochs=1, batch_size=8))
     end = first.committed[-1]
-    parent = Parent(run_id="feed", checkpoint=end.id, manifest=end.manifest, folder=str(first.run_dir))
+    parent = m.Parent(run_id="feed", checkpoint=end.id, manifest=end.manifest, folder=str(first.run_dir))
     configuration = configured(f"{TASKS}/augmenting.py:Augmenting", epochs=2, batch_size=8, rng_seed=8)
     broken, _ = resumes(configuration, 2, (2, 5), parent=parent)
     start = broken.committed[0]
@@ -240,7 +238,7 @@ def test_a_changed_bit_in_the_journal_is_found_and_named(daemon_in, configured):
     daemon.steps[7] = msgspec.structs.replace(daemon.steps[7], loss=math.nextafter(true, math.inf))
     daemon.train_here(configuration)
 
-    (report,) = daemon.of(RerunReport)
+    (report,) = daemon.of(m.RerunReport)
     assert (report.first, report.last, report.compared) == (1, last, last)
     difference = report.first_difference
     assert (difference.step, difference.field, difference.count) == (7, "loss", 1)
@@ -259,7 +257,7 @@ def test_no_update_follows_a_rerun_before_its_outcome_is_recorded(daemon_in, con
     stood_at = []
 
     def let_go_later(it):
-        rerun = it.of(RerunReport)
+        rerun = it.of(m.RerunReport)
         if rerun and it.end.page.waiting and not stood_at:
             stood_at.append(it.last_step)
             it.hold_durable_after = None

@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import nn
 
-from tolariad.core.detection.rules import Finding
+from tolariad.core.calc.detection.rules import Finding
 from tolariad.trainer.build import build
 from tolariad.trainer.errors import SetupRefused
 from tolariad.trainer.step.gradients import forward_backward

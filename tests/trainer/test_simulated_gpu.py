@@ -12,7 +12,7 @@ from torch import nn
 from tests.simulated_gpu import CUDA, OnDevice, SimulatedGpu
 from tests.trainer.pruning import in_a_run
 from tests.trainer.seeds.test_seeds_in_a_run import MOVES, orders
-from tolariad.core.seeds.stages import Stage
+from tolariad.core.calc.seeds.stages import Stage
 from tolariad.trainer.checkpoints import lanes, pinned
 from tolariad.trainer.checkpoints.buffers import HostBuffer
 from tolariad.trainer.checkpoints.random_states import fitted

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from tests.trainer.bare_setup import CPU, setup_of
-from tolariad.core.settings.model import GradNorm, Settings
+from tolariad.core.calc.settings.model import GradNorm, Settings
 from tolariad.trainer.errors import SetupRefused
 from tolariad.trainer.step.gradients import forward_backward, update
 from tolariad.trainer.step.precision import Scaling

@@ -9,8 +9,8 @@ import random
 import pytest
 import torch
 
-from tolariad.core.health.histogram import quantile
-from tolariad.core.settings.model import Performance, Settings
+from tolariad.core.calc.health.histogram import quantile
+from tolariad.core.calc.settings.model import Performance, Settings
 from tolariad.trainer.health.memory import memory_shares
 from tolariad.trainer.health.stopwatch import FIRST_STEPS, Staged, Stopwatch, held_bytes
 from tolariad.trainer.optim.owners import Owner

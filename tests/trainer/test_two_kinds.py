@@ -7,11 +7,8 @@ import pytest
 
 from tests.core.boundary.toys import Turn
 from tolariad.channel import pair
-from tolariad.core.boundary import words as bw
-from tolariad.core.rates import words as lv
-from tolariad.core.steps import script_words as sc
-from tolariad.core.steps.words import StepSkipped
-from tolariad.core.vocabulary import TrainerEffect
+from tolariad.core import messages as m
+from tolariad.core.messages.vocabulary import TrainerEffect
 from tolariad.storage import read_manifest
 from tolariad.storage.manifest import decode_manifest
 from tolariad.trainer import loop
@@ -29,15 +26,15 @@ class _ScriptOrder(msgspec.Struct, frozen=True, array_like=True):
     before_step: int
     after_epoch: int
     number: int
-    order: lv.SetRate | Turn
+    order: m.SetRate | Turn
 
 
 class _Script(msgspec.Struct, frozen=True, kw_only=True):
-    steps: tuple[sc.ScriptStep, ...] = ()
+    steps: tuple[m.ScriptStep, ...] = ()
     validations: dict[int, dict[str, float]] = {}
-    skips: tuple[StepSkipped, ...] = ()
+    skips: tuple[m.StepSkipped, ...] = ()
     orders: tuple[_ScriptOrder, ...] = ()
-    changes: tuple[sc.ScriptChange, ...] = ()
+    changes: tuple[m.ScriptChange, ...] = ()
 
 
 @pytest.fixture
@@ -58,7 +55,7 @@ def turned(monkeypatch):
 
 
 def answers(daemon):
-    return [report for report in daemon.reports if isinstance(report, bw.BoundaryOrderReport)]
+    return [report for report in daemon.reports if isinstance(report, m.BoundaryOrderReport)]
 
 
 def test_orders_of_two_kinds_go_through_script_checkpoint_and_restart(turned, daemon_in, configured):
@@ -68,14 +65,14 @@ def test_orders_of_two_kinds_go_through_script_checkpoint_and_restart(turned, da
     daemon.train_here(configuration)
     group = daemon.reports[0].groups[0].name
     at = daemon.committed[-1].step
-    first = lv.SetRate(group=group, value=0.002, curve=0.003, cause=50), Turn(knob="left", to=1, cause=40)
+    first = m.SetRate(group=group, value=0.002, curve=0.003, cause=50), Turn(knob="left", to=1, cause=40)
     daemon.script_orders = tuple(_ScriptOrder(at + 1, 0, number, one) for number, one in enumerate(first, 1))
     for number in range(1, daemon.last_step + 1):
         daemon.steps.pop(number, None) if number > at else None
     daemon.waiting = (
         Turn(knob="right", to=2, cause=60),
-        lv.SetRate(group=group, value=0.001, cause=55),
-        lv.SetRate(group="nobody", value=0.001, cause=56),
+        m.SetRate(group=group, value=0.001, cause=55),
+        m.SetRate(group="nobody", value=0.001, cause=56),
         Turn(knob="right", to=2, cause=60),
         Turn(knob="left", to=1, cause=40),
     )
@@ -99,7 +96,7 @@ def test_orders_of_two_kinds_go_through_script_checkpoint_and_restart(turned, da
     assert (held.state["orders"], held.acted) == (4, (50, 40, 60, 55, 56))
 
     # The next trainer starts from that checkpoint: its script holds all four, and two of them are sent again.
-    more = lv.SetRate(group=group, value=0.001, curve=0.003, cause=55), Turn(knob="right", to=9, cause=70)
+    more = m.SetRate(group=group, value=0.001, curve=0.003, cause=55), Turn(knob="right", to=9, cause=70)
     every = (first[0], first[1], Turn(knob="right", to=2, cause=60), *more)
     daemon.script_orders = tuple(_ScriptOrder(before, 0, n, one) for n, one in enumerate(every, 1))
     daemon.waiting = (Turn(knob="right", to=2, cause=60), Turn(knob="right", to=9, cause=70))

@@ -10,10 +10,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from tolariad.core.health import words as hv
-from tolariad.core.rates import words as lv
-from tolariad.core.settings.reading import ConfigError
-from tolariad.core.steps import words as steps
+from tolariad.core import messages as m
+from tolariad.core.calc.settings.reading import ConfigError
 from tolariad.trainer.build import build
 from tolariad.trainer.errors import SetupRefused
 from tolariad.trainer.orders.gate import Gate
@@ -93,7 +91,7 @@ def test_a_run_that_was_cut_short_ends_as_one_that_was_not(resumes, configured, 
     configuration = configured(task(name), epochs=3, batch_size=8, learning_rate=CONSTANT, **options)
     _, calm = resumes(configuration, 3)
 
-    assert calm.of(lv.AuditReport, lv.RateViolationReport) == []
+    assert calm.of(m.AuditReport, m.RateViolationReport) == []
 
 
 @pytest.mark.parametrize("point", ["step:26", *(pytest.param(p, marks=pytest.mark.torture) for p in MORE_POINTS)])
@@ -162,11 +160,11 @@ def test_a_run_skips_the_step_and_goes_on_as_if_its_batch_were_not_there(daemon_
     trained = daemon.train_here(configured(task(name), epochs=10, **options))
     reasons = {skip.reason for skip in daemon.skips}
 
-    assert reasons == {steps.SkipReason.SPIKE if name == "SpikesLast" else steps.SkipReason.NON_FINITE}
+    assert reasons == {m.SkipReason.SPIKE if name == "SpikesLast" else m.SkipReason.NON_FINITE}
     if name != "SpikesLast":
         assert len(daemon.skips) == 10
     assert all(tensor.isfinite().all() for tensor in trained.model.state_dict().values())
-    assert daemon.of(lv.AuditReport) == []
+    assert daemon.of(m.AuditReport) == []
 
 
 def test_an_update_that_is_not_made_is_never_reported_as_a_step(daemon_in, configured):
@@ -175,16 +173,16 @@ def test_an_update_that_is_not_made_is_never_reported_as_a_step(daemon_in, confi
 
     def also(daemon):
         for report in daemon.reports:
-            if isinstance(report, hv.InstabilityReport) and report.step not in told:
+            if isinstance(report, m.InstabilityReport) and report.step not in told:
                 told.append(report.step)
-                daemon.end.send(hv.GoOn(step=report.step))
+                daemon.end.send(m.GoOn(step=report.step))
 
     told: list[int] = []
     configuration = configured(task("Poisoned"), epochs=12, batch_size=40)
     daemon.train_here(configuration, also)
     assert told == [1]
     assert (daemon.steps, len(daemon.skips)) == ({}, 12)
-    assert {skip.reason for skip in daemon.skips} == {steps.SkipReason.NON_FINITE}
+    assert {skip.reason for skip in daemon.skips} == {m.SkipReason.NON_FINITE}
 
 
 def test_the_loss_of_the_step_is_the_one_that_the_task_returns(configured):

@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import nn
 
-from tolariad.core.settings.model import Settings, Stop
+from tolariad.core.calc.settings.model import Settings, Stop
 from tolariad.trainer.data.feed import TensorFeed
 from tolariad.trainer.data.samples import samples_of
 from tolariad.trainer.errors import SetupRefused, TaskRaised

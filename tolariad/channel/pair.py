@@ -17,9 +17,9 @@ import msgspec
 from tolariad.channel.packets import PASSED_OVER_MAX, REPORT_BYTES_MAX, ChannelError, Packets
 from tolariad.channel.page import Page
 from tolariad.channel.ring import SLOTS, RingReader, RingWriter
-from tolariad.core.bounds import refusal
-from tolariad.core.steps.words import StepReport, StepValues, report_of
-from tolariad.core.vocabulary import Report, TrainerEffect
+from tolariad.core import messages as m
+from tolariad.core.calc.bounds import refusal
+from tolariad.core.messages.vocabulary import Report, TrainerEffect
 
 # How many undurable steps may lie in the ring. The next ones go by the socket, so no undurable record is overwritten.
 _RING_AHEAD_MAX: Final = SLOTS - 8
@@ -269,17 +269,17 @@ class TrainerEnd(_End):
 
         A step goes into the ring, every other report by the socket. `flush` sends what did not fit into the socket.
         """
-        if isinstance(report, StepReport):
+        if isinstance(report, m.StepReport):
             *values, metrics, data = msgspec.structs.astuple(report)
             return self.report_step(tuple(values), metrics, data)
         return self._post(report)
 
-    def report_step(self, values: StepValues, metrics: tuple[float, ...] = (), data: int = 0) -> int:
+    def report_step(self, values: m.StepValues, metrics: tuple[float, ...] = (), data: int = 0) -> int:
         """Report a step: as `report`, without making an object. Wakes the daemon if it sleeps."""
         number = self._number + 1
         # Without room the step goes by the socket. Overwriting a record that is not durable yet would lose a step.
         if number > self._room_to and not self._has_room(number):
-            return self._post(report_of(values, metrics, data))
+            return self._post(m.report_of(values, metrics, data))
         self._number = number
         # Write, then read `asleep`. The daemon sets `asleep`, then reads the ring. So at least one of the two notices.
         self._ring.write(number, values, metrics, data)

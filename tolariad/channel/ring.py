@@ -14,8 +14,8 @@ import struct
 from typing import Final
 
 from tolariad.channel.packets import ChannelError
-from tolariad.core.bounds import COUNT_MAX, EPOCH_MAX, METRICS_MAX
-from tolariad.core.steps.words import StepReport, StepValues, report_of
+from tolariad.core import messages as m
+from tolariad.core.calc.bounds import COUNT_MAX, EPOCH_MAX, METRICS_MAX
 
 # At 5 ms a step, 1024 slots hold the records of five seconds. If the ring is full, further steps go by the socket.
 SLOTS: Final = 1024
@@ -36,7 +36,7 @@ _DATA_MAX: Final = (1 << 32) - 1
 _NAN: Final = 0x7FF8
 
 
-def _check(number: int, values: StepValues, metrics: tuple[float, ...], data: int) -> int:
+def _check(number: int, values: m.StepValues, metrics: tuple[float, ...], data: int) -> int:
     """Return the check of a record: Python's hash of its numbers, which is the same in every process of one build.
 
     The hash is one call. Packing the numbers and computing a CRC takes three calls, each 2.5 us when training has
@@ -70,7 +70,7 @@ class _Side:
 class RingWriter(_Side):
     """The trainer's side of the ring."""
 
-    def write(self, number: int, values: StepValues, metrics: tuple[float, ...] = (), data: int = 0) -> None:
+    def write(self, number: int, values: m.StepValues, metrics: tuple[float, ...] = (), data: int = 0) -> None:
         """Write the report of a step, under its number, into the next slot. The caller has checked that it is free."""
         at, words, doubles = self._count % SLOTS * _SLOT_WORDS, self._words, self._doubles
         step, epoch, batch, loss, norm, rate, digest = values
@@ -106,7 +106,7 @@ class RingReader(_Side):
         """Return whether the next slot carries this number or a later one."""
         return bool(self._words[self._count % SLOTS * _SLOT_WORDS] >= number)
 
-    def take(self, number: int) -> StepReport | None:
+    def take(self, number: int) -> m.StepReport | None:
         """Return the report with this number, or None if its record is not complete (yet).
 
         Raises ChannelError if a count in it is out of its bounds.
@@ -136,4 +136,4 @@ class RingReader(_Side):
                 f"step {step}, epoch {epoch}, batch {batch}, data {data} of a step's report are out of their bounds"
             )
         self._count += 1
-        return report_of(values, metrics, data)
+        return m.report_of(values, metrics, data)

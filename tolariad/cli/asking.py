@@ -16,7 +16,7 @@ from tolariad.cli.errors import Exit
 from tolariad.cli.events import line, position, read_position, verbose
 from tolariad.cli.status_words import FACTS_INDENT, state_lines
 from tolariad.control.status import LiveFacts, run_status
-from tolariad.core.text.plain import plain, plain_event
+from tolariad.core.calc.text.plain import plain, plain_event
 from tolariad.forensics.moment import seq_at, state_at
 from tolariad.forensics.positions import BadPosition, JournalPosition
 from tolariad.forensics.timeline import decode_fields

@@ -16,13 +16,13 @@ import msgspec
 from tolariad.cli import output, trials
 from tolariad.cli.errors import CommandError
 from tolariad.config import require_extras, schema
-from tolariad.core.pruning.notes import prune_notes
-from tolariad.core.run.exits import EXIT_CONFIG
-from tolariad.core.settings.model import Settings
-from tolariad.core.settings.reading import ConfigError
-from tolariad.core.settings.rules import rate_notes, resolved_json, without_effect
-from tolariad.core.settings.strategies import DEFAULT, NONE
-from tolariad.core.steps.ask import SHORT_STEP_NS
+from tolariad.core import queries as q
+from tolariad.core.calc.pruning.notes import prune_notes
+from tolariad.core.calc.run.exits import EXIT_CONFIG
+from tolariad.core.calc.settings.model import Settings
+from tolariad.core.calc.settings.reading import ConfigError
+from tolariad.core.calc.settings.rules import rate_notes, resolved_json, without_effect
+from tolariad.core.calc.settings.strategies import DEFAULT, NONE
 from tolariad.forensics.words import safe
 from tolariad.kernel.recorder import HOLD_NS
 from tolariad.trainer.trials.words import EstimateCosts
@@ -132,7 +132,7 @@ class Durable(msgspec.Struct, frozen=True):
 
 def durable(sync: str, step_ms: float, by_step: float) -> Durable:
     """Return the journal's volume for steps of this length; `by_step`: if each is written at once."""
-    joins = sync == "batch" or (sync == "auto" and step_ms * 1e6 < SHORT_STEP_NS)
+    joins = sync == "batch" or (sync == "auto" and step_ms * 1e6 < q.SHORT_STEP_NS)
     held_s = max(HOLD_NS / 1e9, step_ms / 1e3)
     pages = math.ceil(_EVENT_BYTES * held_s / (step_ms / 1e3) / _PAGE_BYTES)
     joined = _DAY_S / held_s * pages * _PAGE_BYTES / 1e9
@@ -163,7 +163,7 @@ def _rates(group: Mapping[str, Any]) -> str:
 def _journal_lines(journal: Durable) -> list[str]:
     """Return the volume of a day, and what `journal.sync` does about it."""
     lines = [f"journal        {journal.gb_day_by_step:.2f} GB a day if each step is written at once"]
-    short = f"steps below {SHORT_STEP_NS / 1e6:g} ms"
+    short = f"steps below {q.SHORT_STEP_NS / 1e6:g} ms"
     match journal.sync:
         case "step":
             lines.append("               journal.sync: step does that, whatever the length of a step")

@@ -17,8 +17,8 @@ from journal.reader import Reader
 from tolariad.cli import output, runs
 from tolariad.cli.errors import Exit
 from tolariad.cli.wrapping import fitted_to
-from tolariad.core.text.nearest import all_near, did_you_mean
-from tolariad.core.text.plain import plain_event
+from tolariad.core.calc.text.nearest import all_near, did_you_mean
+from tolariad.core.calc.text.plain import plain_event
 from tolariad.forensics import timeline
 from tolariad.forensics.positions import JournalPosition, parse_position
 from tolariad.forensics.timeline import number_in
@@ -103,7 +103,7 @@ def _unheard_of(types: tuple[str, ...]) -> str:
     """Return an error text for the first of `types` that is no prefix of a known type, or the empty string."""
     if not types:
         return ""
-    from tolariad.core.vocabulary import EVENT_TYPES
+    from tolariad.core.messages.vocabulary import EVENT_TYPES
 
     for text in types:
         if not any(name.startswith(text) for name in EVENT_TYPES):

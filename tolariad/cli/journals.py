@@ -29,7 +29,7 @@ def verify(run: str | None, as_json: bool) -> int:
     from journal.columns import Tabulation
     from journal.verification import Verdict
     from journal.verification import verify as check
-    from tolariad.core.steps.table import METRIC, STEP_COLUMNS, step_row
+    from tolariad.core.calc.steps.table import METRIC, STEP_COLUMNS, step_row
 
     path = runs.journal_folder(run)
     report = check(path, tabulation=Tabulation(STEP_COLUMNS, step_row, METRIC))

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 import click
 
-from tolariad.core.text.nearest import KEYS_ALIKE, did_you_mean, nearest
+from tolariad.core.calc.text.nearest import KEYS_ALIKE, did_you_mean, nearest
 
 
 class LazyGroup(click.Group):

@@ -21,13 +21,13 @@ from tolariad.cli import output, runs
 from tolariad.cli.errors import CommandError, Exit, translated
 from tolariad.cli.status_words import FACTS_INDENT, budget_lines, status_lines, status_row
 from tolariad.control.where import SOCKET_NAME, socket_of
-from tolariad.core.bounds import SECONDS_MAX
+from tolariad.core.calc.bounds import SECONDS_MAX
 from tolariad.forensics.words import safe
 
 if TYPE_CHECKING:
     from tolariad.control.replies import RunStatus
     from tolariad.control.reply_tables import BudgetTable
-    from tolariad.core.health.histogram import Histogram
+    from tolariad.core.calc.health.histogram import Histogram
 
 
 def folded(journal: Path) -> RunStatus:
@@ -49,7 +49,7 @@ def _folded_budgets(journal: Path) -> BudgetTable:
 def _measured(journal: Path) -> Mapping[str, Histogram]:
     """Add up what the whole journal says of the budgets."""
     from journal.reader import Reader
-    from tolariad.core.vocabulary import Unknown, decode_event
+    from tolariad.core.messages.vocabulary import Unknown, decode_event
     from tolariad.telemetry.histograms import BudgetHistograms, may_add
 
     histograms = BudgetHistograms()

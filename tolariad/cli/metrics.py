@@ -18,8 +18,8 @@ import click
 
 from tolariad.cli import output, runs
 from tolariad.cli.errors import CommandError
-from tolariad.core.text.nearest import did_you_mean, nearest
-from tolariad.core.text.plain import STATE_SUFFIX, finite, number_state, rfc3339, safe
+from tolariad.core.calc.text.nearest import did_you_mean, nearest
+from tolariad.core.calc.text.plain import STATE_SUFFIX, finite, number_state, rfc3339, safe
 from tolariad.forensics import numbers
 
 # A longer table shows this many rows spread over the whole run, and then this many of its end.

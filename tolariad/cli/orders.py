@@ -21,7 +21,7 @@ from tolariad.cli import output, runs
 from tolariad.cli.errors import CommandError, Exit
 from tolariad.control.client import NotReachable, read_reply
 from tolariad.control.replies import Recorded
-from tolariad.core.bounds import ID_CHARACTERS_MAX, NOTE_CHARACTERS_MAX, text_refusal
+from tolariad.core.calc.bounds import ID_CHARACTERS_MAX, NOTE_CHARACTERS_MAX, text_refusal
 from tolariad.forensics.words import safe
 
 Parameters = dict[str, Any]
@@ -215,18 +215,18 @@ def note(*, text: str) -> Parameters:
 
 def _rollback_question(target: runs.Target, parameters: Parameters) -> str:
     """Return the question of a rollback: where it goes, and what it gives up. Raises CommandError if it is refused."""
-    from tolariad.core.base import Refusal
-    from tolariad.core.rollback import rules, words
-    from tolariad.core.text.sentences import sentence
+    from tolariad.core import messages as m
+    from tolariad.core.messages.sentences.text import sentence
+    from tolariad.core.rules import rollback as rules
 
     with target.connect():
         journal = target.journal
     if journal is None:
         return "Roll back? The steps after the checkpoint will be abandoned (they stay in the journal)."
     places = {name: value for name, value in parameters.items() if name in ("to", "epoch", "step")}
-    tier = words.Tier(parameters["tier"]) if "tier" in parameters else None
-    found = rules.order(runs.folded(journal), words.Rollback(**places, tier=tier))
-    if isinstance(found, Refusal):
+    tier = m.Tier(parameters["tier"]) if "tier" in parameters else None
+    found = rules.order(runs.folded(journal), m.Rollback(**places, tier=tier))
+    if isinstance(found, m.Refusal):
         raise CommandError(Exit.REFUSED, f"{found.error}: {found.why}", name=found.error)
     return f"{safe(sentence(found))} The steps stay in the journal. Roll back?"
 

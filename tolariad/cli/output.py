@@ -13,9 +13,9 @@ import click
 
 from tolariad.cli.errors import CommandError, Exit
 from tolariad.cli.wrapping import columns_of, fitted_to
-from tolariad.core.text.phrases import counted as counted  # noqa: PLC0414 - for commands
-from tolariad.core.text.phrases import size as size  # noqa: PLC0414 - for commands
-from tolariad.core.text.plain import escaped_json, safe, safe_lines
+from tolariad.core.calc.text.phrases import counted as counted  # noqa: PLC0414 - for commands
+from tolariad.core.calc.text.phrases import size as size  # noqa: PLC0414 - for commands
+from tolariad.core.calc.text.plain import escaped_json, safe, safe_lines
 
 _F = TypeVar("_F", bound=Callable[..., Any] | click.Command)
 _COLOURS: Final = {"bold": "1", "dim": "2", "red": "31", "green": "32", "yellow": "33", "cyan": "36"}

@@ -18,8 +18,8 @@ import click
 from tolariad.cli import output, plotting
 from tolariad.cli.errors import CommandError, Exit
 from tolariad.cli.metrics import known, run_and_names
-from tolariad.core.text.phrases import listed
-from tolariad.core.text.plain import safe
+from tolariad.core.calc.text.phrases import listed
+from tolariad.core.calc.text.plain import safe
 from tolariad.forensics import numbers
 
 _METRICS_SHOWN: Final = 4

@@ -12,7 +12,7 @@ import msgspec
 from tolariad.cli import output, trials
 from tolariad.cli.errors import CommandError
 from tolariad.cli.tolariad import default_folder
-from tolariad.core.run.exits import EXIT_IO
+from tolariad.core.calc.run.exits import EXIT_IO
 from tolariad.forensics.words import safe
 from tolariad.trainer.trials.words import Profile, ProfileSteps
 

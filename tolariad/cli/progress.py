@@ -24,9 +24,8 @@ from tolariad.cli.output import OWN_MARKS, colours_wanted, counted, duration, nu
 from tolariad.cli.status_words import figures, fitted, place, said_lines, stage, status_row
 from tolariad.cli.wrapping import width
 from tolariad.control.replies import RunStatus
-from tolariad.core.rates.words import LrViolationDetected
-from tolariad.core.run.words import FailureKind
-from tolariad.core.text.said_slice import CORRECTIONS_SAID_MAX, FURTHER_CORRECTIONS
+from tolariad.core import messages as m
+from tolariad.core import state as st
 from tolariad.forensics.words import safe
 
 if TYPE_CHECKING:
@@ -99,16 +98,16 @@ class Progress:
         if not new:
             return
         missed = new[-1]["number"] - self._said - len(new) if self._said else 0
-        if missed > 0 and self._corrections <= CORRECTIONS_SAID_MAX:
+        if missed > 0 and self._corrections <= st.CORRECTIONS_SAID_MAX:
             self._put(f"note: {counted(missed, 'earlier note')} left out; `tolaria events` lists them", stays=True)
         columns = shutil.get_terminal_size().columns - 1
         for one in new:
             text = one["text"]
-            if one["event"] == LrViolationDetected.__name__:
+            if one["event"] == m.LrViolationDetected.__name__:
                 self._corrections += 1
-                if self._corrections > CORRECTIONS_SAID_MAX + 1:
+                if self._corrections > st.CORRECTIONS_SAID_MAX + 1:
                     continue
-                text = text if self._corrections <= CORRECTIONS_SAID_MAX else FURTHER_CORRECTIONS
+                text = text if self._corrections <= st.CORRECTIONS_SAID_MAX else st.FURTHER_CORRECTIONS
             # Wrap on a terminal only: a file is searched line by line.
             for line in said_lines(text, "note: ", columns) if self._rewrite else [f"note: {safe(text)}"]:
                 self._put(line, stays=True)
@@ -207,7 +206,7 @@ def _next(status: RunStatus, run_dir: Path) -> Iterator[str]:
         yield "  correct it, then give the same command again: the run begins anew"
     elif status.phase == "failed":
         yield f"  {tolaria} why {run_dir} failure"
-        is_data = status.failure == FailureKind.DATA.value
+        is_data = status.failure == m.FailureKind.DATA.value
         yield f"  {tolariad} run --dir {run_dir} --retry{'         (with the former data)' if is_data else ''}"
         if is_data:
             yield f"  {tolariad} run --dir {run_dir} --accept-data   (with the new data)"

@@ -11,7 +11,7 @@ import click
 from tolariad.cli import output, runs
 from tolariad.cli.errors import Exit
 from tolariad.cli.orders import Parameters, sends, takes_run
-from tolariad.core.text.phrases import counted
+from tolariad.core.calc.text.phrases import counted
 from tolariad.forensics.words import safe
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ import msgspec
 
 from tolariad.cli import orders, output, runs
 from tolariad.cli.errors import CommandError, Exit
-from tolariad.core.settings.optimization import FUNCTION_FORM, POLICY_NAMES
+from tolariad.core.calc.settings.optimization import FUNCTION_FORM, POLICY_NAMES
 from tolariad.forensics.words import safe
 from tolariad.rate_functions import FunctionRefused, tabulate
 

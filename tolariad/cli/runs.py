@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     import msgspec
 
     from tolariad.control.client import Client
-    from tolariad.core.state import RunState
+    from tolariad.core.state.run_state import RunState
 
 F = TypeVar("F", bound=Callable[..., Any])
 

@@ -12,7 +12,7 @@ import click
 from tolariad.cli import output, runs
 from tolariad.cli.errors import Exit
 from tolariad.cli.orders import Parameters, sends, takes_run
-from tolariad.core.text.phrases import last_name
+from tolariad.core.calc.text.phrases import last_name
 from tolariad.forensics.words import safe
 
 if TYPE_CHECKING:

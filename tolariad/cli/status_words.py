@@ -13,7 +13,7 @@ from typing import Any, Final
 from tolariad.cli.output import COLUMNS, counted, duration, number, painted, size
 from tolariad.cli.output import table as table_lines
 from tolariad.cli.wrapping import width
-from tolariad.core.text.phrases import listed
+from tolariad.core.calc.text.phrases import listed
 from tolariad.forensics.words import safe
 
 _PHASE_COLOURS: Final = {

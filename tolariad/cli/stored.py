@@ -11,8 +11,8 @@ import click
 
 from tolariad.cli import output, runs
 from tolariad.cli.errors import CommandError, Exit
-from tolariad.core.checkpoints import ask as retention
-from tolariad.core.text.plain import rfc3339
+from tolariad.core import queries as q
+from tolariad.core.calc.text.plain import rfc3339
 from tolariad.forensics.words import safe
 from tolariad.storage.export import NoAverage, Weights
 from tolariad.storage.export import export_weights as export
@@ -20,9 +20,8 @@ from tolariad.storage.manifest import FILE_NAME
 from tolariad.storage.verify import CheckpointUnusable, verify
 
 if TYPE_CHECKING:
-    from tolariad.core.checkpoints.catalogue_slice import CatalogueEntry
-    from tolariad.core.checkpoints.slice import Checkpoints
-    from tolariad.core.state import RunState
+    from tolariad.core import state as st
+    from tolariad.core.state.run_state import RunState
 
 
 @click.command()
@@ -33,7 +32,7 @@ def checkpoints(run: str | None, verified: bool, as_json: bool) -> int:
     """List the committed checkpoints of RUN, oldest first."""
     journal = runs.journal_folder(run)
     state = runs.folded(journal)
-    pins = retention.pinned_checkpoints(state.checkpoints, state.run.policy.keep_last, state.rollbacks.wanted)
+    pins = q.pinned_checkpoints(state.checkpoints, state.run.policy.keep_last, state.rollbacks.wanted)
     folder = journal.parent / "checkpoints"
     rows = [
         {**_row(entry), "pinned": pins.get(entry.id), **_check(folder / entry.id, entry, verified=verified)}
@@ -56,11 +55,11 @@ def _put_notes(rows: list[dict[str, Any]], state: RunState) -> None:
         output.note("the run has no checkpoint yet")
     elif held.removed or held.exhausted:
         more = "; the checkpoints that must be kept exceed the quota" if held.exhausted else ""
-        used = f"{output.size(retention.used_bytes(held))} of {output.size(quota)} used"
+        used = f"{output.size(q.used_bytes(held))} of {output.size(quota)} used"
         output.put(f"{held.removed} removed so far; {used}{more}")
 
 
-def _row(entry: CatalogueEntry) -> dict[str, Any]:
+def _row(entry: st.CatalogueEntry) -> dict[str, Any]:
     """Return what the journal records. `epoch` and `batch` are the next to be trained."""
     copied = ("step", "epoch", "batch", "branch", "size", "manifest", "rejected", "abandoned", "promoted")
     return {
@@ -76,7 +75,7 @@ def _row(entry: CatalogueEntry) -> dict[str, Any]:
     }
 
 
-def _check(folder: Path, entry: CatalogueEntry, *, verified: bool) -> dict[str, Any]:
+def _check(folder: Path, entry: st.CatalogueEntry, *, verified: bool) -> dict[str, Any]:
     """Return whether the checkpoint is on disk and, with `verified`, whether every byte there is what was written."""
     try:
         present = (folder / FILE_NAME).is_file()
@@ -160,7 +159,7 @@ def export_weights(run: str | None, id_: str | None, weights: Weights | None, fi
     return Exit.DONE
 
 
-def wanted(checkpoints: Checkpoints, id_: str | None, code: int = Exit.NO) -> CatalogueEntry:
+def wanted(checkpoints: st.Checkpoints, id_: str | None, code: int = Exit.NO) -> st.CatalogueEntry:
     """Return the committed checkpoint with this id, `best` or `last`; None: `last`, the newest that is usable.
 
     Raises CommandError with `code`.

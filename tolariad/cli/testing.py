@@ -12,7 +12,7 @@ from tolariad.cli import output, trials
 from tolariad.cli.errors import CommandError
 from tolariad.cli.runs import JOURNAL
 from tolariad.cli.tolariad import default_folder
-from tolariad.core.run.exits import EXIT_USAGE
+from tolariad.core.calc.run.exits import EXIT_USAGE
 from tolariad.forensics.words import safe
 from tolariad.trainer.trials.words import Evaluate, Evaluated
 

@@ -15,7 +15,7 @@ from tolariad.cli.errors import CommandError, run_command
 from tolariad.cli.lazy import LazyGroup
 from tolariad.cli.runs import JOURNAL, by_name
 from tolariad.cli.wrapping import fitted_to
-from tolariad.core.run.exits import EXIT_DAMAGED, EXIT_IO, ORDERLY
+from tolariad.core.calc.run.exits import EXIT_DAMAGED, EXIT_IO, ORDERLY
 
 if TYPE_CHECKING:
     from tolariad.control.replies import RunStatus

@@ -21,18 +21,18 @@ from tolariad.cli import runs
 from tolariad.cli.errors import CommandError
 from tolariad.cli.stored import wanted
 from tolariad.config import load
-from tolariad.core.run.exits import EXIT_CONFIG, EXIT_DAMAGED, EXIT_USAGE
-from tolariad.core.settings.reading import ConfigError
-from tolariad.core.settings.rules import require_task, resolved_json
+from tolariad.core.calc.run.exits import EXIT_CONFIG, EXIT_DAMAGED, EXIT_USAGE
+from tolariad.core.calc.settings.reading import ConfigError
+from tolariad.core.calc.settings.rules import require_task, resolved_json
 from tolariad.forensics.words import safe_lines
 from tolariad.storage import held
 from tolariad.storage.manifest import FILE_NAME
 from tolariad.trainer.trials.words import Refused, Weights
 
 if TYPE_CHECKING:
-    from tolariad.core.checkpoints.catalogue_slice import CatalogueEntry
-    from tolariad.core.settings.model import Settings
-    from tolariad.core.state import RunState
+    from tolariad.core import state as st
+    from tolariad.core.calc.settings.model import Settings
+    from tolariad.core.state.run_state import RunState
     from tolariad.trainer.trials.words import AnyTrial
 
 T = TypeVar("T")
@@ -48,7 +48,7 @@ class Subject(msgspec.Struct, frozen=True, kw_only=True):
 
     settings: Settings
     run: Path | None = None
-    entry: CatalogueEntry | None = None
+    entry: st.CatalogueEntry | None = None
 
     @property
     def config(self) -> str:
@@ -131,7 +131,7 @@ def subject(
 def _state(run: Path) -> RunState:
     """Return the state of a run. Raises CommandError."""
     from journal import JournalError
-    from tolariad.core.replay import ReplayError
+    from tolariad.core.state.replay import ReplayError
 
     try:
         return runs.folded(run / runs.JOURNAL)
@@ -153,7 +153,7 @@ def _settings_for(state: RunState, config: Path | None, task: str | None, sets: 
 
 
 @contextmanager
-def _held(run: Path, checkpoint: str | None) -> Iterator[CatalogueEntry]:
+def _held(run: Path, checkpoint: str | None) -> Iterator[st.CatalogueEntry]:
     """Yield a committed checkpoint that no run removes in the block. Raises CommandError."""
     for look in range(_LOOKS):
         entry = wanted(_state(run).checkpoints, checkpoint, EXIT_USAGE)

@@ -24,8 +24,8 @@ from journal.filesystem import UNTESTED, file_system_magic
 from journal.format import VERSION as JOURNAL_FORMAT
 from tolariad.cli import output, runs
 from tolariad.cli.errors import Exit
-from tolariad.core.state import FOLD_VERSION
-from tolariad.core.text.phrases import counted, size
+from tolariad.core.calc.text.phrases import counted, size
+from tolariad.core.state.run_state import FOLD_VERSION
 from tolariad.storage.manifest import FORMAT as CHECKPOINT_FORMAT
 
 _NAME: Final = "tolariad"

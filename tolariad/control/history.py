@@ -17,9 +17,9 @@ import msgspec
 from journal.reader import Reader
 from tolariad.control.outcome import outcome_of
 from tolariad.control.replies import Outcome
-from tolariad.core.control import words as cv
-from tolariad.core.text.plain import plain_event
-from tolariad.core.vocabulary import decode_event
+from tolariad.core import messages as m
+from tolariad.core.calc.text.plain import plain_event
+from tolariad.core.messages.vocabulary import decode_event
 
 SLICE_EVENTS: Final = 256
 SLICE_BYTES: Final = 64 * 1024
@@ -43,7 +43,7 @@ class History:
         """Run `function` in one of the threads."""
         return await asyncio.get_running_loop().run_in_executor(self._threads, function)
 
-    async def outcome(self, command: cv.Command, order_seq: int) -> Outcome | None:
+    async def outcome(self, command: m.Command, order_seq: int) -> Outcome | None:
         """Find the outcome of an order that was recorded earlier, or None if it has not ended."""
 
         def search() -> Outcome | None:

@@ -24,10 +24,10 @@ from tolariad.control.peer import Operators, Rate
 from tolariad.control.replies import Outcome, Recorded, RunStatus
 from tolariad.control.reply_tables import BudgetTable, PruneTable, RateTable, SeedTable
 from tolariad.control.wire import INTERFACE, SERVICE, Call, own_error, read_parameters, service_error
-from tolariad.core.base import Actor, Event, Refusal
+from tolariad.core import messages as m
+from tolariad.core.calc.units import Seconds, Seq
 from tolariad.core.decision import Answer
-from tolariad.core.units import Seconds, Seq
-from tolariad.core.vocabulary import AnyCommand
+from tolariad.core.messages.vocabulary import AnyCommand
 
 _HERE: Final = Path(__file__).parent
 _WATCH_S: Final = 0.5
@@ -41,7 +41,7 @@ Handler = Callable[[Call, Connection], Awaitable[None]]
 class Change(msgspec.Struct, frozen=True, gc=False):
     """Events that became durable, with ascending sequence numbers. One Change may hold several turns."""
 
-    events: tuple[tuple[int, Event], ...]
+    events: tuple[tuple[int, m.Event], ...]
 
 
 class ControlPort(Protocol):
@@ -70,7 +70,7 @@ class ControlPort(Protocol):
     def budgets(self) -> BudgetTable:
         """Return the budgets as of the last durable event. Cheap; never waits."""
 
-    def submit(self, command: AnyCommand, actor: Actor, answer: Callable[[Answer], None]) -> None:
+    def submit(self, command: AnyCommand, actor: m.Actor, answer: Callable[[Answer], None]) -> None:
         """Submit an order to the kernel. `answer` is called once, on the loop, when the order is durable or refused."""
 
     def subscribe(self, listener: Callable[[Change], None]) -> Callable[[], None]:
@@ -233,7 +233,7 @@ class Methods:
         finally:
             unsubscribe()
 
-    async def _recorded(self, command: AnyCommand, actor: Actor) -> int:
+    async def _recorded(self, command: AnyCommand, actor: m.Actor) -> int:
         """Submit the order and wait for the kernel's answer. Raises CallError."""
         answered: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
 
@@ -251,7 +251,7 @@ class Methods:
                 "Repeat the order with the same id to learn its outcome"
             )
             raise own_error("NotDurable", why, self._port.status().phase) from error
-        if isinstance(given, Refusal):
+        if isinstance(given, m.Refusal):
             raise own_error(given.error, given.why, given.phase)
         return given.seq
 

@@ -27,17 +27,13 @@ from tolariad.control.replies import (
 )
 from tolariad.control.reply_tables import BudgetTable, PruneTable, RateTable, SeedTable
 from tolariad.control.wire import INTERFACE, Call, read_parameters, service_error
-from tolariad.core.control.words import Command
-from tolariad.core.health.budgets import Kind, Unit
-from tolariad.core.health.quarantine_words import Batches
-from tolariad.core.health.words import Level
-from tolariad.core.learning_rate.schedule import LRPolicy, policy_named
-from tolariad.core.orders import ORDERS
-from tolariad.core.rollback.words import Tier
-from tolariad.core.run.slice import Phase
-from tolariad.core.run.words import FailureKind
-from tolariad.core.settings.optimization import PolicyName
-from tolariad.core.units import Batch, Epoch
+from tolariad.core import messages as m
+from tolariad.core import state as st
+from tolariad.core.calc.health.budgets import Kind, Unit
+from tolariad.core.calc.learning_rate.schedule import LRPolicy, policy_named
+from tolariad.core.calc.settings.optimization import PolicyName
+from tolariad.core.calc.units import Batch, Epoch
+from tolariad.core.rules.table.orders import ORDERS
 
 _WIDTH: Final = 118
 _ANSWER: Final = "(seq: int, outcome: ?Outcome)"
@@ -60,16 +56,16 @@ class _Form(NamedTuple):
 
 _FORMS: Final[dict[Any, _Form]] = {
     LRPolicy: _Form(PolicyName, policy_named),
-    Batches: _Form(QuarantinedBatches, lambda given: Batches(given.epoch, given.first, given.last)),
+    m.Batches: _Form(QuarantinedBatches, lambda given: m.Batches(given.epoch, given.first, given.last)),
 }
 # The types of replies that methods of the description name.
 _REPLIES: Final = (RunStatus, BudgetTable, RateTable, SeedTable, PruneTable, Outcome)
 # The names of types in the description, if they are not those of the code.
 _NAMES: Final[dict[Any, str]] = {
     PolicyName: "RatePolicy",
-    Tier: "RollbackTier",
-    Level: "EmergencyLevel",
-    Phase: "RunPhase",
+    m.Tier: "RollbackTier",
+    m.Level: "EmergencyLevel",
+    st.Phase: "RunPhase",
     NumberState: "NumberState",
     Server: "Server",
     OutcomeState: "OutcomeState",
@@ -79,11 +75,11 @@ _NAMES: Final[dict[Any, str]] = {
     TroubleStatus: "Trouble",
 }
 # The enums that `replies` names.
-_ENUMS: Final[dict[str, type[Enum]]] = {PHASE: Phase, FAILURE: FailureKind}
+_ENUMS: Final[dict[str, type[Enum]]] = {PHASE: st.Phase, FAILURE: m.FailureKind}
 _PLAIN: Final = {bool: "bool", int: "int", float: "float", str: "string"}
 
 
-METHODS: Final[dict[str, type[Command]]] = {f"{INTERFACE}.{kind.METHOD or kind.__name__}": kind for kind in ORDERS}
+METHODS: Final[dict[str, type[m.Command]]] = {f"{INTERFACE}.{kind.METHOD or kind.__name__}": kind for kind in ORDERS}
 
 
 # -- parameters ------------------------------------------------------------------------------------------------------
@@ -101,7 +97,7 @@ def _form(field: msgspec.structs.FieldInfo) -> _Form:
     return _FORMS.get(kind, _Form(kind, lambda value: value))
 
 
-def _parameters(kind: type[Command]) -> type[msgspec.Struct]:
+def _parameters(kind: type[m.Command]) -> type[msgspec.Struct]:
     fields: list[Any] = []
     for field in msgspec.structs.fields(kind):
         read = _form(field).kind
@@ -111,7 +107,7 @@ def _parameters(kind: type[Command]) -> type[msgspec.Struct]:
     )
 
 
-def _readers(kind: type[Command]) -> dict[str, Callable[[Any], Any]]:
+def _readers(kind: type[m.Command]) -> dict[str, Callable[[Any], Any]]:
     return {field.name: _form(field).read for field in msgspec.structs.fields(kind)}
 
 
@@ -120,7 +116,7 @@ PARAMETERS: Final = {kind: _parameters(kind) for kind in ORDERS}
 _READERS: Final = {kind: _readers(kind) for kind in ORDERS}
 
 
-def read_order(call: Call) -> Command:
+def read_order(call: Call) -> m.Command:
     """Return the order that a call of one of `METHODS` gives. Raises CallError."""
     kind = METHODS[call.method]
     given = read_parameters(call, PARAMETERS[kind])
@@ -143,7 +139,7 @@ def described(text: str) -> str:
     for method, kind in METHODS.items():
         fields = msgspec.structs.fields(kind)
         # The parameters that every order takes come last.
-        common = len(msgspec.structs.fields(Command))
+        common = len(msgspec.structs.fields(m.Command))
         parameters = ", ".join(
             f"{field.name}: {'' if field.required else '?'}{_name(_form(field).kind, types)}"
             for field in (*fields[common:], *fields[:common])

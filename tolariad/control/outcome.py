@@ -10,24 +10,20 @@ from collections.abc import Iterable
 from typing import Final
 
 from tolariad.control.replies import Outcome, RollbackPlace
-from tolariad.core.base import Event
-from tolariad.core.control import words as cv
-from tolariad.core.health import words as hv
-from tolariad.core.orders import ORDERS
-from tolariad.core.rollback import words as rb
-from tolariad.core.run import words as rv
-from tolariad.core.vocabulary import Unknown
+from tolariad.core import messages as m
+from tolariad.core.messages.vocabulary import Unknown
+from tolariad.core.rules.table.orders import ORDERS
 
 # This order asks for the halt. At a lower level the run halts only if no target is left.
-_CRITICAL: Final = ORDERS[hv.RaiseEmergency]._replace(
-    done=(hv.EmergencyRaised, rv.RunFrozen), failed=(), overtaken_by=(rv.RunCompleted, rv.RunFailed, rv.RunStopped)
+_CRITICAL: Final = ORDERS[m.RaiseEmergency]._replace(
+    done=(m.EmergencyRaised, m.RunFrozen), failed=(), overtaken_by=(m.RunCompleted, m.RunFailed, m.RunStopped)
 )
-_LEADS_ON: Final = (hv.Follows.ROLLBACK, hv.Follows.HALT)
+_LEADS_ON: Final = (m.Follows.ROLLBACK, m.Follows.HALT)
 
 
-def outcome_of(command: cv.Command, order_seq: int, events: Iterable[tuple[int, Event | Unknown]]) -> Outcome | None:
+def outcome_of(command: m.Command, order_seq: int, events: Iterable[tuple[int, m.Event | Unknown]]) -> Outcome | None:
     """Return the outcome of the order recorded as `order_seq`, from later events in order; None if it has not ended."""
-    is_critical = isinstance(command, hv.RaiseEmergency) and command.level is hv.Level.CRITICAL
+    is_critical = isinstance(command, m.RaiseEmergency) and command.level is m.Level.CRITICAL
     ends = _CRITICAL if is_critical else ORDERS[type(command)]
     for seq, event in events:
         if seq < order_seq or isinstance(event, Unknown) or _leads_on(event):
@@ -36,7 +32,7 @@ def outcome_of(command: cv.Command, order_seq: int, events: Iterable[tuple[int, 
         name = type(event).__name__
         if (own and isinstance(event, ends.done)) or isinstance(event, ends.done_by_any):
             step, why = getattr(event, "applied_before_step", None), ends.told(event) or None
-            place = _place(event) if isinstance(event, rb.RolledBack) else None
+            place = _place(event) if isinstance(event, m.RolledBack) else None
             return Outcome(state="done", seq=seq, event=name, step=step, why=why, rollback=place)
         if own and isinstance(event, ends.failed):
             return Outcome(state="failed", seq=seq, event=name, why=getattr(event, "why", None))
@@ -45,19 +41,19 @@ def outcome_of(command: cv.Command, order_seq: int, events: Iterable[tuple[int, 
     return None
 
 
-def _place(event: rb.RolledBack) -> RollbackPlace:
+def _place(event: m.RolledBack) -> RollbackPlace:
     given_up = max(0, event.from_step - event.step)
     return RollbackPlace(
         checkpoint=event.checkpoint, step=event.step, epoch=event.epoch, batch=event.batch, given_up=given_up
     )
 
 
-def _leads_on(event: Event) -> bool:
-    return isinstance(event, hv.EmergencyRaised) and event.follows in _LEADS_ON
+def _leads_on(event: m.Event) -> bool:
+    return isinstance(event, m.EmergencyRaised) and event.follows in _LEADS_ON
 
 
-def ended_with_daemon(command: cv.Command) -> Outcome:
+def ended_with_daemon(command: m.Command) -> Outcome:
     """Return the outcome if the daemon ends before the order does. For a stop, that is the success."""
-    if isinstance(command, cv.Stop):
+    if isinstance(command, m.Stop):
         return Outcome(state="done")
     return Outcome(state="ended", why="the run's process ended first; the order is in the journal")

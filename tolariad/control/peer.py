@@ -16,7 +16,7 @@ from typing import Final
 
 import msgspec
 
-from tolariad.core.base import Actor
+from tolariad.core import messages as m
 
 # Not in Python's socket module; since Linux 4.13. Python's getsockopt returns at most 1 024 bytes: 256 groups.
 _SO_PEERGROUPS: Final = 59
@@ -34,9 +34,9 @@ class Peer(msgspec.Struct, frozen=True):
     program: str = ""
 
     @property
-    def actor(self) -> Actor:
+    def actor(self) -> m.Actor:
         """Return the client as the actor of an event."""
-        return Actor(uid=self.uid, pid=self.pid, program=self.program)
+        return m.Actor(uid=self.uid, pid=self.pid, program=self.program)
 
 
 def peer_of(descriptor: int) -> Peer:

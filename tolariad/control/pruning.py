@@ -9,16 +9,15 @@ from typing import TYPE_CHECKING
 
 from tolariad.control.replies import PruneSummary, PruneWindow
 from tolariad.control.reply_tables import PruneFound, PruneMasks, PruneTable
-from tolariad.core.base import Refusal
-from tolariad.core.pruning import ask
-from tolariad.core.pruning.schedule import budget_at, cap_at
-from tolariad.core.pruning.units import count_of
-from tolariad.core.text.plain import finite
+from tolariad.core import messages as m
+from tolariad.core import queries as q
+from tolariad.core.calc.pruning.schedule import budget_at, cap_at
+from tolariad.core.calc.pruning.units import count_of
+from tolariad.core.calc.text.plain import finite
 
 if TYPE_CHECKING:
-    from tolariad.core.pruning.parts_slice import Found, MaskedSet
-    from tolariad.core.pruning.slice import Pruning
-    from tolariad.core.state import RunState
+    from tolariad.core import state as st
+    from tolariad.core.state.run_state import RunState
 
 
 def prune_table(state: RunState) -> PruneTable:
@@ -48,8 +47,8 @@ def prune_summary(state: RunState) -> PruneSummary | None:
 def _summary(state: RunState) -> PruneSummary:
     pruning = state.pruning
     return PruneSummary(
-        phase=ask.phase_of(state).name,
-        why=ask.why_disabled(state) or None,
+        phase=q.phase_of(state).name,
+        why=q.why_disabled(state) or None,
         cycles=pruning.cycles,
         analyzing=pruning.open.cycle if pruning.open is not None else None,
         total=pruning.total or None,
@@ -65,9 +64,9 @@ def _summary(state: RunState) -> PruneSummary:
     )
 
 
-def _found(state: RunState, found: Found) -> PruneFound:
-    ordered = ask.masks_to_order(state)
-    refused = ordered.why if isinstance(ordered, Refusal) else None
+def _found(state: RunState, found: st.Found) -> PruneFound:
+    ordered = q.masks_to_order(state)
+    refused = ordered.why if isinstance(ordered, m.Refusal) else None
     return PruneFound.of(
         found,
         phase=found.phase.name,
@@ -82,7 +81,7 @@ def _found(state: RunState, found: Found) -> PruneFound:
     )
 
 
-def _masks(one: MaskedSet) -> PruneMasks:
+def _masks(one: st.MaskedSet) -> PruneMasks:
     return PruneMasks.of(
         one,
         step=one.applied_before_step,
@@ -92,7 +91,7 @@ def _masks(one: MaskedSet) -> PruneMasks:
     )
 
 
-def _window(pruning: Pruning) -> PruneWindow | None:
+def _window(pruning: st.Pruning) -> PruneWindow | None:
     window = pruning.window
     if window is None:
         return None

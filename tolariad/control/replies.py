@@ -9,7 +9,7 @@ from typing import Annotated, Final, Literal, TypeAlias
 
 import msgspec
 
-from tolariad.core.copying import Copying
+from tolariad.core.calc.copying import Copying
 
 NumberState: TypeAlias = Literal["finite", "nan", "pos_inf", "neg_inf"]
 Server: TypeAlias = Literal["daemon", "library"]

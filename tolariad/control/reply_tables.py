@@ -10,8 +10,8 @@ from typing import Final
 import msgspec
 
 from tolariad.control.replies import PruneWindow, RunStatus
-from tolariad.core.copying import Copying
-from tolariad.core.health.budgets import Kind, Unit
+from tolariad.core.calc.copying import Copying
+from tolariad.core.calc.health.budgets import Kind, Unit
 
 
 class Quantiles(msgspec.Struct, frozen=True, kw_only=True):

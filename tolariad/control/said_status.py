@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from tolariad.control.replies import SaidStatus, TroubleStatus
-from tolariad.core.text.plain import rfc3339
-from tolariad.core.text.sentences import sentence
+from tolariad.core.calc.text.plain import rfc3339
+from tolariad.core.messages.sentences.text import sentence
 
 if TYPE_CHECKING:
-    from tolariad.core.state import RunState
+    from tolariad.core.state.run_state import RunState
 
 
 # Topics of `tolaria why` for the kinds of trouble; any other kind is explained by its last event.

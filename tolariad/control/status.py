@@ -23,12 +23,10 @@ from tolariad.control.replies import (
 from tolariad.control.said_status import said_status, trouble_status
 from tolariad.control.strategy_status import strategy_status
 from tolariad.control.tables import growing
-from tolariad.core.checkpoints.catalogue_slice import none_left
-from tolariad.core.run import limit_ask as limits
-from tolariad.core.run.slice import TERMINAL, TRAINING, Phase
-from tolariad.core.state import RunState
-from tolariad.core.steps.slice import speed_steps_s
-from tolariad.core.text.plain import finite, number_state, rfc3339
+from tolariad.core import queries as q
+from tolariad.core import state as st
+from tolariad.core.calc.text.plain import finite, number_state, rfc3339
+from tolariad.core.state.run_state import RunState
 
 
 class Heartbeat(msgspec.Struct, frozen=True, kw_only=True):
@@ -65,11 +63,11 @@ def run_status(state: RunState, directory: str, facts: LiveFacts) -> RunStatus:
     """Return the status of `state`. Without a daemon there are no pid, speed and ages."""
     progress, run, live = state.progress, state.run, facts.pid is not None
     failed = facts.journal_failed
-    phase = Phase.FROZEN if failed and run.phase not in TERMINAL else run.phase
-    total = limits.steps_in_all(state)
-    if phase is Phase.COMPLETED and not progress.steps_per_epoch:
+    phase = st.Phase.FROZEN if failed and run.phase not in st.TERMINAL else run.phase
+    total = q.steps_in_all(state)
+    if phase is st.Phase.COMPLETED and not progress.steps_per_epoch:
         total = progress.step  # the data ended; `stop.steps` was only what it might have had at most
-    speed = speed_steps_s(progress, facts.mono_ns) if live and phase in TRAINING else None
+    speed = st.speed_steps_s(progress, facts.mono_ns) if live and phase in st.TRAINING else None
     metric, emergency = progress.metrics.get, state.emergency
     return RunStatus(
         name=run.name,
@@ -81,7 +79,7 @@ def run_status(state: RunState, directory: str, facts: LiveFacts) -> RunStatus:
         pid=facts.pid,
         time=rfc3339(facts.wall_ns if live else max(progress.last_wall, run.started_wall)),
         epoch=progress.epoch,
-        epochs=limits.epochs_in_all(state),
+        epochs=q.epochs_in_all(state),
         step=progress.step,
         steps_total=total,
         steps_per_epoch=progress.steps_per_epoch or None,
@@ -96,7 +94,7 @@ def run_status(state: RunState, directory: str, facts: LiveFacts) -> RunStatus:
         steps_per_s=speed,
         eta_s=(total - progress.step) / speed if total and speed else None,
         ordered=_ordered(state),
-        frozen=failed or (run.why if phase is Phase.FROZEN else None),
+        frozen=failed or (run.why if phase is st.Phase.FROZEN else None),
         last_error=_last_error(state, failed),
         failure=run.failure.value if run.failure else None,
         rerunning_to=state.progress.rerun.last if state.progress.rerun else None,
@@ -125,7 +123,7 @@ def run_status(state: RunState, directory: str, facts: LiveFacts) -> RunStatus:
 def _detector(state: RunState) -> str | None:
     """Return what the detector's findings do not lead to, while the run may train."""
     policy = state.run.policy
-    if state.run.phase in TERMINAL or (policy.detect_rollback and policy.detect_finite):
+    if state.run.phase in st.TERMINAL or (policy.detect_rollback and policy.detect_finite):
         return None
     if not policy.detect_rollback:
         return "findings are only recorded; the run does not roll back for them (detect.rollback)"
@@ -139,16 +137,16 @@ def _number(name: str, value: float | None) -> dict[str, Any]:
 
 def _ordered(state: RunState) -> str | None:
     """Return the order that is accepted but not carried out yet."""
-    if state.run.phase is Phase.STOPPING:
+    if state.run.phase is st.Phase.STOPPING:
         return "stop"
-    return "pause" if state.run.pause is not None and state.run.phase is not Phase.PAUSED else None
+    return "pause" if state.run.pause is not None and state.run.phase is not st.Phase.PAUSED else None
 
 
 def _last_error(state: RunState, failed: str | None) -> str | None:
-    if failed or state.run.phase is Phase.FAILED:
+    if failed or state.run.phase is st.Phase.FAILED:
         return failed or state.run.why
     trainer = state.trainer
-    if state.run.phase is Phase.COMPLETED or (state.run.phase is Phase.STOPPED and not trainer.deaths):
+    if state.run.phase is st.Phase.COMPLETED or (state.run.phase is st.Phase.STOPPED and not trainer.deaths):
         return None  # what a trainer died of was overcome; `deaths_total` counts it
     why = trainer.exception.words if trainer.exception is not None else trainer.last_death
     return f"the trainer ended: {why}" if trainer.last_death else None
@@ -169,7 +167,7 @@ def _checkpoint(state: RunState, facts: LiveFacts) -> CheckpointStatus | None:
 def _no_checkpoint(state: RunState) -> str | None:
     """Return what happened to the checkpoints if none is usable any more, else None."""
     held = state.checkpoints
-    lost = none_left(held.catalogue, held.removed)
+    lost = st.none_left(held.catalogue, held.removed)
     given_up = f"; the last one was given up: {held.given_up}" if held.given_up else ""
     return f"{lost}{given_up}" if lost else None
 

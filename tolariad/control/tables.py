@@ -19,21 +19,20 @@ from tolariad.control.reply_tables import (
     SeedRow,
     SeedTable,
 )
-from tolariad.core.checkpoints import ask as retention
-from tolariad.core.health.budgets import BUDGETS
-from tolariad.core.health.histogram import Bucket, Histogram, quantile, with_one
-from tolariad.core.learning_rate.group import rate_of
-from tolariad.core.rates.words import SetRate
-from tolariad.core.seeds import ask as seeds
-from tolariad.core.seeds.stages import PLANTED, Stage
-from tolariad.core.text.plain import finite, rfc3339
+from tolariad.core import messages as m
+from tolariad.core import queries as q
+from tolariad.core.calc.health.budgets import BUDGETS
+from tolariad.core.calc.health.histogram import Bucket, Histogram, quantile, with_one
+from tolariad.core.calc.learning_rate.group import rate_of
+from tolariad.core.calc.seeds.stages import PLANTED, Stage
+from tolariad.core.calc.text.plain import finite, rfc3339
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from tolariad.core.health.budget_slice import BudgetState
-    from tolariad.core.health.budgets import Budget
-    from tolariad.core.state import RunState
+    from tolariad.core import state as st
+    from tolariad.core.calc.health.budgets import Budget
+    from tolariad.core.state.run_state import RunState
 
 
 def budget_table(
@@ -58,11 +57,11 @@ def _histogram(state: RunState, histograms: Mapping[str, Histogram], budget: Bud
     """Return the measurements of a budget. For the checkpoints' storage, that is what it holds now."""
     if budget.name != "checkpoint_storage":
         return histograms.get(budget.name, Histogram())
-    held = retention.used_bytes(state.checkpoints) / 1e9
+    held = q.used_bytes(state.checkpoints) / 1e9
     return with_one(Histogram(), held, state.overruns.limit_of(budget.name)) if held else Histogram()
 
 
-def _budget_row(overruns: BudgetState, budget: Budget, histogram: Histogram) -> BudgetRow:
+def _budget_row(overruns: st.BudgetState, budget: Budget, histogram: Histogram) -> BudgetRow:
     return BudgetRow.of(
         budget,
         histogram,
@@ -96,7 +95,7 @@ def rate_table(state: RunState) -> RateTable:
 
 
 def _rate_group(state: RunState, index: int, step: int) -> RateGroup:
-    rates, waiting = state.rates, state.boundary.of_kind(SetRate)
+    rates, waiting = state.rates, state.boundary.of_kind(m.SetRate)
     group = rates.groups[index]
     change = rates.changes.get(group.name)
     now = rate_of(group, step) if step else None
@@ -132,7 +131,7 @@ def seed_table(state: RunState) -> SeedTable:
 
 def _seed_row(state: RunState, slot: str, layer_depth: int) -> SeedRow:
     seed, step, measure = state.seeds.seed(slot), state.progress.step, state.seeds.measures.get(slot)
-    waiting, entry = seeds.waiting_move(state, slot), state.quarantine.of_seed(slot)
+    waiting, entry = q.waiting_move(state, slot), state.quarantine.of_seed(slot)
     row = SeedRow(
         slot=slot,
         layer_depth=layer_depth,
@@ -156,7 +155,7 @@ def _seed_row(state: RunState, slot: str, layer_depth: int) -> SeedRow:
         learning_rate=_measured(measure.learning_rate) if measure else None,
         dropped=measure.dropped if measure else None,
         learning=seed.learning.value if is_there else None,
-        free_after=None if is_there else seeds.embargo_ends(state, seed),
+        free_after=None if is_there else q.embargo_ends(state, seed),
         moved_step=seed.since_step,
         moved_by=seed.by or None,
         moved_why=seed.reason or None,

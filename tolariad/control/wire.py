@@ -12,8 +12,8 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
-from tolariad.core.bounds import refusal
-from tolariad.core.text.plain import escaped_json_bytes, plain
+from tolariad.core.calc.bounds import refusal
+from tolariad.core.calc.text.plain import escaped_json_bytes, plain
 
 SERVICE: Final = "org.varlink.service"
 INTERFACE: Final = "io.esper.tolaria"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
-from tolariad.core.base import Effect, Event, Refusal
-from tolariad.core.units import Seq
+from tolariad.core import messages as m
+from tolariad.core.calc.units import Seq
 
 
 class Accepted(msgspec.Struct, frozen=True):
@@ -17,7 +17,7 @@ class Accepted(msgspec.Struct, frozen=True):
     seq: Seq = 0
 
 
-Answer = Accepted | Refusal
+Answer = Accepted | m.Refusal
 
 
 class Decision(msgspec.Struct, frozen=True):
@@ -27,8 +27,8 @@ class Decision(msgspec.Struct, frozen=True):
     the first event beside it, else the event that the rule reacts to.
     """
 
-    events: tuple[Event, ...] = ()
-    effects: tuple[Effect, ...] = ()
+    events: tuple[m.Event, ...] = ()
+    effects: tuple[m.Effect, ...] = ()
     answer: Answer | None = None
 
     def __add__(self, other: Decision) -> Decision:

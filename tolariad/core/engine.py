@@ -18,10 +18,9 @@ from typing import Any, Final, Generic, Protocol, TypeAlias, TypeVar
 import msgspec
 from msgspec.structs import replace
 
-from tolariad.core.base import Effect, Event
+from tolariad.core import messages as m
+from tolariad.core.calc.units import Seq
 from tolariad.core.decision import Accepted, Answer, Decision
-from tolariad.core.inputs import Now
-from tolariad.core.units import Seq
 
 # The deepest chain in recorded decisions has four events. The declared graph has no cycle, so only a defect gets here.
 DEPTH_MAX: Final = 32
@@ -47,7 +46,7 @@ class At(msgspec.Struct, Generic[S_co], frozen=True):
     input.
     """
 
-    now: Now
+    now: m.Now
     was: S_co
     seq: Seq = 0
     root: Seq = 0
@@ -61,10 +60,10 @@ class Row(msgspec.Struct, Generic[S], frozen=True):
 
     kind: type
     rules: _Rules[S]
-    makes: frozenset[type[Event]]
+    makes: frozenset[type[m.Event]]
 
 
-def on(kind: type[W], *rules: Callable[[S, W, At[S]], Decision | None], makes: Iterable[type[Event]] = ()) -> Row[S]:
+def on(kind: type[W], *rules: Callable[[S, W, At[S]], Decision | None], makes: Iterable[type[m.Event]] = ()) -> Row[S]:
     """Declare the rules of `kind`. mypy rejects one that takes another type, or reads a slice that the state lacks."""
     return Row(kind, rules, frozenset(makes))
 
@@ -73,8 +72,8 @@ class Decided(msgspec.Struct, Generic[S_co], frozen=True):
     """The consequences of one input: the state after it, stamped events, effects, and an answer to the caller."""
 
     state: S_co
-    events: tuple[Event, ...] = ()
-    effects: tuple[Effect, ...] = ()
+    events: tuple[m.Event, ...] = ()
+    effects: tuple[m.Effect, ...] = ()
     answer: Answer | None = None
 
 
@@ -85,7 +84,7 @@ class TooDeepError(RuntimeError):
 class Engine(Generic[S]):
     """A table of rows, and the fold for its events."""
 
-    def __init__(self, rows: Iterable[Row[S]], apply: Callable[[S, Event], S]) -> None:
+    def __init__(self, rows: Iterable[Row[S]], apply: Callable[[S, m.Event], S]) -> None:
         """Raises ValueError if two rows have the same type."""
         self._apply = apply
         self._rules: dict[type, _Rules[S]] = {}
@@ -94,13 +93,13 @@ class Engine(Generic[S]):
                 raise ValueError(f"{row.kind.__name__} has two rows")
             self._rules[row.kind] = row.rules
 
-    def decide(self, state: S, given: object, now: Now) -> Decided[S]:
+    def decide(self, state: S, given: object, now: m.Now) -> Decided[S]:
         """Run the rules of an input or report, and everything that follows. Raises TooDeepError."""
         turn = _Turn(self._rules, self._apply, state, now)
         turn.record_facts(given)
         return Decided(turn.state, tuple(turn.events), tuple(turn.effects), turn.answer)
 
-    def after(self, state: S, event: Event, now: Now) -> Decided[S]:
+    def after(self, state: S, event: m.Event, now: m.Now) -> Decided[S]:
         """Run the rules of one event that is already stamped. For steps: in most of them nothing follows."""
         after = self._apply(state, event)
         at = At(now, state, after.seq, event.root)
@@ -118,27 +117,27 @@ class Engine(Generic[S]):
 class _Turn(Generic[S]):
     """The state of one decision in progress."""
 
-    def __init__(self, rules: dict[type, _Rules[S]], apply: Callable[[S, Event], S], state: S, now: Now) -> None:
+    def __init__(self, rules: dict[type, _Rules[S]], apply: Callable[[S, m.Event], S], state: S, now: m.Now) -> None:
         self._rules = rules
         self._apply = apply
         self._now = now
         self._first: Seq = 0
         self._first_root: Seq = 0
         self.state = state
-        self.events: list[Event] = []
-        self.effects: list[Effect] = []
+        self.events: list[m.Event] = []
+        self.effects: list[m.Effect] = []
         self.answer: Answer | None = None
 
     def record_facts(self, given: object) -> None:
         """Record all facts of an input, then offer them in order."""
         at = At(self._now, self.state)
-        made: list[tuple[Event, At[S]]] = []
+        made: list[tuple[m.Event, At[S]]] = []
         for rule in self._rules.get(type(given), ()):
             if (decision := rule(self.state, given, at)) is not None:
                 made += self.record(decision, at)
         self.offer(made, 0)
 
-    def offer(self, made: list[tuple[Event, At[S]]], depth: int) -> None:
+    def offer(self, made: list[tuple[m.Event, At[S]]], depth: int) -> None:
         """Let the rules of each event react to it."""
         if depth > DEPTH_MAX:
             chain = ", ".join(type(event).__name__ for event in self.events[-DEPTH_MAX:])
@@ -146,15 +145,15 @@ class _Turn(Generic[S]):
         for event, at in made:
             self.ask(self._rules.get(type(event), ()), event, at, depth)
 
-    def ask(self, rules: _Rules[S], event: Event, at: At[S], depth: int) -> None:
+    def ask(self, rules: _Rules[S], event: m.Event, at: At[S], depth: int) -> None:
         """Run some rules on one event. Each sees everything that follows from the ones before it."""
         for rule in rules:
             if (decision := rule(self.state, event, at)) is not None:
                 self.offer(self.record(decision, at), depth + 1)
 
-    def record(self, decision: Decision, at: At[S]) -> list[tuple[Event, At[S]]]:
+    def record(self, decision: Decision, at: At[S]) -> list[tuple[m.Event, At[S]]]:
         """Number, stamp and fold one block. Return its events, each with the context for its rules."""
-        made: list[tuple[Event, At[S]]] = []
+        made: list[tuple[m.Event, At[S]]] = []
         now, first = self._now, self.state.seq + 1
         for event in decision.events:
             was, seq = self.state, self.state.seq + 1

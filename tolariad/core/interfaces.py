@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Protocol, runtime_checkable
 
-from tolariad.core.learning_rate.schedule import GroupConfig
+from tolariad.core.calc.learning_rate.schedule import GroupConfig
 
 
 @runtime_checkable

@@ -14,8 +14,8 @@ from collections.abc import Callable
 from typing import Final
 
 from tolariad import signals
-from tolariad.core.inputs import StartMode
-from tolariad.core.run.exits import EXIT_IO
+from tolariad.core import messages as m
+from tolariad.core.calc.run.exits import EXIT_IO
 from tolariad.daemon.live import Daemon, log_fields
 from tolariad.daemon.opening import OpenRun, open_run, require_linux
 from tolariad.daemon.request import FolderLost, From, Progress, RunRequest, StartRefused, refusing
@@ -80,10 +80,10 @@ async def _live(
         block_for_good()
 
 
-def _mode(request: RunRequest, passed: PassedSocket | None) -> StartMode:
+def _mode(request: RunRequest, passed: PassedSocket | None) -> m.StartMode:
     if request.retry:
-        return StartMode.RETRY
-    return StartMode.ACTIVATED if passed is not None and passed.called else StartMode.EXPLICIT
+        return m.StartMode.RETRY
+    return m.StartMode.ACTIVATED if passed is not None and passed.called else m.StartMode.EXPLICIT
 
 
 def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop]:

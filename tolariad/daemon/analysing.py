@@ -11,9 +11,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from tolariad.core.inputs import AnalysisReply
-from tolariad.core.pruning.words import AnalyzeCheckpoint, CancelAnalysis
-from tolariad.core.settings.model import Settings
+from tolariad.core import messages as m
+from tolariad.core.calc.settings.model import Settings
 from tolariad.daemon.late import Late
 from tolariad.daemon.settings import RESOLVED_NAME
 from tolariad.loop_files import in_thread
@@ -33,7 +32,7 @@ class Analysing:
         settings: Settings,
         run_dir: Path,
         sinks: tuple[Sink, ...],
-        submit: Callable[[AnalysisReply], None],
+        submit: Callable[[m.AnalysisReply], None],
         *,
         core: Callable[[], tuple[int, ...]] = tuple,
         cores: tuple[int, ...] = (),
@@ -43,7 +42,7 @@ class Analysing:
         self._submit, self._core, self._cores = submit, core, cores
         self._analyst = Late(self._begin, "The analysis")
 
-    def obey(self, effect: AnalyzeCheckpoint | CancelAnalysis) -> None:
+    def obey(self, effect: m.AnalyzeCheckpoint | m.CancelAnalysis) -> None:
         """Begin an analysis, or end one."""
         self._analyst.use(lambda analyst: analyst.obey(effect), lambda error: self._fail(effect, error))
 
@@ -63,10 +62,10 @@ class Analysing:
         )
         return Analyst(setup, self._submit)
 
-    def _fail(self, effect: AnalyzeCheckpoint | CancelAnalysis, error: Exception) -> None:
+    def _fail(self, effect: m.AnalyzeCheckpoint | m.CancelAnalysis, error: Exception) -> None:
         _log.exception("Nothing can be analysed")
-        if isinstance(effect, AnalyzeCheckpoint):
-            self._submit(AnalysisReply(cycle=effect.request.cycle, why=f"nothing can be analysed: {error}"))
+        if isinstance(effect, m.AnalyzeCheckpoint):
+            self._submit(m.AnalysisReply(cycle=effect.request.cycle, why=f"nothing can be analysed: {error}"))
 
     async def close(self) -> None:
         """End the analysis, and everything that it started."""

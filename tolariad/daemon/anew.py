@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import Final
 
 from tolariad import run_files
-from tolariad.core.run.slice import Phase
-from tolariad.core.state import RunState
+from tolariad.core import state as st
+from tolariad.core.state.run_state import RunState
 
 ASIDE: Final = "failed-"
-_MAY_TRAIN: Final = (Phase.STARTING, Phase.RECOVERING, Phase.RUNNING, Phase.STOPPED, Phase.FAILED)
+_MAY_TRAIN: Final = (st.Phase.STARTING, st.Phase.RECOVERING, st.Phase.RUNNING, st.Phase.STOPPED, st.Phase.FAILED)
 
 
 def never_trained(state: RunState) -> bool:

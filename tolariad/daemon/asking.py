@@ -11,13 +11,12 @@ import os
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
-from tolariad.core.inputs import StrategyReply, VoteGiven
-from tolariad.core.run.slice import TRAINING
-from tolariad.core.settings import strategies
-from tolariad.core.settings.model import Settings
-from tolariad.core.state import RunState
-from tolariad.core.strategy.ask import strategy_acts
-from tolariad.core.strategy.words import AskStrategy, AskVote
+from tolariad.core import messages as m
+from tolariad.core import queries as q
+from tolariad.core import state as st
+from tolariad.core.calc.settings import strategies
+from tolariad.core.calc.settings.model import Settings
+from tolariad.core.state.run_state import RunState
 from tolariad.daemon.late import Late
 from tolariad.loop_files import in_thread
 from tolariad.supervisor.output import Sink
@@ -32,7 +31,7 @@ class Asking:
     """Belongs to the event loop of the main thread."""
 
     def __init__(
-        self, settings: Settings, sinks: tuple[Sink, ...], submit: Callable[[StrategyReply | VoteGiven], None]
+        self, settings: Settings, sinks: tuple[Sink, ...], submit: Callable[[m.StrategyReply | m.VoteGiven], None]
     ) -> None:
         """`sinks` get the output of a strategy that runs in a process of its own."""
         self._settings = settings
@@ -42,7 +41,7 @@ class Asking:
 
     def prepare(self, state: RunState) -> None:
         """Start the strategy if the run has one, so that it is ready at the first question: beside the trainer."""
-        if state.run.phase in TRAINING and strategy_acts(state):
+        if state.run.phase in st.TRAINING and q.strategy_acts(state):
             self._asker.started()
 
     async def settled(self) -> None:
@@ -54,7 +53,7 @@ class Asking:
         await in_thread(load)
         return _asker(self._settings, self._sinks, self._submit)
 
-    def obey(self, effect: AskStrategy | AskVote, state: RunState) -> None:
+    def obey(self, effect: m.AskStrategy | m.AskVote, state: RunState) -> None:
         """Begin what the effect asks for. `state`: the durable one."""
         self._asker.use(lambda asker: asker.obey(effect, state), _fail)
 
@@ -75,7 +74,7 @@ def load() -> None:
 
 
 def _asker(
-    settings: Settings, sinks: tuple[Sink, ...], submit: Callable[[StrategyReply | VoteGiven], None]
+    settings: Settings, sinks: tuple[Sink, ...], submit: Callable[[m.StrategyReply | m.VoteGiven], None]
 ) -> StrategyAsker:
     from tolariad.strategy import DefaultStrategy, PolicyLimits
     from tolariad.supervisor.asking import StrategyAsker

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Final
 
 from tolariad.control.replies import RunStatus
-from tolariad.core.run.slice import Phase
+from tolariad.core import state as st
 from tolariad.kernel import Kernel
 from tolariad.supervisor.notify import Notifier
 
@@ -66,7 +66,7 @@ class Attendant:
         except Exception:  # noqa: BLE001 - the status line must not end the run
             _log.exception("The status line could not be made; the run is not affected")
             return
-        if status.phase == Phase.STOPPING.value:
+        if status.phase == st.Phase.STOPPING.value:
             self._watch_stop(status)
 
     def _kernel_turns(self) -> bool:

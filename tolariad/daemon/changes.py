@@ -14,16 +14,15 @@ from typing import Any, Final
 import msgspec
 from msgspec.structs import replace
 
-from tolariad.core.inputs import StartMode
-from tolariad.core.run import limit_ask
-from tolariad.core.run.exits import EXIT_CONFIG, EXIT_FAILED
-from tolariad.core.run.slice import Phase
-from tolariad.core.run.words import ConfigChanged, FailureKind, Policy
-from tolariad.core.settings import rules
-from tolariad.core.settings.changes import Change, change_of, is_of_end, is_reloadable, why_never
-from tolariad.core.settings.model import Settings
-from tolariad.core.settings.reading import ConfigError
-from tolariad.core.state import RunState
+from tolariad.core import messages as m
+from tolariad.core import queries as q
+from tolariad.core import state as st
+from tolariad.core.calc.run.exits import EXIT_CONFIG, EXIT_FAILED
+from tolariad.core.calc.settings import rules
+from tolariad.core.calc.settings.changes import Change, change_of, is_of_end, is_reloadable, why_never
+from tolariad.core.calc.settings.model import Settings
+from tolariad.core.calc.settings.reading import ConfigError
+from tolariad.core.state.run_state import RunState
 from tolariad.daemon.request import RunRequest, StartRefused
 from tolariad.daemon.settings import RESOLVED_NAME, Resolved
 from tolariad.rate_functions import Source
@@ -32,17 +31,17 @@ _VALUE_CHARACTERS: Final = 48
 
 
 def at_start(
-    state: RunState, resolved: Resolved, request: RunRequest, mode: StartMode = StartMode.EXPLICIT
-) -> ConfigChanged | None:
+    state: RunState, resolved: Resolved, request: RunRequest, mode: m.StartMode = m.StartMode.EXPLICIT
+) -> m.ConfigChanged | None:
     """Return what differs from the run's configuration. Raises StartRefused unless it may differ.
 
     An end that has passed already is not free to choose. A failed run goes on with --retry only: without it nothing is
     changed, and each command that is named has it.
     """
-    needs_retry = mode is StartMode.EXPLICIT and _has_failed(state, request)
+    needs_retry = mode is m.StartMode.EXPLICIT and _has_failed(state, request)
     if needs_retry:
         request = replace(request, retry=True)
-    passed = limit_ask.is_end_reached(_with_end(state, resolved.policy))
+    passed = q.is_end_reached(_with_end(state, resolved.policy))
 
     def refusal(former: Settings, keys: list[str]) -> StartRefused | None:
         fixed = [key for key in keys if not _may_change(key, request, end_passed=passed)]
@@ -57,11 +56,11 @@ def at_start(
 
 def _has_failed(state: RunState, request: RunRequest) -> bool:
     """Return whether the run has failed, and this start accepts nothing that answers the failure."""
-    is_answered = state.run.failure is FailureKind.DATA and request.accept_data
-    return state.run.phase is Phase.FAILED and not is_answered
+    is_answered = state.run.failure is m.FailureKind.DATA and request.accept_data
+    return state.run.phase is st.Phase.FAILED and not is_answered
 
 
-def at_reload(former: str, resolved: Resolved, request: RunRequest) -> ConfigChanged | None:
+def at_reload(former: str, resolved: Resolved, request: RunRequest) -> m.ConfigChanged | None:
     """Return what differs from the configuration of the live run. Raises StartRefused unless a reload may change it."""
 
     def refusal(before: Settings, keys: list[str]) -> StartRefused | None:
@@ -91,7 +90,7 @@ def _change(
     resolved: Resolved,
     request: RunRequest,
     refusal: Callable[[Settings, list[str]], StartRefused | None],
-) -> ConfigChanged | None:
+) -> m.ConfigChanged | None:
     try:
         before = rules.read_resolved(former.encode())
     except ConfigError as error:
@@ -106,7 +105,7 @@ def _change(
             raise refused
     if not keys:
         return None
-    return ConfigChanged(config=resolved.text, config_hash=resolved.hash, policy=resolved.policy, keys=tuple(keys))
+    return m.ConfigChanged(config=resolved.text, config_hash=resolved.hash, policy=resolved.policy, keys=tuple(keys))
 
 
 def _may_change(key: str, request: RunRequest, *, end_passed: bool) -> bool:
@@ -170,7 +169,7 @@ def _shown(value: Any) -> str:
 
 def _about_end(state: RunState, new: Settings, request: RunRequest) -> str:
     """Return what to do if the end that was given has passed."""
-    if state.run.phase is not Phase.COMPLETED:
+    if state.run.phase is not st.Phase.COMPLETED:
         return f"to end the run here: {_command(request, accept=True)}"
     progress, stop = state.progress, new.stop
     nearer = {
@@ -226,7 +225,7 @@ def _given(request: RunRequest, epochs: int | None, *, of_run: bool = False) -> 
     ]
 
 
-def note(change: ConfigChanged) -> str:
+def note(change: m.ConfigChanged) -> str:
     """Return what the change does to steps that are made again; "" if it does nothing to them."""
     accepted = [key for key in change.keys if change_of(key) is not Change.FREE]
     keys = "the configuration" if accepted == ["*"] else ", ".join(accepted)
@@ -236,21 +235,21 @@ def note(change: ConfigChanged) -> str:
 # -- another end -------------------------------------------------------------------------------------------------------
 
 
-def _with_end(state: RunState, policy: Policy) -> RunState:
+def _with_end(state: RunState, policy: m.Policy) -> RunState:
     """Return the state in which the end is what the configuration says."""
     unlimited = replace(state.limits, end=None, reached=None)
     return replace(state, run=replace(state.run, policy=policy), limits=unlimited)
 
 
-def about_end(state: RunState, resolved: Resolved, change: ConfigChanged) -> str:
+def about_end(state: RunState, resolved: Resolved, change: m.ConfigChanged) -> str:
     """Return where the run goes on to and what the rates will do, if the change is about the end; else ""."""
     if not any(map(is_of_end, change.keys)):
         return ""
     done, planned = state.progress, _with_end(state, resolved.policy)
-    end = f"epoch {limit_ask.last_epoch(planned)}"
+    end = f"epoch {q.last_epoch(planned)}"
     if resolved.policy.stop_steps:
         end += f", at most step {resolved.policy.stop_steps}"
-    if state.run.phase is Phase.COMPLETED:
+    if state.run.phase is st.Phase.COMPLETED:
         after = f"after epoch {done.epoch_finished}, step" if done.epoch_finished else "at step"
         here = f"the run was complete {after} {done.step}, and goes on to {end}"
     else:
@@ -259,12 +258,12 @@ def about_end(state: RunState, resolved: Resolved, change: ConfigChanged) -> str
     return f"{here}; {rates}" if rates else here
 
 
-def _about_rates(state: RunState, planned: RunState, resolved: Resolved, change: ConfigChanged) -> str:
+def _about_rates(state: RunState, planned: RunState, resolved: Resolved, change: m.ConfigChanged) -> str:
     """Return what the rates will do: computed for `epochs`, or `stop.steps` if the data has no length; else kept."""
     an_epoch = state.progress.steps_per_epoch
     plan = resolved.settings.epochs * an_epoch if an_epoch else resolved.policy.stop_steps
     is_planned_anew = "epochs" in change.keys or (not an_epoch and "stop.steps" in change.keys)
     if plan and is_planned_anew:
-        return limit_ask.rates_of_plan(state, plan) or "learning rates do not depend on it"
-    kept = limit_ask.rates_until(state, None, limit_ask.steps_in_all(planned))
+        return q.rates_of_plan(state, plan) or "learning rates do not depend on it"
+    kept = q.rates_until(state, None, q.steps_in_all(planned))
     return f"{kept[:1].lower()}{kept[1:].rstrip('.')}"

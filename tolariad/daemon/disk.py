@@ -1,6 +1,6 @@
 """Measure the free space on the journal's disk, and inform the kernel if that changes what the run does.
 
-The rules are in `core.run.rules`.
+The rules are in `core.rules.run`.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ from typing import Final
 
 from journal import Journal
 from tolariad import loop_files
-from tolariad.core.inputs import DiskMeasured
-from tolariad.core.run.ask import disk_would_change, floor_bytes, reserve_bytes
-from tolariad.core.settings.model import Settings
-from tolariad.core.state import RunState
+from tolariad.core import messages as m
+from tolariad.core import queries as q
+from tolariad.core.calc.settings.model import Settings
+from tolariad.core.state.run_state import RunState
 from tolariad.kernel import Kernel
 
 _log: Final = logging.getLogger(__name__)
@@ -22,11 +22,11 @@ _log: Final = logging.getLogger(__name__)
 _LOOK_S: Final = 1.0
 
 
-def measured(journal: Journal, state: RunState, settings: Settings) -> DiskMeasured:
+def measured(journal: Journal, state: RunState, settings: Settings) -> m.DiskMeasured:
     """Return the free space and the required space. Raises OSError if the system does not tell."""
     free = journal.free_bytes()
-    reserve = reserve_bytes(journal.statistics().segment_no, settings.journal.segment_bytes)
-    return DiskMeasured(free=free, floor=floor_bytes(state, reserve))
+    reserve = q.reserve_bytes(journal.statistics().segment_no, settings.journal.segment_bytes)
+    return m.DiskMeasured(free=free, floor=q.floor_bytes(state, reserve))
 
 
 async def watch_disk(journal: Journal, kernel: Kernel, settings: Settings) -> None:
@@ -42,6 +42,6 @@ async def watch_disk(journal: Journal, kernel: Kernel, settings: Settings) -> No
             failed = True
         else:
             failed = False
-            if disk_would_change(state, given):
+            if q.disk_would_change(state, given):
                 kernel.submit(given)
         await asyncio.sleep(_LOOK_S)

@@ -24,19 +24,12 @@ from tolariad.channel import Page
 from tolariad.control.peer import Operators, UnknownOperator, operators
 from tolariad.control.place import Bound, adopt, bind, publish, withdraw
 from tolariad.control.server import ControlServer
-from tolariad.core.base import Event
-from tolariad.core.checkpoints.words import CheckpointBegun, CheckpointReason
-from tolariad.core.control.words import StopRequested
-from tolariad.core.inputs import BudgetsReported, Opened, StartMode
-from tolariad.core.pruning.words import AnalyzeCheckpoint, CancelAnalysis
-from tolariad.core.run.exits import EXIT_CONFIG, EXIT_IO, ORDERLY
-from tolariad.core.run.slice import TERMINAL, Phase
-from tolariad.core.run.words import ExitDaemon
-from tolariad.core.settings.model import STOP_BUDGET_S, Settings
-from tolariad.core.state import RunState
-from tolariad.core.strategy.words import AskStrategy, AskVote
-from tolariad.core.text.plain import safe_lines
-from tolariad.core.trainer.words import KillTrainer, SpawnTrainer
+from tolariad.core import messages as m
+from tolariad.core import state as st
+from tolariad.core.calc.run.exits import EXIT_CONFIG, EXIT_IO, ORDERLY
+from tolariad.core.calc.settings.model import STOP_BUDGET_S, Settings
+from tolariad.core.calc.text.plain import safe_lines
+from tolariad.core.state.run_state import RunState
 from tolariad.daemon import leaving
 from tolariad.daemon.analysing import Analysing
 from tolariad.daemon.asking import Asking
@@ -70,7 +63,7 @@ _IDLE_LOOK_S: Final = 1.0
 # Limit of each of the last pieces of work: the kernel's last turns, the journal's close. A slow disk needs seconds.
 _LEAVE_S: Final = 30.0
 # Checkpoints with which a run ends.
-_LAST: Final = (CheckpointReason.END, CheckpointReason.STOP)
+_LAST: Final = (m.CheckpointReason.END, m.CheckpointReason.STOP)
 
 
 class Daemon:
@@ -90,7 +83,7 @@ class Daemon:
         self._passed = passed
         self._log = log
         self._loop = asyncio.get_running_loop()
-        self._exit: asyncio.Future[ExitDaemon] = self._loop.create_future()
+        self._exit: asyncio.Future[m.ExitDaemon] = self._loop.create_future()
         self._is_open: asyncio.Future[None] = self._loop.create_future()
         self._lingers = request.linger
         self._heeded_ns = time.monotonic_ns()
@@ -109,7 +102,7 @@ class Daemon:
             scheduling=self._scheduling,
             lost=self._place.lost,
         )
-        self._signals = SignalHandler(settings.signals, self._kernel, lambda why: self._end(why, Phase.STOPPING))
+        self._signals = SignalHandler(settings.signals, self._kernel, lambda why: self._end(why, st.Phase.STOPPING))
         log.bind(lambda: log_fields(run.run_dir, self._kernel.durable))
         self._saved = SavedStates(run.run_dir / "checkpoints", self._kernel.submit)
         self._trainer_log = _open_trainer_log(run)
@@ -174,7 +167,7 @@ class Daemon:
         )
         self._loop.add_signal_handler(signal.SIGHUP, reloader.read_again)
 
-    async def _serve(self, facts: tuple[Event, ...]) -> int:
+    async def _serve(self, facts: tuple[m.Event, ...]) -> int:
         run = self._run
         await self._start_server()
         by_hand = self._passed is None and "RUNTIME_DIRECTORY" not in os.environ
@@ -182,7 +175,7 @@ class Daemon:
         disk = None
         with suppress(OSError):  # `watch_disk` logs it
             disk = measured(run.journal, run.state, run.resolved.settings)
-        self._kernel.submit(Opened(mode=run.mode, facts=facts, disk=disk))
+        self._kernel.submit(m.Opened(mode=run.mode, facts=facts, disk=disk))
         self._loop.add_signal_handler(signal.SIGXCPU, self._scheduling.yield_up)
         self._signals.begin()
         watch = PlaceWatch(self._place, self._kernel.check_place)
@@ -245,7 +238,7 @@ class Daemon:
         self._start(attendant.run(), "attendant")
         self._start(self._tell_spending(), "spending")
         self._start(watch_disk(self._run.journal, self._kernel, self._run.resolved.settings), "disk watch")
-        if self._run.mode is StartMode.ACTIVATED:
+        if self._run.mode is m.StartMode.ACTIVATED:
             self._start(self._end_when_idle(), "idle watch")
 
     async def _leave(self) -> None:
@@ -262,7 +255,7 @@ class Daemon:
             return
         # Everything durable is on disk already. If one of these fails, the next start recovers as after a crash.
         await leaving.finish("the work on saved states", self._saved.close, limit_s=_LEAVE_S)
-        if self._kernel.durable.run.phase not in TERMINAL:
+        if self._kernel.durable.run.phase not in st.TERMINAL:
             self._flush_spending()
         if await leaving.finish("the kernel", self._kernel.stop, limit_s=_LEAVE_S):
             await leaving.finish("the journal", self._run.journal.close, limit_s=_LEAVE_S)
@@ -278,7 +271,9 @@ class Daemon:
             self._spending.tell(published)
             for _, event in published.events:
                 self._histograms.add(event)
-                if isinstance(event, StopRequested) or (isinstance(event, CheckpointBegun) and event.reason in _LAST):
+                if isinstance(event, m.StopRequested) or (
+                    isinstance(event, m.CheckpointBegun) and event.reason in _LAST
+                ):
                     # The run ends soon; its last event is to be its end.
                     self._flush_spending()
         except Exception:  # noqa: BLE001 - a measurement must not end the run
@@ -291,19 +286,19 @@ class Daemon:
             self._is_open.set_result(None)
         self._asking.prepare(published.state)
         for effect in published.effects:
-            if isinstance(effect, AskStrategy | AskVote):
+            if isinstance(effect, m.AskStrategy | m.AskVote):
                 self._asking.obey(effect, published.state)
-            elif isinstance(effect, AnalyzeCheckpoint | CancelAnalysis):
+            elif isinstance(effect, m.AnalyzeCheckpoint | m.CancelAnalysis):
                 self._analysing.obey(effect)
-            elif isinstance(effect, ExitDaemon):
+            elif isinstance(effect, m.ExitDaemon):
                 self._end(effect, published.state.run.phase)
-            elif isinstance(effect, SpawnTrainer | KillTrainer):
+            elif isinstance(effect, m.SpawnTrainer | m.KillTrainer):
                 self._supervisor.obey(effect)
             else:
                 self._saved.obey(effect)
 
-    def _end(self, effect: ExitDaemon, phase: Phase) -> None:
-        if self._lingers and phase is Phase.COMPLETED and not self._signals.is_stop_ordered:
+    def _end(self, effect: m.ExitDaemon, phase: st.Phase) -> None:
+        if self._lingers and phase is st.Phase.COMPLETED and not self._signals.is_stop_ordered:
             self._lingers = False
             _log.info("%s. The daemon stays until it is stopped (--linger)", effect.why)
         elif not self._exit.done():
@@ -312,7 +307,7 @@ class Daemon:
     def _give_up(self, error: BaseException) -> None:
         """End the daemon because the supervisor failed. The service manager then starts a new one."""
         why = f"the supervisor failed: {error!r}; this is a defect, please report it with the log"
-        self._end(ExitDaemon(code=EXIT_IO, why=why), Phase.STOPPING)
+        self._end(m.ExitDaemon(code=EXIT_IO, why=why), st.Phase.STOPPING)
 
     # -- what comes from outside ---------------------------------------------------------------------------------------
 
@@ -339,17 +334,17 @@ class Daemon:
 
     def _flush_spending(self) -> None:
         if spent := self._spending.taken():
-            self._kernel.submit(BudgetsReported(tallies=spent))
+            self._kernel.submit(m.BudgetsReported(tallies=spent))
 
     async def _end_when_idle(self) -> None:
         """End a daemon that socket activation started for a finished run, after a time without requests."""
         while True:
             await asyncio.sleep(min(_IDLE_LOOK_S, self._request.idle_exit_s / 5))
             idle_s = (time.monotonic_ns() - max(self._port.last_use_ns, self._heeded_ns)) / 1e9
-            over = self._kernel.durable.run.phase in TERMINAL and not self._publications.has_listeners
+            over = self._kernel.durable.run.phase in st.TERMINAL and not self._publications.has_listeners
             if over and idle_s >= self._request.idle_exit_s:
                 why = f"the run has ended and nobody has asked for {self._request.idle_exit_s:.0f} s"
-                self._end(ExitDaemon(code=0, why=why), Phase.STOPPED)
+                self._end(m.ExitDaemon(code=0, why=why), st.Phase.STOPPED)
 
 
 def log_fields(folder: Path, state: RunState) -> dict[str, object]:

@@ -34,17 +34,14 @@ from journal import (
 )
 from tolariad import run_files
 from tolariad.config import require_extras
-from tolariad.core.base import Event
-from tolariad.core.inputs import StartMode
-from tolariad.core.replay import ReplayError, newest_usable, replay_records
-from tolariad.core.run.exits import EXIT_CONFIG, EXIT_DAMAGED, EXIT_IO, EXIT_TRY_AGAIN
-from tolariad.core.run.slice import Phase
-from tolariad.core.run.words import DaemonStarted, JournalRecovered, Parent, RunStarted
-from tolariad.core.settings.model import JournalSettings, Settings
-from tolariad.core.settings.reading import ConfigError
-from tolariad.core.state import RunState
-from tolariad.core.steps.table import METRIC, STEP_COLUMNS, step_row
-from tolariad.core.trainer.slice import Trainer
+from tolariad.core import messages as m
+from tolariad.core import state as st
+from tolariad.core.calc.run.exits import EXIT_CONFIG, EXIT_DAMAGED, EXIT_IO, EXIT_TRY_AGAIN
+from tolariad.core.calc.settings.model import JournalSettings, Settings
+from tolariad.core.calc.settings.reading import ConfigError
+from tolariad.core.calc.steps.table import METRIC, STEP_COLUMNS, step_row
+from tolariad.core.state.replay import ReplayError, newest_usable, replay_records
+from tolariad.core.state.run_state import RunState
 from tolariad.daemon import anew, changes, parent
 from tolariad.daemon import settings as settings_of
 from tolariad.daemon.request import RunRequest, StartRefused, refusing
@@ -77,9 +74,9 @@ class OpenRun(msgspec.Struct, frozen=True, kw_only=True):
     resolved: Resolved
     run_id: bytes
     boot_id: str
-    facts: tuple[Event, ...]
-    mode: StartMode
-    former: Trainer = Trainer()
+    facts: tuple[m.Event, ...]
+    mode: m.StartMode
+    former: st.Trainer = st.Trainer()
 
     @property
     def context_hash(self) -> bytes:
@@ -97,7 +94,7 @@ def require_linux() -> None:
         raise StartRefused(EXIT_IO, f"{why}; `tolaria` reads journals on any machine")
 
 
-def open_run(request: RunRequest, mode: StartMode, notifier: Notifier) -> OpenRun:
+def open_run(request: RunRequest, mode: m.StartMode, notifier: Notifier) -> OpenRun:
     """Open, fold and compare. Raises StartRefused."""
     folder = request.run_dir.absolute()
     _refuse_strangers(folder)
@@ -108,9 +105,9 @@ def open_run(request: RunRequest, mode: StartMode, notifier: Notifier) -> OpenRu
     journal = _open_journal(folder, asked.journal)
     try:
         state = _fold(journal, notifier)
-        if mode is not StartMode.ACTIVATED and anew.never_trained(state):
+        if mode is not m.StartMode.ACTIVATED and anew.never_trained(state):
             own = settings_of.load(request, state.run.config)
-            if state.run.phase is Phase.FAILED or changes.differs(state, settings_of.resolve(own, 0), request):
+            if state.run.phase is st.Phase.FAILED or changes.differs(state, settings_of.resolve(own, 0), request):
                 return _begin_anew(request, mode, own, journal, state)
         return _agree(request, mode, asked, journal, state)
     except BaseException:
@@ -118,7 +115,7 @@ def open_run(request: RunRequest, mode: StartMode, notifier: Notifier) -> OpenRu
         raise
 
 
-def _begin_anew(request: RunRequest, mode: StartMode, asked: Settings, journal: Journal, state: RunState) -> OpenRun:
+def _begin_anew(request: RunRequest, mode: m.StartMode, asked: Settings, journal: Journal, state: RunState) -> OpenRun:
     """Set the journal of a run that never trained aside, and open a new one."""
     folder = journal.folder.parent
     with refusing(EXIT_IO, f"the earlier attempt in {folder} cannot be set aside", OSError):
@@ -217,12 +214,12 @@ def _with_failpoints(records: Iterator[JournalEntry | Mark]) -> Iterator[Journal
 
 def _agree(
     request: RunRequest,
-    mode: StartMode,
+    mode: m.StartMode,
     asked: Settings,
     journal: Journal,
     state: RunState,
     *,
-    began_from: Parent | None = None,
+    began_from: m.Parent | None = None,
 ) -> OpenRun:
     """Compare configurations, or create the new run's identity. Only after that write the two files.
 
@@ -235,18 +232,18 @@ def _agree(
     resolved = settings_of.resolve(asked, None if is_new else state.run.rng_seed, state.run.config)
     run_id = journal.run_id or secrets.token_bytes(16)
     boot = boot_id()
-    facts: list[Event] = []
+    facts: list[m.Event] = []
     if is_new:
         began_from = parent.find(request.begin_from) if request.begin_from else began_from
         facts.append(_run_started(folder, resolved, run_id, began_from))
     elif request.begin_from:
         parent.require_same(request.begin_from, state)
-    facts.append(_daemon_started(boot, activated=mode is StartMode.ACTIVATED, accept_data=request.accept_data))
+    facts.append(_daemon_started(boot, activated=mode is m.StartMode.ACTIVATED, accept_data=request.accept_data))
     changed = None if is_new else changes.at_start(state, resolved, request, mode)
     if changed is not None:
         facts.append(changed)
         notes = (changes.note(changed), changes.about_end(state, resolved, changed))
-        if mode is not StartMode.ACTIVATED:
+        if mode is not m.StartMode.ACTIVATED:
             resolved = replace(resolved, notes=(*resolved.notes, *filter(None, notes)))
     with refusing(EXIT_IO, f"the configuration cannot be written into {folder}", OSError):
         write_configuration(request, folder, resolved)
@@ -263,8 +260,8 @@ def _agree(
     )
 
 
-def _run_started(folder: Path, resolved: Resolved, run_id: bytes, began_from: Parent | None) -> RunStarted:
-    return RunStarted(
+def _run_started(folder: Path, resolved: Resolved, run_id: bytes, began_from: m.Parent | None) -> m.RunStarted:
+    return m.RunStarted(
         run_id=run_id.hex(),
         name=folder.name,
         task=resolved.settings.task or "",
@@ -278,8 +275,8 @@ def _run_started(folder: Path, resolved: Resolved, run_id: bytes, began_from: Pa
     )
 
 
-def _daemon_started(boot: str, *, activated: bool, accept_data: bool) -> DaemonStarted:
-    return DaemonStarted(
+def _daemon_started(boot: str, *, activated: bool, accept_data: bool) -> m.DaemonStarted:
+    return m.DaemonStarted(
         pid=os.getpid(),
         boot_id=boot,
         host=socket.gethostname(),
@@ -298,13 +295,13 @@ def write_configuration(request: RunRequest, folder: Path, resolved: Resolved) -
     run_files.replace_file(folder, RESOLVED_NAME, resolved.text.encode())
 
 
-def begin(run: OpenRun, kernel: Kernel) -> tuple[Event, ...]:
+def begin(run: OpenRun, kernel: Kernel) -> tuple[m.Event, ...]:
     """Open the journal for writing and start the kernel. Return the facts for `Opened`. Raises JournalError."""
     recovery = kernel.begin(run.run_id, run.context_hash, bytes.fromhex(run.boot_id))
     kernel.start()
     if recovery.kind is not RecoveryKind.TORN:
         return run.facts
-    repaired = JournalRecovered(
+    repaired = m.JournalRecovered(
         kind=recovery.kind.value,
         file=recovery.file.name if recovery.file else "",
         offset=recovery.offset,

@@ -11,16 +11,16 @@ from pathlib import Path
 import msgspec
 
 from journal import JournalError, Reader
-from tolariad.core.checkpoints.catalogue_slice import CatalogueEntry
-from tolariad.core.replay import ReplayError
-from tolariad.core.run.exits import EXIT_CONFIG, EXIT_DAMAGED, EXIT_IO, EXIT_USAGE
-from tolariad.core.run.words import Parent
-from tolariad.core.state import RunState
+from tolariad.core import messages as m
+from tolariad.core import state as st
+from tolariad.core.calc.run.exits import EXIT_CONFIG, EXIT_DAMAGED, EXIT_IO, EXIT_USAGE
+from tolariad.core.state.replay import ReplayError
+from tolariad.core.state.run_state import RunState
 from tolariad.daemon.request import From, StartRefused, refusing
 from tolariad.forensics.moment import state_at
 
 
-def find(asked: From) -> Parent:
+def find(asked: From) -> m.Parent:
     """Find the checkpoint in the other run's journal. Raises StartRefused."""
     folder = asked.folder.absolute()
     journal = folder / "journal"
@@ -34,7 +34,7 @@ def find(asked: From) -> Parent:
     ):
         state = state_at(reader).state
     entry = _entry(state, asked.id, folder)
-    return Parent(
+    return m.Parent(
         run_id=state.run.run_id,
         checkpoint=entry.id,
         manifest=entry.manifest,
@@ -43,7 +43,7 @@ def find(asked: From) -> Parent:
     )
 
 
-def _entry(state: RunState, id_: str, folder: Path) -> CatalogueEntry:
+def _entry(state: RunState, id_: str, folder: Path) -> st.CatalogueEntry:
     known = [one for one in state.checkpoints.catalogue if not one.rejected]
     found = next((one for one in reversed(known) if id_ in ("", one.id)), None)
     if found is not None:

@@ -24,12 +24,11 @@ from tolariad.control.replies import RunStatus, Server
 from tolariad.control.reply_tables import BudgetTable, PruneTable, RateTable, SeedTable
 from tolariad.control.status import Heartbeat, LiveFacts, run_status
 from tolariad.control.tables import budget_table, rate_table, seed_table
-from tolariad.core.base import Actor, Event
+from tolariad.core import messages as m
+from tolariad.core import state as st
+from tolariad.core.calc.text.plain import rfc3339
 from tolariad.core.decision import Answer
-from tolariad.core.inputs import CommandReceived, Now
-from tolariad.core.run.slice import Phase
-from tolariad.core.text.plain import rfc3339
-from tolariad.core.vocabulary import AnyCommand
+from tolariad.core.messages.vocabulary import AnyCommand
 from tolariad.kernel import Kernel, Published
 from tolariad.telemetry.histograms import BudgetHistograms
 
@@ -39,9 +38,9 @@ _log: Final = logging.getLogger(__name__)
 _WAITING_MAX: Final = 65_536
 
 
-def now() -> Now:
+def now() -> m.Now:
     """Return the current time as inputs carry it."""
-    return Now(time.time_ns(), time.monotonic_ns())
+    return m.Now(time.time_ns(), time.monotonic_ns())
 
 
 class Publications:
@@ -52,9 +51,9 @@ class Publications:
         self._loop = loop
         self._matters = matters
         self._listeners: list[Callable[[Change], None]] = []
-        self._waiting: deque[tuple[int, Event]] = deque(maxlen=_WAITING_MAX)
+        self._waiting: deque[tuple[int, m.Event]] = deque(maxlen=_WAITING_MAX)
         self._awake = False
-        self._phase: Phase | None = None
+        self._phase: st.Phase | None = None
 
     def publish(self, published: Published) -> None:
         """The kernel's thread calls this after every durable turn."""
@@ -203,11 +202,11 @@ class RunPort:
             waiting=waiting,
         )
 
-    def submit(self, command: AnyCommand, actor: Actor, answer: Callable[[Answer], None]) -> None:
+    def submit(self, command: AnyCommand, actor: m.Actor, answer: Callable[[Answer], None]) -> None:
         """Pass an order to the kernel. `answer` is called once, on the loop."""
         self.last_use_ns = time.monotonic_ns()
         self._kernel.submit(
-            CommandReceived(command=command, actor=actor), lambda given: self._publications.call(answer, given)
+            m.CommandReceived(command=command, actor=actor), lambda given: self._publications.call(answer, given)
         )
 
     def subscribe(self, listener: Callable[[Change], None]) -> Callable[[], None]:

@@ -15,11 +15,10 @@ from msgspec.structs import replace
 
 from tolariad import loop_files
 from tolariad.control.peer import UnknownOperator
-from tolariad.core.base import Refusal
+from tolariad.core import messages as m
+from tolariad.core.calc.run.exits import EXIT_CONFIG, EXIT_IO
+from tolariad.core.calc.settings.model import Settings
 from tolariad.core.decision import Answer
-from tolariad.core.inputs import Reconfigured
-from tolariad.core.run.exits import EXIT_CONFIG, EXIT_IO
-from tolariad.core.settings.model import Settings
 from tolariad.daemon import changes
 from tolariad.daemon import settings as settings_of
 from tolariad.daemon.opening import OpenRun, write_configuration
@@ -94,9 +93,9 @@ class Reloader:
         def recorded(answer: Answer) -> None:
             loop.call_soon_threadsafe(answered.set_result, answer)
 
-        self._kernel.submit(Reconfigured(change=change), recorded)
+        self._kernel.submit(m.Reconfigured(change=change), recorded)
         answer = await answered
-        if isinstance(answer, Refusal):
+        if isinstance(answer, m.Refusal):
             raise StartRefused(EXIT_IO, answer.why)
         # Recorded: apply it, then write the copy in the run's folder, for readers and the next trainer.
         self._take_over(resolved.settings)

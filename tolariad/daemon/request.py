@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 
 from tolariad.control.replies import RunStatus
-from tolariad.core.settings.model import Settings
+from tolariad.core.calc.settings.model import Settings
 from tolariad.supervisor import Timeouts
 
 Progress = Callable[[RunStatus], None]

@@ -14,20 +14,19 @@ import msgspec
 from msgspec.structs import replace
 
 from tolariad import config, run_files
-from tolariad.core.health.budget_slice import breakers_of, limits_of
-from tolariad.core.pruning.notes import prune_notes
-from tolariad.core.pruning.plan import plan_of
-from tolariad.core.run.exits import EXIT_CONFIG
-from tolariad.core.run.words import Policy
-from tolariad.core.seeds.notes import seed_notes
-from tolariad.core.seeds.stages import Learning
-from tolariad.core.settings import rules, strategies
-from tolariad.core.settings.copies import SNAPSHOT_SHARE
-from tolariad.core.settings.model import Settings
-from tolariad.core.settings.reading import ConfigError, read_settings
-from tolariad.core.settings.values import DEFAULT_METRIC, Better, read_metric
-from tolariad.core.stability import breaker_rule
-from tolariad.core.strategy.words import AUTO, NONE
+from tolariad.core import messages as m
+from tolariad.core import state as st
+from tolariad.core.calc.health.breaker import breaker_rule
+from tolariad.core.calc.pruning.notes import prune_notes
+from tolariad.core.calc.pruning.plan import plan_of
+from tolariad.core.calc.run.exits import EXIT_CONFIG
+from tolariad.core.calc.seeds.notes import seed_notes
+from tolariad.core.calc.seeds.stages import Learning
+from tolariad.core.calc.settings import rules, strategies
+from tolariad.core.calc.settings.copies import SNAPSHOT_SHARE
+from tolariad.core.calc.settings.model import Settings
+from tolariad.core.calc.settings.reading import ConfigError, read_settings
+from tolariad.core.calc.settings.values import DEFAULT_METRIC, Better, read_metric
 from tolariad.daemon.request import RunRequest, StartRefused, refusing
 from tolariad.rate_functions import FunctionRefused, pinned
 
@@ -44,7 +43,7 @@ class Resolved(msgspec.Struct, frozen=True, kw_only=True):
     settings: Settings
     text: str
     hash: str
-    policy: Policy
+    policy: m.Policy
     notes: tuple[str, ...] = ()
 
 
@@ -123,12 +122,12 @@ def _settings_of(former: str) -> Settings | None:
         return None
 
 
-def policy_of(settings: Settings) -> Policy:
+def policy_of(settings: Settings) -> m.Policy:
     """Return the part of the settings that the kernel's decisions use."""
     asked = settings.keep_best or (DEFAULT_METRIC if settings.stop.patience else "")
     metric, better = read_metric(asked) if asked else ("", Better.MIN)
     breaker = breaker_rule(settings, "lr")
-    return Policy(
+    return m.Policy(
         epochs=settings.epochs,
         checkpoint_every_epochs=settings.checkpoint_interval_epochs,
         checkpoint_interval_s=settings.checkpoint.interval_s,
@@ -156,8 +155,8 @@ def policy_of(settings: Settings) -> Policy:
         detect_finite=settings.detect.rollback or settings.detect.halt,
         detect_halt=settings.detect.halt,
         budgets_act=settings.budgets.act,
-        budget_limits=limits_of(settings),
-        breakers=breakers_of(settings),
+        budget_limits=st.limits_of(settings),
+        breakers=st.breakers_of(settings),
         snapshot_slots=settings.rollback.checkpoint_cache_size if settings.rollback.fast_path_enabled else 0,
         snapshot_every=settings.snapshots.every.steps or 0,
         snapshot_every_s=settings.snapshots.every.seconds or 0.0,
@@ -168,7 +167,7 @@ def policy_of(settings: Settings) -> Policy:
         full_budget_s=settings.rollback.full_path_timeout_s,
         rate_factor=settings.rollback.rate_factor,
         chance=settings.detect.chance,
-        strategy=strategies.who_decides(settings, 0) or (AUTO if strategies.who_decides(settings, 1) else NONE),
+        strategy=strategies.who_decides(settings, 0) or (m.AUTO if strategies.who_decides(settings, 1) else m.NONE),
         morphogenesis=settings.enable_morphogenetic,
         blend_steps=settings.seeds.blend_steps,
         embargo_epochs=settings.seeds.embargo_epochs,

@@ -18,13 +18,10 @@ import signal
 from collections.abc import Callable
 from typing import Final
 
-from tolariad.core.base import Actor
-from tolariad.core.control.words import Checkpoint
+from tolariad.core import messages as m
+from tolariad.core.calc.run.exits import EXIT_IO
+from tolariad.core.calc.settings.model import SignalSettings
 from tolariad.core.decision import Accepted, Answer
-from tolariad.core.inputs import CommandReceived, SignalReceived
-from tolariad.core.run.exits import EXIT_IO
-from tolariad.core.run.words import ExitDaemon
-from tolariad.core.settings.model import SignalSettings
 from tolariad.kernel import Kernel
 from tolariad.signals import DAEMONS
 
@@ -34,13 +31,13 @@ _log: Final = logging.getLogger(__name__)
 _FORCE_S: Final = 10.0
 # Until the stop is recorded, further signals within this time are the same one.
 _TWIN_S: Final = 1.0
-_SENDER: Final = Actor(program="signal")
+_SENDER: Final = m.Actor(program="signal")
 
 
 class SignalHandler:
     """Takes the signals of one daemon, on its loop. `force` ends the daemon although its run has not ended."""
 
-    def __init__(self, words: SignalSettings, kernel: Kernel, force: Callable[[ExitDaemon], None]) -> None:
+    def __init__(self, words: SignalSettings, kernel: Kernel, force: Callable[[m.ExitDaemon], None]) -> None:
         self._words = {signal.SIGUSR1: words.USR1, signal.SIGUSR2: words.USR2}
         self._kernel = kernel
         self._force = force
@@ -86,7 +83,7 @@ class SignalHandler:
             if word is None:
                 self._stops, self._first_s = 1, self._loop.time()
             self.is_stop_ordered = True
-            self._kernel.submit(SignalReceived(count=1, name=which.name))
+            self._kernel.submit(m.SignalReceived(count=1, name=which.name))
 
     def _repeat(self, which: signal.Signals) -> None:
         """Stop at once, unless the signal is a twin of the first: `timeout` signals its child, and then the group too.
@@ -108,15 +105,15 @@ class SignalHandler:
             else:
                 _log.warning("%s: no checkpoint is taken: %s", name, answer.why)
 
-        self._kernel.submit(CommandReceived(command=Checkpoint(reason=name), actor=_SENDER), answered)
+        self._kernel.submit(m.CommandReceived(command=m.Checkpoint(reason=name), actor=_SENDER), answered)
 
     def stop_at_once(self, why: str) -> None:
         """Stop without a last checkpoint. If the run has not ended after `_FORCE_S`, the daemon exits."""
         _log.warning("%s: the run stops at once, without a last checkpoint", why)
         self._stops = max(self._stops, 1) + 1
         self.is_stop_ordered = True
-        self._kernel.submit(SignalReceived(count=self._stops, name=why))
-        forced = ExitDaemon(code=EXIT_IO, why="the run did not stop in time, so the daemon exits without it")
+        self._kernel.submit(m.SignalReceived(count=self._stops, name=why))
+        forced = m.ExitDaemon(code=EXIT_IO, why="the run did not stop in time, so the daemon exits without it")
         self._loop.call_later(_FORCE_S, self._force, forced)
 
 

@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections import deque
 from typing import Final
 
-from tolariad.core.health.budget_slice import BudgetState, in_unit, limits_of
-from tolariad.core.health.budget_words import BudgetHistogram, tallies
-from tolariad.core.health.budgets import BUDGETS
-from tolariad.core.health.histogram import Histogram, with_one
-from tolariad.core.settings.model import Settings
+from tolariad.core import messages as m
+from tolariad.core import state as st
+from tolariad.core.calc.health.budgets import BUDGETS
+from tolariad.core.calc.health.histogram import Histogram, with_one
+from tolariad.core.calc.settings.model import Settings
 from tolariad.kernel import Published
 
 # One turn in this many is measured.
@@ -26,7 +26,7 @@ class Spending:
     """The kernel's thread calls `tell` for every turn; the loop calls `taken`."""
 
     def __init__(self, settings: Settings) -> None:
-        self._limits = BudgetState(limits=limits_of(settings))
+        self._limits = st.BudgetState(limits=st.limits_of(settings))
         self._turns = 0
         self._noted: deque[tuple[str, float]] = deque(maxlen=_NOTED_MAX)
 
@@ -34,12 +34,12 @@ class Spending:
         """Measure a durable turn, if it is one of those that are measured."""
         self._turns += 1
         if self._turns % SAMPLED == 1 and published.write_ns:
-            self._noted.append(("journal_append", in_unit(BUDGETS["journal_append"], published.write_ns / 1e9)))
+            self._noted.append(("journal_append", st.in_unit(BUDGETS["journal_append"], published.write_ns / 1e9)))
 
-    def taken(self) -> tuple[BudgetHistogram, ...]:
+    def taken(self) -> tuple[m.BudgetHistogram, ...]:
         """Return and clear the measurements since the last call."""
         histograms: dict[str, Histogram] = {}
         while self._noted:
             name, value = self._noted.popleft()
             histograms[name] = with_one(histograms.get(name, Histogram()), value, self._limits.limit_of(name))
-        return tallies(histograms)
+        return m.tallies(histograms)

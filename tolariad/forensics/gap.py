@@ -13,9 +13,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from journal import Loss, Problem
-from tolariad.core.base import Actor
-from tolariad.core.run.words import GapRecorded
-from tolariad.core.vocabulary import encode_event
+from tolariad.core import messages as m
+from tolariad.core.messages.vocabulary import encode_event
 
 _WHY_CHARACTERS_MAX = 1024
 
@@ -24,7 +23,7 @@ def gap_event(journal: Path, problem: Problem | None) -> Callable[[Loss], bytes]
     """Return a function that builds the encoded GapRecorded event from the loss. `journal` is the journal folder."""
 
     def event(loss: Loss) -> bytes:
-        gap = GapRecorded(
+        gap = m.GapRecorded(
             first_seq=loss.first_seq,
             last_seq=loss.last_seq,
             file=loss.file.name,
@@ -36,7 +35,7 @@ def gap_event(journal: Path, problem: Problem | None) -> Callable[[Loss], bytes]
             wall=time.time_ns(),
             mono=time.monotonic_ns(),
             root=loss.first_seq,
-            actor=Actor(uid=os.getuid(), pid=os.getpid(), program="tolaria journal repair"),
+            actor=m.Actor(uid=os.getuid(), pid=os.getpid(), program="tolaria journal repair"),
         )
         return encode_event(gap)
 

@@ -7,8 +7,8 @@ that the run has not reached raises NotReached; it is never answered with anothe
 from __future__ import annotations
 
 from journal.reader import Reader
-from tolariad.core.replay import Replayed, newest_usable, replay_records
-from tolariad.core.steps.branches import Branches
+from tolariad.core.calc.steps.branches import Branches
+from tolariad.core.state.replay import Replayed, newest_usable, replay_records
 from tolariad.forensics.positions import JournalPosition, PositionKind
 from tolariad.forensics.timeline import brief, entry_of_step, last_at
 

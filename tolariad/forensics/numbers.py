@@ -16,10 +16,10 @@ import msgspec
 
 from journal.columns import Tabulation, read_columns
 from journal.reader import Reader
-from tolariad.core.replay import ReplayError
-from tolariad.core.state import RunState
-from tolariad.core.steps.table import METRIC, STEP_COLUMNS, step_row
-from tolariad.core.steps.words import NOT_MEASURED
+from tolariad.core import messages as m
+from tolariad.core.calc.steps.table import METRIC, STEP_COLUMNS, step_row
+from tolariad.core.state.replay import ReplayError
+from tolariad.core.state.run_state import RunState
 from tolariad.forensics.moment import state_at
 from tolariad.forensics.timeline import UNREADABLE, Query, forwards
 
@@ -79,7 +79,7 @@ def steps_of(journal: Path) -> Steps:
     step, epoch, wall = (_at(columns[name], rows) for name in ("step", "epoch", "wall"))
     by_name = {name: _at(columns[name], rows) for name in OF_EVERY_STEP}
     norms = by_name["grad_norm"]
-    by_name["grad_norm"] = array("d", [math.nan if norm == NOT_MEASURED else norm for norm in norms])
+    by_name["grad_norm"] = array("d", [math.nan if norm == m.NOT_MEASURED else norm for norm in norms])
     for number, name in enumerate(state.progress.metric_names, 1):
         column = columns.get(f"{METRIC}{number}")
         by_name[shown_name(name)] = array("d", [math.nan]) * len(step) if column is None else _at(column, rows)

@@ -14,8 +14,8 @@ import msgspec
 
 from journal import JournalEntry
 from journal.reader import Reader
-from tolariad.core.run.slice import TRANSITIONS
-from tolariad.core.vocabulary import EVENT_TYPES
+from tolariad.core import state as st
+from tolariad.core.messages.vocabulary import EVENT_TYPES
 from tolariad.forensics.moment import state_at
 from tolariad.forensics.positions import JournalPosition, PositionKind
 from tolariad.forensics.timeline import (
@@ -253,7 +253,7 @@ def _newest(reader: Reader, topic: str, until_seq: int | None) -> JournalEntry |
 
     if topic == "phase":
         phase = state_at(reader, until_seq).state.run.phase
-        return newest_of([kind.__name__ for kind, table in TRANSITIONS.items() if phase in table.values()])
+        return newest_of([kind.__name__ for kind, table in st.TRANSITIONS.items() if phase in table.values()])
     word, _, slot = topic.partition(":")
     if topic in TOPICS or (word == "seed" and slot):
         of = f":{slot}" if slot else ""

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from tolariad.core.text.plain import safe, safe_lines
+from tolariad.core.calc.text.plain import safe, safe_lines
 
 if TYPE_CHECKING:
-    from tolariad.core.base import Event
+    from tolariad.core import messages as m
 
 __all__ = ["block", "by_whom", "in_words", "one_line", "safe", "safe_lines"]
 
@@ -25,7 +25,7 @@ _VALUE_CHARACTERS_MAX: Final = 100
 
 def in_words(fields: Mapping[str, Any]) -> str:
     """Return the event's sentence; its fields on one line if this version cannot read it."""
-    from tolariad.core.text.sentences import sentence
+    from tolariad.core.messages.sentences.text import sentence
 
     kind = _kinds().get(str(fields.get("type", "")))
     try:
@@ -35,9 +35,9 @@ def in_words(fields: Mapping[str, Any]) -> str:
 
 
 @functools.cache
-def _kinds() -> dict[str, type[Event]]:
+def _kinds() -> dict[str, type[m.Event]]:
     """Return the types that have a sentence. Most commands need none of them, and none needs the vocabulary's codec."""
-    from tolariad.core.text.sentences import SENTENCES
+    from tolariad.core.messages.sentences.text import SENTENCES
 
     return {kind.__name__: kind for kind in SENTENCES}
 

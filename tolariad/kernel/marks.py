@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from journal import FrameKind
-from tolariad.core.state import RunState, capture, hash_mark
+from tolariad.core.state.run_state import RunState, capture, hash_mark
 
 # Replay computes the hash again and compares. More of them would find a defect of `apply` earlier, at the price of
 # encoding the whole state each time.

@@ -11,26 +11,12 @@ from typing import Final
 
 from journal import Journal, JournalError, Recovery
 from tolariad.channel import ChannelError, DaemonEnd
-from tolariad.core.base import Refusal, TrainerEffect
-from tolariad.core.checkpoints.words import TrainFrom
-from tolariad.core.decide import overdue
-from tolariad.core.inputs import (
-    Input,
-    Now,
-    ReportReceived,
-    ReportUnusable,
-    Scheduled,
-    SignalReceived,
-    TrainerGone,
-    TrainerSpawned,
-)
-from tolariad.core.run.exits import EXIT_IO
-from tolariad.core.run.scheduling import Pace
-from tolariad.core.run.words import ExitDaemon
-from tolariad.core.state import RunState, capture
-from tolariad.core.steps.ask import may_wait
-from tolariad.core.steps.words import StepReport
-from tolariad.core.trainer.words import ExecutionContextRecorded
+from tolariad.core import messages as m
+from tolariad.core import queries as q
+from tolariad.core.calc.run.exits import EXIT_IO
+from tolariad.core.calc.run.scheduling import Pace
+from tolariad.core.rules.table.decide import overdue
+from tolariad.core.state.run_state import RunState, capture
 from tolariad.kernel.marks import StateMarks
 from tolariad.kernel.scheduling import Scheduling
 from tolariad.kernel.script import ScriptLoader
@@ -56,7 +42,7 @@ class Kernel:
         journal: Journal,
         state: RunState,
         *,
-        clock: Callable[[], Now],
+        clock: Callable[[], m.Now],
         publish: Callable[[Published], None],
         scheduling: Scheduling | None = None,
         lost: Callable[[], str] = str,
@@ -72,7 +58,7 @@ class Kernel:
         self._durable = state
         self._clock = clock
         self._publish_to = publish
-        self._inputs: deque[tuple[Input, AnswerTo | None] | Callable[[], None]] = deque()
+        self._inputs: deque[tuple[m.Input, AnswerTo | None] | Callable[[], None]] = deque()
         self._wakeup = Wakeup()
         self._link = TrainerLink(self._wakeup)
         self._script_loader = ScriptLoader(journal.folder, self.call)
@@ -136,7 +122,7 @@ class Kernel:
         self._wakeup.close()
         refuse_late(self._inputs, self._durable)
 
-    def submit(self, given: Input, answer: AnswerTo | None = None) -> None:
+    def submit(self, given: m.Input, answer: AnswerTo | None = None) -> None:
         """Queue an input; never blocks. The kernel's thread calls `answer` once the answer's events are durable.
 
         After `stop` this thread calls it, with a refusal.
@@ -155,7 +141,7 @@ class Kernel:
         """Check that the run's files are at their place. If they are not, freeze the run and end the daemon."""
         self.call(self._check_place)
 
-    def attach(self, end: DaemonEnd, spawned: TrainerSpawned) -> None:
+    def attach(self, end: DaemonEnd, spawned: m.TrainerSpawned) -> None:
         """Record that a trainer was started; read its reports from then on."""
         # In this order: a turn may decide the input before `submit` returns, and it then takes the channel.
         self._link.expect(spawned.incarnation, end)
@@ -189,7 +175,7 @@ class Kernel:
             return self._wakeup.sleep()
         now_ns = time.monotonic_ns()
         steps_flow = now_ns - self._durable.progress.last_mono < FLOW_NS and not end.unsent_count
-        if steps_flow and may_wait(self._durable):
+        if steps_flow and q.may_wait(self._durable):
             # Its steps may be held back, so the trainer need not wake this thread.
             return self._wakeup.sleep(DOZE_MS)
         if self._polls and steps_flow and (pauses_s := self._pace.pauses_s(now_ns)) is not None:
@@ -223,15 +209,15 @@ class Kernel:
             given, answer = item
             # Its last reports may have arrived after `_take_reports` above. Drain them before the death is decided: a
             # step that was applied and reported counts.
-            if isinstance(given, TrainerGone) and self._take_reports(turn, check_socket=True):
+            if isinstance(given, m.TrainerGone) and self._take_reports(turn, check_socket=True):
                 self._inputs.appendleft(item)
                 break
-            if isinstance(given, TrainerSpawned):
+            if isinstance(given, m.TrainerSpawned):
                 # Connect in the turn that records the start, not before: a report must not precede its trainer's start.
                 self._link.connect(given.incarnation)
             self._decide(given, turn, answer)
             # After its death is decided, and only its own channel: the next trainer's may be expected already.
-            if isinstance(given, TrainerGone) and self._link.is_connected_to(given.incarnation):
+            if isinstance(given, m.TrainerGone) and self._link.is_connected_to(given.incarnation):
                 self._disconnect()
         # Deadlines last: an input of this turn may be the very one that a deadline waits for.
         if (late := overdue(self._head, turn.now)) is not None:
@@ -243,7 +229,7 @@ class Kernel:
 
     def _may_hold(self, turn: Turn) -> bool:
         """Return whether to write this turn later. Only turns of nothing but steps are held back, for `HOLD_NS`."""
-        if not turn.only_steps or not turn.raw or not may_wait(self._head):
+        if not turn.only_steps or not turn.raw or not q.may_wait(self._head):
             return False
         is_quiet = not turn.effects and not turn.answers and len(turn.raw) < HELD_EVENTS_MAX
         return is_quiet and self._running and turn.now.mono - turn.began_mono < HOLD_NS
@@ -259,21 +245,21 @@ class Kernel:
         except ChannelError as error:
             # Nothing that follows on this channel can be trusted. The next trainer starts from what is recorded.
             log.warning("trainer %d: %s", reports.incarnation, error)
-            self._decide(ReportUnusable(incarnation=reports.incarnation, why=str(error)), turn, None)
+            self._decide(m.ReportUnusable(incarnation=reports.incarnation, why=str(error)), turn, None)
             self._disconnect()
             return False
         # One decision for each report, in order: each may depend on the state that the one before it left.
         steps = 0
         for report in taken:
-            steps += type(report) is StepReport
-            self._decide(ReportReceived(incarnation=reports.incarnation, report=report), turn, None)
+            steps += type(report) is m.StepReport
+            self._decide(m.ReportReceived(incarnation=reports.incarnation, report=report), turn, None)
         if steps and self._polls:
             self._pace.took(steps, turn.now.mono)
         if reports.end.closed and not taken:
             self._disconnect()
         return reports.is_cut
 
-    def _decide(self, given: Input, turn: Turn, answer: AnswerTo | None) -> None:
+    def _decide(self, given: m.Input, turn: Turn, answer: AnswerTo | None) -> None:
         """Decide on one input and take over the state after it."""
         self._head = turn.decide(self._head, given, answer)
 
@@ -296,7 +282,7 @@ class Kernel:
             self._check_place()
         if self._failure is not None:
             for answer, _ in turn.answers:
-                answer(Refusal(error="NotDurable", why=self._failure, phase="frozen"))
+                answer(m.Refusal(error="NotDurable", why=self._failure, phase="frozen"))
             return False
         # Only here does `head` become `durable`: everything outside this thread reads `durable`.
         self._durable = self._head
@@ -308,9 +294,9 @@ class Kernel:
         self._link.show_durable(self._durable, only_steps=turn.only_steps, write_ns=turn.write_ns)
         for effect in turn.effects:
             # The daemon's effects leave with `Published`.
-            if isinstance(effect, TrainFrom):
+            if isinstance(effect, m.TrainFrom):
                 self._script_loader.send(effect, self._durable, self._link)
-            elif isinstance(effect, TrainerEffect):
+            elif isinstance(effect, m.TrainerEffect):
                 self._link.send(effect, None)
         for answer, given in turn.answers:
             answer(given)
@@ -322,13 +308,13 @@ class Kernel:
         # Last, so that no answer waits for it. A crash before it only makes the next fold longer.
         self._mark_state(turn.now)
 
-    def _schedule(self, context: ExecutionContextRecorded) -> None:
+    def _schedule(self, context: m.ExecutionContextRecorded) -> None:
         """Ask for a core and a scheduling class: a trainer is ready and has its order."""
         if self._scheduling is None:
             return
         recorded = self._scheduling.take(context, self._durable.trainer.pid)
         self._polls = recorded.polls
-        self.submit(Scheduled(recorded=recorded))
+        self.submit(m.Scheduled(recorded=recorded))
 
     def _disconnect(self) -> None:
         self._script_loader.cancel()
@@ -342,7 +328,7 @@ class Kernel:
         if self._scheduling is not None:
             self._scheduling.give_back()
 
-    def _mark_state(self, now: Now) -> None:
+    def _mark_state(self, now: m.Now) -> None:
         for kind, body in self._marks.due(self._durable):
             self._write(partial(self._journal.mark, kind, body, wall_ns=now.wall, mono_ns=now.mono))
 
@@ -367,9 +353,9 @@ class Kernel:
 
     def _check_place(self) -> None:
         if why := self._lost():
-            self._fail(why, ExitDaemon(code=EXIT_IO, why=why))
+            self._fail(why, m.ExitDaemon(code=EXIT_IO, why=why))
 
-    def _fail(self, why: str, *effects: ExitDaemon) -> None:
+    def _fail(self, why: str, *effects: m.ExitDaemon) -> None:
         """Freeze: no update begins any more, and every order is refused. `effects` may end the daemon."""
         # For good: whether the failed frame is on disk is unknown until the next start has scanned the journal.
         self._failure = why
@@ -392,9 +378,9 @@ class Kernel:
                 item()
                 continue
             given, answer = item
-            if isinstance(given, TrainerSpawned):
+            if isinstance(given, m.TrainerSpawned):
                 self._link.reject(given.incarnation)
             if answer is not None:
-                answer(Refusal(error="Frozen", why=why, phase="frozen"))
-            if isinstance(given, SignalReceived):
-                self._publish_to(Published(self._durable, (), (ExitDaemon(code=EXIT_IO, why=why),), why))
+                answer(m.Refusal(error="Frozen", why=why, phase="frozen"))
+            if isinstance(given, m.SignalReceived):
+                self._publish_to(Published(self._durable, (), (m.ExitDaemon(code=EXIT_IO, why=why),), why))

@@ -14,32 +14,30 @@ from typing import NamedTuple
 import msgspec
 
 from journal import Reader
-from tolariad.core.base import Event
-from tolariad.core.checkpoints.words import CheckpointRef, TrainFrom
-from tolariad.core.snapshots.ask import restorable
-from tolariad.core.state import RunState
-from tolariad.core.steps.ask import script_from_journal
-from tolariad.core.steps.branches import Branches
-from tolariad.core.vocabulary import Unknown, decode_event
+from tolariad.core import messages as m
+from tolariad.core import queries as q
+from tolariad.core.calc.steps.branches import Branches
+from tolariad.core.messages.vocabulary import Unknown, decode_event
+from tolariad.core.state.run_state import RunState
 from tolariad.kernel.trainer_link import TrainerLink
 
 
 class ScriptRequest(NamedTuple):
     """The range and branches that a script covers. `first_seq`: everything the script needs comes after this event."""
 
-    checkpoint: CheckpointRef | None
+    checkpoint: m.CheckpointRef | None
     first_seq: int
     branch: int
     branches: Branches
 
     @classmethod
-    def for_order(cls, order: TrainFrom, state: RunState) -> ScriptRequest:
+    def for_order(cls, order: m.TrainFrom, state: RunState) -> ScriptRequest:
         """Return the request for this order's script.
 
         An order without a checkpoint needs a script too: a rate may have been set before the first step.
         """
         ref = order.checkpoint
-        entry = restorable(state, ref.id) if ref else None
+        entry = q.restorable(state, ref.id) if ref else None
         # A step's events may precede its checkpoint's commit: files are written while training continues.
         # `script_from` is the event at which the copy of the state was reported, so nothing after the copy is missed.
         return cls(ref, entry.script_from if entry else 1, entry.branch if entry else 0, state.rollbacks.branches)
@@ -55,7 +53,7 @@ def read_script(folder: Path, request: ScriptRequest, cancelled: threading.Event
         reader.seek(seq=request.first_seq)
         events = _events(cancelled, reader)
         # Only steps of the checkpoint's branch and its successors: an abandoned branch must not be repeated.
-        script = script_from_journal(events, request.checkpoint, request.branch, request.branches)
+        script = q.script_from_journal(events, request.checkpoint, request.branch, request.branches)
         return msgspec.msgpack.encode(script)
 
 
@@ -69,7 +67,7 @@ class ScriptLoader:
         self._cancelled = threading.Event()
         self._thread: threading.Thread | None = None
 
-    def send(self, order: TrainFrom, state: RunState, link: TrainerLink) -> None:
+    def send(self, order: m.TrainFrom, state: RunState, link: TrainerLink) -> None:
         """Send TrainFrom with the script of its re-run. Other orders may overtake it: the trainer obeys it first."""
         reports, request = link.reports, ScriptRequest.for_order(order, state)
         if reports is None:
@@ -129,7 +127,7 @@ class ScriptLoader:
         self._call_in_kernel(in_kernel)
 
 
-def _events(cancelled: threading.Event, reader: Reader) -> Iterator[Event | Unknown]:
+def _events(cancelled: threading.Event, reader: Reader) -> Iterator[m.Event | Unknown]:
     for entry in reader:
         # Checked for every event, so that `close` waits for one decoding at most.
         if cancelled.is_set():

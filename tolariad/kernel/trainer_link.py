@@ -11,10 +11,9 @@ import threading
 from typing import Final
 
 from tolariad.channel import DaemonEnd, Page, Reports
-from tolariad.core.run.ask import gate_open
-from tolariad.core.state import RunState
-from tolariad.core.steps.ask import may_wait
-from tolariad.core.vocabulary import TrainerEffect
+from tolariad.core import queries as q
+from tolariad.core.messages.vocabulary import TrainerEffect
+from tolariad.core.state.run_state import RunState
 from tolariad.kernel.wakeup import Wakeup
 
 # If steps may be held back: how old an undurable step may get before the trainer waits for it.
@@ -81,7 +80,7 @@ class TrainerLink:
             page.set_write_ns(write_ns)
         page.set_durable(reports.last_number)
         # With every turn: `may_wait` changes with the setting and, for `sync: auto`, with the speed of recent steps.
-        page.set_lag_ns(LAG_NS if may_wait(state) else 0)
+        page.set_lag_ns(LAG_NS if q.may_wait(state) else 0)
         # Read `awaited` after the stores. A trainer that starts to wait between the stores and this read is not woken
         # here. Its own sleep of one millisecond ends, and it finds the number.
         if 0 < page.awaited <= reports.last_number and not page.frozen:
@@ -107,7 +106,7 @@ class TrainerLink:
 
 
 def _set_gate(page: Page, state: RunState) -> None:
-    if gate_open(state):
+    if q.gate_open(state):
         page.thaw()
     elif state.run.is_halted:
         page.halt()

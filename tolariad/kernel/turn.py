@@ -12,16 +12,13 @@ from typing import Final
 import msgspec
 
 from journal import Journal, JournalFull
-from tolariad.core.base import DaemonEffect, Effect, Event, Refusal
-from tolariad.core.decide import decide
+from tolariad.core import messages as m
+from tolariad.core.calc.units import Seq
 from tolariad.core.decision import Answer
 from tolariad.core.engine import Decided
-from tolariad.core.inputs import CommandReceived, Input, Now, Reconfigured, ReportReceived, ReportUnusable
-from tolariad.core.state import RunState
-from tolariad.core.steps.words import StepCompleted
-from tolariad.core.trainer.words import ExecutionContextRecorded
-from tolariad.core.units import Seq
-from tolariad.core.vocabulary import encode_event
+from tolariad.core.messages.vocabulary import encode_event
+from tolariad.core.rules.table.decide import decide
+from tolariad.core.state.run_state import RunState
 
 # The largest event, and the bytes after which a turn takes no further input: together they fit into one frame.
 EVENT_BYTES_MAX: Final = 16 << 20
@@ -43,33 +40,33 @@ class Published(msgspec.Struct, frozen=True):
     """
 
     state: RunState
-    events: tuple[tuple[Seq, Event], ...]
-    effects: tuple[DaemonEffect, ...]
+    events: tuple[tuple[Seq, m.Event], ...]
+    effects: tuple[m.DaemonEffect, ...]
     failure: str | None
     write_ns: int = 0
 
 
-def refuse_late(inputs: deque[tuple[Input, AnswerTo | None] | Callable[[], None]], state: RunState) -> None:
+def refuse_late(inputs: deque[tuple[m.Input, AnswerTo | None] | Callable[[], None]], state: RunState) -> None:
     """Refuse orders that came too late for the last turn: whoever gave one would wait for ever."""
     why = "the run has ended in this process, so nothing is recorded any more"
     while inputs:
         with suppress(IndexError):  # another thread takes them, too
             item = inputs.popleft()
             if not callable(item) and item[1] is not None:
-                item[1](Refusal("WrongPhase", why, state.run.phase.value))
+                item[1](m.Refusal("WrongPhase", why, state.run.phase.value))
 
 
 class Unrecordable(Exception):
     """An event cannot be recorded: a number or a text cannot be encoded, or it is too large."""
 
 
-def refused_instead(state: RunState, given: Input, why: str, now: Now) -> Decided[RunState] | None:
+def refused_instead(state: RunState, given: m.Input, why: str, now: m.Now) -> Decided[RunState] | None:
     """Return what follows from an input whose decision cannot be recorded; None if the input cannot be refused."""
     match given:
-        case CommandReceived() | Reconfigured():
-            return Decided(state, answer=Refusal(error="Refused", why=why, phase=state.run.phase.value))
-        case ReportReceived(incarnation=incarnation):
-            return decide(state, ReportUnusable(incarnation=incarnation, why=why), now)
+        case m.CommandReceived() | m.Reconfigured():
+            return Decided(state, answer=m.Refusal(error="Refused", why=why, phase=state.run.phase.value))
+        case m.ReportReceived(incarnation=incarnation):
+            return decide(state, m.ReportUnusable(incarnation=incarnation, why=why), now)
         case _:
             # A trainer's start or death, or a signal, has happened already. Refusing the input would not undo it.
             return None
@@ -81,21 +78,21 @@ class Turn:
     `now` is the reading of the clock; `began_mono` that of the first turn whose steps were held back in this one.
     """
 
-    def __init__(self, now: Now) -> None:
+    def __init__(self, now: m.Now) -> None:
         self.now = now
         self.began_mono = now.mono
         # A turn of steps alone leaves the gate as it is and may be held back for a moment.
         self.only_steps = True
         # The last trainer's environment in this turn: the kernel asks for cores after it is durable.
-        self.context: ExecutionContextRecorded | None = None
-        self.events: list[tuple[Seq, Event]] = []
+        self.context: m.ExecutionContextRecorded | None = None
+        self.events: list[tuple[Seq, m.Event]] = []
         self.raw: list[bytes] = []
         self.raw_bytes = 0
-        self.effects: list[Effect] = []
+        self.effects: list[m.Effect] = []
         self.answers: list[tuple[AnswerTo, Answer]] = []
         self.write_ns = 0
 
-    def decide(self, head: RunState, given: Input, answer: AnswerTo | None) -> RunState:
+    def decide(self, head: RunState, given: m.Input, answer: AnswerTo | None) -> RunState:
         """Decide on one input, add what follows, and return the state after it.
 
         If the decision cannot be recorded, only this input is refused. Raises Unrecordable if it cannot be refused.
@@ -121,9 +118,9 @@ class Turn:
         # Encode first: if one event cannot be encoded, the turn is unchanged and the input can still be refused.
         raw = [_encoded(event) for event in decided.events]
         for seq, event in enumerate(decided.events, decided.state.seq - len(raw) + 1):
-            if type(event) is not StepCompleted:
+            if type(event) is not m.StepCompleted:
                 self.only_steps = False
-                if type(event) is ExecutionContextRecorded:
+                if type(event) is m.ExecutionContextRecorded:
                     self.context = event
             self.events.append((seq, event))
         self.raw += raw
@@ -137,7 +134,7 @@ class Turn:
         """Make the events durable in one frame, however long that takes. Raises JournalError if they never can be.
 
         On a full disk the turn waits for space as it would wait for a slow disk. This is the last resort: long before
-        it, `core.run.rules` pauses the run, because free space fell below its floor.
+        it, `core.rules.run` pauses the run, because free space fell below its floor.
         """
         epoch, step, began_ns, is_logged = head.progress.epoch, head.progress.step, time.monotonic_ns(), False
         while True:
@@ -162,13 +159,13 @@ class Turn:
         return self.raw_bytes > TURN_BYTES_MAX
 
     @property
-    def published(self) -> tuple[DaemonEffect, ...]:
+    def published(self) -> tuple[m.DaemonEffect, ...]:
         """Return the effects that the daemon's loop carries out."""
         # Nearly every turn is one of steps, which has no effects: it makes no new tuple.
-        return tuple(one for one in self.effects if isinstance(one, DaemonEffect)) if self.effects else ()
+        return tuple(one for one in self.effects if isinstance(one, m.DaemonEffect)) if self.effects else ()
 
 
-def _encoded(event: Event) -> bytes:
+def _encoded(event: m.Event) -> bytes:
     try:
         raw = encode_event(event)
     except (OverflowError, UnicodeEncodeError) as error:

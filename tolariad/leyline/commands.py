@@ -14,9 +14,8 @@ from typing import Final
 
 from msgspec import Struct
 
-from tolariad.core.health.budgets import FED_BREAKERS
-from tolariad.core.health.words import Level
-from tolariad.core.rollback.words import Tier
+from tolariad.core import messages as m
+from tolariad.core.calc.health.budgets import FED_BREAKERS
 from tolariad.leyline.serializer import VERSION, VersionMismatch
 from tolariad.leyline.v1 import enums_pb2 as enums
 from tolariad.leyline.v1.adaptation_pb2 import AdaptationCommand
@@ -66,8 +65,8 @@ MEANINGS: Final[Mapping[int, Meaning]] = MappingProxyType(
     }
 )
 # The levels by the name in the annotation `level`: the value's name in Leyline without its prefix.
-LEVELS: Final[Mapping[str, Level]] = MappingProxyType(
-    dict(zip(("NOTICE", "ELEVATED", "CONSERVATIVE", "HALT"), Level, strict=True))
+LEVELS: Final[Mapping[str, m.Level]] = MappingProxyType(
+    dict(zip(("NOTICE", "ELEVATED", "CONSERVATIVE", "HALT"), m.Level, strict=True))
 )
 _ROLLBACK_KEYS: Final = ("reason", "target_epoch", "tier")
 
@@ -121,7 +120,7 @@ def _check_rollback(command: AdaptationCommand) -> None:
         raise CommandRefused(
             f"`rollback_payload` has the unknown key {unknown[0]!r}; keys are {', '.join(_ROLLBACK_KEYS)}."
         )
-    tiers = [tier.value for tier in Tier]
+    tiers = [tier.value for tier in m.Tier]
     if "tier" in given and given["tier"] not in tiers:
         raise CommandRefused(f"`rollback_payload` has tier {given['tier']!r}; tiers are {', '.join(tiers)}.")
     # Numbers of a Struct are doubles.

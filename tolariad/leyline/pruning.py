@@ -2,7 +2,7 @@
 
 Promises: what was written is read back without loss. Bytes that are no such message, too many bytes, and values that
 have no meaning here are refused by a sentence (`MessageRefused`). Whether an answer may be used is decided by
-`tolariad.core.pruning.analysis.refusal_of`.
+`tolariad.core.calc.pruning.analysis.refusal_of`.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from typing import Final, TypeVar
 
 from google.protobuf.message import DecodeError, Message
 
-from tolariad.core.pruning.analysis import AnalysedGroup, AnalysisAnswer, AnalysisRequest
-from tolariad.core.pruning.budget import UnitKind
-from tolariad.core.pruning.cost import Cut
-from tolariad.core.pruning.known import KnownImportance
-from tolariad.core.pruning.phase import PruningPhase
-from tolariad.core.pruning.units import Units
-from tolariad.core.pruning.verdict import MaskMeasure, PruningDecision
+from tolariad.core.calc.pruning.analysis import AnalysedGroup, AnalysisAnswer, AnalysisRequest
+from tolariad.core.calc.pruning.budget import UnitKind
+from tolariad.core.calc.pruning.cost import Cut
+from tolariad.core.calc.pruning.known import KnownImportance
+from tolariad.core.calc.pruning.phase import PruningPhase
+from tolariad.core.calc.pruning.units import Units
+from tolariad.core.calc.pruning.verdict import MaskMeasure, PruningDecision
 from tolariad.leyline.serializer import MessageRefused
 from tolariad.leyline.v1 import enums_pb2 as enums
 from tolariad.leyline.v1 import pruning_pb2 as pb

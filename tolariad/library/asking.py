@@ -13,11 +13,10 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Final
 
-from tolariad.core.inputs import StrategyReply, VoteGiven
-from tolariad.core.settings.model import Settings
-from tolariad.core.settings.strategies import DEFAULT, who_decides
-from tolariad.core.state import RunState
-from tolariad.core.strategy.words import AskStrategy, AskVote
+from tolariad.core import messages as m
+from tolariad.core.calc.settings.model import Settings
+from tolariad.core.calc.settings.strategies import DEFAULT, who_decides
+from tolariad.core.state.run_state import RunState
 from tolariad.daemon.asking import Asking, load
 from tolariad.supervisor.process import ParentThread
 from tolariad.supervisor.strategy_process import StrategyLimits
@@ -31,7 +30,7 @@ class AskingThread:
     def __init__(
         self,
         settings: Settings,
-        submit: Callable[[StrategyReply | VoteGiven], None],
+        submit: Callable[[m.StrategyReply | m.VoteGiven], None],
         say: Callable[[str], None] = lambda _: None,
     ) -> None:
         """`say` gets the output of a strategy that runs in a process of its own; it must not block."""
@@ -64,7 +63,7 @@ class AskingThread:
             self._thread.start()
             self._is_ready.wait(_CLOSE_S)
 
-    def obey(self, effect: AskStrategy | AskVote, state: RunState) -> None:
+    def obey(self, effect: m.AskStrategy | m.AskVote, state: RunState) -> None:
         """Begin what the effect asks for. The kernel's thread calls this."""
         self._start()
         if self._loop is not None and self._asking is not None:

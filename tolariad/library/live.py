@@ -17,21 +17,14 @@ from pathlib import Path
 from typing import Any, Final, TypeAlias
 
 from tolariad.channel import Page, TrainerEnd, channel_pair
-from tolariad.core.base import Actor
-from tolariad.core.checkpoints.words import CheckpointAborted, CheckpointCommitted
-from tolariad.core.control import words as cv
+from tolariad.core import messages as m
+from tolariad.core import queries as q
+from tolariad.core import state as st
+from tolariad.core.calc.run.exits import EXIT_CONFIG, ORDERLY
+from tolariad.core.calc.settings.model import Settings
 from tolariad.core.decision import Accepted, Answer
-from tolariad.core.inputs import CommandReceived, Input, Opened, SignalReceived, StartMode, TrainerGone, TrainerSpawned
-from tolariad.core.rollback.words import Rollback
-from tolariad.core.run.exits import EXIT_CONFIG, ORDERLY
-from tolariad.core.run.slice import Phase
-from tolariad.core.run.words import ExitDaemon
-from tolariad.core.settings.model import Settings
-from tolariad.core.state import RunState
-from tolariad.core.strategy.words import AskStrategy, AskVote
-from tolariad.core.trainer.data_ask import data_refusal, other_data
-from tolariad.core.trainer.words import DeathReason, KillTrainer, SpawnTrainer
-from tolariad.core.vocabulary import AnyCommand
+from tolariad.core.messages.vocabulary import AnyCommand
+from tolariad.core.state.run_state import RunState
 from tolariad.daemon.children import kept_from_children
 from tolariad.daemon.opening import OpenRun, begin, earlier_threads, open_run, require_linux
 from tolariad.daemon.place import PlaceWatch, RunPlace
@@ -55,7 +48,7 @@ from tolariad.trainer.step.stepper import Stepper
 from tolariad.trainer.tasks.task import FoundTask
 
 _TERMINATED: Final = "the run stops at the next boundary with a checkpoint. Start the program again to go on."
-_Ends: TypeAlias = "queue.SimpleQueue[CheckpointCommitted | CheckpointAborted]"
+_Ends: TypeAlias = "queue.SimpleQueue[m.CheckpointCommitted | m.CheckpointAborted]"
 
 
 class RunFailed(Exception):
@@ -71,7 +64,7 @@ class Live:
         self._stepper = stepper
         self._place = RunPlace(opened.run_dir, opened.journal)
         self._kernel = Kernel(opened.journal, opened.state, clock=now, publish=self._publish, lost=self._place.lost)
-        self._effects: queue.SimpleQueue[SpawnTrainer | ExitDaemon | RunFailed] = queue.SimpleQueue()
+        self._effects: queue.SimpleQueue[m.SpawnTrainer | m.ExitDaemon | RunFailed] = queue.SimpleQueue()
         self._saved = SavedStates(opened.run_dir / "checkpoints", self._kernel.submit)
         self._thread = threading.get_ident()
         self._channel: socket.socket | None = None
@@ -93,13 +86,13 @@ class Live:
         require_linux()
         _require_no_pruning(request.settings)
         # A call of `train` is the wish to go on: a failed run needs no other word.
-        opened = open_run(request, StartMode.RETRY, Notifier({}))
+        opened = open_run(request, m.StartMode.RETRY, Notifier({}))
         try:
             with kept_from_children(opened.run_dir):  # fingerprints of data may be taken in a worker
                 setup = build(opened.resolved.text.encode(), earlier_threads(opened), FoundTask(task, ""))
-            other = other_data(opened.state.progress, setup.environment)
+            other = q.other_data(opened.state.progress, setup.environment)
             if other and not request.accept_data:
-                why = f"{data_refusal(other)}. To go on with the new data: Tolaria(..., accept_data=True)"
+                why = f"{q.data_refusal(other)}. To go on with the new data: Tolaria(..., accept_data=True)"
                 raise StartRefused(EXIT_CONFIG, why)
             return cls(opened, setup, stepper)
         except BaseException:
@@ -122,12 +115,12 @@ class Live:
             for note in opened.resolved.notes:
                 self._saying.note(note)
             opened.journal.start_preparing()
-            kernel.submit(Opened(mode=opened.mode, facts=facts))
+            kernel.submit(m.Opened(mode=opened.mode, facts=facts))
             # Only now: no stop may be recorded before the start of the run.
             hear(self._take_signal)
             self._control.start()
             self._asking.prepare(len(self._setup.garden.plots))
-            if opened.state.run.phase in (Phase.PAUSED, Phase.FROZEN) or opened.state.run.pause is not None:
+            if opened.state.run.phase in (st.Phase.PAUSED, st.Phase.FROZEN) or opened.state.run.pause is not None:
                 self._resume()
             yield from self._serve(drive)
         finally:
@@ -144,7 +137,7 @@ class Live:
 
     def _resume(self) -> None:
         """Resume a paused or frozen run: a call of `train` asks for training. Raises RunFailed if that is refused."""
-        answer = self._order(cv.Resume(reason="train was called"))
+        answer = self._order(m.Resume(reason="train was called"))
         if not isinstance(answer, Accepted):
             raise RunFailed(answer.why)
 
@@ -155,11 +148,11 @@ class Live:
             effect = self._effects.get()
             if isinstance(effect, RunFailed):
                 raise effect
-            if isinstance(effect, SpawnTrainer):
+            if isinstance(effect, m.SpawnTrainer):
                 yield from self._train(effect.incarnation, drive)
                 trained = True
                 run = self.state.run
-                if run.phase is Phase.FROZEN:
+                if run.phase is st.Phase.FROZEN:
                     # Do not wait for an operator: the program is to learn at once what happened.
                     raise RunFailed(f"{run.why}; the run is frozen. Call `train` again to resume it nevertheless")
                 continue
@@ -177,22 +170,22 @@ class Live:
         page = self._page = Page.attach(os.dup(ours.page.descriptor))
         channel = TrainerEnd(theirs, page)
         self._channel = theirs
-        reason, code = DeathReason.KILLED, 1
+        reason, code = m.DeathReason.KILLED, 1
         descriptors = (lock, page.descriptor, ours.fileno(), theirs.fileno(), self._saved.arena)
         with kept_from_children(opened.run_dir, *descriptors):
             kernel.attach(
-                ours, TrainerSpawned(incarnation=incarnation, pid=os.getpid(), start_ticks=0, boot_id=boot_id())
+                ours, m.TrainerSpawned(incarnation=incarnation, pid=os.getpid(), start_ticks=0, boot_id=boot_id())
             )
             try:
                 ending = yield from steps_through(lambda: self._trainer(channel), channel, drive)
-                reason = DeathReason.EXIT if ending.end is End.TOLD else DeathReason.EXCEPTION
+                reason = m.DeathReason.EXIT if ending.end is End.TOLD else m.DeathReason.EXCEPTION
                 code = 0 if ending.end is End.TOLD else 1
             except GeneratorExit:
-                reason = DeathReason.EXCEPTION
+                reason = m.DeathReason.EXCEPTION
                 raise
             finally:
                 self._channel = self._page = None
-                gone = TrainerGone(
+                gone = m.TrainerGone(
                     incarnation=incarnation, reason=reason, pid=os.getpid(), exit_code=code, in_program=True
                 )
                 self._tell(gone)
@@ -221,11 +214,11 @@ class Live:
         """Pass on the effects of a durable turn. Runs in the kernel's thread."""
         self._control.publish(turn)
         for effect in turn.effects:
-            if isinstance(effect, KillTrainer):
+            if isinstance(effect, m.KillTrainer):
                 self._cut()
-            elif isinstance(effect, AskStrategy | AskVote):
+            elif isinstance(effect, m.AskStrategy | m.AskVote):
                 self._asking.obey(effect, turn.state)
-            elif isinstance(effect, SpawnTrainer | ExitDaemon):
+            elif isinstance(effect, m.SpawnTrainer | m.ExitDaemon):
                 self._effects.put(effect)
             else:
                 self._saved.obey(effect)
@@ -234,7 +227,7 @@ class Live:
             self._cut()
         self._saying.queue(turn.events)
         for _, event in turn.events if self._ends else ():
-            if isinstance(event, CheckpointCommitted | CheckpointAborted):
+            if isinstance(event, m.CheckpointCommitted | m.CheckpointAborted):
                 for ends in self._ends:
                     ends.put(event)
 
@@ -245,7 +238,7 @@ class Live:
             with suppress(OSError):
                 channel.shutdown(socket.SHUT_RDWR)
 
-    def _tell(self, given: Input) -> None:
+    def _tell(self, given: m.Input) -> None:
         """Submit an input and wait until it is recorded."""
         done = threading.Event()
         self._kernel.submit(given)
@@ -254,19 +247,19 @@ class Live:
 
     def _order(self, command: AnyCommand) -> Answer:
         answered: queue.SimpleQueue[Answer] = queue.SimpleQueue()
-        actor = Actor(uid=os.getuid(), pid=os.getpid(), program=Path(sys.argv[0] or "python").name)
-        self._kernel.submit(CommandReceived(command=command, actor=actor), answered.put)
+        actor = m.Actor(uid=os.getuid(), pid=os.getpid(), program=Path(sys.argv[0] or "python").name)
+        self._kernel.submit(m.CommandReceived(command=command, actor=actor), answered.put)
         return answered.get()
 
     def _take_signal(self, name: str) -> None:
         words = self._opened.resolved.settings.signals
         if getattr(words, name.removeprefix("SIG"), "stop") == "checkpoint":
-            order = CommandReceived(command=cv.Checkpoint(reason=name), actor=Actor(program="signal"))
+            order = m.CommandReceived(command=m.Checkpoint(reason=name), actor=m.Actor(program="signal"))
             self._kernel.submit(order, lambda answer: self._note_refusal(name, answer))
             return
         if name != "SIGINT":
             self._saying.note(f"{name}: {_TERMINATED}")
-        self._kernel.submit(SignalReceived(count=1, name=name))
+        self._kernel.submit(m.SignalReceived(count=1, name=name))
 
     def _note_refusal(self, name: str, answer: Answer) -> None:
         if not isinstance(answer, Accepted):
@@ -274,15 +267,15 @@ class Live:
 
     def stop(self) -> bool:
         """Order a stop with a checkpoint. Return whether it was accepted."""
-        return isinstance(self._order(cv.Stop(reason="Tolaria.stop")), Accepted)
+        return isinstance(self._order(m.Stop(reason="Tolaria.stop")), Accepted)
 
     def rollback(self, epoch: int) -> bool:
         """Order a rollback. Return whether it was accepted."""
-        return isinstance(self._order(Rollback(epoch=epoch, reason="Tolaria.rollback")), Accepted)
+        return isinstance(self._order(m.Rollback(epoch=epoch, reason="Tolaria.rollback")), Accepted)
 
     def extend(self, epochs: int | None, steps: int | None) -> bool:
         """Order another end. Return whether it was accepted."""
-        return isinstance(self._order(cv.Extend(epochs=epochs, steps=steps, reason="Tolaria.extend")), Accepted)
+        return isinstance(self._order(m.Extend(epochs=epochs, steps=steps, reason="Tolaria.extend")), Accepted)
 
     # -- checkpoints on demand -----------------------------------------------------------------------------------------
 
@@ -291,7 +284,7 @@ class Live:
         # Listen before ordering: the end must not be missed, however soon it comes.
         ends: _Ends = queue.SimpleQueue()
         self._ends = (*self._ends, ends)
-        answer = self._order(cv.Checkpoint(reason=f"for {target}"))
+        answer = self._order(m.Checkpoint(reason=f"for {target}"))
         if not isinstance(answer, Accepted):
             self._forget(ends)
             return False
@@ -307,7 +300,7 @@ class Live:
 
     def _copy(self, order: int, ends: _Ends, target: Path) -> bool:
         """Wait for the end of the checkpoint that event `order` ordered, and copy it. False: it was aborted."""
-        end: CheckpointCommitted | CheckpointAborted | None = None
+        end: m.CheckpointCommitted | m.CheckpointAborted | None = None
         while end is None or end.root != order:
             # Read this before the queue: no end follows.
             is_over = self._kernel.failure is not None or self._kernel.is_over
@@ -317,7 +310,7 @@ class Live:
                 if is_over:
                     break
         self._forget(ends)
-        if not isinstance(end, CheckpointCommitted) or end.root != order:
+        if not isinstance(end, m.CheckpointCommitted) or end.root != order:
             return False
         copy_checkpoint(self._opened.run_dir / "checkpoints" / end.id, end.manifest, target)
         return True

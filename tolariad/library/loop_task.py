@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, Final
 import torch
 from msgspec.structs import replace
 
-from tolariad.core.settings.optimization import LearningRate
-from tolariad.core.settings.rules import with_implied_warmup
+from tolariad.core.calc.settings.optimization import LearningRate
+from tolariad.core.calc.settings.rules import with_implied_warmup
 from tolariad.trainer.data.generators import is_generator, restore, state_of
 from tolariad.trainer.errors import SetupRefused
 from tolariad.trainer.tasks.given import GivenTask
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from torch import nn
 
-    from tolariad.core.settings.model import Settings
+    from tolariad.core.calc.settings.model import Settings
 
 _log: Final = logging.getLogger(__name__)
 _NAME: Final = re.compile(r"[A-Za-z0-9_.-]{1,64}")

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import msgspec
 
-from tolariad.core.state import RunState
+from tolariad.core.state.run_state import RunState
 
 
 class TrainingResult(msgspec.Struct, frozen=True):

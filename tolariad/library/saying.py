@@ -12,12 +12,9 @@ import threading
 from collections.abc import Iterable
 from typing import Final
 
-from tolariad.core.base import Event
-from tolariad.core.checkpoints.words import RerunBegun
-from tolariad.core.rates.words import LrViolationDetected
-from tolariad.core.text.said_slice import CORRECTIONS_SAID_MAX, FURTHER_CORRECTIONS, is_said
-from tolariad.core.text.sentences import sentence
-from tolariad.core.trainer.words import TrainerDied
+from tolariad.core import messages as m
+from tolariad.core import state as st
+from tolariad.core.messages.sentences.text import sentence
 
 QUEUE_MAX: Final = 1000
 _CLOSE_S: Final = 1.0
@@ -33,16 +30,16 @@ class Saying:
         self._thread = threading.Thread(target=self._run, name="tolaria-said", daemon=True)
         self._thread.start()
 
-    def queue(self, events: Iterable[tuple[int, Event]]) -> None:
+    def queue(self, events: Iterable[tuple[int, m.Event]]) -> None:
         """Queue the events that are to be logged. Never blocks. Runs in the kernel's thread."""
         for _, event in events:
             if not _is_said(event):
                 continue
-            self._corrections += isinstance(event, LrViolationDetected)
-            if not isinstance(event, LrViolationDetected) or self._corrections <= CORRECTIONS_SAID_MAX:
+            self._corrections += isinstance(event, m.LrViolationDetected)
+            if not isinstance(event, m.LrViolationDetected) or self._corrections <= st.CORRECTIONS_SAID_MAX:
                 self._put(sentence(event))
-            elif self._corrections == CORRECTIONS_SAID_MAX + 1:
-                self._put(FURTHER_CORRECTIONS)
+            elif self._corrections == st.CORRECTIONS_SAID_MAX + 1:
+                self._put(st.FURTHER_CORRECTIONS)
 
     def note(self, text: str) -> None:
         """Queue a sentence about the start of the run. Never blocks."""
@@ -65,10 +62,10 @@ class Saying:
         self._thread.join(_CLOSE_S)
 
 
-def _is_said(event: Event) -> bool:
+def _is_said(event: m.Event) -> bool:
     """Say in a program what the daemon's console says, with two differences.
 
     The caller gets the exception of a trainer that died, and nothing starts it again. A re-run, which the console shows
     as a stage of the run, is said when it begins.
     """
-    return isinstance(event, RerunBegun) or (is_said(event) and not isinstance(event, TrainerDied))
+    return isinstance(event, m.RerunBegun) or (st.is_said(event) and not isinstance(event, m.TrainerDied))

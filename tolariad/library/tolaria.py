@@ -28,9 +28,9 @@ from msgspec.structs import replace
 from torch import nn
 
 from tolariad import config as reading
-from tolariad.core.run.exits import EXIT_TERMINATED
-from tolariad.core.settings.model import Settings, SignalSettings
-from tolariad.core.state import RunState
+from tolariad.core.calc.run.exits import EXIT_TERMINATED
+from tolariad.core.calc.settings.model import Settings, SignalSettings
+from tolariad.core.state.run_state import RunState
 from tolariad.daemon.request import RunRequest
 from tolariad.library.live import Live
 from tolariad.library.loop_task import LoopTask, for_own_loop

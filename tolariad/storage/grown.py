@@ -12,9 +12,9 @@ from typing import Any, Final
 
 import msgspec
 
-from tolariad.core.pruning.ledger import COMPACT
-from tolariad.core.seeds.ledger import GERMINATE
-from tolariad.core.seeds.stages import Stage
+from tolariad.core.calc.pruning.ledger import COMPACT
+from tolariad.core.calc.seeds.ledger import GERMINATE
+from tolariad.core.calc.seeds.stages import Stage
 
 
 class Fossil(msgspec.Struct, frozen=True):

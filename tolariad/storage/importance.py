@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Final
 
 from tolariad import run_files
-from tolariad.core.pruning.known import KnownImportance
+from tolariad.core.calc.pruning.known import KnownImportance
 from tolariad.storage.tensor_file import labels_of, parse
 
 _BYTES_MAX: Final = 256 * 1024 * 1024

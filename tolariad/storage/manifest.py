@@ -17,9 +17,9 @@ from typing import Any, Final
 import msgspec
 from blake3 import blake3
 
-from tolariad.core.bounds import COUNT_MAX, EPOCH_MAX
-from tolariad.core.checkpoints.words import HealthStatus, Piece
-from tolariad.core.text.plain import rfc3339
+from tolariad.core import messages as m
+from tolariad.core.calc.bounds import COUNT_MAX, EPOCH_MAX
+from tolariad.core.calc.text.plain import rfc3339
 
 FORMAT: Final = "tolaria_3.1_c020"
 FILE_NAME: Final = "manifest.json"
@@ -82,7 +82,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     reason: str
     created_ns: int
     created: str = ""
-    health: int = HealthStatus.UNKNOWN
+    health: int = m.HealthStatus.UNKNOWN
     promoted_good: bool = False
     promoted_checkpoint_id: str = ""
     rollback_capable: bool = True
@@ -108,9 +108,9 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     transient: tuple[str, ...] = ()
 
     @property
-    def pieces(self) -> tuple[Piece, ...]:
+    def pieces(self) -> tuple[m.Piece, ...]:
         """The files, in the form that events use."""
-        return tuple(Piece(name=chunk.name, size=chunk.len, blake3=chunk.blake3) for chunk in self.chunks)
+        return tuple(m.Piece(name=chunk.name, size=chunk.len, blake3=chunk.blake3) for chunk in self.chunks)
 
     @property
     def size(self) -> int:
@@ -122,7 +122,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
         """The execution context, in the form that is hashed into the root."""
         return {name: str(getattr(self, name)) for name in _CONTEXT}
 
-    def group(self, name: str) -> tuple[Piece, ...]:
+    def group(self, name: str) -> tuple[m.Piece, ...]:
         """Return the files of the group `name`, in order; empty if there is no such group."""
         return tuple(piece for piece in self.pieces if group_of(piece.name) == name)
 
@@ -146,7 +146,7 @@ def group_of(file: str) -> str:
     return f"{stem}{path.suffix}" if dot and number.isdecimal() else file
 
 
-def complete(manifest: Manifest, pieces: tuple[Piece, ...]) -> Manifest:
+def complete(manifest: Manifest, pieces: tuple[m.Piece, ...]) -> Manifest:
     """Return the manifest with its derived fields: chunks, sizes, time as text, Merkle root."""
     chunks: list[Chunk] = []
     sizes: dict[str, int] = {}
@@ -172,7 +172,7 @@ def _field(data: bytes) -> bytes:
     return len(data).to_bytes(8, "little") + data
 
 
-def piece_leaf(piece: Piece) -> bytes:
+def piece_leaf(piece: m.Piece) -> bytes:
     """Return the leaf of one file: a hash of its name, its size and its BLAKE3."""
     size = piece.size.to_bytes(8, "little")
     return blake3(_LEAF + b"piece" + _field(piece.name.encode()) + size + _field(piece.blake3.encode())).digest()
@@ -184,7 +184,7 @@ def context_leaf(context: Mapping[str, str]) -> bytes:
     return blake3(_LEAF + b"context" + fields).digest()
 
 
-def merkle_root(pieces: Sequence[Piece], context: Mapping[str, str]) -> str:
+def merkle_root(pieces: Sequence[m.Piece], context: Mapping[str, str]) -> str:
     """Return the root in hexadecimal. It does not depend on the order of `pieces`."""
     level = sorted([*map(piece_leaf, pieces), context_leaf(context)])
     count = len(level).to_bytes(8, "little")

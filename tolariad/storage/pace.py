@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable
 from typing import Final, Protocol, TypeAlias
 
-from tolariad.core.checkpoints.pacing import LEAST_PIECE, MOST_PIECE, Beside, Pacing, after
+from tolariad.core.calc.checkpoints.pacing import LEAST_PIECE, MOST_PIECE, Beside, Pacing, after
 
 _START: Final = 2  # SYNC_FILE_RANGE_WRITE
 _START_AND_WAIT: Final = 7  # WAIT_BEFORE | WRITE | WAIT_AFTER
@@ -98,7 +98,7 @@ class Neighbours(Protocol):
 
 
 class AdaptivePace(Pace):
-    """A limit that follows what is measured beside the checkpoint (`core.checkpoints.pacing`).
+    """A limit that follows what is measured beside the checkpoint (`core.calc.checkpoints.pacing`).
 
     `settled` is called with each new limit: the next checkpoint begins with the last one.
     """

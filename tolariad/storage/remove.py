@@ -2,7 +2,7 @@
 
 A folder is renamed first and removed afterwards, so a half removed folder never looks like a checkpoint. A process that
 reads a checkpoint holds a shared lock on its folder, and a locked checkpoint is not removed. The caller decides which
-checkpoints to remove (`core/checkpoints/ask.py`).
+checkpoints to remove (`core/queries/checkpoints.py`).
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ from typing import Final
 from blake3 import blake3
 
 from tolariad import run_files
-from tolariad.core.checkpoints.words import Piece
+from tolariad.core import messages as m
 from tolariad.storage.manifest import FILE_NAME, Manifest, check_id, decode_manifest
 
 _SLICE_BYTES: Final = 64 * 1024 * 1024
@@ -56,7 +56,7 @@ def read_manifest(folder: Path, expected_hash: str) -> Manifest:
         raise CheckpointUnusable(FILE_NAME, str(error)) from error
 
 
-def map_piece(folder: Path, piece: Piece, each: Callable[[], None] = lambda: None) -> memoryview:
+def map_piece(folder: Path, piece: m.Piece, each: Callable[[], None] = lambda: None) -> memoryview:
     """Return the verified content of a piece as a mapping of its file. Calls `each` after every 64 MiB.
 
     Writing to the mapping does not change the file. Raises CheckpointUnusable if owner, size or hash are wrong.

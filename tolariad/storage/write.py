@@ -17,7 +17,7 @@ from typing import Self
 from blake3 import blake3
 
 from tolariad import run_files
-from tolariad.core.checkpoints.words import Piece
+from tolariad.core import messages as m
 from tolariad.storage.manifest import FILE_NAME, Manifest, check_id, complete, encode_manifest
 from tolariad.storage.pace import Pace
 
@@ -48,7 +48,7 @@ class CheckpointWriter:
         self._final = root / checkpoint_id
         self._partial = root / f".{checkpoint_id}.partial"  # its name while it is being written
         self._pace = pace or Pace()
-        self._pieces: list[Piece] = []
+        self._pieces: list[m.Piece] = []
         self._published = False
 
     def __enter__(self) -> Self:
@@ -65,18 +65,18 @@ class CheckpointWriter:
             shutil.rmtree(self._partial, ignore_errors=True)
 
     @property
-    def pieces(self) -> tuple[Piece, ...]:
+    def pieces(self) -> tuple[m.Piece, ...]:
         """The pieces written so far."""
         return tuple(self._pieces)
 
-    def add(self, name: str, chunks: Iterable[bytes | memoryview]) -> Piece:
+    def add(self, name: str, chunks: Iterable[bytes | memoryview]) -> m.Piece:
         """Write, hash and sync one piece. Raises OSError, and any exception of the pace's tick."""
         hasher, size = blake3(), 0
         with self._created(name) as descriptor:
             for chunk in chunks:
                 size = self._write(descriptor, memoryview(chunk), size, hasher)
             os.fsync(descriptor)
-        piece = Piece(name=name, size=size, blake3=hasher.hexdigest())
+        piece = m.Piece(name=name, size=size, blake3=hasher.hexdigest())
         self._pieces.append(piece)
         return piece
 

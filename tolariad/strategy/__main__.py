@@ -14,7 +14,7 @@ from collections.abc import Sequence
 import msgspec
 
 from tolariad import lifelines
-from tolariad.core.run.exits import EXIT_CONFIG, EXIT_TRY_AGAIN
+from tolariad.core.calc.run.exits import EXIT_CONFIG, EXIT_TRY_AGAIN
 from tolariad.strategy.rehearsal import rehearse
 from tolariad.strategy.serving import serve, told
 

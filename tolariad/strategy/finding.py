@@ -12,8 +12,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, Final, NamedTuple
 
-from tolariad.core.settings.strategies import DEFAULT
-from tolariad.core.text.nearest import nearest
+from tolariad.core.calc.settings.strategies import DEFAULT
+from tolariad.core.calc.text.nearest import nearest
 from tolariad.imported import attribute_of, module_at
 from tolariad.strategy.default import DefaultStrategy
 from tolariad.strategy.interface import OPTIONAL, REQUIRED, Strategy

@@ -12,7 +12,7 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from tolariad.core.text.phrases import counted
+from tolariad.core.calc.text.phrases import counted
 from tolariad.leyline import SeedLifecycleStage as Stage
 from tolariad.leyline import SeedOperation as Operation
 from tolariad.strategy.memory import NEXT, PolicyLimits, PolicyState, SlotMemory, gain_of, is_due, shown

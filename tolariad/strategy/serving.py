@@ -12,7 +12,7 @@ from typing import Final
 
 import msgspec
 
-from tolariad.core.run.exits import EXIT_CONFIG
+from tolariad.core.calc.run.exits import EXIT_CONFIG
 from tolariad.leyline import CommandRefused, SystemStatePacket, decode
 from tolariad.strategy.answer import AnswerRefused, answer_of
 from tolariad.strategy.finding import StrategyRefused, find_strategy

@@ -9,14 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from tolariad.core.bounds import ID_CHARACTERS_MAX, NOTE_CHARACTERS_MAX, refusal
-from tolariad.core.control.words import Pause
-from tolariad.core.health.words import RaiseEmergency
-from tolariad.core.rates.hyper_words import AdjustOptimizer
-from tolariad.core.rollback.words import Rollback, Tier
-from tolariad.core.seeds.stages import Stage
-from tolariad.core.stability import BreakerState
-from tolariad.core.strategy.words import Adaptation, AdaptSeed, SetBreaker, StrategyCommand
+from tolariad.core import messages as m
+from tolariad.core.calc.bounds import ID_CHARACTERS_MAX, NOTE_CHARACTERS_MAX, refusal
+from tolariad.core.calc.health.breaker import BreakerState
+from tolariad.core.calc.seeds.stages import Stage
 from tolariad.leyline import AdaptationCommand, CircuitBreakerState, CommandType, SeedOperation, check_command
 from tolariad.leyline.commands import LEVELS, CommandRefused
 from tolariad.leyline.serializer import MessageRefused
@@ -26,7 +22,7 @@ _NS_PER_MS: Final = 1_000_000
 _REASON: Final = "reason"
 
 
-def translated(command: AdaptationCommand) -> StrategyCommand:
+def translated(command: AdaptationCommand) -> m.StrategyCommand:
     """Return the command as core takes it."""
     number = command.command_type
     kind = CommandType.Name(number) if number in CommandType.values() else f"command type {number}"
@@ -39,23 +35,23 @@ def translated(command: AdaptationCommand) -> StrategyCommand:
         if (wrong := refusal(order)) is not None:
             raise CommandRefused(f"{wrong}.")
     except (CommandRefused, MessageRefused) as refused:
-        return StrategyCommand(kind=kind, id=id_, refused=str(refused)[:NOTE_CHARACTERS_MAX])
+        return m.StrategyCommand(kind=kind, id=id_, refused=str(refused)[:NOTE_CHARACTERS_MAX])
     deadline = command.execution_deadline_ms
     expires = command.issued_at.ToNanoseconds() + deadline * _NS_PER_MS if deadline else 0
-    return StrategyCommand(kind=kind, id=id_, order=order, expires=expires)
+    return m.StrategyCommand(kind=kind, id=id_, order=order, expires=expires)
 
 
 def _reason(command: AdaptationCommand, instead: str = "") -> str:
     return (command.annotations.get(_REASON, "") or instead)[:NOTE_CHARACTERS_MAX]
 
 
-def _seed(command: AdaptationCommand) -> AdaptSeed:
+def _seed(command: AdaptationCommand) -> m.AdaptSeed:
     wanted = command.seed_operation
     stage = STAGE_AFTER.get(wanted.operation)
     if stage is None:
         name = SeedOperation.Name(wanted.operation)
         raise CommandRefused(f"{name} is not known to this run: a seed has no such stage.")
-    return AdaptSeed(
+    return m.AdaptSeed(
         slot=command.target_seed_id,
         stage=Stage(stage),
         blueprint=wanted.blueprint_id,
@@ -64,40 +60,42 @@ def _seed(command: AdaptationCommand) -> AdaptSeed:
     )
 
 
-def _optimizer(command: AdaptationCommand) -> AdjustOptimizer:
+def _optimizer(command: AdaptationCommand) -> m.AdjustOptimizer:
     wanted = command.optimizer_adjustment
-    return AdjustOptimizer(optimizer=wanted.optimizer_id, values=dict(wanted.hyperparameters), reason=_reason(command))
+    return m.AdjustOptimizer(
+        optimizer=wanted.optimizer_id, values=dict(wanted.hyperparameters), reason=_reason(command)
+    )
 
 
-def _rollback(command: AdaptationCommand) -> Rollback:
+def _rollback(command: AdaptationCommand) -> m.Rollback:
     given: dict[str, Any] = dict(command.rollback_payload)
     epoch = given.get("target_epoch")
-    return Rollback(
+    return m.Rollback(
         epoch=int(epoch) if epoch is not None else None,
-        tier=Tier(given["tier"]) if "tier" in given else None,
+        tier=m.Tier(given["tier"]) if "tier" in given else None,
         reason=_reason(command, str(given.get(_REASON, ""))),
     )
 
 
-def _breaker(command: AdaptationCommand) -> SetBreaker:
+def _breaker(command: AdaptationCommand) -> m.SetBreaker:
     wanted = command.circuit_breaker
     is_open = wanted.desired_state == CircuitBreakerState.CIRCUIT_STATE_OPEN
-    return SetBreaker(
+    return m.SetBreaker(
         breaker=command.annotations["breaker"],
         state=BreakerState.OPEN if is_open else BreakerState.CLOSED,
         reason=_reason(command, wanted.rationale),
     )
 
 
-def _emergency(command: AdaptationCommand) -> RaiseEmergency:
-    return RaiseEmergency(level=LEVELS[command.annotations["level"]], reason=_reason(command))
+def _emergency(command: AdaptationCommand) -> m.RaiseEmergency:
+    return m.RaiseEmergency(level=LEVELS[command.annotations["level"]], reason=_reason(command))
 
 
-def _pause(command: AdaptationCommand) -> Pause:
-    return Pause(reason=_reason(command))
+def _pause(command: AdaptationCommand) -> m.Pause:
+    return m.Pause(reason=_reason(command))
 
 
-_ORDERS: Final[Mapping[int, Callable[[AdaptationCommand], Adaptation]]] = {
+_ORDERS: Final[Mapping[int, Callable[[AdaptationCommand], m.Adaptation]]] = {
     CommandType.COMMAND_SEED: _seed,
     CommandType.COMMAND_ROLLBACK: _rollback,
     CommandType.COMMAND_OPTIMIZER: _optimizer,

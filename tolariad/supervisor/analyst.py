@@ -27,11 +27,10 @@ from typing import Final
 import msgspec
 
 from tolariad import run_files
-from tolariad.core.inputs import AnalysisReply
-from tolariad.core.pruning.analysis import AnalysisAnswer, AnalysisRequest, channels_of, choice_of, refusal_of
-from tolariad.core.pruning.known import KnownImportance
-from tolariad.core.pruning.words import AnalyzeCheckpoint, CancelAnalysis, PruneAnalyzed
-from tolariad.core.settings.pruning import Prune
+from tolariad.core import messages as m
+from tolariad.core.calc.pruning.analysis import AnalysisAnswer, AnalysisRequest, channels_of, choice_of, refusal_of
+from tolariad.core.calc.pruning.known import KnownImportance
+from tolariad.core.calc.settings.pruning import Prune
 from tolariad.leyline import MessageRefused
 from tolariad.leyline.pruning import LENGTH_BYTES, AnalysisFailed, framed, length_of, read_answer, write_request
 from tolariad.loop_files import in_thread
@@ -82,7 +81,7 @@ class AnalystSetup(msgspec.Struct, frozen=True, kw_only=True):
 class Analyst:
     """Belongs to one event loop."""
 
-    def __init__(self, setup: AnalystSetup, submit: Callable[[AnalysisReply], None]) -> None:
+    def __init__(self, setup: AnalystSetup, submit: Callable[[m.AnalysisReply], None]) -> None:
         self._setup = setup
         self._submit = submit
         self._task: asyncio.Task[None] | None = None
@@ -91,14 +90,14 @@ class Analyst:
         self._known: KnownImportance | None = None
         self._ending: set[asyncio.Task[None]] = set()
 
-    def obey(self, effect: AnalyzeCheckpoint | CancelAnalysis) -> None:
+    def obey(self, effect: m.AnalyzeCheckpoint | m.CancelAnalysis) -> None:
         """Begin an analysis, or end the one of this cycle without a reply."""
-        if isinstance(effect, CancelAnalysis):
+        if isinstance(effect, m.CancelAnalysis):
             if self._task is not None and self._cycle == effect.cycle:
                 self._task.cancel()
         elif self._task is not None and not self._task.done() and not self._task.cancelling():
             self._submit(
-                AnalysisReply(cycle=effect.request.cycle, why=f"the analysis of cycle {self._cycle} is still running")
+                m.AnalysisReply(cycle=effect.request.cycle, why=f"the analysis of cycle {self._cycle} is still running")
             )
         else:
             self._cycle = effect.request.cycle
@@ -107,7 +106,7 @@ class Analyst:
             self._ending.add(self._task)
             self._task.add_done_callback(self._ending.discard)
 
-    async def _analyse(self, effect: AnalyzeCheckpoint, before: asyncio.Task[None] | None) -> None:
+    async def _analyse(self, effect: m.AnalyzeCheckpoint, before: asyncio.Task[None] | None) -> None:
         if before is not None:
             # It was cancelled, and ends its process: never are there two.
             await asyncio.wait({before})
@@ -126,9 +125,9 @@ class Analyst:
                     await in_thread((self._setup.run_dir / effect.request.output).unlink)
         if why:
             _log.warning("Pruning: the analysis of checkpoint %s gave no result: %s", effect.request.checkpoint, why)
-        self._submit(AnalysisReply(cycle=effect.request.cycle, found=found, why=why))
+        self._submit(m.AnalysisReply(cycle=effect.request.cycle, found=found, why=why))
 
-    async def _found(self, effect: AnalyzeCheckpoint) -> PruneAnalyzed:
+    async def _found(self, effect: m.AnalyzeCheckpoint) -> m.PruneAnalyzed:
         """Return the checked result. Raises PeerFailed, AnalysisFailed, MessageRefused, OSError."""
         request = effect.request
         self._known = await in_thread(read_importance, self._setup.run_dir, request.former)
@@ -242,10 +241,10 @@ async def _asked(
     return read_answer(await process.receive(size), request_id)
 
 
-def found_in(request: AnalysisRequest, answer: AnalysisAnswer) -> PruneAnalyzed:
+def found_in(request: AnalysisRequest, answer: AnalysisAnswer) -> m.PruneAnalyzed:
     """Return the event with the part of the answer that the journal keeps."""
     choice = choice_of(answer.groups, answer.shapes, answer.parameters, request)
-    return PruneAnalyzed(
+    return m.PruneAnalyzed(
         cycle=request.cycle,
         decision=answer.decision,
         reasons=answer.reasons,

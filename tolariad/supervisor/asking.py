@@ -13,9 +13,8 @@ import uuid
 from collections.abc import Callable, Coroutine
 from typing import Any, Final, NamedTuple
 
-from tolariad.core.inputs import StrategyReply, VoteGiven
-from tolariad.core.state import RunState
-from tolariad.core.strategy import words as st
+from tolariad.core import messages as m
+from tolariad.core.state.run_state import RunState
 from tolariad.leyline import HardwareContext, MessageRefused, encode
 from tolariad.supervisor.adapting import translated
 from tolariad.supervisor.hardware import HardwareProbe
@@ -43,7 +42,7 @@ class _Moment(NamedTuple):
 class StrategyAsker:
     """Belongs to the event loop of the main thread."""
 
-    def __init__(self, strategist: Strategist, submit: Callable[[StrategyReply | VoteGiven], None]) -> None:
+    def __init__(self, strategist: Strategist, submit: Callable[[m.StrategyReply | m.VoteGiven], None]) -> None:
         """Start the strategy."""
         self._strategist = strategist
         self._submit = submit
@@ -55,9 +54,9 @@ class StrategyAsker:
         """Wait until the strategy can be asked, or its start has failed."""
         await self._strategist.settled()
 
-    def obey(self, effect: st.AskStrategy | st.AskVote, state: RunState) -> None:
+    def obey(self, effect: m.AskStrategy | m.AskVote, state: RunState) -> None:
         """Begin what the effect asks for. `state`: the durable one."""
-        if isinstance(effect, st.AskStrategy):
+        if isinstance(effect, m.AskStrategy):
             self._start(self._ask(effect, state))
         else:
             self._start(self._ask_vote(effect))
@@ -68,17 +67,17 @@ class StrategyAsker:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _ask(self, effect: st.AskStrategy, state: RunState) -> None:
+    async def _ask(self, effect: m.AskStrategy, state: RunState) -> None:
         try:
             reply = await self._answer(effect, state)
         except Exception as error:  # noqa: BLE001 - the run goes on, whatever is wrong with a packet or an answer
             _log.exception("The strategy could not be asked after epoch %d", effect.epoch)
             misread = int(isinstance(error, MessageRefused))
             why = f"it could not be asked: {error}"
-            reply = StrategyReply(generation=effect.generation, fallback=why, misread=misread)
+            reply = m.StrategyReply(generation=effect.generation, fallback=why, misread=misread)
         self._submit(reply)
 
-    async def _answer(self, effect: st.AskStrategy, state: RunState) -> StrategyReply:
+    async def _answer(self, effect: m.AskStrategy, state: RunState) -> m.StrategyReply:
         began = _Moment.now()
         packet = packet_of(state, effect.epoch, self._hardware(state), uuid.uuid4().hex, time.time_ns())
         assembled = _Moment.now()
@@ -89,19 +88,19 @@ class StrategyAsker:
         answered = _Moment.now()
         commands = tuple(map(translated, answer.commands))
         checked = _Moment.now()
-        spans = st.StrategySpans(
+        spans = m.StrategySpans(
             assembly=assembled.clock - began.clock,
             encoding=encoded.clock - assembled.clock,
             answer=answered.clock - encoded.clock,
             check=checked.clock - answered.clock,
-            waits=st.StrategyWaits(
+            waits=m.StrategyWaits(
                 assembly=assembled.idle_since(began),
                 encoding=encoded.idle_since(assembled),
                 answer=answer.waited,
                 check=checked.idle_since(answered),
             ),
         )
-        return StrategyReply(
+        return m.StrategyReply(
             generation=effect.generation,
             commands=commands,
             state=answer.state,
@@ -119,14 +118,14 @@ class StrategyAsker:
             self._probe = HardwareProbe(device)
         return self._probe.read()
 
-    async def _ask_vote(self, effect: st.AskVote) -> None:
+    async def _ask_vote(self, effect: m.AskVote) -> None:
         began = time.perf_counter()
         try:
             vote = await self._strategist.vote(effect.state, effect.limit_s)
         except Exception as error:  # noqa: BLE001 - a rollback depends on nobody's vote
             _log.exception("The strategy could not be asked for its vote")
-            vote = StrategyVote(st.Vote.ABSTAINED, f"it could not be asked: {error}")
-        given = VoteGiven(
+            vote = StrategyVote(m.Vote.ABSTAINED, f"it could not be asked: {error}")
+        given = m.VoteGiven(
             rollback=effect.rollback,
             checkpoint=effect.checkpoint,
             vote=vote.vote,

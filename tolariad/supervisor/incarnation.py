@@ -21,7 +21,7 @@ import msgspec
 
 from tolariad import loop_files, run_files
 from tolariad.channel import DaemonEnd, Heartbeat, Page, channel_pair
-from tolariad.core.inputs import Input, TrainerGone, TrainerSilent, TrainerSpawned, TrainerStuck
+from tolariad.core import messages as m
 from tolariad.signals import STACKS
 from tolariad.supervisor.hang import HangLimits, HangMonitor, Silence
 from tolariad.supervisor.output import OutputCapture, Sink
@@ -37,10 +37,10 @@ STACKS_NAME: Final = "logs/trainer.stacks"
 class Recorder(Protocol):
     """The part of the kernel to which a trainer's start and end are reported."""
 
-    def attach(self, end: DaemonEnd, spawned: TrainerSpawned) -> None:
+    def attach(self, end: DaemonEnd, spawned: m.TrainerSpawned) -> None:
         """Record that a trainer exists and take over the daemon's end of its channel."""
 
-    def submit(self, given: Input) -> None:
+    def submit(self, given: m.Input) -> None:
         """Record an input; never waits."""
 
 
@@ -148,12 +148,12 @@ class RunningTrainer:
             return False
         state = self._state()
         _log.error("Trainer %d (pid %d, %s) does not end. No other one is started.", self.number, self.pid, state)
-        self._recorder.submit(TrainerStuck(incarnation=self.number, pid=self.pid, state=state, waited_s=waited_s))
+        self._recorder.submit(m.TrainerStuck(incarnation=self.number, pid=self.pid, state=state, waited_s=waited_s))
         return True
 
     def _report_hang(self, silence: Silence) -> None:
         self._hung = True
-        self._recorder.submit(TrainerSilent(incarnation=self.number, **msgspec.structs.asdict(silence)))
+        self._recorder.submit(m.TrainerSilent(incarnation=self.number, **msgspec.structs.asdict(silence)))
         _log.error(
             "Trainer %d (pid %d) has been silent for %.0f s in activity %s. It has hung and is ended.",
             *(self.number, self.pid, silence.silent_s, silence.activity),
@@ -173,7 +173,7 @@ class RunningTrainer:
         """Return the stacks of its threads, as far as they can be had."""
 
     @abstractmethod
-    def _end(self, stacks: str) -> TrainerGone:
+    def _end(self, stacks: str) -> m.TrainerGone:
         """Release what belongs to it, and return how it ended. Called once, after it has ended."""
 
 
@@ -201,7 +201,7 @@ class Incarnation(RunningTrainer):
             undo.pop_all()
         self._output = OutputCapture(reader, setup.sinks)
         asyncio.get_running_loop().add_reader(self._child.pidfd, self._note_end)
-        spawned = TrainerSpawned(
+        spawned = m.TrainerSpawned(
             incarnation=number, pid=self._child.pid, start_ticks=self._child.start_ticks, boot_id=boot_id()
         )
         recorder.attach(end, spawned)
@@ -230,7 +230,7 @@ class Incarnation(RunningTrainer):
         self._child.send(STACKS)
         return await _read_added(self._run_dir, before, self._timeouts.stacks_s)
 
-    def _end(self, stacks: str) -> TrainerGone:
+    def _end(self, stacks: str) -> m.TrainerGone:
         exit_ = self._child.reap()
         if exit_ is None:
             raise ChildProcessError(f"the pidfd of process {self.pid} is readable, but the process still runs")
@@ -247,7 +247,7 @@ class Incarnation(RunningTrainer):
             *(self.number, self.pid, reason.value, how),
             extra={"told_by": "TrainerEnded" if exit_.code == 0 else "TrainerDied"},
         )
-        return TrainerGone(
+        return m.TrainerGone(
             incarnation=self.number,
             reason=reason,
             pid=self.pid,

@@ -17,7 +17,7 @@ from typing import Final
 
 import msgspec
 
-from tolariad.core.trainer.words import DeathReason
+from tolariad.core import messages as m
 from tolariad.signals import kept_from_new_processes
 from tolariad.supervisor.procfs import process_stat
 
@@ -61,19 +61,19 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
     output: str = ""
 
 
-def death_reason(exit_: Exit, evidence: Evidence) -> DeathReason:
+def death_reason(exit_: Exit, evidence: Evidence) -> m.DeathReason:
     """Return the class of this death."""
     if evidence.hung:
-        return DeathReason.HANG
+        return m.DeathReason.HANG
     if evidence.killed_by_us and exit_.signal_number == signal.SIGKILL:
-        return DeathReason.KILLED
+        return m.DeathReason.KILLED
     if exit_.signal_number is not None:
         by_memory = exit_.signal_number == signal.SIGKILL and bool(evidence.oom_kills)
-        return DeathReason.MEMORY if by_memory else DeathReason.SIGNAL
+        return m.DeathReason.MEMORY if by_memory else m.DeathReason.SIGNAL
     last_traceback = evidence.output.rpartition(_TRACEBACK)[2] if _TRACEBACK in evidence.output else ""
     if exit_.code == 0 or not last_traceback:
-        return DeathReason.EXIT
-    return DeathReason.MEMORY if _MEMORY_ERROR.search(last_traceback) else DeathReason.EXCEPTION
+        return m.DeathReason.EXIT
+    return m.DeathReason.MEMORY if _MEMORY_ERROR.search(last_traceback) else m.DeathReason.EXCEPTION
 
 
 def child_environment(environ: Mapping[str, str]) -> dict[str, str]:

@@ -13,7 +13,7 @@ from typing import Final
 
 import msgspec
 
-from tolariad.core.run.words import ServiceLimits
+from tolariad.core import messages as m
 
 _SCHEDULERS: Final = {0: "other", 1: "fifo", 2: "rr", 3: "batch", 5: "idle", 6: "deadline"}
 # Indices of /proc/PID/stat counted after the command's closing parenthesis: index 0 is field 3.
@@ -71,13 +71,13 @@ def catches(pid: int, number: signal.Signals) -> bool:
     return bool(int(caught, 16) >> (number - 1) & 1)
 
 
-def own_limits() -> ServiceLimits:
+def own_limits() -> m.ServiceLimits:
     """Return the limits in force. A service manager may have lowered those that were asked for."""
     try:
         adjustment = int(Path("/proc/self/oom_score_adj").read_text())
     except OSError:
         adjustment = 0
-    return ServiceLimits(
+    return m.ServiceLimits(
         rtprio=_soft(resource.RLIMIT_RTPRIO),
         memlock=_soft(resource.RLIMIT_MEMLOCK),
         nofile=_soft(resource.RLIMIT_NOFILE),

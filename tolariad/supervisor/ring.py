@@ -15,8 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from tolariad.core.inputs import RingPrepared, SnapshotDiffers
-from tolariad.core.snapshots.words import PrepareRing, VerifySnapshot
+from tolariad.core import messages as m
 from tolariad.storage import CheckpointUnusable
 from tolariad.storage.slot import verify_slot
 
@@ -35,7 +34,7 @@ class MemoryRing:
     """The arena of one daemon. Trainers inherit `descriptor`."""
 
     def __init__(
-        self, submit: Callable[[RingPrepared | SnapshotDiffers], None], free: Callable[[], int] | None = None
+        self, submit: Callable[[m.RingPrepared | m.SnapshotDiffers], None], free: Callable[[], int] | None = None
     ) -> None:
         """`submit` gets the results of `prepare` and `verify`, from other threads. `free`: returns free bytes."""
         self.descriptor = os.memfd_create("tolaria-snapshots", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
@@ -50,32 +49,32 @@ class MemoryRing:
         # begun, and `close` joins only threads that have started.
         self._lock = threading.Lock()
 
-    def prepare(self, order: PrepareRing) -> None:
+    def prepare(self, order: m.PrepareRing) -> None:
         """Set the size of the file, in the background. A second order to the same daemon is a no-op."""
         with self._lock:
             if self._thread is None and not self._closing:
                 self._thread = threading.Thread(target=self._prepare, args=(order,), name="tolaria-ring", daemon=True)
                 self._thread.start()
 
-    def _prepare(self, order: PrepareRing) -> None:
+    def _prepare(self, order: m.PrepareRing) -> None:
         slot_bytes = -(-max(order.slot_bytes, 1) // _PAGE) * _PAGE
         room = int(self._free() * _SHARE) if order.memory is None else order.memory
         slots = min(order.slots, room // slot_bytes)
         if slots < 1:
             why = f"a snapshot needs {slot_bytes} bytes, but only {room} may be used (set snapshots.memory_gb)"
-            self._submit(RingPrepared(slots=0, slot_bytes=slot_bytes, why=why))
+            self._submit(m.RingPrepared(slots=0, slot_bytes=slot_bytes, why=why))
             return
         try:
             self._allocate(slots * slot_bytes)
         except OSError as error:
             why = f"{slots} snapshots of {slot_bytes} bytes could not be allocated: {os.strerror(error.errno or 0)}"
-            self._submit(RingPrepared(slots=0, slot_bytes=slot_bytes, why=why))
+            self._submit(m.RingPrepared(slots=0, slot_bytes=slot_bytes, why=why))
             return
         self._slot_bytes = slot_bytes
         if not self._closing:
-            self._submit(RingPrepared(slots=slots, slot_bytes=slot_bytes))
+            self._submit(m.RingPrepared(slots=slots, slot_bytes=slot_bytes))
 
-    def verify(self, order: VerifySnapshot) -> None:
+    def verify(self, order: m.VerifySnapshot) -> None:
         """Compare a snapshot with its digests, in the background. Only a difference is reported.
 
         A no-op while another comparison runs.
@@ -87,7 +86,7 @@ class MemoryRing:
             self._looking = threading.Thread(target=self._verify, args=(order,), name="tolaria-ring-look", daemon=True)
             self._looking.start()
 
-    def _verify(self, order: VerifySnapshot) -> None:
+    def _verify(self, order: m.VerifySnapshot) -> None:
         different: CheckpointUnusable | None = None
         try:
             verify_slot(self.descriptor, order.slot, self._slot_bytes, order.table, self._go_on)
@@ -99,7 +98,7 @@ class MemoryRing:
             # Clear before submitting: the answer may be an order to verify the next snapshot.
             self._busy = False
         if different is not None:
-            self._submit(SnapshotDiffers(id=order.id, why=f"{different.file}: {different.why}"))
+            self._submit(m.SnapshotDiffers(id=order.id, why=f"{different.file}: {different.why}"))
 
     def _go_on(self) -> None:
         if self._closing:

@@ -15,24 +15,20 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final, TypeAlias
 
-from tolariad.core.base import DaemonEffect
-from tolariad.core.checkpoints.words import DeleteCheckpoint, SweepCheckpoints
-from tolariad.core.inputs import CheckpointRemoved, RingPrepared, SnapshotDiffers
-from tolariad.core.pruning.words import RemoveImportance
-from tolariad.core.snapshots.words import PrepareRing, VerifySnapshot
+from tolariad.core import messages as m
 from tolariad.storage.remove import InUse, remove, sweep
 from tolariad.supervisor.ring import MemoryRing
 
 _log: Final = logging.getLogger(__name__)
 
-_Removal: TypeAlias = DeleteCheckpoint | SweepCheckpoints | RemoveImportance
+_Removal: TypeAlias = m.DeleteCheckpoint | m.SweepCheckpoints | m.RemoveImportance
 
 
 class SavedStates:
     """Removes checkpoints under `root`, and keeps the arena of snapshots, whose descriptor `arena` trainers inherit."""
 
     def __init__(
-        self, root: Path, submit: Callable[[CheckpointRemoved | RingPrepared | SnapshotDiffers], None]
+        self, root: Path, submit: Callable[[m.CheckpointRemoved | m.RingPrepared | m.SnapshotDiffers], None]
     ) -> None:
         self._root = root
         self._submit = submit
@@ -42,14 +38,14 @@ class SavedStates:
         self._thread = threading.Thread(target=self._run, name="checkpoint-removal", daemon=True)
         self._thread.start()
 
-    def obey(self, effect: DaemonEffect) -> None:
+    def obey(self, effect: m.DaemonEffect) -> None:
         """Begin what the effect asks for, if it concerns saved states. Any thread may call this."""
         match effect:
-            case PrepareRing():
+            case m.PrepareRing():
                 self._ring.prepare(effect)
-            case VerifySnapshot():
+            case m.VerifySnapshot():
                 self._ring.verify(effect)
-            case DeleteCheckpoint() | SweepCheckpoints() | RemoveImportance():
+            case m.DeleteCheckpoint() | m.SweepCheckpoints() | m.RemoveImportance():
                 self._removals.put(effect)
 
     def close(self) -> None:
@@ -61,14 +57,14 @@ class SavedStates:
     def _run(self) -> None:
         while (order := self._removals.get()) is not None:
             match order:
-                case SweepCheckpoints():
+                case m.SweepCheckpoints():
                     self._sweep(order)
-                case RemoveImportance():
+                case m.RemoveImportance():
                     self._remove_files(order)
-                case DeleteCheckpoint():
+                case m.DeleteCheckpoint():
                     self._submit(self._removed(order))
 
-    def _sweep(self, order: SweepCheckpoints) -> None:
+    def _sweep(self, order: m.SweepCheckpoints) -> None:
         try:
             removed = sweep(self._root, order.committed, order.highest)
         except OSError as error:
@@ -77,7 +73,7 @@ class SavedStates:
         if removed:
             _log.info("Removed unfinished checkpoint folders: %s", ", ".join(removed))
 
-    def _remove_files(self, order: RemoveImportance) -> None:
+    def _remove_files(self, order: m.RemoveImportance) -> None:
         """Remove files that the journal knows as removed. One that stays costs space, and nothing else."""
         for name in order.files:
             try:
@@ -85,11 +81,11 @@ class SavedStates:
             except OSError as error:
                 _log.warning("%s could not be removed: %s", name, os.strerror(error.errno) if error.errno else error)
 
-    def _removed(self, order: DeleteCheckpoint) -> CheckpointRemoved:
+    def _removed(self, order: m.DeleteCheckpoint) -> m.CheckpointRemoved:
         try:
-            return CheckpointRemoved(id=order.id, freed=remove(self._root, order.id))
+            return m.CheckpointRemoved(id=order.id, freed=remove(self._root, order.id))
         except InUse as error:
-            return CheckpointRemoved(id=order.id, error=str(error))
+            return m.CheckpointRemoved(id=order.id, error=str(error))
         except OSError as error:
             reason = os.strerror(error.errno) if error.errno else str(error)
-            return CheckpointRemoved(id=order.id, error=f"cannot be removed: {reason}")
+            return m.CheckpointRemoved(id=order.id, error=f"cannot be removed: {reason}")

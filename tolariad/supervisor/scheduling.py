@@ -1,4 +1,4 @@
-"""Ask the system for cores for daemon and trainer, and for SCHED_FIFO, as core.run.scheduling decided.
+"""Ask the system for cores for daemon and trainer, and for SCHED_FIFO, as core.calc.run.scheduling decided.
 
 Promises: a refusal is recorded, never raised. The recorded values are read back from the system. A thread that uses its
 core for one second without sleeping loses SCHED_FIFO again.
@@ -14,8 +14,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final, ParamSpec
 
-from tolariad.core.run.scheduling import FIFO_PRIORITY, Demand, Machine, Plan, plan
-from tolariad.core.trainer.words import ExecutionContextRecorded, SchedulingRecorded
+from tolariad.core import messages as m
+from tolariad.core.calc.run.scheduling import FIFO_PRIORITY, Demand, Machine, Plan, plan
 from tolariad.supervisor.interrupts import disk_core
 from tolariad.supervisor.procfs import own_limits, scheduler_name
 
@@ -48,7 +48,7 @@ class Scheduling:
         """The core of the recorder alone, if it has one: a process that gives way to it can have the rest."""
         return self._recorder
 
-    def take(self, context: ExecutionContextRecorded, trainer_pid: int) -> SchedulingRecorded:
+    def take(self, context: m.ExecutionContextRecorded, trainer_pid: int) -> m.SchedulingRecorded:
         """Ask for what suits this trainer. Return what the system gave. Never raises."""
         environment = context.environment
         on_gpu = environment.device.startswith("cuda")
@@ -58,7 +58,7 @@ class Scheduling:
         if chosen.is_apart:
             polls = self._move_apart(chosen, trainer_pid, refused)
         disk = self._machine.disk_core
-        return SchedulingRecorded(
+        return m.SchedulingRecorded(
             incarnation=context.incarnation,
             threads=environment.threads,
             cores=self._machine.cores,

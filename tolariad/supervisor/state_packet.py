@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from tolariad.core.run import limit_ask
-from tolariad.core.seeds.gates import SeedMeasure
-from tolariad.core.seeds.slice import Seed
-from tolariad.core.seeds.stages import Stage
-from tolariad.core.state import RunState
+from tolariad.core import queries as q
+from tolariad.core import state as st
+from tolariad.core.calc.seeds.gates import SeedMeasure
+from tolariad.core.calc.seeds.stages import Stage
+from tolariad.core.state.run_state import RunState
 from tolariad.leyline import HardwareContext, SeedState, SystemStatePacket
 from tolariad.leyline.serializer import SEEDS_MAX, VERSION
 
@@ -57,7 +57,7 @@ def training_metrics(state: RunState, epoch: int) -> dict[str, float]:
     found: dict[str, float | None] = {
         "validated": float(is_validated),
         "branch": float(progress.branch),
-        "epochs": float(limit_ask.last_epoch(state)),
+        "epochs": float(q.last_epoch(state)),
         "learning_rate": progress.lr,
         "gradient_norm": progress.grad_norm,
         "skipped_steps": float(told.ended_skipped),
@@ -85,7 +85,7 @@ def seed_states(state: RunState) -> Iterator[SeedState]:
         )
 
 
-def _seed_metrics(state: RunState, seed: Seed, measure: SeedMeasure | None) -> Iterator[tuple[str, float]]:
+def _seed_metrics(state: RunState, seed: st.Seed, measure: SeedMeasure | None) -> Iterator[tuple[str, float]]:
     step = state.progress.step
     yield "alpha", seed.alpha_after(step)
     if seed.germination:

@@ -16,8 +16,8 @@ from typing import Any, Final, Protocol, TypeVar
 
 import msgspec
 
-from tolariad.core.settings.strategies import DEFAULT
-from tolariad.core.strategy.words import Vote
+from tolariad.core import messages as m
+from tolariad.core.calc.settings.strategies import DEFAULT
 from tolariad.leyline import AdaptationCommand, MessageRefused, SystemStatePacket
 from tolariad.strategy import AnswerRefused, DefaultStrategy, StateRefused, Strategy, answer_of, read_commands
 from tolariad.strategy.interface import call_optional
@@ -50,7 +50,7 @@ class StrategyAnswer(msgspec.Struct, frozen=True, kw_only=True):
 class StrategyVote(msgspec.Struct, frozen=True):
     """A strategy's vote on a rollback. `why`: a sentence, unless it agreed."""
 
-    vote: Vote
+    vote: m.Vote
     why: str = ""
 
 
@@ -223,15 +223,15 @@ class Strategist:
         try:
             await self._in_turn(self._decider.vote(state), limit_s, "did not vote")
         except Refused as refused:
-            return self._voted(Vote.REFUSED, str(refused))
+            return self._voted(m.Vote.REFUSED, str(refused))
         except StrategyFailed as failed:
-            return self._voted(Vote.ABSTAINED, str(failed))
+            return self._voted(m.Vote.ABSTAINED, str(failed))
         except Exception as error:  # noqa: BLE001 - as in `ask`
             _log.exception("The strategy %s could not be asked for its vote", self._name)
-            return self._voted(Vote.ABSTAINED, f"{type(error).__name__}: {error}")
-        return StrategyVote(Vote.AGREED)
+            return self._voted(m.Vote.ABSTAINED, f"{type(error).__name__}: {error}")
+        return StrategyVote(m.Vote.AGREED)
 
-    def _voted(self, vote: Vote, why: str) -> StrategyVote:
+    def _voted(self, vote: m.Vote, why: str) -> StrategyVote:
         return StrategyVote(vote, f"The strategy {self._name}: {why}")
 
     async def close(self) -> None:

@@ -14,8 +14,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any, Final
 
 from tolariad import loop_files
-from tolariad.core.inputs import TrainerGone, TrainerStuck
-from tolariad.core.trainer.words import DeathReason, KillTrainer, SpawnTrainer
+from tolariad.core import messages as m
 from tolariad.supervisor.incarnation import Incarnation, Recorder, RunningTrainer, TrainerSetup
 from tolariad.supervisor.lock import FormerTrainer, holder_pid, is_held
 from tolariad.supervisor.procfs import wait_channel
@@ -60,9 +59,9 @@ class Supervisor:
         """The running trainer's process id, or 0."""
         return self._living.pid if self._living else 0
 
-    def obey(self, effect: SpawnTrainer | KillTrainer) -> None:
+    def obey(self, effect: m.SpawnTrainer | m.KillTrainer) -> None:
         """Carry out one effect."""
-        if isinstance(effect, KillTrainer):
+        if isinstance(effect, m.KillTrainer):
             self._kill(effect)
         elif not self._closing and not (self._living and self._living.number == effect.incarnation):
             self._cancel_start()
@@ -80,7 +79,7 @@ class Supervisor:
         if self._defect is not None:
             self._defect(error)
 
-    def _kill(self, effect: KillTrainer) -> None:
+    def _kill(self, effect: m.KillTrainer) -> None:
         if self._living and self._living.number == effect.incarnation:
             self._living.kill(effect.why)
 
@@ -89,7 +88,7 @@ class Supervisor:
             self._starting.cancel()
             self._starting = None
 
-    async def _start(self, order: SpawnTrainer) -> None:
+    async def _start(self, order: m.SpawnTrainer) -> None:
         """Wait for the back-off, wait until no other trainer exists, start one, and watch it in a task of its own."""
         await asyncio.sleep(order.delay_s)
         if not await self._no_other_trainer(order.incarnation):
@@ -99,7 +98,7 @@ class Supervisor:
         except OSError as error:
             _log.error("Trainer %d could not be started: %s", order.incarnation, error)
             why = f"the trainer could not be started: {error}"
-            self._recorder.submit(TrainerGone(incarnation=order.incarnation, reason=DeathReason.EXIT, output=why))
+            self._recorder.submit(m.TrainerGone(incarnation=order.incarnation, reason=m.DeathReason.EXIT, output=why))
             return
         _log.info("Trainer %d started as pid %d", order.incarnation, self._living.pid)
         self._life = self._vital(self._watch(self._living))
@@ -139,7 +138,7 @@ class Supervisor:
         _log.error(
             "Process %d (state %s) holds the trainer lock and survives SIGKILL. No trainer is started.", pid, state
         )
-        self._recorder.submit(TrainerStuck(incarnation=incarnation, pid=pid, state=state, waited_s=waited_s))
+        self._recorder.submit(m.TrainerStuck(incarnation=incarnation, pid=pid, state=state, waited_s=waited_s))
 
     async def close(self) -> None:
         """Kill the running trainer and wait until it is reaped, at most `Timeouts.kill_s`."""

@@ -19,8 +19,7 @@ from contextlib import suppress
 from typing import Final, NamedTuple
 
 from tolariad.channel import Page, TrainerEnd, channel_pair
-from tolariad.core.inputs import TrainerGone, TrainerSpawned
-from tolariad.core.trainer.words import DeathReason
+from tolariad.core import messages as m
 from tolariad.supervisor.incarnation import Recorder, RunningTrainer, Timeouts
 from tolariad.supervisor.procfs import boot_id
 
@@ -53,7 +52,7 @@ class ThreadIncarnation(RunningTrainer):
         self._theirs = Page.attach(os.dup(end.page.descriptor))
         self._descriptors = (end.fileno(), end.page.descriptor, self._socket.fileno())
         self._thread = threading.Thread(target=self._train, name=f"tolaria-trainer-{number}", daemon=True)
-        recorder.attach(end, TrainerSpawned(incarnation=number, pid=os.getpid(), start_ticks=0, boot_id=boot_id()))
+        recorder.attach(end, m.TrainerSpawned(incarnation=number, pid=os.getpid(), start_ticks=0, boot_id=boot_id()))
         self._thread.start()
 
     @property
@@ -86,13 +85,13 @@ class ThreadIncarnation(RunningTrainer):
         frame = sys._current_frames().get(self._thread.ident or 0)  # noqa: SLF001
         return "".join(traceback.format_stack(frame)) if frame else ""
 
-    def _end(self, stacks: str) -> TrainerGone:
+    def _end(self, stacks: str) -> m.TrainerGone:
         self._thread.join()
         self._socket.close()
         self._page.close()
         self._theirs.close()
         code = self._exit.code
-        reason = DeathReason.HANG if self._hung else DeathReason.KILLED if self._ended_ns else DeathReason.EXIT
+        reason = m.DeathReason.HANG if self._hung else m.DeathReason.KILLED if self._ended_ns else m.DeathReason.EXIT
         level = logging.INFO if code == 0 else logging.WARNING
         _log.log(
             level,
@@ -101,7 +100,7 @@ class ThreadIncarnation(RunningTrainer):
             reason.value,
             extra={"told_by": "TrainerDied"} if code else {},
         )
-        return TrainerGone(
+        return m.TrainerGone(
             incarnation=self.number,
             reason=reason,
             pid=self.pid,

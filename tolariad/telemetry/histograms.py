@@ -7,19 +7,15 @@ the same events give the same histograms; an event costs nothing if it says noth
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from tolariad.core.base import Cause
-from tolariad.core.health.budget_slice import OVERRUNS, SAY, BudgetState, measured, waited
-from tolariad.core.health.budget_words import BudgetsMeasured
-from tolariad.core.health.budgets import BUDGETS
-from tolariad.core.health.histogram import Histogram, added, with_one
+from tolariad.core import messages as m
+from tolariad.core import state as st
+from tolariad.core.calc.health.budgets import BUDGETS
+from tolariad.core.calc.health.histogram import Histogram, added, with_one
 
-if TYPE_CHECKING:
-    from tolariad.core.base import Event
-
-_NOBODY: Final = Cause(0, 0)
-_NAMES: Final = re.compile(b"|".join(kind.__name__.encode() for kind in OVERRUNS))
+_NOBODY: Final = m.Cause(0, 0)
+_NAMES: Final = re.compile(b"|".join(kind.__name__.encode() for kind in st.OVERRUNS))
 
 
 def may_add(raw: bytes) -> bool:
@@ -30,25 +26,25 @@ def may_add(raw: bytes) -> bool:
 class BudgetHistograms:
     """The histograms of one run by budget, from the state that its first event finds."""
 
-    def __init__(self, overruns: BudgetState | None = None) -> None:
-        self._overruns = overruns or BudgetState()
+    def __init__(self, overruns: st.BudgetState | None = None) -> None:
+        self._overruns = overruns or st.BudgetState()
         self.by_budget: dict[str, Histogram] = {}
 
-    def add(self, event: Event) -> None:
+    def add(self, event: m.Event) -> None:
         """Add what the event says; events come in the order of the journal."""
-        apply = OVERRUNS.get(type(event))
+        apply = st.OVERRUNS.get(type(event))
         if apply is None:
             return
-        if isinstance(event, BudgetsMeasured):
+        if isinstance(event, m.BudgetsMeasured):
             self._add_tallies(event)
-        elif type(event) in SAY:
-            waits = waited(event)
-            for name, value in measured(self._overruns, event):
+        elif type(event) in st.SAY:
+            waits = st.waited(event)
+            for name, value in st.measured(self._overruns, event):
                 limit = self._overruns.limit_of(name)
                 self.by_budget[name] = with_one(self._histogram(name), value, limit, waits.get(name))
         self._overruns = apply(self._overruns, event, _NOBODY)
 
-    def _add_tallies(self, event: BudgetsMeasured) -> None:
+    def _add_tallies(self, event: m.BudgetsMeasured) -> None:
         for one in event.tallies:
             # A newer trainer may know more budgets; what is kept stays bounded.
             if one.budget in BUDGETS:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 import msgspec
 
-from tolariad.core.text.plain import escaped_json_bytes, safe_lines
+from tolariad.core.calc.text.plain import escaped_json_bytes, safe_lines
 from tolariad.telemetry.writer import BoundedWriter
 
 

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from tolariad import lifelines, run_files, signals
-from tolariad.core.run.exits import EXIT_CONFIG, EXIT_TRY_AGAIN
+from tolariad.core.calc.run.exits import EXIT_CONFIG, EXIT_TRY_AGAIN
 from tolariad.trainer.process.lifelines import dump_stacks_on_request, lock_run
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ import torch
 from blake3 import blake3
 from torch.nn.parameter import is_lazy
 
-from tolariad.core.settings.rules import exact_json, read_resolved, require_task
+from tolariad.core.calc.settings.rules import exact_json, read_resolved, require_task
 from tolariad.trainer.architecture import Ledger, as_built
 from tolariad.trainer.checkpoints.capture import check_capturable, check_participants
 from tolariad.trainer.data.feed import Feed, TensorFeed
@@ -46,8 +46,8 @@ if TYPE_CHECKING:
 
     from torch import nn
 
-    from tolariad.core.settings.model import Settings
-    from tolariad.core.trainer.words import BlueprintSource, DataPrint
+    from tolariad.core import messages as m
+    from tolariad.core.calc.settings.model import Settings
     from tolariad.trainer.seeds.garden import Garden
     from tolariad.trainer.step.precision import Forward
 
@@ -171,7 +171,7 @@ def _found(given: FoundTask | None, settings: Settings) -> FoundTask:
     return found
 
 
-def _config_hash(settings: Settings, total_steps: int | None, sources: Sequence[BlueprintSource]) -> str:
+def _config_hash(settings: Settings, total_steps: int | None, sources: Sequence[m.BlueprintSource]) -> str:
     """Return a hash of the keys that a step may depend on, and of the length that schedules are computed for.
 
     `sources`: the files of blueprints that the keys name.
@@ -202,7 +202,7 @@ def _clip(task: Any) -> Callable[[nn.Module], Any] | None:
     return found if callable(found) else None
 
 
-def _fingerprints(*feeds: Feed | None) -> tuple[DataPrint, ...]:
+def _fingerprints(*feeds: Feed | None) -> tuple[m.DataPrint, ...]:
     """Return the fingerprints of the data that there is."""
     return tuple(feed.fingerprint() for feed in feeds if feed is not None)
 

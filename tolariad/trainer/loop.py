@@ -21,13 +21,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from msgspec.structs import replace
 
 from tolariad.channel import Activity
-from tolariad.core.checkpoints import words as checkpoints
-from tolariad.core.control import words as control
-from tolariad.core.health.budget_words import BudgetsReport
-from tolariad.core.rates import words as learning_rate
-from tolariad.core.seeds.words import SlotFound
-from tolariad.core.steps import words as steps
-from tolariad.core.trainer import words as trainer
+from tolariad.core import messages as m
 from tolariad.failpoints import reached
 from tolariad.processor_time import waited_s
 from tolariad.storage import CheckpointUnfit, CheckpointUnusable
@@ -132,10 +126,10 @@ class Trainer:
         )
         self._rollbacks = RollbackHandler(setup, link, self._checkpoints, lambda: self._snapshots.slots)
         self._order, self._metrics = (
-            checkpoints.TrainFrom(checkpoint=None, epochs=0, durable_step=0),
+            m.TrainFrom(checkpoint=None, epochs=0, durable_step=0),
             dict[str, float](),
         )
-        self._inbox.register(control.SetEnd, self._set_end)
+        self._inbox.register(m.SetEnd, self._set_end)
         self._fetch = Fetch(setup, self._reporter, self._stop)
 
     @property
@@ -172,20 +166,20 @@ class Trainer:
             yield from self._flow()
         finally:
             if tallies := self.stopwatch.taken():
-                self._reporter.report(BudgetsReport(tallies=tallies))
+                self._reporter.report(m.BudgetsReport(tallies=tallies))
             self._saver.close()
             self._snapshots.close()
 
     def _flow(self) -> Flow:
         setup = self.setup
         self._reporter.report(
-            trainer.ReadyReport(
+            m.ReadyReport(
                 environment=setup.environment,
                 parameters=setup.parameters,
                 steps_per_epoch=setup.steps_per_epoch,
                 notes=setup.notes,
                 groups=setup.rates.groups,
-                slots=tuple(SlotFound(name, one.slot.layer_depth) for name, one in setup.garden.plots.items()),
+                slots=tuple(m.SlotFound(name, one.slot.layer_depth) for name, one in setup.garden.plots.items()),
                 blueprints=setup.garden.blueprints,
                 sources=setup.garden.sources,
             )
@@ -206,7 +200,7 @@ class Trainer:
         while True:
             while not self._is_at_end:
                 yield from self._epoch()
-            self._reporter.report(steps.TrainingEndedReport(step=self.step, tallies=self.stopwatch.taken()))
+            self._reporter.report(m.TrainingEndedReport(step=self.step, tallies=self.stopwatch.taken()))
             # The daemon ignores this report during a rollback, so send it again if the rollback is given up. If a later
             # end was ordered meanwhile, training continues.
             self._boundary.serve_until_exit(lambda: (self._rollbacks.given_up, self._is_at_end))
@@ -242,7 +236,7 @@ class Trainer:
                 break
             except CheckpointUnusable as unusable:
                 ref = self._order.checkpoint
-                report = checkpoints.CheckpointUnusableReport(
+                report = m.CheckpointUnusableReport(
                     id=ref.id if ref else "",
                     file=unusable.file,
                     why=unusable.why,
@@ -256,11 +250,9 @@ class Trainer:
         self.stepper.follow(script)
         self._architecture.begin()
         id_ = self._order.checkpoint.id if self._order.checkpoint else ""
-        self._reporter.report(
-            checkpoints.TrainingStartedReport(step=self.step, checkpoint=id_, rates=self.setup.standing)
-        )
+        self._reporter.report(m.TrainingStartedReport(step=self.step, checkpoint=id_, rates=self.setup.standing))
 
-    def _restore(self, order: checkpoints.TrainFrom) -> None:
+    def _restore(self, order: m.TrainFrom) -> None:
         def each() -> None:
             self._reporter.beat(Activity.RESTORE)
             reached("restore")
@@ -281,7 +273,7 @@ class Trainer:
         self.stopwatch.begin()
         self._stop()
         if epoch > self._order.epoch_started:
-            self._reporter.report(steps.EpochStartedReport(epoch=epoch))
+            self._reporter.report(m.EpochStartedReport(epoch=epoch))
             # A later end may be ordered when training has ended within this epoch, which then continues.
             self._order = replace(self._order, epoch_started=epoch)
         yield EpochBegins()
@@ -314,7 +306,7 @@ class Trainer:
         if self.setup.garden.active and epoch > self._order.epoch_finished:
             self._seeds.report_measures(epoch)
         if epoch > self._order.epoch_finished or epoch == self._order.epoch_to_keep:
-            self._reporter.report(steps.EpochReport(epoch=epoch, step=self.step, tallies=self.stopwatch.taken()))
+            self._reporter.report(m.EpochReport(epoch=epoch, step=self.step, tallies=self.stopwatch.taken()))
             self._boundary.wait_for_continue(epoch)
             self.stopwatch.went_on()
 
@@ -323,7 +315,7 @@ class Trainer:
         """Nothing is left to train."""
         return self.stepper.position.epoch > self._order.epochs or self._is_over
 
-    def _set_end(self, order: control.SetEnd) -> None:
+    def _set_end(self, order: m.SetEnd) -> None:
         """Train up to there instead."""
         self._order = replace(self._order, epochs=order.epochs, last_step=order.last_step)
 
@@ -358,7 +350,7 @@ class Trainer:
         progress.compare_epochs(epoch, self._order.epoch_finished)
         if self._order.tell_rates and not progress.rerunning and not progress.is_behind:
             self._order = replace(self._order, tell_rates=False)
-            self._reporter.report(learning_rate.RatesStandingReport(rates=self.setup.standing))
+            self._reporter.report(m.RatesStandingReport(rates=self.setup.standing))
 
     def validate(self, given: Metrics | None = None) -> None:
         """Validate the epoch in progress, or take the metrics that a user's loop has `given`.
@@ -369,10 +361,10 @@ class Trainer:
         if epoch <= self._order.epoch_validated:
             self._metrics = self.stepper.rerun.metrics(epoch)
             return
-        self._reporter.report(steps.ValidationBegunReport(epoch=epoch, step=self.step))
+        self._reporter.report(m.ValidationBegunReport(epoch=epoch, step=self.step))
         begun = time.perf_counter()
         found = given or validate(self.setup, lambda: self._reporter.beat(Activity.VALIDATE))
-        report = steps.ValidationReport(
+        report = m.ValidationReport(
             epoch=epoch, step=self.step, metrics=found.means, samples=found.samples, seconds=time.perf_counter() - begun
         )
         self._reporter.report(report)

@@ -18,9 +18,8 @@ if TYPE_CHECKING:
     import torch
     from torch import nn
 
-    from tolariad.core.rates.words import Standing
-    from tolariad.core.settings.model import Settings
-    from tolariad.core.trainer.words import Environment
+    from tolariad.core import messages as m
+    from tolariad.core.calc.settings.model import Settings
     from tolariad.trainer.architecture import Ledger
     from tolariad.trainer.data.feed import Feed
     from tolariad.trainer.gradients.owners import SeedGradients
@@ -55,7 +54,7 @@ class Setup:
     device: torch.device
     moves: bool = True
     forward: Forward
-    environment: Environment
+    environment: m.Environment
     steps_per_epoch: int
     notes: tuple[str, ...]
     average: Average | None = None
@@ -74,7 +73,7 @@ class Setup:
     metrics: StepMetrics = field(default_factory=StepMetrics)
 
     @property
-    def standing(self) -> Standing:
+    def standing(self) -> m.Standing:
         """The rates of a restored state, for the kernel, and how many boundary orders the state contains."""
         return replace(self.rates.standing, orders=self.acted.count)
 

@@ -5,22 +5,18 @@ from __future__ import annotations
 import pytest
 
 from tests.core.simulate import World, until
-from tolariad.core.architecture import words as ar
-from tolariad.core.architecture.slice import CHANGES_MAX, is_held_at
-from tolariad.core.checkpoints import words as ck
-from tolariad.core.control import words as cv
-from tolariad.core.decide import decide
-from tolariad.core.inputs import Now
-from tolariad.core.rollback import words as rb
-from tolariad.core.state import RunState, fold
-from tolariad.core.steps.ask import script_from_journal
-from tolariad.core.steps.branches import Branches, Fork
+from tolariad.core import messages as m
+from tolariad.core import queries as q
+from tolariad.core import state as st
+from tolariad.core.calc.steps.branches import Branches, Fork
+from tolariad.core.rules.table.decide import decide
+from tolariad.core.state.run_state import RunState, fold
 
 # Steps 1 to 8 are the first epoch: a change after step 3, one after the first epoch's validation, one after step 11.
 CHANGES = (
-    ar.ArchitectureChanged(number=1, name="widen", arguments='{"by": 8}', applied_before_step=4),
-    ar.ArchitectureChanged(number=2, name="append", arguments="{}", applied_before_step=9, epoch_ended=1),
-    ar.ArchitectureChanged(number=3, name="widen", arguments='{"by": 2}', applied_before_step=12),
+    m.ArchitectureChanged(number=1, name="widen", arguments='{"by": 8}', applied_before_step=4),
+    m.ArchitectureChanged(number=2, name="append", arguments="{}", applied_before_step=9, epoch_ended=1),
+    m.ArchitectureChanged(number=3, name="widen", arguments='{"by": 2}', applied_before_step=12),
 )
 # Step, epoch and batch of a place, and how many of the changes it holds.
 PLACES = [
@@ -36,7 +32,7 @@ PLACES = [
 
 
 def rolled_back(step, epoch, batch):
-    return rb.RolledBack(rollback="r1", checkpoint="c1", branch=1, parent=0, step=step, epoch=epoch, batch=batch)
+    return m.RolledBack(rollback="r1", checkpoint="c1", branch=1, parent=0, step=step, epoch=epoch, batch=batch)
 
 
 def names(state):
@@ -48,42 +44,42 @@ def test_a_rollback_leaves_the_changes_that_its_target_holds(step, epoch, batch,
     """A checkpoint of an epoch's last step holds no change of that epoch's end; one of the end does."""
     state = fold(RunState(), (*CHANGES, rolled_back(step, epoch, batch)))
     assert names(state) == [(one.name, one.applied_before_step) for one in CHANGES[:held]]
-    assert [is_held_at(one.applied_before_step, one.epoch_ended, step, epoch) for one in CHANGES].count(True) == held
+    assert [st.is_held_at(one.applied_before_step, one.epoch_ended, step, epoch) for one in CHANGES].count(True) == held
 
 
 @pytest.mark.parametrize(("step", "epoch", "batch", "held"), PLACES)
 def test_a_script_has_the_changes_after_its_checkpoint(step, epoch, batch, held):
     """In order, with what the task needs to make them again."""
-    ref = ck.CheckpointRef(id="c1", step=step, epoch=epoch, batch=batch, manifest="00")
-    script = script_from_journal(CHANGES, ref)
+    ref = m.CheckpointRef(id="c1", step=step, epoch=epoch, batch=batch, manifest="00")
+    script = q.script_from_journal(CHANGES, ref)
     assert [(one.number, one.name, one.arguments, one.before_step, one.epoch_ended) for one in script.changes] == [
         (one.number, one.name, one.arguments, one.applied_before_step, one.epoch_ended) for one in CHANGES[held:]
     ]
-    assert len(script_from_journal(CHANGES, None).changes) == len(CHANGES)
+    assert len(q.script_from_journal(CHANGES, None).changes) == len(CHANGES)
 
 
 @pytest.mark.parametrize(("step", "epoch", "batch", "held"), PLACES)
 def test_a_script_has_no_change_of_a_branch_that_was_left(step, epoch, batch, held):
     """Those before the fork stay; those of the new branch count on from them."""
     branches = Branches((Fork(1, 0, step, epoch, batch, 9),))
-    later = ar.ArchitectureChanged(number=held + 1, name="other", arguments="{}", applied_before_step=20)
-    script = script_from_journal((*CHANGES, rolled_back(step, epoch, batch), later), None, 0, branches)
+    later = m.ArchitectureChanged(number=held + 1, name="other", arguments="{}", applied_before_step=20)
+    script = q.script_from_journal((*CHANGES, rolled_back(step, epoch, batch), later), None, 0, branches)
     assert [one.number for one in script.changes] == list(range(1, held + 2))
     assert script.changes[-1].name == "other"
 
 
 def report(number):
-    return ar.ArchitectureReport(number=number, name="widen", arguments="{}", applied_before_step=5)
+    return m.ArchitectureReport(number=number, name="widen", arguments="{}", applied_before_step=5)
 
 
 def test_the_next_change_is_recorded_and_any_other_number_ends_the_trainers_trust():
     """A trainer whose ledger is another one than the journal's must not go on."""
     world = until(World(0), 4)
-    first = decide(world.state, report(1), Now(1, 1))
-    assert [type(one) for one in first.events] == [ar.ArchitectureChanged]
+    first = decide(world.state, report(1), m.Now(1, 1))
+    assert [type(one) for one in first.events] == [m.ArchitectureChanged]
     for number in (1, 3):
-        (refused,) = decide(first.state, report(number), Now(2, 2)).events
-        assert isinstance(refused, cv.ReportRefused)
+        (refused,) = decide(first.state, report(number), m.Now(2, 2)).events
+        assert isinstance(refused, m.ReportRefused)
         assert "the journal holds 1" in refused.why
 
 
@@ -91,9 +87,9 @@ def test_the_ledger_is_bounded_and_part_of_the_digest():
     """No more than CHANGES_MAX; two runs with other arguments are two runs."""
     world = until(World(0), 4)
     state = world.state
-    for number in range(1, CHANGES_MAX + 1):
-        state = decide(state, report(number), Now(number, number)).state
-    (refused,) = decide(state, report(CHANGES_MAX + 1), Now(9, 9)).events
-    assert (len(state.architecture.changes), type(refused)) == (CHANGES_MAX, cv.ReportRefused)
+    for number in range(1, st.CHANGES_MAX + 1):
+        state = decide(state, report(number), m.Now(number, number)).state
+    (refused,) = decide(state, report(st.CHANGES_MAX + 1), m.Now(9, 9)).events
+    assert (len(state.architecture.changes), type(refused)) == (st.CHANGES_MAX, m.ReportRefused)
     digests = {fold(RunState(), (one,)).progress.digest for one in CHANGES}
     assert len(digests | {RunState().progress.digest}) == len(CHANGES) + 1

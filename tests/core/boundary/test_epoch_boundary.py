@@ -11,32 +11,29 @@ import pytest
 from tests.core.boundary.test_orders import acted
 from tests.core.boundary.toys import TurningWorld, TurnOrdered, turns
 from tests.core.simulate import find, tick_until, until, until_found
-from tolariad.core import reactions, state
-from tolariad.core.boundary import rules as boundary_rules
-from tolariad.core.boundary import slice as boundary
-from tolariad.core.boundary import words as bw
-from tolariad.core.checkpoints import words as ck
+from tolariad.core import messages as m
+from tolariad.core import state as st
 from tolariad.core.decision import Decision
-from tolariad.core.reactions import TABLE
-from tolariad.core.rollback import words as rb
-from tolariad.core.run.slice import Phase
-from tolariad.core.steps import words as sv
-from tolariad.core.trainer import words as tv
+from tolariad.core.rules import boundary as boundary_rules
+from tolariad.core.rules.table import reactions
+from tolariad.core.rules.table.reactions import TABLE
+from tolariad.core.state import boundary
+from tolariad.core.state import run_state as state
 
 __all__ = ["turns"]
 
 
-class Asked(bw.BoundaryAsked, frozen=True, kw_only=True):
+class Asked(m.BoundaryAsked, frozen=True, kw_only=True):
     """An adviser was asked."""
 
 
-class Advised(bw.BoundaryClosed, frozen=True, kw_only=True):
+class Advised(m.BoundaryClosed, frozen=True, kw_only=True):
     """It answered: turn these knobs."""
 
     turns: tuple[tuple[str, int], ...] = ()
 
 
-class Overdue(bw.BoundaryClosed, frozen=True, kw_only=True):
+class Overdue(m.BoundaryClosed, frozen=True, kw_only=True):
     """It did not answer in time, or a rollback or the end of the trainer came first."""
 
 
@@ -81,11 +78,11 @@ def adviser(turns, monkeypatch):
     monkeypatch.setitem(boundary.APPLY, Overdue, boundary._closed)
     monkeypatch.setattr(state, "FOLDS", state._by_event())
     rules = dict(reactions.ENGINE._rules)
-    rules[sv.EpochFinished] = (*rules[sv.EpochFinished][:-1], ask, rules[sv.EpochFinished][-1])
+    rules[m.EpochFinished] = (*rules[m.EpochFinished][:-1], ask, rules[m.EpochFinished][-1])
     rules[Answer] = (answered,)
     rules[Advised] = (ordered, boundary_rules.go_on_closed)
     rules[Overdue] = (boundary_rules.go_on_closed,)
-    for closes in (rb.RollbackBegun, rb.RolledBack, tv.TrainerDied, tv.TrainerEnded):
+    for closes in (m.RollbackBegun, m.RolledBack, m.TrainerDied, m.TrainerEnded):
         rules[closes] = (overtaken, *rules[closes])
     monkeypatch.setattr(reactions.ENGINE, "_rules", rules)
 
@@ -107,7 +104,7 @@ class AskedWorld(TurningWorld):
         )
 
     def continued(self):
-        return [effect.epoch for effect in self.sent if isinstance(effect, sv.Continue)]
+        return [effect.epoch for effect in self.sent if isinstance(effect, m.Continue)]
 
     def run_with_answers(self):
         """To the run's end; every question is answered with no order."""
@@ -122,10 +119,10 @@ class AskedWorld(TurningWorld):
 def test_with_nobody_to_ask_an_epoch_ends_in_one_turn():
     """The report is recorded and answered at once; nothing of the protocol is in the journal or the state."""
     world = AskedWorld(0)
-    until_found(world, sv.EpochFinished)
+    until_found(world, m.EpochFinished)
 
-    assert isinstance(world.sent[-1], sv.Continue)
-    assert find(world, bw.BoundaryAsked) == find(world, bw.BoundaryClosed) == []
+    assert isinstance(world.sent[-1], m.Continue)
+    assert find(world, m.BoundaryAsked) == find(world, m.BoundaryClosed) == []
     assert (world.state.boundary.asked, world.state.boundary.generations) == (None, 0)
     world.run()
     assert world.continued() == [1, 2, 3]
@@ -147,7 +144,7 @@ def test_an_answer_in_time_gives_its_orders_before_training_goes_on():
     world.run_with_answers()
     assert acted(world) == [(1, 5, "Turned"), (2, 5, "Turned")]
     assert world.continued() == [1, 2, 3]
-    assert world.state.run.phase is Phase.COMPLETED
+    assert world.state.run.phase is st.Phase.COMPLETED
 
 
 @pytest.mark.usefixtures("adviser")
@@ -168,7 +165,7 @@ def test_an_overdue_answer_is_not_waited_for_and_void_when_it_comes():
 
     assert len(find(world, Overdue)) == 1
     assert find(world, TurnOrdered) == []
-    assert world.state.run.phase is Phase.COMPLETED
+    assert world.state.run.phase is st.Phase.COMPLETED
 
 
 @pytest.mark.usefixtures("adviser")
@@ -177,18 +174,18 @@ def test_a_rollback_closes_the_question():
     world = AskedWorld(0, checkpoint_every_epochs=1)
     world.until_asked(1).give(Answer(1))
     world.until_asked(2)
-    world.command(rb.Rollback(epoch=1))
+    world.command(m.Rollback(epoch=1))
     assert world.state.boundary.asked is None
     assert world.continued() == [1, 2]
     world.give(Answer(2, (("left", 4),)))
-    until_found(world, rb.RolledBack)
+    until_found(world, m.RolledBack)
     tick_until(world, lambda: world.state.boundary.asked == boundary.OpenQuestion(2, 3), "the new branch's question")
     world.run_with_answers()
 
     assert find(world, TurnOrdered) == []
     assert [event.generation for event in find(world, Asked)] == [1, 2, 3, 4]
     assert [event.generation for event in find(world, Overdue)] == [2]
-    assert world.state.run.phase is Phase.COMPLETED
+    assert world.state.run.phase is st.Phase.COMPLETED
 
 
 @pytest.mark.usefixtures("adviser")
@@ -196,8 +193,8 @@ def test_a_rollback_that_is_given_up_leaves_no_trainer_waiting():
     """Nothing was restored; training goes on after the epoch's end, without the answer."""
     world = AskedWorld(0, checkpoint_every_epochs=1).until_asked(1)
     world.broken.update(one.id for one in world.state.checkpoints.catalogue)
-    world.command(rb.Rollback())
-    until_found(world, rb.RollbackAborted)
+    world.command(m.Rollback())
+    until_found(world, m.RollbackAborted)
     world.broken.clear()
 
     assert world.state.boundary.asked is None
@@ -221,7 +218,7 @@ def test_the_end_of_the_trainer_closes_the_question(who):
 
     assert find(world, TurnOrdered) == []
     assert [event.epoch for event in find(world, Asked)] == [1, 2, 3]
-    assert world.state.run.phase is Phase.COMPLETED
+    assert world.state.run.phase is st.Phase.COMPLETED
 
 
 @pytest.mark.usefixtures("adviser")
@@ -233,7 +230,7 @@ def test_a_re_run_repeats_the_answer_from_the_journal(had_acted):
     if had_acted:
         until(world, 6)
     world.crash_trainer()
-    until_found(world, ck.RerunFinished)
+    until_found(world, m.RerunFinished)
     until(world, 7)
     script = [(one.number, one.before_step, one.after_epoch, one.order.to) for one in world.trainer.script_orders]
 
@@ -246,8 +243,8 @@ def test_a_re_run_repeats_the_answer_from_the_journal(had_acted):
 def test_the_rules_that_end_the_wait_come_last():
     """Of EpochFinished and RollbackBegun: whoever is asked records that above, and orders leave before Continue."""
     last = {row.kind: row.rules[-1] for row in TABLE}
-    assert last[sv.EpochFinished] is boundary_rules.go_on
-    assert last[rb.RollbackBegun] is boundary_rules.go_on_closed
+    assert last[m.EpochFinished] is boundary_rules.go_on
+    assert last[m.RollbackBegun] is boundary_rules.go_on_closed
 
 
 @pytest.mark.usefixtures("adviser")
@@ -263,7 +260,7 @@ def test_disasters_leave_no_trainer_waiting(seed):
                 world.give(Answer(generation, (("left", generation),), late=world.random.random() < 0.3))
             world.anything()
         asked = [event.generation for event in find(world, Asked)]
-        closed = [event.generation for event in find(world, bw.BoundaryClosed)]
+        closed = [event.generation for event in find(world, m.BoundaryClosed)]
         assert asked == list(range(1, len(asked) + 1)), f"seed {seed + offset}"
         still_open = world.state.boundary.asked
         assert sorted(closed) == asked[: -1 if still_open else None], f"seed {seed + offset}"

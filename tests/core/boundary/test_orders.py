@@ -9,21 +9,14 @@ import pytest
 from tests.core.boundary.toys import TurnAborted, Turned, TurningWorld, turns
 from tests.core.rates.test_rates_restored import gone_back
 from tests.core.simulate import find, take_checkpoint, until, until_found
-from tolariad.core.base import Refusal
-from tolariad.core.boundary import slice as boundary
-from tolariad.core.boundary import words as bw
-from tolariad.core.boundary.order_words import AnyBoundaryOrder
-from tolariad.core.boundary.slice import WAITING_MAX
-from tolariad.core.checkpoints import words as ck
-from tolariad.core.control import words as cv
-from tolariad.core.rates import words as lv
-from tolariad.core.run.slice import Phase
-from tolariad.core.trainer import words as tv
-from tolariad.core.vocabulary import kinds_of
+from tolariad.core import messages as m
+from tolariad.core import state as st
+from tolariad.core.messages.vocabulary import kinds_of
+from tolariad.core.state import boundary
 
 pytestmark = pytest.mark.usefixtures("turns")
 __all__ = ["turns"]
-ACTED = bw.BoundaryOrderActed
+ACTED = m.BoundaryOrderActed
 
 
 def acted(world):
@@ -65,8 +58,8 @@ def test_orders_that_wait_go_to_the_next_trainer_in_their_order():
     world.crash_trainer()
     two_of_each(world)
     causes = [one.cause.seq for one in world.state.boundary.waiting]
-    until_found(world, tv.ExecutionContextRecorded)
-    sent = [one for one in world.trainer.orders if isinstance(one, bw.BoundaryOrder)]
+    until_found(world, m.ExecutionContextRecorded)
+    sent = [one for one in world.trainer.orders if isinstance(one, m.BoundaryOrder)]
     world.run()
 
     assert [(type(one).__name__, one.cause) for one in sent] == list(zip(["SetRate", "Turn"] * 2, causes, strict=True))
@@ -92,7 +85,7 @@ def test_a_second_answer_to_one_order_changes_nothing():
     cause = world.turn("left", 1)
     until_acted(world, 1)
     before = world.state
-    world.trainer.todo.append(bw.BoundaryOrderReport(order=cause, applied_before_step=3))
+    world.trainer.todo.append(m.BoundaryOrderReport(order=cause, applied_before_step=3))
     world.tick()
 
     assert world.state == before
@@ -116,15 +109,15 @@ def test_a_re_run_repeats_the_orders_that_its_checkpoint_does_not_hold(checkpoin
     until(world, 7)
     known = world.trainer.knobs, world.trainer.groups
     world.crash_trainer()
-    until_found(world, ck.TrainingStarted)
+    until_found(world, m.TrainingStarted)
     script = [(one.number, type(one.order).__name__) for one in world.trainer.script_orders if one.number > held]
-    until_found(world, ck.RerunFinished)
+    until_found(world, m.RerunFinished)
 
     assert script == [(1, "SetRate"), (2, "Turn"), (3, "Turn"), (4, "SetRate")][held:]
     assert (world.trainer.knobs, world.trainer.groups) == known
     assert world.trainer.applied == world.state.boundary.acted == 4
     assert len(acted(world)) == 4
-    assert find(world, lv.LrViolationDetected) == []
+    assert find(world, m.LrViolationDetected) == []
 
 
 def test_a_rollback_takes_back_the_orders_after_its_target_and_the_count_of_them():
@@ -138,15 +131,15 @@ def test_a_rollback_takes_back_the_orders_after_its_target_and_the_count_of_them
     world.run()
 
     assert acted(world)[-1][0] == 1
-    assert world.state.run.phase is Phase.COMPLETED
+    assert world.state.run.phase is st.Phase.COMPLETED
 
 
 def test_orders_of_all_kinds_together_are_bounded():
     """One more is refused with the reason."""
     world = until(TurningWorld(0), 2)
-    for number in range(WAITING_MAX):
+    for number in range(st.WAITING_MAX):
         world.turn("left", number)
-    assert isinstance(world.lr_set("head", 0.01), Refusal)
+    assert isinstance(world.lr_set("head", 0.01), m.Refusal)
 
 
 def test_the_digest_covers_what_every_kind_of_order_did_and_not_when_it_was_recorded():
@@ -155,7 +148,7 @@ def test_the_digest_covers_what_every_kind_of_order_did_and_not_when_it_was_reco
     def digest(to, notes):
         world = until(TurningWorld(0), 2)
         for _ in range(notes):
-            world.command(cv.Note(text="hm"))
+            world.command(m.Note(text="hm"))
         world.turn("left", to)
         world.run()
         return world.state.boundary.digest
@@ -166,11 +159,11 @@ def test_the_digest_covers_what_every_kind_of_order_did_and_not_when_it_was_reco
 
 def test_the_events_of_every_kind_are_folded_by_their_bases():
     """A kind's events are in the tables because of what they are derived from, and each names its kind of order."""
-    assert lv.RateChanged in kinds_of(ACTED)
-    for base in (bw.BoundaryOrderGiven, ACTED, bw.BoundaryOrderAborted):
+    assert m.RateChanged in kinds_of(ACTED)
+    for base in (m.BoundaryOrderGiven, ACTED, m.BoundaryOrderAborted):
         assert set(kinds_of(base)) <= boundary.APPLY.keys()
-    given = {kind.KIND for kind in kinds_of(bw.BoundaryOrderGiven)}
-    assert given == {kind.KIND for kind in kinds_of(ACTED)} == set(get_args(AnyBoundaryOrder))
+    given = {kind.KIND for kind in kinds_of(m.BoundaryOrderGiven)}
+    assert given == {kind.KIND for kind in kinds_of(ACTED)} == set(get_args(m.AnyBoundaryOrder))
 
 
 def test_disasters_change_nothing_of_orders_of_two_kinds(seed):
@@ -184,11 +177,11 @@ def test_disasters_change_nothing_of_orders_of_two_kinds(seed):
             if world.random.random() < 0.05:
                 world.turn(world.random.choice(["left", "right", "middle"]), world.random.randrange(9))
             world.anything()
-        ends = [event.cause for event in world.events if isinstance(event, (ACTED, bw.BoundaryOrderAborted))]
+        ends = [event.cause for event in world.events if isinstance(event, (ACTED, m.BoundaryOrderAborted))]
         numbers = [number for number, _, _ in acted(world)]
         assert len(ends) == len(set(ends)), f"seed {seed + offset}"
         assert numbers == list(range(1, len(numbers) + 1)), f"seed {seed + offset}"
-        assert find(world, lv.LrViolationDetected) == [], f"seed {seed + offset}"
+        assert find(world, m.LrViolationDetected) == [], f"seed {seed + offset}"
         trainer = world.trainer
         if trainer is not None and trainer.applied == world.state.boundary.acted and not trainer.script_orders:
             last = {one.knob: one.to for one in find(world, Turned)}

@@ -8,27 +8,26 @@ import pytest
 
 from tests.core.rated import RatedTrainer, RatedWorld
 from tests.core.reactions.checked import checked_rule
-from tolariad.core import reactions, state
-from tolariad.core.boundary import rules as boundary_rules
-from tolariad.core.boundary import slice as boundary
-from tolariad.core.boundary import words as bw
+from tolariad.core import messages as m
 from tolariad.core.decision import Decision
 from tolariad.core.engine import Engine, Row, on
-from tolariad.core.inputs import Scheduled
-from tolariad.core.rates import words as lv
-from tolariad.core.state import apply
+from tolariad.core.rules import boundary as boundary_rules
+from tolariad.core.rules.table import reactions
+from tolariad.core.state import boundary
+from tolariad.core.state import run_state as state
+from tolariad.core.state.run_state import apply
 
 KNOBS = ("left", "right")
 
 
-class Turn(bw.BoundaryOrder, frozen=True, kw_only=True):
+class Turn(m.BoundaryOrder, frozen=True, kw_only=True):
     """To the trainer: turn the knob."""
 
     knob: str
     to: int
 
 
-class TurnOrdered(bw.BoundaryOrderGiven, frozen=True, kw_only=True):
+class TurnOrdered(m.BoundaryOrderGiven, frozen=True, kw_only=True):
     """A turn was ordered."""
 
     KIND: ClassVar = Turn
@@ -37,7 +36,7 @@ class TurnOrdered(bw.BoundaryOrderGiven, frozen=True, kw_only=True):
     to: int
 
 
-class Turned(bw.BoundaryOrderActed, frozen=True, kw_only=True):
+class Turned(m.BoundaryOrderActed, frozen=True, kw_only=True):
     """The knob is turned."""
 
     KIND: ClassVar = Turn
@@ -46,7 +45,7 @@ class Turned(bw.BoundaryOrderActed, frozen=True, kw_only=True):
     to: int
 
 
-class TurnAborted(bw.BoundaryOrderAborted, frozen=True, kw_only=True):
+class TurnAborted(m.BoundaryOrderAborted, frozen=True, kw_only=True):
     """The knob was not turned."""
 
     why: str
@@ -68,7 +67,7 @@ def turned(state, report, _):
 
 def _with_the_kind(rows):
     for row in rows:
-        if row.kind is bw.BoundaryOrderReport:
+        if row.kind is m.BoundaryOrderReport:
             yield Row(row.kind, (*row.rules, turned), row.makes | {Turned, TurnAborted})
         else:
             yield row
@@ -78,7 +77,7 @@ def _with_the_kind(rows):
 @pytest.fixture
 def turns(monkeypatch):
     """Add the kind to core: its events by their bases, its reaction, and that it is sent."""
-    for kind, like in ((TurnOrdered, lv.RateOrdered), (Turned, lv.RateChanged), (TurnAborted, lv.RateOrderAborted)):
+    for kind, like in ((TurnOrdered, m.RateOrdered), (Turned, m.RateChanged), (TurnAborted, m.RateOrderAborted)):
         monkeypatch.setitem(boundary.APPLY, kind, boundary.APPLY[like])
     monkeypatch.setattr(state, "FOLDS", state._by_event())
     rows = [
@@ -137,5 +136,5 @@ class TurningWorld(RatedWorld):
 
     def turn(self, knob, to):
         """Order a turn; the event is recorded as a kind's own rule would."""
-        self.give(Scheduled(recorded=TurnOrdered(knob=knob, to=to)))
+        self.give(m.Scheduled(recorded=TurnOrdered(knob=knob, to=to)))
         return self.state.seq

@@ -6,9 +6,9 @@ import pytest
 from msgspec.structs import replace
 
 from tests.core.simulate import World, until
-from tolariad.core.checkpoints.ask import due_after_epoch
-from tolariad.core.pruning.phase import PruningPhase
-from tolariad.core.pruning.plan import PrunePlan
+from tolariad.core import queries as q
+from tolariad.core.calc.pruning.phase import PruningPhase
+from tolariad.core.calc.pruning.plan import PrunePlan
 
 HOUR = 3_600_000_000_000
 PLAN = PrunePlan(transition_epoch=12, last_epoch=30, interval=5)
@@ -22,7 +22,7 @@ def due(plan, override=None, gap_s=30.0):
         run=replace(state.run, policy=replace(state.run.policy, prune=plan, checkpoint_gap_s=gap_s)),
         pruning=replace(state.pruning, override=override),
     )
-    return {epoch for epoch in range(1, 41) if due_after_epoch(state, epoch, state.checkpoints.clock_mono + HOUR)}
+    return {epoch for epoch in range(1, 41) if q.due_after_epoch(state, epoch, state.checkpoints.clock_mono + HOUR)}
 
 
 @pytest.mark.parametrize(

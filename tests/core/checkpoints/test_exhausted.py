@@ -5,12 +5,9 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from tests.core.simulate import World, completes, find, tick_until
-from tolariad.core.checkpoints import ask as retention
-from tolariad.core.checkpoints import words as ck
-from tolariad.core.inputs import Reconfigured
-from tolariad.core.run import words as rv
-from tolariad.core.run.slice import Phase
-from tolariad.core.trainer import words as tv
+from tolariad.core import messages as m
+from tolariad.core import queries as q
+from tolariad.core import state as st
 
 # Each checkpoint of the simulated run has 10 bytes; four are pinned: the first, and the last three.
 EVERY_EPOCH = {"checkpoint_every_epochs": 1, "checkpoint_gap_s": 0.0}
@@ -18,15 +15,15 @@ EVERY_EPOCH = {"checkpoint_every_epochs": 1, "checkpoint_gap_s": 0.0}
 
 def reconfigured(world: World, **policy: object) -> None:
     """As SIGHUP does it."""
-    change = rv.ConfigChanged(
+    change = m.ConfigChanged(
         config="{}", config_hash="ab", policy=replace(world.state.run.policy, **policy), keys=("q",)
     )
-    world.give(Reconfigured(change=change))
+    world.give(m.Reconfigured(change=change))
 
 
 def told(world: World) -> list[str]:
     """Return the events of the quota, in order."""
-    kinds = (ck.StorageExhausted, ck.StorageRelieved)
+    kinds = (m.StorageExhausted, m.StorageRelieved)
     return [type(event).__name__ for event in world.events if isinstance(event, kinds)]
 
 
@@ -42,22 +39,22 @@ def test_a_run_whose_pins_are_more_than_the_quota_goes_on_and_keeps_every_one_of
             break
         before, seen = world.state.checkpoints, len(world.events)
         world.tick()
-        pins = retention.pinned_checkpoints(before, 3)
-        begun = [event for event in world.events[seen:] if isinstance(event, ck.CheckpointDeletionBegun)]
-        now = retention.pinned_checkpoints(world.state.checkpoints, 3)
+        pins = q.pinned_checkpoints(before, 3)
+        begun = [event for event in world.events[seen:] if isinstance(event, m.CheckpointDeletionBegun)]
+        now = q.pinned_checkpoints(world.state.checkpoints, 3)
         assert not {one.id for one in begun} & set(now)
         newest = world.state.checkpoints.newest
         assert newest is None or newest.id in now
         assert before.newest is None or before.newest.id in pins
-        if world.state.progress.step == 6 and len(find(world, rv.DaemonStarted)) == 1:
+        if world.state.progress.step == 6 and len(find(world, m.DaemonStarted)) == 1:
             world.restart_daemon()
         if world.state.progress.step == 10 and world.state.trainer.incarnation == 2 and world.trainer:
             world.crash_trainer()
 
-    committed = [event.step for event in find(world, ck.CheckpointCommitted)]
-    assert committed == [event.step for event in find(calm, ck.CheckpointCommitted)]
-    assert world.state.run.phase is Phase.COMPLETED
-    assert (len(find(world, rv.DaemonStarted)), len(find(world, tv.TrainerDied))) == (2, 2)
+    committed = [event.step for event in find(world, m.CheckpointCommitted)]
+    assert committed == [event.step for event in find(calm, m.CheckpointCommitted)]
+    assert world.state.run.phase is st.Phase.COMPLETED
+    assert (len(find(world, m.DaemonStarted)), len(find(world, m.TrainerDied))) == (2, 2)
     assert told(world) == ["StorageExhausted"]
     assert world.state.checkpoints.exhausted
 
@@ -66,8 +63,8 @@ def test_what_leaves_the_pins_while_it_lasts_goes_at_once_and_nothing_else():
     """With each new checkpoint the oldest of the last good ones."""
     world = World(0, quota=15, keep_last=1, **EVERY_EPOCH)
     world.run()
-    gone = [event.id for event in find(world, ck.CheckpointDeletionBegun)]
-    committed = [event.id for event in find(world, ck.CheckpointCommitted)]
+    gone = [event.id for event in find(world, m.CheckpointDeletionBegun)]
+    committed = [event.id for event in find(world, m.CheckpointCommitted)]
 
     assert gone == committed[1:-1]
     assert [one.id for one in world.state.checkpoints.catalogue] == [committed[0], committed[-1]]
@@ -89,5 +86,5 @@ def test_it_is_over_with_a_larger_quota_or_fewer_pins_and_may_come_again():
 
     assert (first, raised[1:], lowered[2:]) == (["StorageExhausted"], ["StorageRelieved"], ["StorageExhausted"])
     assert fewer[3:] == ["StorageRelieved"]
-    assert len(find(world, ck.CheckpointDeletionBegun)) == 1
+    assert len(find(world, m.CheckpointDeletionBegun)) == 1
     completes(world)

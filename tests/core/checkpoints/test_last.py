@@ -5,23 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from tests.core.simulate import World, completes, find, tick_until
-from tolariad.core.checkpoints import words as ck
-from tolariad.core.checkpoints.rules import NEEDED_ATTEMPTS
-from tolariad.core.control import words as cv
-from tolariad.core.inputs import DiskMeasured
-from tolariad.core.run import words as rv
-from tolariad.core.run.ask import floor_bytes
-from tolariad.core.run.slice import Phase
+from tolariad.core import messages as m
+from tolariad.core import queries as q
+from tolariad.core import state as st
+from tolariad.core.rules.checkpoints import NEEDED_ATTEMPTS
 
 WHY = "cannot be written to /r: Input/output error"
-LOW, ENOUGH = DiskMeasured(free=1, floor=100), DiskMeasured(free=1000, floor=100)
+LOW, ENOUGH = m.DiskMeasured(free=1, floor=100), m.DiskMeasured(free=1000, floor=100)
 
 
 def failing(
     times: int,
     instead: Callable[[World], None] = lambda _: None,
     *,
-    which: ck.CheckpointReason = ck.CheckpointReason.END,
+    which: m.CheckpointReason = m.CheckpointReason.END,
     needs: int = 0,
 ) -> World:
     """A world whose trainer cannot write this checkpoint so many times; `instead` happens before each failure."""
@@ -30,19 +27,19 @@ def failing(
     trainer, left = world.trainer, [times]
     written = trainer._written
 
-    def attempt(id_: str) -> ck.CheckpointWrittenReport | ck.CheckpointFailedReport:
+    def attempt(id_: str) -> m.CheckpointWrittenReport | m.CheckpointFailedReport:
         if world.state.checkpoints.reason_of(id_) is not which or not left[0]:
             return written(id_)
         left[0] -= 1
         instead(world)
-        return ck.CheckpointFailedReport(id=id_, why=WHY, needs=needs)
+        return m.CheckpointFailedReport(id=id_, why=WHY, needs=needs)
 
     trainer._written = attempt
     return world
 
 
-def ends(world: World, which: ck.CheckpointReason = ck.CheckpointReason.END) -> list[str]:
-    return [one.id for one in find(world, ck.CheckpointBegun) if one.reason is which]
+def ends(world: World, which: m.CheckpointReason = m.CheckpointReason.END) -> list[str]:
+    return [one.id for one in find(world, m.CheckpointBegun) if one.reason is which]
 
 
 def test_one_that_fails_is_ordered_again_under_another_id():
@@ -51,8 +48,8 @@ def test_one_that_fails_is_ordered_again_under_another_id():
     completes(world)
 
     assert len(set(ends(world))) == NEEDED_ATTEMPTS
-    assert [one.id for one in find(world, ck.CheckpointAborted)] == ends(world)[:-1]
-    assert find(world, rv.RunCompleted)[0].checkpoint == ends(world)[-1]
+    assert [one.id for one in find(world, m.CheckpointAborted)] == ends(world)[:-1]
+    assert find(world, m.RunCompleted)[0].checkpoint == ends(world)[-1]
     assert world.state.checkpoints.needed_failures == 0
 
 
@@ -61,8 +58,8 @@ def test_a_disk_that_always_fails_ends_the_run_with_the_reason():
     world = failing(10**6)
     world.run()
 
-    assert world.state.run.phase is Phase.FAILED
-    assert world.state.run.failure is rv.FailureKind.STORAGE
+    assert world.state.run.phase is st.Phase.FAILED
+    assert world.state.run.failure is m.FailureKind.STORAGE
     assert WHY in world.state.run.why
     assert len(ends(world)) == NEEDED_ATTEMPTS
     # The next start makes the end again from the checkpoint before, and may write it.
@@ -72,39 +69,39 @@ def test_a_disk_that_always_fails_ends_the_run_with_the_reason():
 def test_a_disk_that_is_low_is_waited_for():
     """However long it takes: the trainer keeps the state, and the checkpoint is ordered when there is space."""
     world = failing(1, lambda world: world.give(LOW))
-    tick_until(world, lambda: world.state.run.phase is Phase.PAUSED, "the pause")
+    tick_until(world, lambda: world.state.run.phase is st.Phase.PAUSED, "the pause")
     for _ in range(50):
         world.tick()
-    assert world.state.run.phase is Phase.PAUSED
+    assert world.state.run.phase is st.Phase.PAUSED
     assert world.trainer is not None
     assert len(ends(world)) == 1
     world.give(ENOUGH)
     completes(world)
 
     assert len(ends(world)) == 2
-    assert len(find(world, rv.DiskLow)) == len(find(world, rv.RunResumed)) == 1
+    assert len(find(world, m.DiskLow)) == len(find(world, m.RunResumed)) == 1
 
 
 def test_a_pause_of_an_operator_is_waited_for_too():
     """On a disk that recovers meanwhile, only `resume` lets the run end."""
 
     def both(world: World) -> None:
-        world.command(cv.Pause())
+        world.command(m.Pause())
         world.give(LOW)
         world.give(ENOUGH)
 
     world = failing(1, both)
-    tick_until(world, lambda: world.state.run.phase is Phase.PAUSED, "the pause")
-    world.command(cv.Resume())
+    tick_until(world, lambda: world.state.run.phase is st.Phase.PAUSED, "the pause")
+    world.command(m.Resume())
     completes(world)
 
 
 def test_a_run_that_trains_on_forgets_the_failure():
     """A later end was ordered while it waited for space: the checkpoint is that of the new end, not of the old one."""
     world = failing(1, lambda world: world.give(LOW))
-    tick_until(world, lambda: world.state.run.phase is Phase.PAUSED, "the pause")
+    tick_until(world, lambda: world.state.run.phase is st.Phase.PAUSED, "the pause")
     end = world.state.progress.step
-    assert world.command(cv.Extend(epochs=world.state.progress.epoch + 1))
+    assert world.command(m.Extend(epochs=world.state.progress.epoch + 1))
     world.give(ENOUGH)
     completes(world)
 
@@ -124,17 +121,17 @@ def test_one_that_is_lost_with_its_trainer_is_made_again_by_the_next():
 
 def test_the_first_one_is_ordered_again_too():
     """Training goes on meanwhile."""
-    world = failing(NEEDED_ATTEMPTS - 1, which=ck.CheckpointReason.START)
+    world = failing(NEEDED_ATTEMPTS - 1, which=m.CheckpointReason.START)
     completes(world)
 
-    assert len(ends(world, ck.CheckpointReason.START)) == NEEDED_ATTEMPTS
-    assert len(find(world, ck.CheckpointAborted)) == NEEDED_ATTEMPTS - 1
+    assert len(ends(world, m.CheckpointReason.START)) == NEEDED_ATTEMPTS
+    assert len(find(world, m.CheckpointAborted)) == NEEDED_ATTEMPTS - 1
 
 
 def test_the_first_one_waits_for_space():
     """A run whose disk is too small for it pauses. With space it has a checkpoint before anything else."""
-    world = failing(1, lambda world: world.give(LOW), which=ck.CheckpointReason.START)
-    tick_until(world, lambda: world.state.run.phase is Phase.PAUSED, "the pause")
+    world = failing(1, lambda world: world.give(LOW), which=m.CheckpointReason.START)
+    tick_until(world, lambda: world.state.run.phase is st.Phase.PAUSED, "the pause")
     assert world.state.checkpoints.newest is None
     world.give(ENOUGH)
     tick_until(world, lambda: world.state.checkpoints.newest is not None, "a checkpoint")
@@ -145,8 +142,8 @@ def test_one_for_which_there_is_no_space_raises_what_must_be_free():
     """It is larger than the newest one, by the state of the optimizer for example. The next measurement counts it."""
     world = failing(1, needs=10**9)
     tick_until(world, lambda: world.state.checkpoints.needs, "the failure")
-    assert floor_bytes(world.state, 7) == 7 + 10**9
+    assert q.floor_bytes(world.state, 7) == 7 + 10**9
     completes(world)
 
     assert world.state.checkpoints.needs == 0
-    assert floor_bytes(world.state, 7) == 7 + world.state.checkpoints.newest.size
+    assert q.floor_bytes(world.state, 7) == 7 + world.state.checkpoints.newest.size

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tolariad.core.checkpoints.pacing import (
+from tolariad.core.calc.checkpoints.pacing import (
     APPEND_S,
     FIRST,
     LEAST,

@@ -5,12 +5,10 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from tests.core.simulate import World, completes, daemon_started, find, run_started
-from tolariad.core.checkpoints import words as ck
-from tolariad.core.inputs import Opened, ReportReceived, StartMode
-from tolariad.core.run import words as rv
-from tolariad.core.state import RunState
+from tolariad.core import messages as m
+from tolariad.core.state.run_state import RunState
 
-PARENT = rv.Parent(run_id="aa", checkpoint="c000003", manifest="bb", folder="/runs/other")
+PARENT = m.Parent(run_id="aa", checkpoint="c000003", manifest="bb", folder="/runs/other")
 
 
 def begun():
@@ -19,7 +17,7 @@ def begun():
     world.state, world.events = RunState(), []
     world.due.clear()
     started = replace(run_started(), parent=PARENT.run_id, began_from=PARENT)
-    world.give(Opened(mode=StartMode.EXPLICIT, facts=(started, daemon_started())))
+    world.give(m.Opened(mode=m.StartMode.EXPLICIT, facts=(started, daemon_started())))
     return world
 
 
@@ -48,11 +46,11 @@ def test_a_parent_that_cannot_be_used_ends_the_run_with_the_sentence():
     """A misfit is an error of the configuration, not a damaged checkpoint of this run."""
     world = begun()
     ordered(world)
-    report = ck.CheckpointUnusableReport(id="", file="model.safetensors", why="fc.weight: it holds (3, 4)")
+    report = m.CheckpointUnusableReport(id="", file="model.safetensors", why="fc.weight: it holds (3, 4)")
     world.trainer.todo.clear()
-    world.give(ReportReceived(incarnation=world.trainer.incarnation, report=report))
+    world.give(m.ReportReceived(incarnation=world.trainer.incarnation, report=report))
     world.run()
-    assert (world.exit, world.state.run.failure) == (78, rv.FailureKind.CONFIGURATION)
+    assert (world.exit, world.state.run.failure) == (78, m.FailureKind.CONFIGURATION)
     assert "fc.weight" in world.state.run.why
     assert PARENT.folder in world.state.run.why
-    assert not find(world, ck.CheckpointRejected)
+    assert not find(world, m.CheckpointRejected)

@@ -8,42 +8,34 @@ import pytest
 from msgspec.structs import replace
 
 from tests.core.simulate import World, find, tick_until, until
-from tolariad.core.base import Cause
-from tolariad.core.checkpoints import ask as retention
-from tolariad.core.checkpoints import rules as checkpoint_rules
-from tolariad.core.checkpoints import words as ck
-from tolariad.core.checkpoints.catalogue_slice import CatalogueEntry, Removing
-from tolariad.core.checkpoints.slice import Checkpoints
-from tolariad.core.control import words as cv
+from tolariad.core import messages as m
+from tolariad.core import queries as q
+from tolariad.core import state as st
 from tolariad.core.engine import At
-from tolariad.core.health.detection_slice import Instability
-from tolariad.core.inputs import CheckpointRemoved, Now, Opened, StartMode
-from tolariad.core.rollback import slice as rollback
-from tolariad.core.rollback.words import Tier
-from tolariad.core.run.words import Policy
-from tolariad.core.state import RunState
+from tolariad.core.rules import checkpoints
+from tolariad.core.state.run_state import RunState
 
 DAY = 86_400 * 10**9
 NOW = 100 * DAY
 
 
 def entry(number, *, days=0.0, size=10, **more):
-    reason = ck.CheckpointReason.START if number == 0 else ck.CheckpointReason.EPOCH
+    reason = m.CheckpointReason.START if number == 0 else m.CheckpointReason.EPOCH
     place = {"step": number, "epoch": 1, "batch": 0, "branch": 0, "begun_seq": number, "committed_seq": number}
-    return CatalogueEntry(
+    return st.CatalogueEntry(
         id=f"c{number:06d}", reason=reason, manifest="", size=size, wall=int(NOW - days * DAY), **{**place, **more}
     )
 
 
 def retained(state, wall):
     """The events of a start at this time."""
-    opened = Opened(mode=StartMode.EXPLICIT, facts=())
-    return checkpoint_rules.retain(state, opened, At(Now(wall, 1), state)).events
+    opened = m.Opened(mode=m.StartMode.EXPLICIT, facts=())
+    return checkpoints.retain(state, opened, At(m.Now(wall, 1), state)).events
 
 
 def gone(*entries, best="", removing=(), **policy):
-    held = Checkpoints(catalogue=entries, best=best, removing=removing)
-    return [(int(one.entry.id[1:]), one.why) for one in retention.retention_plan(held, Policy(epochs=1, **policy), NOW)]
+    held = st.Checkpoints(catalogue=entries, best=best, removing=removing)
+    return [(int(one.entry.id[1:]), one.why) for one in q.retention_plan(held, m.Policy(epochs=1, **policy), NOW)]
 
 
 def test_the_old_go_but_never_the_first_the_best_the_promoted_and_the_last_good():
@@ -61,11 +53,11 @@ def test_what_a_collapse_would_go_back_to_stays_until_the_next_validation(fallen
     catalogue = tuple(entry(n) for n in range(5))
     state = replace(
         RunState(),
-        checkpoints=Checkpoints(catalogue=catalogue),
-        instability=Instability(fallen=fallen, sound_step=2),
-        run=replace(RunState().run, policy=Policy(epochs=1, quota=1, keep_last=1)),
+        checkpoints=st.Checkpoints(catalogue=catalogue),
+        instability=st.Instability(fallen=fallen, sound_step=2),
+        run=replace(RunState().run, policy=m.Policy(epochs=1, quota=1, keep_last=1)),
     )
-    begun = [one for one in retained(state, NOW) if isinstance(one, ck.CheckpointDeletionBegun)]
+    begun = [one for one in retained(state, NOW) if isinstance(one, m.CheckpointDeletionBegun)]
 
     assert [int(one.id[1:]) for one in begun] == left
 
@@ -98,29 +90,29 @@ def test_whatever_is_drawn_there_is_always_one_to_start_from(seed):
             )
             for n in range(draw.randrange(1, 12))
         )
-        held = Checkpoints(catalogue=many, best=draw.choice(many).id)
-        policy = Policy(epochs=1, keep_last=draw.randrange(1, 4), quota=draw.randrange(1, 300))
-        going = {one.entry.id for one in retention.retention_plan(held, policy, NOW)}
-        assert not going & set(retention.pinned_checkpoints(held, policy.keep_last)), (seed, held)
+        held = st.Checkpoints(catalogue=many, best=draw.choice(many).id)
+        policy = m.Policy(epochs=1, keep_last=draw.randrange(1, 4), quota=draw.randrange(1, 300))
+        going = {one.entry.id for one in q.retention_plan(held, policy, NOW)}
+        assert not going & set(q.pinned_checkpoints(held, policy.keep_last)), (seed, held)
         assert held.newest is None or held.newest.id not in going
         left = sum(one.size for one in many if one.id not in going)
-        pinned = sum(one.size for one in many if one.id in retention.pinned_checkpoints(held, policy.keep_last))
+        pinned = sum(one.size for one in many if one.id in q.pinned_checkpoints(held, policy.keep_last))
         assert left <= policy.quota or left == pinned, (seed, held)
 
 
 def test_what_a_rollback_is_on_its_way_to_stays_until_it_is_there():
     """Older than it may be and over the quota; an ordered one that waits for a re-run's end counts too."""
     many = tuple(entry(n, days=30.0) for n in range(6))
-    held, policy = Checkpoints(catalogue=many), Policy(epochs=1, quota=1)
+    held, policy = st.Checkpoints(catalogue=many), m.Policy(epochs=1, quota=1)
     state = RunState()
     state = replace(state, checkpoints=held, run=replace(state.run, policy=policy))
-    begun = rollback.OpenRollback("r0001", many[1].id, Tier.FULL, Cause(5, 5))
-    asked = rollback.WaitingRollback(many[2].id, Tier.FULL, "", Cause(6, 6))
+    begun = st.OpenRollback("r0001", many[1].id, m.Tier.FULL, m.Cause(5, 5))
+    asked = st.WaitingRollback(many[2].id, m.Tier.FULL, "", m.Cause(6, 6))
     wanted = replace(state, rollbacks=replace(state.rollbacks, open=begun, asked=asked))
 
     def going(state):
         events = retained(state, NOW)
-        return {event.id for event in events if isinstance(event, ck.CheckpointDeletionBegun)}
+        return {event.id for event in events if isinstance(event, m.CheckpointDeletionBegun)}
 
     assert going(state) - going(wanted) == {many[1].id, many[2].id}
 
@@ -129,10 +121,10 @@ def going_of(catalogue, wall):
     """The numbers of those whose removal a run of this catalogue begins at that time."""
     state = RunState()
     state = replace(
-        state, checkpoints=Checkpoints(catalogue=catalogue), run=replace(state.run, policy=Policy(epochs=1))
+        state, checkpoints=st.Checkpoints(catalogue=catalogue), run=replace(state.run, policy=m.Policy(epochs=1))
     )
     events = retained(state, wall)
-    return [int(event.id[1:]) for event in events if isinstance(event, ck.CheckpointDeletionBegun)]
+    return [int(event.id[1:]) for event in events if isinstance(event, m.CheckpointDeletionBegun)]
 
 
 @pytest.mark.parametrize("leap_days", [8, 365, 36_500])
@@ -162,28 +154,28 @@ def test_a_removal_that_failed_is_begun_again_and_one_under_way_is_not():
     rest = [entry(n) for n in (90, 91, 92)]
     half = entry(1, condemned=True)
     assert gone(half, *rest) == [(1, "its removal was begun")]
-    assert gone(half, *rest, removing=(Removing("c000001", Cause(5, 5)),)) == []
-    assert Checkpoints(catalogue=(half,)).newest is None
+    assert gone(half, *rest, removing=(st.Removing("c000001", m.Cause(5, 5)),)) == []
+    assert st.Checkpoints(catalogue=(half,)).newest is None
 
 
 def test_more_than_the_quota_in_what_must_stay_is_said_once_and_taken_back():
     """StorageExhausted, and no second one while it lasts; StorageRelieved when it fits again."""
     state = RunState()
-    held = Checkpoints(catalogue=tuple(entry(n) for n in range(3)))
-    full = replace(state, checkpoints=held, run=replace(state.run, policy=Policy(epochs=1, quota=25)))
+    held = st.Checkpoints(catalogue=tuple(entry(n) for n in range(3)))
+    full = replace(state, checkpoints=held, run=replace(state.run, policy=m.Policy(epochs=1, quota=25)))
     (event,) = retained(full, NOW)
-    assert event == ck.StorageExhausted(used=30, quota=25)
+    assert event == m.StorageExhausted(used=30, quota=25)
     again = replace(full, checkpoints=replace(held, exhausted=True))
     assert retained(again, NOW) == ()
-    wide = replace(again, run=replace(again.run, policy=Policy(epochs=1, quota=30)))
-    assert retained(wide, NOW) == (ck.StorageRelieved(used=30, quota=30),)
+    wide = replace(again, run=replace(again.run, policy=m.Policy(epochs=1, quota=30)))
+    assert retained(wide, NOW) == (m.StorageRelieved(used=30, quota=30),)
 
 
 def test_a_run_with_a_small_quota_removes_as_it_goes_and_every_removal_has_its_end():
     """Intent before, effect after; what is left at the end is what is pinned."""
     world = World(3, quota=35, keep_last=2, checkpoint_gap_s=0.0, checkpoint_every_epochs=1)
     world.run()
-    begun, ended = find(world, ck.CheckpointDeletionBegun), find(world, ck.CheckpointDeleted)
+    begun, ended = find(world, m.CheckpointDeletionBegun), find(world, m.CheckpointDeleted)
     assert begun
     assert [one.id for one in begun] == [one.id for one in ended]
     assert {one.id for one in begun}.isdisjoint(one.id for one in world.state.checkpoints.catalogue)
@@ -199,26 +191,26 @@ def test_the_end_of_the_daemon_ends_a_removal_which_the_next_begins_again():
         world.tick()
     (open_one,) = world.state.checkpoints.removing
     world.restart_daemon()
-    aborted = find(world, ck.CheckpointDeletionAborted)
+    aborted = find(world, m.CheckpointDeletionAborted)
     assert [(one.id, one.why) for one in aborted] == [(open_one.id, "the daemon ended")]
-    assert [one.id for one in find(world, ck.CheckpointDeletionBegun)].count(open_one.id) == 2
-    world.give(CheckpointRemoved(id=open_one.id, error="it is being read"))
-    assert find(world, ck.CheckpointDeletionAborted)[-1].why == "it is being read"
+    assert [one.id for one in find(world, m.CheckpointDeletionBegun)].count(open_one.id) == 2
+    world.give(m.CheckpointRemoved(id=open_one.id, error="it is being read"))
+    assert find(world, m.CheckpointDeletionAborted)[-1].why == "it is being read"
 
 
 @pytest.mark.parametrize("who", ["trainer", "daemon"])
 def test_what_a_dead_trainer_left_of_a_checkpoint_is_swept_at_once_and_nothing_that_was_committed(who):
     """Half written or whole, it was never committed: begun, then aborted, then on nobody's list."""
     world, effects = until(World(0), 6), []
-    world.command(cv.Checkpoint())
+    world.command(m.Checkpoint())
     (begun,) = world.state.checkpoints.open
     plain = world._do
     world._do = lambda effect: (effects.append(effect), plain(effect))
     world.crash_trainer() if who == "trainer" else world.restart_daemon()
     tick_until(world, lambda: not world.state.checkpoints.open, "the end it is owed")
-    (order,) = [one for one in effects if isinstance(one, ck.SweepCheckpoints)]
+    (order,) = [one for one in effects if isinstance(one, m.SweepCheckpoints)]
 
-    assert find(world, ck.CheckpointAborted)[-1].id == begun.id
+    assert find(world, m.CheckpointAborted)[-1].id == begun.id
     assert set(order.committed) == {one.id for one in world.state.checkpoints.catalogue}
     assert begun.id not in order.committed
     assert int(begun.id[1:]) <= order.highest

@@ -14,8 +14,8 @@ from collections.abc import Callable, Container, Iterable, Iterator
 
 import msgspec
 
-from tolariad.core.detection.detector import Detector, DetectorState
-from tolariad.core.detection.rules import Verdict
+from tolariad.core.calc.detection.detector import Detector, DetectorState
+from tolariad.core.calc.detection.rules import Verdict
 
 STEPS = 2000
 RUNS = 20

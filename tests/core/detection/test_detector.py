@@ -10,9 +10,9 @@ import pytest
 from msgspec.structs import replace
 
 from tests.core.detection.suite import FAULTS, RUNS, faulty, healthy, judged, restarted
-from tolariad.core.detection.course import CourseState
-from tolariad.core.detection.detector import Detector, DetectorState
-from tolariad.core.detection.rules import NO_LIMIT, Action, Finding, Signal
+from tolariad.core.calc.detection.course import CourseState
+from tolariad.core.calc.detection.detector import Detector, DetectorState
+from tolariad.core.calc.detection.rules import NO_LIMIT, Action, Finding, Signal
 
 KINDS = ("clean", "heavy")
 BACK = (Action.ROLLBACK, Action.EMERGENCY)

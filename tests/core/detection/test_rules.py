@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from tolariad.core.detection.rules import CALLS_FOR, Action, Finding, accuracy_collapsed, is_stalled
+from tolariad.core.calc.detection.rules import CALLS_FOR, Action, Finding, accuracy_collapsed, is_stalled
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,8 @@ import random
 
 import pytest
 
-from tolariad.core.detection.detector import Detector
-from tolariad.core.detection.rules import Action
+from tolariad.core.calc.detection.detector import Detector
+from tolariad.core.calc.detection.rules import Action
 
 SEED = int(os.environ.get("TOLARIA_SEED", "12"))
 STEPS = 12_000

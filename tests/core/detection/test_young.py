@@ -5,8 +5,8 @@ import math
 import pytest
 
 from tests.core.detection.test_detector import calm
-from tolariad.core.detection.detector import Detector
-from tolariad.core.detection.rules import Finding
+from tolariad.core.calc.detection.detector import Detector
+from tolariad.core.calc.detection.rules import Finding
 
 
 @pytest.mark.parametrize(

@@ -8,12 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tolariad.core.health.budgets import MEMORY_SHARES
-from tolariad.core.settings.model import Breaker as Rule
-from tolariad.core.settings.model import Settings
-from tolariad.core.settings.optimization import LearningRate
-from tolariad.core.stability import (
-    BUDGETS,
+from tolariad.core.calc.health.breaker import (
     Breaker,
     BreakerState,
     breaker_rule,
@@ -23,6 +18,10 @@ from tolariad.core.stability import (
     reason_for_conservative,
     succeeded,
 )
+from tolariad.core.calc.health.budgets import BUDGETS, MEMORY_SHARES
+from tolariad.core.calc.settings.model import Breaker as Rule
+from tolariad.core.calc.settings.model import Settings
+from tolariad.core.calc.settings.optimization import LearningRate
 
 RULE = Rule()
 CLOSED, OPEN, HALF_OPEN = BreakerState

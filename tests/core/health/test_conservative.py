@@ -7,33 +7,28 @@ from msgspec.structs import replace
 
 from tests.core.health.test_budgets import Told, entered, exceeded, tally
 from tests.core.simulate import World, until
-from tolariad.core.base import Cause
-from tolariad.core.checkpoints.ask import due_after_epoch
-from tolariad.core.health import words as hv
-from tolariad.core.health.budget_words import BudgetExceeded
-from tolariad.core.health.budgets import BUDGETS
-from tolariad.core.health.slice import Stability, _emergency, _entered, _epoch_finished, _epoch_started
-from tolariad.core.rates import words as lv
-from tolariad.core.seeds import ask as seeds
-from tolariad.core.seeds import words as sd
-from tolariad.core.seeds.stages import Stage
-from tolariad.core.steps import words as sv
+from tolariad.core import messages as m
+from tolariad.core import queries as q
+from tolariad.core import state as st
+from tolariad.core.calc.health.budgets import BUDGETS
+from tolariad.core.calc.seeds.stages import Stage
+from tolariad.core.state.health import _emergency, _entered, _epoch_finished, _epoch_started
 
-AT = Cause(1, 1)
+AT = m.Cause(1, 1)
 HOUR = 3600 * 10**9
 EVERY = set(range(1, 11))
 
 
-def finished(epoch: int) -> sv.EpochFinished:
-    return sv.EpochFinished(epoch=epoch, step=epoch, steps=4, train_loss=1.0, seconds=1.0)
+def finished(epoch: int) -> m.EpochFinished:
+    return m.EpochFinished(epoch=epoch, step=epoch, steps=4, train_loss=1.0, seconds=1.0)
 
 
 def test_an_epoch_with_an_emergency_is_not_healthy_and_one_that_begins_after_it_is():
     """The count starts again; what was raised before an epoch's very start says nothing of it."""
-    raised = hv.EmergencyRaised(level=hv.Level.SEVERE, why="loss")
-    two = Stability(since=1, healthy_epochs=2)
+    raised = m.EmergencyRaised(level=m.Level.SEVERE, why="loss")
+    two = st.Stability(since=1, healthy_epochs=2)
     amid = _epoch_finished(_emergency(two, raised, AT), finished(3), AT)
-    anew = _epoch_finished(_epoch_started(_emergency(two, raised, AT), sv.EpochStarted(epoch=2), AT), finished(2), AT)
+    anew = _epoch_finished(_epoch_started(_emergency(two, raised, AT), m.EpochStarted(epoch=2), AT), finished(2), AT)
 
     assert (_emergency(two, raised, AT).healthy_epochs, amid.healthy_epochs, anew.healthy_epochs) == (0, 0, 1)
     assert _epoch_finished(amid, finished(4), AT).healthy_epochs == 1
@@ -42,18 +37,18 @@ def test_an_epoch_with_an_emergency_is_not_healthy_and_one_that_begins_after_it_
 
 def test_what_was_healthy_before_the_mode_counts_for_nothing():
     """The mode ends after three healthy epochs since it began; earlier ones do not count."""
-    before = Stability(healthy_epochs=7)
-    assert _entered(before, hv.ConservativeModeEntered(why="loss"), AT).healthy_epochs == 0
+    before = st.Stability(healthy_epochs=7)
+    assert _entered(before, m.ConservativeModeEntered(why="loss"), AT).healthy_epochs == 0
 
 
 def test_a_run_with_an_emergency_in_every_epoch_stays_careful_whatever_the_time():
     """A SEVERE one, then a lesser one in each epoch, with hours between them; three epochs in health end it."""
     told, left = Told(), []
-    told.record(hv.EmergencyRaised(level=hv.Level.SEVERE, why="loss"), hv.ConservativeModeEntered(why="loss"))
+    told.record(m.EmergencyRaised(level=m.Level.SEVERE, why="loss"), m.ConservativeModeEntered(why="loss"))
     for epoch in range(1, 11):
         if epoch < 8:
-            told.record(hv.EmergencyRaised(level=hv.Level.MINOR, why="slow"))
-        left += [(epoch, e) for e in told.epoch(later_s=3600.0) if isinstance(e, hv.ConservativeModeLeft)]
+            told.record(m.EmergencyRaised(level=m.Level.MINOR, why="slow"))
+        left += [(epoch, e) for e in told.epoch(later_s=3600.0) if isinstance(e, m.ConservativeModeLeft)]
 
     assert [(epoch, e.healthy_epochs) for epoch, e in left] == [(10, 3)]
 
@@ -63,8 +58,8 @@ def test_the_threshold_of_rate_violations_decides_when_the_mode_begins(threshold
     """`learning_rate.circuit_breaker_threshold` violations in a row, also if that is more than three."""
     told, entered = Told(lr_failures=threshold), []
     for number in range(1, enters_at + 1):
-        report = lv.RateViolationReport(step=number, group="body", what="it was changed")
-        entered += [number for e in told.report(report) if isinstance(e, hv.ConservativeModeEntered)]
+        report = m.RateViolationReport(step=number, group="body", what="it was changed")
+        entered += [number for e in told.report(report) if isinstance(e, m.ConservativeModeEntered)]
 
     assert entered == [enters_at]
 
@@ -73,8 +68,8 @@ def test_violations_with_healthy_epochs_between_them_add_up_to_the_threshold():
     """They open no breaker, which counts failures in a row; four are too few for a threshold of five."""
     told, entered = Told(lr_failures=5), []
     for number in range(1, 6):
-        report = lv.RateViolationReport(step=number, group="body", what="it was changed")
-        entered += [e.why for e in told.report(report) if isinstance(e, hv.ConservativeModeEntered)]
+        report = m.RateViolationReport(step=number, group="body", what="it was changed")
+        entered += [e.why for e in told.report(report) if isinstance(e, m.ConservativeModeEntered)]
         assert bool(entered) == (number == 5)
         told.epoch()
         told.epoch()
@@ -92,10 +87,10 @@ def test_in_conservative_mode_checkpoints_come_twice_as_often_in_epochs_too(ever
     mono = world.state.checkpoints.clock_mono + HOUR
     on = replace(world.state, stability=replace(world.state.stability, since=1))
 
-    assert {epoch for epoch in range(1, 11) if due_after_epoch(world.state, epoch, mono)} == normally
-    assert {epoch for epoch in range(1, 11) if due_after_epoch(on, epoch, mono)} == careful
+    assert {epoch for epoch in range(1, 11) if q.due_after_epoch(world.state, epoch, mono)} == normally
+    assert {epoch for epoch in range(1, 11) if q.due_after_epoch(on, epoch, mono)} == careful
     gap = replace(on, run=replace(on.run, policy=replace(on.run.policy, checkpoint_gap_s=1e9)))
-    assert not any(due_after_epoch(gap, epoch, mono) for epoch in range(1, 11)), "never two within the gap"
+    assert not any(q.due_after_epoch(gap, epoch, mono) for epoch in range(1, 11)), "never two within the gap"
 
 
 SLOW = 30.0  # ms: over the 18 of an epoch's boundary, and within twice as much
@@ -112,8 +107,8 @@ def test_three_slow_boundaries_in_a_row_begin_the_mode_and_two_do_not():
     for ms in (SLOW, SLOW, 17.0, SLOW, SLOW):
         assert not entered(boundary(told, ms))
     assert entered(boundary(told, SLOW)) == ["3 epoch boundaries in a row over their budget"]
-    told.record(sd.SeedSlotsRegistered(slots=(sd.SlotFound("a"),), blueprints=("conv",)))
-    refused = seeds.move_seed(told.state, "a", Stage.GERMINATED, "conv")
+    told.record(m.SeedSlotsRegistered(slots=(m.SlotFound("a"),), blueprints=("conv",)))
+    refused = q.move_seed(told.state, "a", Stage.GERMINATED, "conv")
     assert "conservative mode and starts nothing new: 3 epoch boundaries" in refused.why
 
 
@@ -132,7 +127,7 @@ def test_in_the_mode_soft_times_have_twice_their_limit():
     assert not exceeded(boundary(told, SLOW))
     assert told.state.overruns.slow_boundaries == 0
     found = told.epoch(tally("epoch_boundary", SLOW, 40.0, 50.0))
-    (over,) = [one for one in found if isinstance(one, BudgetExceeded)]
+    (over,) = [one for one in found if isinstance(one, m.BudgetExceeded)]
     assert (over.value, over.limit, over.times) == (50.0, 36.0, 2)
     for _ in range(4):
         told.epoch(tally("epoch_boundary", 1.0), later_s=3600.0)
@@ -143,5 +138,5 @@ def test_in_the_mode_soft_times_have_twice_their_limit():
 def test_a_mode_that_an_older_version_began_changes_no_limit():
     """Its event does not say so: the fold of an old journal stays what it was."""
     told = Told()
-    told.record(hv.ConservativeModeEntered(why="loss"))
+    told.record(m.ConservativeModeEntered(why="loss"))
     assert told.state.overruns.limit_of("epoch_boundary") == 18.0

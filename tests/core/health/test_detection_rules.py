@@ -8,20 +8,13 @@ import pytest
 from msgspec.structs import replace
 
 from tests.core.simulate import World, completes, find, kinds, until
-from tolariad.core.base import Cause
-from tolariad.core.checkpoints import words as ck
-from tolariad.core.control import words as cv
-from tolariad.core.detection.rules import Finding, Signal, Verdict
+from tolariad.core import messages as m
+from tolariad.core import state as st
+from tolariad.core.calc.detection.rules import Finding, Signal, Verdict
 from tolariad.core.engine import At
-from tolariad.core.health import words as hv
-from tolariad.core.health.detection_rules import stalled
-from tolariad.core.health.detection_slice import Instability, _detected, _validated
-from tolariad.core.inputs import Now, ReportReceived
-from tolariad.core.rollback import words as rb
-from tolariad.core.run import words as rv
-from tolariad.core.run.slice import Phase
-from tolariad.core.state import apply
-from tolariad.core.steps import words as sv
+from tolariad.core.rules.health_detection import stalled
+from tolariad.core.state.health_detection import _detected, _validated
+from tolariad.core.state.run_state import apply
 
 
 def verdict(finding: Finding) -> Verdict:
@@ -33,11 +26,11 @@ def tell(world: World, finding: Finding | Verdict, *, step: int | None = None, l
     progress = world.state.progress
     at = progress.step + (not late) if step is None else step
     told = finding if isinstance(finding, Verdict) else verdict(finding)
-    report = hv.InstabilityReport(
+    report = m.InstabilityReport(
         verdict=told, step=at, epoch=progress.epoch, batch=progress.batch + 1, first_batch=1, late=late
     )
     before = len(world.trainer.orders)
-    world.give(ReportReceived(incarnation=world.trainer.incarnation, report=report))
+    world.give(m.ReportReceived(incarnation=world.trainer.incarnation, report=report))
     return list(world.trainer.orders)[before:] if world.trainer is not None else []
 
 
@@ -51,39 +44,39 @@ def until_back(world: World) -> None:
 @pytest.mark.parametrize(
     ("finding", "level", "tier"),
     [
-        (Finding.SUSTAINED, hv.Level.MAJOR, rb.Tier.FULL),
-        (Finding.DIVERGENCE, hv.Level.MAJOR, rb.Tier.FULL),
-        (Finding.EXPLOSION, hv.Level.SEVERE, rb.Tier.FULL),
-        (Finding.NON_FINITE, hv.Level.MAJOR, rb.Tier.FULL),
+        (Finding.SUSTAINED, m.Level.MAJOR, m.Tier.FULL),
+        (Finding.DIVERGENCE, m.Level.MAJOR, m.Tier.FULL),
+        (Finding.EXPLOSION, m.Level.SEVERE, m.Tier.FULL),
+        (Finding.NON_FINITE, m.Level.MAJOR, m.Tier.FULL),
     ],
 )
 def test_what_is_grave_leads_back_and_every_event_names_its_cause(finding, level, tier):
     """The finding, the emergency, the rollback: one chain, whose beginning is what was measured."""
     world = until(World(0), 6)
     orders = tell(world, finding)
-    found = find(world, hv.InstabilityDetected)[0]
-    raised, begun = find(world, hv.EmergencyRaised)[0], find(world, rb.RollbackBegun)[0]
+    found = find(world, m.InstabilityDetected)[0]
+    raised, begun = find(world, m.EmergencyRaised)[0], find(world, m.RollbackBegun)[0]
     seq = world.events.index(found) + 1
 
-    assert [type(order) for order in orders if not isinstance(order, hv.GoOn)][-1] is rb.PrepareRollback
-    assert not [order for order in orders if isinstance(order, hv.GoOn)]
+    assert [type(order) for order in orders if not isinstance(order, m.GoOn)][-1] is m.PrepareRollback
+    assert not [order for order in orders if isinstance(order, m.GoOn)]
     assert (raised.level, begun.tier) == (level, tier)
     assert (raised.cause, begun.cause, begun.root) == (seq, world.events.index(raised) + 1, seq)
     assert "loss 90 at step 7 (usual 2, limit 4)" in begun.why
     completes(world)
-    assert find(world, rb.RolledBack)[0].root == seq
+    assert find(world, m.RolledBack)[0].root == seq
 
 
 def test_where_nothing_is_to_be_done_the_finding_is_recorded_and_the_update_made():
     """`detect.rollback: false`, and a run that is ending."""
     world = until(World(0, detect_rollback=False), 6)
     ending = until(World(0), 6)
-    ending.command(cv.Stop(mode=rv.StopMode.GRACEFUL))
+    ending.command(m.Stop(mode=m.StopMode.GRACEFUL))
 
     for one in (world, ending):
-        assert tell(one, Finding.EXPLOSION)[-1] == hv.GoOn(step=7, cause=kinds(one).index("InstabilityDetected") + 1)
-        assert not find(one, rb.RollbackBegun)
-        assert find(one, hv.InstabilityDetected)[-1].level is None
+        assert tell(one, Finding.EXPLOSION)[-1] == m.GoOn(step=7, cause=kinds(one).index("InstabilityDetected") + 1)
+        assert not find(one, m.RollbackBegun)
+        assert find(one, m.InstabilityDetected)[-1].level is None
         assert one.state.instability.asked is None
 
 
@@ -93,10 +86,10 @@ def test_by_default_a_finite_value_is_recorded_and_said_and_nothing_more(finding
     world = World(0, detect_finite=False)
     for step in (6, 7, 8, 9):
         until(world, step)
-        assert isinstance(tell(world, finding)[-1], hv.GoOn)
+        assert isinstance(tell(world, finding)[-1], m.GoOn)
     completes(world)
 
-    found = find(world, hv.InstabilityDetected)
+    found = find(world, m.InstabilityDetected)
     assert [(one.level, one.goes_on) for one in found] == [(None, False)] * 4
     assert not {"EmergencyRaised", "RollbackBegun", "RunFrozen", "ConservativeModeEntered"} & set(kinds(world))
     assert world.state.said.troubles["InstabilityDetected"].count == 4
@@ -108,15 +101,15 @@ def test_by_default_a_value_that_is_not_finite_leads_back(value):
     world = until(World(0, detect_finite=False), 6)
     tell(world, Verdict(Finding.SUSTAINED, Signal.LOSS, value, 2.0, 4.0))
     completes(world)
-    assert len(find(world, rb.RolledBack)) == 1
+    assert len(find(world, m.RolledBack)) == 1
 
 
 def test_a_question_that_crosses_with_a_rollback_is_answered_too():
     """The order to go back comes next; the gate is closed until then."""
     world = until(World(0), 6)
-    world.command(rb.Rollback(epoch=1))
+    world.command(m.Rollback(epoch=1))
 
-    assert isinstance(tell(world, Finding.DIVERGENCE)[-1], hv.GoOn)
+    assert isinstance(tell(world, Finding.DIVERGENCE)[-1], m.GoOn)
     world.run()
     assert world.state.rollbacks.done == 1
 
@@ -128,11 +121,11 @@ def test_a_target_that_cannot_be_used_is_followed_by_an_older_one():
     tell(world, Finding.DIVERGENCE)
     world.run()
 
-    assert [one.to_step for one in find(world, rb.RollbackBegun)] == [4]
-    assert [one.to_step for one in find(world, rb.RollbackEscalated)] == [0]
-    assert find(world, rb.RollbackAborted) == []
-    assert len(find(world, rb.RolledBack)) == 1
-    assert world.state.run.phase is Phase.COMPLETED
+    assert [one.to_step for one in find(world, m.RollbackBegun)] == [4]
+    assert [one.to_step for one in find(world, m.RollbackEscalated)] == [0]
+    assert find(world, m.RollbackAborted) == []
+    assert len(find(world, m.RolledBack)) == 1
+    assert world.state.run.phase is st.Phase.COMPLETED
 
 
 def test_a_late_finding_is_no_question_and_one_of_an_abandoned_step_is_nothing():
@@ -140,11 +133,11 @@ def test_a_late_finding_is_no_question_and_one_of_an_abandoned_step_is_nothing()
     world = until(World(0), 6)
 
     assert tell(world, Finding.SPIKE, late=True) == []
-    assert not find(world, rb.RollbackBegun)
+    assert not find(world, m.RollbackBegun)
     assert tell(world, Finding.NON_FINITE, step=5, late=True) == []
     tell(world, Finding.NON_FINITE, late=True)
-    assert len(find(world, rb.RollbackBegun)) == 1
-    assert len(find(world, hv.InstabilityDetected)) == 2
+    assert len(find(world, m.RollbackBegun)) == 1
+    assert len(find(world, m.InstabilityDetected)) == 2
 
 
 def test_a_verdict_on_another_step_is_refused():
@@ -155,12 +148,12 @@ def test_a_verdict_on_another_step_is_refused():
     assert "ReportRefused" in kinds(world)
 
 
-def validated(accuracies: list[float]) -> list[Instability]:
+def validated(accuracies: list[float]) -> list[st.Instability]:
     """The slice after each validation."""
-    found, slice_ = [], Instability()
+    found, slice_ = [], st.Instability()
     for epoch, accuracy in enumerate(accuracies, 1):
-        event = sv.ValidationFinished(epoch=epoch, step=epoch, metrics={"accuracy": accuracy}, samples=5, seconds=0.1)
-        slice_ = _validated(slice_, event, Cause(1, 1))
+        event = m.ValidationFinished(epoch=epoch, step=epoch, metrics={"accuracy": accuracy}, samples=5, seconds=0.1)
+        slice_ = _validated(slice_, event, m.Cause(1, 1))
         found.append(slice_)
     return found
 
@@ -187,8 +180,8 @@ def collapsing(world: World, *fallen: int, accuracy: float = 0.1, until_epoch: i
     """Validate at 0.9 but for these epochs, and tick until `until_epoch` was validated or the run went back."""
     world.accuracy.update({epoch: accuracy if epoch in fallen else 0.9 for epoch in range(1, 4)})
     for _ in range(500):
-        done = [one.epoch for one in find(world, sv.ValidationFinished)]
-        if find(world, rb.RolledBack) or until_epoch in done:
+        done = [one.epoch for one in find(world, m.ValidationFinished)]
+        if find(world, m.RolledBack) or until_epoch in done:
             break
         world.tick()
     return world
@@ -197,47 +190,47 @@ def collapsing(world: World, *fallen: int, accuracy: float = 0.1, until_epoch: i
 @pytest.mark.parametrize(("chance", "fallen"), [(None, 0.1), (0.5, 0.51)])
 def test_a_collapse_that_the_next_validation_confirms_leads_back(monkeypatch, chance, fallen):
     """The first is said. The second goes back to before both, with its validation as the cause."""
-    monkeypatch.setattr("tolariad.core.health.detection_slice._VALIDATIONS_MIN", 1)
+    monkeypatch.setattr("tolariad.core.state.health_detection._VALIDATIONS_MIN", 1)
     world = collapsing(World(0, chance=chance), 2, 3, accuracy=fallen)
     until_back(world)
-    said, found = find(world, hv.InstabilityDetected)
-    sound = find(world, sv.ValidationFinished)[0].step
+    said, found = find(world, m.InstabilityDetected)
+    sound = find(world, m.ValidationFinished)[0].step
 
     assert [(one.finding, one.signal, one.epoch) for one in (said, found)] == [
         (Finding.COLLAPSE, Signal.ACCURACY, epoch) for epoch in (2, 3)
     ]
-    assert (said.level, found.level) == (None, hv.Level.MAJOR)
+    assert (said.level, found.level) == (None, m.Level.MAJOR)
     assert found.cause == len(kinds(world)) - kinds(world)[::-1].index("ValidationFinished")
-    assert find(world, rb.RollbackBegun)[0].root == found.root
-    assert find(world, rb.RolledBack)[0].step <= sound
+    assert find(world, m.RollbackBegun)[0].root == found.root
+    assert find(world, m.RolledBack)[0].step <= sound
 
 
 def test_a_collapse_that_the_next_validation_denies_is_only_said(monkeypatch):
     """One validation may be unlucky; the run never went back and is not conservative."""
-    monkeypatch.setattr("tolariad.core.health.detection_slice._VALIDATIONS_MIN", 1)
+    monkeypatch.setattr("tolariad.core.state.health_detection._VALIDATIONS_MIN", 1)
     world = collapsing(World(0), 2)
     world.run()
 
-    assert [(one.finding, one.level) for one in find(world, hv.InstabilityDetected)] == [(Finding.COLLAPSE, None)]
-    assert not find(world, rb.RollbackBegun)
+    assert [(one.finding, one.level) for one in find(world, m.InstabilityDetected)] == [(Finding.COLLAPSE, None)]
+    assert not find(world, m.RollbackBegun)
     assert not world.state.stability.conservative
-    assert world.state.run.phase is Phase.COMPLETED
+    assert world.state.run.phase is st.Phase.COMPLETED
 
 
 def test_a_collapse_without_a_checkpoint_from_before_it_goes_on_in_conservative_mode(monkeypatch):
     """To go back into the collapse would help nobody."""
-    monkeypatch.setattr("tolariad.core.health.detection_slice._VALIDATIONS_MIN", 1)
+    monkeypatch.setattr("tolariad.core.state.health_detection._VALIDATIONS_MIN", 1)
     world = World(0)
     world.accuracy[1] = 0.9
     until(world, 7)
     for one in world.state.checkpoints.catalogue:
-        world.state = apply(world.state, ck.CheckpointRejected(id=one.id, file="model", why="gone"))
+        world.state = apply(world.state, m.CheckpointRejected(id=one.id, file="model", why="gone"))
     collapsing(world, 2, 3)
-    found = find(world, hv.InstabilityDetected)[-1]
+    found = find(world, m.InstabilityDetected)[-1]
 
     assert (found.level, found.goes_on) == (None, True)
     assert "there is no checkpoint to go back to; the run goes on" in world.state.stability.why
-    assert world.state.run.phase is Phase.RUNNING
+    assert world.state.run.phase is st.Phase.RUNNING
 
 
 def test_a_step_that_stalls_is_a_record_and_what_lies_between_epochs_is_no_step():
@@ -247,8 +240,8 @@ def test_a_step_that_stalls_is_a_record_and_what_lies_between_epochs_is_no_step(
     last = state.instability.last_mono
 
     def after(ns):
-        event = sv.StepCompleted(step=4, epoch=1, batch=4, loss=1.0, grad_norm=1.0, lr=0.1, rates=5, mono=last + ns)
-        return stalled(apply(state, event), event, At(Now(1, event.mono), state))
+        event = m.StepCompleted(step=4, epoch=1, batch=4, loss=1.0, grad_norm=1.0, lr=0.1, rates=5, mono=last + ns)
+        return stalled(apply(state, event), event, At(m.Now(1, event.mono), state))
 
     assert after(900_000_000) is None
     (found,) = after(1_100_000_000).events
@@ -258,7 +251,7 @@ def test_a_step_that_stalls_is_a_record_and_what_lies_between_epochs_is_no_step(
     assert until(world, 5).state.instability.found == 0
     world.mono += 10**12
     assert until(world, 6).state.instability.found == 1
-    assert not find(world, rb.RollbackBegun)
+    assert not find(world, m.RollbackBegun)
 
 
 @pytest.mark.parametrize("finding", [Finding.SHIFT, Finding.SPIKE, Finding.STALL])
@@ -268,23 +261,23 @@ def test_what_is_uncertain_is_recorded_and_the_update_made(finding):
     orders = tell(world, finding)
     world.run()
 
-    assert isinstance(orders[-1], hv.GoOn)
-    assert find(world, hv.InstabilityDetected)[0].level is None
-    assert not find(world, hv.EmergencyRaised)
-    assert not find(world, rb.RollbackBegun)
-    assert world.state.run.phase is Phase.COMPLETED
+    assert isinstance(orders[-1], m.GoOn)
+    assert find(world, m.InstabilityDetected)[0].level is None
+    assert not find(world, m.EmergencyRaised)
+    assert not find(world, m.RollbackBegun)
+    assert world.state.run.phase is st.Phase.COMPLETED
 
 
 def test_another_place_has_rollbacks_of_its_own():
     """Farther on than the slow average looks back; a spike in between moves nothing."""
-    told = hv.InstabilityDetected(
+    told = m.InstabilityDetected(
         finding=Finding.SUSTAINED, signal=Signal.LOSS, value=4.0, baseline=2.0, limit=3.0, step=100, epoch=1, batch=1,
-        level=hv.Level.MAJOR, explosion=30.0,
+        level=m.Level.MAJOR, explosion=30.0,
     )  # fmt: skip
-    first = _detected(_detected(Instability(), told, Cause(1, 1)), told, Cause(1, 1))
+    first = _detected(_detected(st.Instability(), told, m.Cause(1, 1)), told, m.Cause(1, 1))
     spike = replace(told, finding=Finding.SPIKE, level=None, step=300)
-    near = _detected(_detected(first, spike, Cause(1, 1)), replace(told, step=356), Cause(1, 1))
-    far = _detected(first, replace(told, step=357, explosion=9.0), Cause(1, 1))
+    near = _detected(_detected(first, spike, m.Cause(1, 1)), replace(told, step=356), m.Cause(1, 1))
+    far = _detected(first, replace(told, step=357, explosion=9.0), m.Cause(1, 1))
 
     assert (first.trouble.step, first.trouble.returns, first.trouble.ceiling) == (100, 2, 30.0)
     assert (near.trouble.step, near.trouble.returns) == (356, 3)

@@ -8,7 +8,7 @@ from functools import reduce
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tolariad.core.health.histogram import BUCKETS, Bucket, Histogram, added, bucket_of, upper_end, with_one
+from tolariad.core.calc.health.histogram import BUCKETS, Bucket, Histogram, added, bucket_of, upper_end, with_one
 
 sensible = st.floats(1e-5, 1e12)
 

@@ -9,13 +9,9 @@ import pytest
 
 from tests.core.health.test_detection_rules import tell, until_back
 from tests.core.simulate import World, completes, find, tick_until, until
-from tolariad.core.control import words as cv
-from tolariad.core.detection.rules import Finding, Signal, Verdict
-from tolariad.core.health import words as hv
-from tolariad.core.health.words import ConservativeModeEntered
-from tolariad.core.rollback import words as rb
-from tolariad.core.run import words as rv
-from tolariad.core.run.slice import Phase
+from tolariad.core import messages as m
+from tolariad.core import state as st
+from tolariad.core.calc.detection.rules import Finding, Signal, Verdict
 
 
 def shift(value: float = 4.5, finding: Finding = Finding.SUSTAINED) -> Verdict:
@@ -38,16 +34,16 @@ def course(world: World, at: int, told: Verdict, times: int = 20) -> World:
 def test_what_is_found_again_after_two_rollbacks_goes_on_in_conservative_mode(finding):
     """A curriculum, a target network, another term of the loss: it is in the data, and no rollback takes it away."""
     world = course(World(0), 7, shift(finding=finding))
-    found = find(world, hv.InstabilityDetected)
-    (entered,) = find(world, ConservativeModeEntered)
+    found = find(world, m.InstabilityDetected)
+    (entered,) = find(world, m.ConservativeModeEntered)
 
-    assert [one.step for one in find(world, rb.RolledBack)] == [4, 4]
+    assert [one.step for one in find(world, m.RolledBack)] == [4, 4]
     assert [(one.level, one.returns, one.goes_on) for one in found] == [
-        (hv.Level.MAJOR, 0, False),
-        (hv.Level.MAJOR, 1, False),
+        (m.Level.MAJOR, 0, False),
+        (m.Level.MAJOR, 1, False),
         (None, 2, True),
     ]
-    assert len(find(world, hv.EmergencyRaised)) == 2
+    assert len(find(world, m.EmergencyRaised)) == 2
     assert entered.why == (
         f"{finding.value}: loss 4.5 at step 7 (usual 2, limit 4); 2 rollbacks did not help; the run goes on"
     )
@@ -58,12 +54,12 @@ def test_what_is_found_again_after_two_rollbacks_goes_on_in_conservative_mode(fi
 def test_detect_halt_freezes_the_run_where_two_rollbacks_did_not_help():
     """The run halts at the third finding; it abandons no checkpoint for a third attempt."""
     world = course(World(0, detect_halt=True), 7, shift())
-    found = find(world, hv.InstabilityDetected)[-1]
+    found = find(world, m.InstabilityDetected)[-1]
 
-    assert [one.step for one in find(world, rb.RolledBack)] == [4, 4]
-    assert (found.level, found.goes_on, found.returns) == (hv.Level.MAJOR, False, 2)
-    assert find(world, hv.EmergencyRaised)[-1].follows is hv.Follows.HALT
-    assert world.state.run.phase is Phase.FROZEN
+    assert [one.step for one in find(world, m.RolledBack)] == [4, 4]
+    assert (found.level, found.goes_on, found.returns) == (m.Level.MAJOR, False, 2)
+    assert find(world, m.EmergencyRaised)[-1].follows is m.Follows.HALT
+    assert world.state.run.phase is st.Phase.FROZEN
     assert "2 rollbacks did not help" in world.state.run.why
     assert world.state.progress.step == 6
 
@@ -73,14 +69,14 @@ def test_a_level_that_rises_on_is_followed_up_to_an_explosion():
     world = course(World(0), 7, shift())
     until(world, 8)
     orders = tell(world, shift(value=29.0, finding=Finding.DIVERGENCE))
-    assert isinstance(orders[-1], hv.GoOn)
+    assert isinstance(orders[-1], m.GoOn)
     until(world, 9)
     tell(world, shift(value=31.0, finding=Finding.DIVERGENCE))
 
-    assert [one.level for one in find(world, hv.InstabilityDetected)[2:]] == [None, None, hv.Level.MAJOR]
-    assert len(find(world, rb.RolledBack)) == 2
-    assert len(find(world, ConservativeModeEntered)) == 1
-    assert world.state.run.phase is Phase.FROZEN
+    assert [one.level for one in find(world, m.InstabilityDetected)[2:]] == [None, None, m.Level.MAJOR]
+    assert len(find(world, m.RolledBack)) == 2
+    assert len(find(world, m.ConservativeModeEntered)) == 1
+    assert world.state.run.phase is st.Phase.FROZEN
 
 
 @pytest.mark.parametrize(
@@ -96,8 +92,8 @@ def test_what_is_lost_halts_after_two_rollbacks_and_keeps_its_checkpoints(told):
     """Not finite, or exploded: an operator decides how far to go back."""
     world = course(World(0), 7, told)
 
-    assert [one.step for one in find(world, rb.RolledBack)] == [4, 4]
-    assert world.state.run.phase is Phase.FROZEN
+    assert [one.step for one in find(world, m.RolledBack)] == [4, 4]
+    assert world.state.run.phase is st.Phase.FROZEN
     assert [one.step for one in world.state.checkpoints.catalogue if one.is_target] == [0, 4]
 
 
@@ -105,21 +101,21 @@ def test_a_shift_of_a_version_that_named_no_ceiling_goes_on():
     """Its explosion is 0: nothing shows that the run is lost."""
     world = course(World(0), 7, Verdict(Finding.SUSTAINED, Signal.LOSS, 4.5, 2.0, 4.0))
 
-    assert find(world, hv.InstabilityDetected)[-1].goes_on
-    assert world.state.run.phase is Phase.RUNNING
+    assert find(world, m.InstabilityDetected)[-1].goes_on
+    assert world.state.run.phase is st.Phase.RUNNING
 
 
 def test_an_operators_rollback_begins_the_count_anew():
     """He may have changed something: what did not help before may help now."""
     world = course(World(0), 7, shift(finding=Finding.EXPLOSION), times=2)
     until(world, 6)
-    world.command(rb.Rollback(epoch=1))
+    world.command(m.Rollback(epoch=1))
     until_back(world)
     world = course(world, 7, shift(finding=Finding.EXPLOSION))
 
-    assert len(find(world, rb.RollbackRequested)) == 1
-    assert len(find(world, rb.RolledBack)) == 5
-    assert world.state.run.phase is Phase.FROZEN
+    assert len(find(world, m.RollbackRequested)) == 1
+    assert len(find(world, m.RolledBack)) == 5
+    assert world.state.run.phase is st.Phase.FROZEN
 
 
 def test_where_no_target_can_be_used_a_shift_goes_on_and_an_explosion_halts():
@@ -130,28 +126,30 @@ def test_where_no_target_can_be_used_a_shift_goes_on_and_an_explosion_halts():
         tell(world, shift(finding=finding))
         until_back(world)
 
-    assert len(find(goes_on, rb.RollbackAborted)) == len(find(halts, rb.RollbackAborted)) == 1
+    assert len(find(goes_on, m.RollbackAborted)) == len(find(halts, m.RollbackAborted)) == 1
     assert goes_on.state.stability.why.endswith("the run goes on")
-    assert goes_on.state.run.phase is Phase.RUNNING
-    assert halts.state.run.phase is Phase.FROZEN
+    assert goes_on.state.run.phase is st.Phase.RUNNING
+    assert halts.state.run.phase is st.Phase.FROZEN
 
 
 def test_an_operator_who_lets_a_halted_run_go_on_has_said_that_it_may():
     """Else it would halt at the same place for ever, as soon as it was resumed."""
     world = course(World(0), 7, shift(finding=Finding.EXPLOSION))
-    assert world.state.run.phase is Phase.FROZEN
+    assert world.state.run.phase is st.Phase.FROZEN
     at = world.state.progress.step
     tick_until(world, lambda: not world.state.trainer.alive, "its trainer is gone")
-    world.command(cv.Resume())
+    world.command(m.Resume())
     tick_until(world, lambda: world.state.progress.step > at, "it trains")
     tell(world, shift(finding=Finding.EXPLOSION))
 
-    assert len(find(world, rv.RunFrozen)) == 1
-    assert find(world, hv.InstabilityDetected)[-1].level is None
+    assert len(find(world, m.RunFrozen)) == 1
+    assert find(world, m.InstabilityDetected)[-1].level is None
     completes(world)
 
 
-@pytest.mark.parametrize(("finding", "phase"), [(Finding.SUSTAINED, Phase.RUNNING), (Finding.EXPLOSION, Phase.FROZEN)])
+@pytest.mark.parametrize(
+    ("finding", "phase"), [(Finding.SUSTAINED, st.Phase.RUNNING), (Finding.EXPLOSION, st.Phase.FROZEN)]
+)
 def test_what_is_found_a_step_late_is_counted_alike(finding, phase):
     """As on a GPU without `detect.sync`: nobody waits for an answer, so none is sent."""
     world, orders = World(0), []
@@ -160,7 +158,7 @@ def test_what_is_found_a_step_late_is_counted_alike(finding, phase):
         orders += tell(world, shift(finding=finding), late=True)
         until_back(world)
 
-    assert [one.step for one in find(world, rb.RolledBack)] == [4, 4]
-    assert not [one for one in orders if isinstance(one, hv.GoOn)]
-    assert find(world, hv.InstabilityDetected)[-1].goes_on is (phase is Phase.RUNNING)
+    assert [one.step for one in find(world, m.RolledBack)] == [4, 4]
+    assert not [one for one in orders if isinstance(one, m.GoOn)]
+    assert find(world, m.InstabilityDetected)[-1].goes_on is (phase is st.Phase.RUNNING)
     assert world.state.run.phase is phase

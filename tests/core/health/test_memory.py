@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from tests.core.facts import environment
 from tests.core.health.test_budgets import Told, tally
-from tolariad.core.decide import decide
+from tolariad.core import messages as m
 from tolariad.core.engine import Decided
-from tolariad.core.health.budget_rules import tell_pressure_again
-from tolariad.core.health.budget_words import BudgetHistogram, MemoryPressed, SetMemoryPressure
-from tolariad.core.inputs import Now, ReportReceived
-from tolariad.core.steps import words as sv
-from tolariad.core.trainer import words as tv
+from tolariad.core.rules.budget import tell_pressure_again
+from tolariad.core.rules.table.decide import decide
 
 
-def shares(**percent: float) -> list[BudgetHistogram]:
+def shares(**percent: float) -> list[m.BudgetHistogram]:
     """Return the figures of memory that an epoch's end reports."""
     return [tally(f"memory_{name}", value) for name, value in percent.items()]
 
@@ -21,15 +18,15 @@ def shares(**percent: float) -> list[BudgetHistogram]:
 def pressure(decided: Decided) -> list[tuple[str, object]]:
     """Return the events and orders that memory caused."""
     events = [(type(one).__name__, getattr(one, "budget", None)) for one in decided.events]
-    orders = [("order", one.pressed) for one in decided.effects if isinstance(one, SetMemoryPressure)]
+    orders = [("order", one.pressed) for one in decided.effects if isinstance(one, m.SetMemoryPressure)]
     return [one for one in events if one[0].startswith("Memory")] + orders
 
 
 def test_a_share_of_memory_that_is_exceeded_is_told_once_and_ends_when_all_are_kept():
     """The trainer hears of both; a new trainer hears of what stands; times that are measured alone change nothing."""
     told = Told()
-    told.record(tv.TrainerStarted(incarnation=1, pid=9, start_ticks=1, boot_id="b"))
-    context = tv.ExecutionContextRecorded(
+    told.record(m.TrainerStarted(incarnation=1, pid=9, start_ticks=1, boot_id="b"))
+    context = m.ExecutionContextRecorded(
         incarnation=1, environment=environment(), hash="aa", parameters=10, steps_per_epoch=4
     )
     told.record(context)
@@ -61,16 +58,16 @@ def test_without_acting_on_budgets_memory_that_is_short_is_only_shown():
     assert pressure(decided_of(told, shares(model=50.0))) == []
 
 
-def decided_of(told: Told, tallies: list[BudgetHistogram]) -> Decided:
+def decided_of(told: Told, tallies: list[m.BudgetHistogram]) -> Decided:
     """Return what follows if the epoch's end reports these."""
     number = told.state.progress.epoch_finished + 1
-    report = sv.EpochReport(epoch=number, step=told.state.progress.step, tallies=tuple(tallies))
-    return decide(told.state, ReportReceived(incarnation=1, report=report), Now(wall=told.mono, mono=told.mono))
+    report = m.EpochReport(epoch=number, step=told.state.progress.step, tallies=tuple(tallies))
+    return decide(told.state, m.ReportReceived(incarnation=1, report=report), m.Now(wall=told.mono, mono=told.mono))
 
 
 def test_a_new_trainer_hears_of_pressure_that_stands():
     """After its order to train, with the slots that stay; without a pressure it hears nothing."""
     told = Told()
     assert tell_pressure_again(told.state, None, None) is None
-    told.record(MemoryPressed(budget="memory_model", percent=50.0, limit=40.0))
-    assert tell_pressure_again(told.state, None, None).effects == (SetMemoryPressure(pressed=True, slots=(0, 1)),)
+    told.record(m.MemoryPressed(budget="memory_model", percent=50.0, limit=40.0))
+    assert tell_pressure_again(told.state, None, None).effects == (m.SetMemoryPressure(pressed=True, slots=(0, 1)),)

@@ -6,13 +6,10 @@ import pytest
 
 from tests.core.health.test_quarantine import Deadly, deadly
 from tests.core.simulate import World, completes, find, tick_until, until
-from tolariad.core.health import quarantine_words as qn
-from tolariad.core.health.slice import CURED_MAX
-from tolariad.core.inputs import ReportReceived
-from tolariad.core.run.slice import EXIT_FAILED, Phase
-from tolariad.core.run.words import RunFailed, RunRetried
-from tolariad.core.state import RunState, fold
-from tolariad.core.trainer.words import ExceptionRaised, ExceptionReport, TrainerDied
+from tolariad.core import messages as m
+from tolariad.core import state as st
+from tolariad.core.calc.run.exits import EXIT_FAILED
+from tolariad.core.state.run_state import RunState, fold
 
 TEXT = "ValueError: the label of sample 448 is 7,\n  and there are 2 classes"
 WORDS = "ValueError: the label of sample 448 is 7, and there are 2 classes (task.py:19)"
@@ -28,8 +25,8 @@ def training(world: World) -> bool:
 def raise_in(world: World, **what: object) -> None:
     """Let the trainer raise as soon as it trains, and die of it."""
     tick_until(world, lambda: training(world), "a trainer that trains")
-    report = ExceptionReport(step=world.state.progress.step, traceback="", **{**SAME, **what})
-    world.give(ReportReceived(incarnation=world.trainer.incarnation, report=report))
+    report = m.ExceptionReport(step=world.state.progress.step, traceback="", **{**SAME, **what})
+    world.give(m.ReportReceived(incarnation=world.trainer.incarnation, report=report))
     world.crash_trainer()
     tick_until(world, lambda: world.trainer is None and not world.state.trainer.alive, "its death")
 
@@ -38,12 +35,12 @@ def test_the_second_time_ends_the_run_with_the_exceptions_own_words():
     """The first time it is restarted. The reason is in the failure, whose causes lead to the exception."""
     world = until(World(0), 6)
     raise_in(world)
-    assert world.state.run.phase is not Phase.FAILED
+    assert world.state.run.phase is not st.Phase.FAILED
     raise_in(world)
-    assert world.state.run.phase is Phase.FAILED
-    (failed,) = find(world, RunFailed)
+    assert world.state.run.phase is st.Phase.FAILED
+    (failed,) = find(world, m.RunFailed)
     assert failed.why == f"the training raised the same exception twice after step 6: {WORDS}"
-    deaths, raised = find(world, TrainerDied), find(world, ExceptionRaised)
+    deaths, raised = find(world, m.TrainerDied), find(world, m.ExceptionRaised)
     assert [one.restart_s for one in deaths] == [1.0, None]
     assert [(one.kind, one.place, one.text) for one in raised] == [tuple(SAME.values())] * 2
 
@@ -57,7 +54,7 @@ def test_another_exception_is_tried_again(other):
     raise_in(world)
     raise_in(world, **other)
     raise_in(world)
-    assert world.state.run.phase is not Phase.FAILED
+    assert world.state.run.phase is not st.Phase.FAILED
 
 
 def test_another_text_does_not_matter():
@@ -65,7 +62,7 @@ def test_another_text_does_not_matter():
     world = until(World(0), 6)
     raise_in(world, text="at 0x7f01")
     raise_in(world, text="at 0x7f02")
-    assert world.state.run.phase is Phase.FAILED
+    assert world.state.run.phase is st.Phase.FAILED
 
 
 def test_an_exception_after_a_new_step_is_another_one():
@@ -75,7 +72,7 @@ def test_an_exception_after_a_new_step_is_another_one():
     until(world, 7)
     assert world.state.trainer.exception is None
     raise_in(world)
-    assert world.state.run.phase is not Phase.FAILED
+    assert world.state.run.phase is not st.Phase.FAILED
 
 
 def test_a_crash_between_the_two_changes_nothing():
@@ -87,7 +84,7 @@ def test_a_crash_between_the_two_changes_nothing():
     tick_until(world, lambda: not world.state.trainer.alive, "its death")
     assert fold(RunState(), world.events).trainer == world.state.trainer
     raise_in(world)
-    assert world.state.run.phase is Phase.FAILED
+    assert world.state.run.phase is st.Phase.FAILED
 
 
 def test_the_batch_is_skipped_instead_if_that_is_wanted():
@@ -95,10 +92,10 @@ def test_the_batch_is_skipped_instead_if_that_is_wanted():
     world = deadly()
     at = world.state.progress.batch
     raise_in(world)
-    assert find(world, qn.QuarantineAdded) == []
+    assert find(world, m.QuarantineAdded) == []
     raise_in(world)
-    (added,) = find(world, qn.QuarantineAdded)
-    assert added.batches == qn.Batches(2, at + 1, at + 1)
+    (added,) = find(world, m.QuarantineAdded)
+    assert added.batches == m.Batches(2, at + 1, at + 1)
     assert added.why == f"it raised the same exception twice: {WORDS}"
     assert (world.state.trainer.exception, world.state.trainer.deaths) == (None, 0)
     completes(world)
@@ -108,11 +105,11 @@ def test_an_exception_at_every_batch_still_ends_the_run():
     """Skipping helps nothing: after so many batches the second time is the end."""
     world = deadly()
     count = 0
-    while world.state.run.phase is not Phase.FAILED and count < 99:
+    while world.state.run.phase is not st.Phase.FAILED and count < 99:
         raise_next(world)
         count += 1
-    assert count == 2 * CURED_MAX + 2
-    assert len(find(world, qn.QuarantineAdded)) == CURED_MAX
+    assert count == 2 * st.CURED_MAX + 2
+    assert len(find(world, m.QuarantineAdded)) == st.CURED_MAX
     assert WORDS in world.state.run.why
 
 
@@ -132,12 +129,12 @@ def test_in_a_validation_the_second_time_is_the_end_even_if_batches_may_be_skipp
     world = World(0, skip_batch_on_death=True)
     for _ in range(2):
         tick_until(world, lambda: world.state.progress.validating is not None, "a validation")
-        report = ExceptionReport(step=world.state.progress.step, traceback="", **SAME)
-        world.give(ReportReceived(incarnation=world.trainer.incarnation, report=report))
+        report = m.ExceptionReport(step=world.state.progress.step, traceback="", **SAME)
+        world.give(m.ReportReceived(incarnation=world.trainer.incarnation, report=report))
         world.crash_trainer()
         tick_until(world, lambda: not world.state.trainer.alive, "its death")
-    assert world.state.run.phase is Phase.FAILED
-    assert find(world, qn.QuarantineAdded) == []
+    assert world.state.run.phase is st.Phase.FAILED
+    assert find(world, m.QuarantineAdded) == []
 
 
 def test_a_retry_tries_twice_again():
@@ -145,6 +142,6 @@ def test_a_retry_tries_twice_again():
     world = until(World(0), 6)
     raise_in(world)
     raise_in(world)
-    retried = fold(world.state, (RunRetried(),))
+    retried = fold(world.state, (m.RunRetried(),))
     assert (retried.trainer.exception, retried.trainer.repeats, retried.trainer.deaths) == (None, 0, 0)
     assert world.exit == EXIT_FAILED

@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from tests.core.rated import rates_at
-from tolariad.core.learning_rate.curve import rate, rates_digest, top_step
-from tolariad.core.learning_rate.group import Group, after_epoch, coming, ordered, rate_of, refusal
-from tolariad.core.learning_rate.residues import least_at
-from tolariad.core.learning_rate.schedule import (
+from tolariad.core.calc.learning_rate.curve import rate, rates_digest, top_step
+from tolariad.core.calc.learning_rate.group import Group, after_epoch, coming, ordered, rate_of, refusal
+from tolariad.core.calc.learning_rate.residues import least_at
+from tolariad.core.calc.learning_rate.schedule import (
     BY_LENGTH,
     WHOLE_RUN,
     CurveRule,
@@ -25,7 +25,7 @@ from tolariad.core.learning_rate.schedule import (
     policy_named,
     schedule_of,
 )
-from tolariad.core.learning_rate.tabulated import Tabulated, packed
+from tolariad.core.calc.learning_rate.tabulated import Tabulated, packed
 
 COSINE = Schedule(policy=LRPolicy.HOST_COSINE, base_lr=0.1, min_lr=0.001, total_steps=100, warmup_steps=10)
 DRAWN = [policy for policy in LRPolicy if policy is not LRPolicy.FROZEN]

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from tolariad.core.learning_rate.curve import column, rate
-from tolariad.core.learning_rate.group import Group, coming, ordered, rate_of
-from tolariad.core.learning_rate.schedule import LRPolicy, Schedule
-from tolariad.core.learning_rate.seed_warmup import seed_schedule, seed_warmup_steps
-from tolariad.core.learning_rate.tabulated import Tabulated
+from tolariad.core.calc.learning_rate.curve import column, rate
+from tolariad.core.calc.learning_rate.group import Group, coming, ordered, rate_of
+from tolariad.core.calc.learning_rate.schedule import LRPolicy, Schedule
+from tolariad.core.calc.learning_rate.seed_warmup import seed_schedule, seed_warmup_steps
+from tolariad.core.calc.learning_rate.tabulated import Tabulated
 
 HOST = Schedule(policy=LRPolicy.HOST_COSINE, base_lr=0.1, min_lr=0.001, total_steps=100, warmup_steps=10)
 

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tolariad.core.learning_rate.curve import rate
-from tolariad.core.learning_rate.schedule import LRPolicy, Schedule
-from tolariad.core.learning_rate.tabulated import (
+from tolariad.core.calc.learning_rate.curve import rate
+from tolariad.core.calc.learning_rate.schedule import LRPolicy, Schedule
+from tolariad.core.calc.learning_rate.tabulated import (
     PACKED_MAX,
     STEPS_MAX,
     Tabulated,

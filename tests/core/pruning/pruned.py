@@ -5,14 +5,12 @@ from __future__ import annotations
 from collections import deque
 
 from tests.core.rated import RatedTrainer, RatedWorld
-from tolariad.core.inputs import AnalysisReply
-from tolariad.core.pruning import mask_words as mk
-from tolariad.core.pruning import words as pr
-from tolariad.core.pruning.analysis import AnalysisRequest
-from tolariad.core.pruning.plan import PlannedShare, PrunePlan
-from tolariad.core.pruning.schedule import parameters_allowed
-from tolariad.core.pruning.units import joined, without
-from tolariad.core.pruning.verdict import PruningDecision, Trip, WindowAction
+from tolariad.core import messages as m
+from tolariad.core.calc.pruning.analysis import AnalysisRequest
+from tolariad.core.calc.pruning.plan import PlannedShare, PrunePlan
+from tolariad.core.calc.pruning.schedule import parameters_allowed
+from tolariad.core.calc.pruning.units import joined, without
+from tolariad.core.calc.pruning.verdict import PruningDecision, Trip, WindowAction
 
 # Units of each group before any pruning; each is one channel.
 WIDTHS = {"a": 60, "b": 40}
@@ -59,7 +57,7 @@ class PrunedTrainer(RatedTrainer):
         return WIDTHS[group] - self.gone.get(group, 0)
 
     def _answer(self, order):
-        if not isinstance(order, mk.MaskUnits | mk.ReleaseMasks | mk.CompactModel):
+        if not isinstance(order, m.MaskUnits | m.ReleaseMasks | m.CompactModel):
             super()._answer(order)
             return
         given = {"order": order.cause, "applied_before_step": self.step + 1, "refused": self._refused(order)}
@@ -67,8 +65,8 @@ class PrunedTrainer(RatedTrainer):
             self.repeat(order)
             self.applied += 1
         match order:
-            case mk.MaskUnits():
-                report = mk.MasksAppliedReport(
+            case m.MaskUnits():
+                report = m.MasksAppliedReport(
                     parameters=parameters_of(order.units) + 1,
                     pruned_parameters=parameters_of(order.units),
                     model_hash="ab",
@@ -76,34 +74,34 @@ class PrunedTrainer(RatedTrainer):
                     accuracy_masked=0.88,
                     **given,
                 )
-            case mk.ReleaseMasks():
-                report = mk.MasksReleasedReport(parameters=9, **given)
+            case m.ReleaseMasks():
+                report = m.MasksReleasedReport(parameters=9, **given)
             case _:
                 left = PARAMETERS - sum(WEIGHTS[name] * count for name, count in self.gone.items())
                 before = left if given["refused"] else left + parameters_of(order.units)
-                report = mk.ModelCompactedReport(removal="{}", parameters_before=before, parameters=left, **given)
+                report = m.ModelCompactedReport(removal="{}", parameters_before=before, parameters=left, **given)
         self.todo.append(report)
 
     def _refused(self, order):
         masked = joined(self.sets.values())
         match order:
-            case mk.MaskUnits():
+            case m.MaskUnits():
                 bad = [name for name, ones in order.units.items() if ones[-1] >= self.width(name)]
                 return f"{bad[0]} has no such unit" if bad or without(order.units, masked) != order.units else ""
-            case mk.ReleaseMasks():
+            case m.ReleaseMasks():
                 return "" if order.cycle in self.sets else f"cycle {order.cycle} has no masks"
             case _:
                 return "" if order.units == masked else "other units are masked"
 
     def repeat(self, order):
         match order:
-            case mk.MaskUnits():
+            case m.MaskUnits():
                 self.sets = {**self.sets, order.cycle: order.units}
                 self.watch = order.cycle, self.step + order.grace_steps + order.window_steps
-            case mk.ReleaseMasks():
+            case m.ReleaseMasks():
                 assert order.cycle in self.sets, (order, self.sets)
                 self.sets = {cycle: units for cycle, units in self.sets.items() if cycle != order.cycle}
-            case mk.CompactModel():
+            case m.CompactModel():
                 assert order.units == joined(self.sets.values()), (order, self.sets)
                 self.gone = {
                     name: self.gone.get(name, 0) + len(order.units.get(name, ()))
@@ -128,7 +126,7 @@ class PrunedTrainer(RatedTrainer):
         if self.watch is not None and self.step >= self.watch[1] and self.watch not in self.told:
             self.told.add(self.watch)
             trips, self.trips[:] = tuple(self.trips), []
-            watched = mk.PruneWatchReport(cycle=self.watch[0], step=self.step, trips=trips, norm_ratio=1.0)
+            watched = m.PruneWatchReport(cycle=self.watch[0], step=self.step, trips=trips, norm_ratio=1.0)
             self.todo.append(watched)
 
     def _begin(self, order):
@@ -139,7 +137,7 @@ class PrunedTrainer(RatedTrainer):
 
     def _roll_back(self, to):
         self.sets, self.gone, self.watch = self.saved_masks[to.id]
-        self.later = deque(one for one in self.later if not isinstance(one, mk.MaskUnits))
+        self.later = deque(one for one in self.later if not isinstance(one, m.MaskUnits))
         super()._roll_back(to)
         self._watch_again()
 
@@ -171,15 +169,15 @@ class PrunedWorld(RatedWorld):
 
     def _do(self, effect):
         match effect:
-            case pr.AnalyzeCheckpoint():
+            case m.AnalyzeCheckpoint():
                 self.asked.append(effect.request)
                 self.due.append(self.answer_to(effect.request))
-            case pr.CancelAnalysis(cycle=cycle):
+            case m.CancelAnalysis(cycle=cycle):
                 self.cancelled.append(cycle)
                 # Sometimes the answer is on its way already.
                 if self.random.random() < 0.5:
-                    self.due = type(self.due)(one for one in self.due if not isinstance(one, AnalysisReply))
-            case pr.RemoveImportance(files=files):
+                    self.due = type(self.due)(one for one in self.due if not isinstance(one, m.AnalysisReply))
+            case m.RemoveImportance(files=files):
                 self.removed += files
             case _:
                 super()._do(effect)
@@ -188,14 +186,14 @@ class PrunedWorld(RatedWorld):
         """Return what an analysis says; sometimes that it failed, sometimes too much, if it lies."""
         kind = self.random.random() if self.lies else 1.0
         if kind < 0.1:
-            return AnalysisReply(cycle=request.cycle, why="the process ended by SIGKILL")
+            return m.AnalysisReply(cycle=request.cycle, why="the process ended by SIGKILL")
         decision = self.random.choice(list(PruningDecision)) if self.lies else PruningDecision.GO
         allowed = parameters_allowed(request.share, request.cap, PARAMETERS, request.pruned)
         allowed //= 2 if decision is PruningDecision.CONDITIONAL_GO else 1
         units = self.chosen(request, allowed + max(WEIGHTS.values()) if kind < 0.2 else allowed)
-        return AnalysisReply(
+        return m.AnalysisReply(
             cycle=request.cycle,
-            found=pr.PruneAnalyzed(
+            found=m.PruneAnalyzed(
                 cycle=request.cycle,
                 decision=decision,
                 reasons=() if decision is PruningDecision.GO else ("It was drawn.",),
@@ -229,7 +227,7 @@ class PrunedWorld(RatedWorld):
 
     def anything(self):
         kind = self.random.random()
-        orders = (pr.PruneAnalyze, pr.PruneApply, pr.PruneCompact, pr.PruneDisable, pr.PruneEnable)
+        orders = (m.PruneAnalyze, m.PruneApply, m.PruneCompact, m.PruneDisable, m.PruneEnable)
         if kind < 0.12:
             self.command(self.random.choices(orders, (4, 4, 3, 1, 3))[0](id=self._id()))
         elif kind < 0.15:

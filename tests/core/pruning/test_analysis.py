@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from tests.supervisor.analysts import LIES, honest, without_file
-from tolariad.core.pruning.analysis import (
+from tolariad.core.calc.pruning.analysis import (
     UNITS_BYTES_MAX,
     AnalysedGroup,
     AnalysisRequest,
@@ -19,11 +19,11 @@ from tolariad.core.pruning.analysis import (
     refusal_of,
     smallest_units,
 )
-from tolariad.core.pruning.budget import UnitKind
-from tolariad.core.pruning.cost import Cut
-from tolariad.core.pruning.phase import PruningPhase
-from tolariad.core.pruning.verdict import PruningDecision
-from tolariad.core.settings.pruning import Prune
+from tolariad.core.calc.pruning.budget import UnitKind
+from tolariad.core.calc.pruning.cost import Cut
+from tolariad.core.calc.pruning.phase import PruningPhase
+from tolariad.core.calc.pruning.verdict import PruningDecision
+from tolariad.core.calc.settings.pruning import Prune
 
 PRUNE = Prune()
 REQUEST = AnalysisRequest(

@@ -11,14 +11,10 @@ from tests.core.pruning.pruned import PARAMETERS, PLAN, PrunedWorld, assert_agre
 from tests.core.seeds.seeded import carried_through, in_step
 from tests.core.simulate import find
 from tests.core.test_lifecycle import KEEP_BEST
-from tolariad.core.control import words as cv
-from tolariad.core.pruning import mask_words as mk
-from tolariad.core.pruning import words as pr
-from tolariad.core.pruning.ask import phase_of
-from tolariad.core.pruning.phase import PruningPhase
-from tolariad.core.rollback import words as rb
-from tolariad.core.state import RunState, apply
-from tolariad.core.trainer import words as tv
+from tolariad.core import messages as m
+from tolariad.core import queries as q
+from tolariad.core.calc.pruning.phase import PruningPhase
+from tolariad.core.state.run_state import RunState, apply
 
 
 def disturb(world, draw):
@@ -26,9 +22,9 @@ def disturb(world, draw):
     kind = draw.random()
     targets = [one.id for one in world.state.checkpoints.catalogue if one.is_target]
     if kind < 0.02 and targets and world.goes_back:
-        world.command(rb.Rollback(to=draw.choice(targets)))
+        world.command(m.Rollback(to=draw.choice(targets)))
     elif kind < 0.06:
-        world.command(cv.Checkpoint())
+        world.command(m.Checkpoint())
     else:
         world.anything()
 
@@ -45,22 +41,22 @@ class Watcher:
         before, self.state = self.state, apply(self.state, event)
         pruning, plan = self.state.pruning, self.state.run.policy.prune
         match event:
-            case pr.PruneCycleBegun():
+            case m.PruneCycleBegun():
                 assert before.pruning.open is None, where
                 assert event.cycle == before.pruning.cycles + 1, where
                 assert before.pruning.window is None, where
-            case mk.MasksOrdered():
-                assert phase_of(before) is PruningPhase.ACTIVE_PRUNING, where
+            case m.MasksOrdered():
+                assert q.phase_of(before) is PruningPhase.ACTIVE_PRUNING, where
                 assert event.sha256 not in self.rejected, where
                 assert event.pruned_parameters == parameters_of(event.units), where
                 assert event.pruned_parameters <= 0.1 * PARAMETERS, where
                 assert event.pruned_parameters + before.pruning.pruned_parameters <= 0.3 * PARAMETERS, where
-            case mk.MasksApplied():
+            case m.MasksApplied():
                 self.applied += 1
                 assert event.pinned, where
-            case mk.MaskSetRejected():
+            case m.MaskSetRejected():
                 self.rejected.add(event.sha256)
-            case rb.RolledBack():
+            case m.RolledBack():
                 contained = [one for one in before.pruning.past if one.number <= (event.orders or 0)]
                 assert pruning.sets == (contained[-1].sets if contained else ()), where
                 held = contained[-1] if contained else None
@@ -70,7 +66,7 @@ class Watcher:
                 assert pruning.pruned_parameters == (
                     parameters_of(pruning.masked) + held.removed_parameters if held else 0
                 ), where
-        waiting = [one for one in self.state.boundary.waiting if isinstance(one.order, mk.MaskUnits | mk.CompactModel)]
+        waiting = [one for one in self.state.boundary.waiting if isinstance(one.order, m.MaskUnits | m.CompactModel)]
         assert len(waiting) <= 1, where
         assert plan is None or pruning.share <= 0.3, where
         removed = {name: range(count) for name, count in pruning.removed.items()}
@@ -91,12 +87,12 @@ def test_no_order_of_events_breaks_a_promise_of_pruning(seed):
         act = functools.partial(disturb, draw=random.Random(seed + offset))
         compared += carried_through(world, 600, act, watcher.look, assert_agrees, where)
         assert watcher.state == world.state
-        assert not find(world, cv.ReportRefused)
+        assert not find(world, m.ReportRefused)
         applied += watcher.applied
-        compacted += len(find(world, mk.ModelCompacted))
-        rejected += len(find(world, mk.MaskSetRejected))
-        failed += len(find(world, pr.PruneCycleFailed))
-        rolled_back += len(find(world, rb.RolledBack))
+        compacted += len(find(world, m.ModelCompacted))
+        rejected += len(find(world, m.MaskSetRejected))
+        failed += len(find(world, m.PruneCycleFailed))
+        rolled_back += len(find(world, m.RolledBack))
     print(f"seed {seed}: {applied} masks, {compacted} compactions, {rejected} rejected, {failed} failed")
     print(f"{compared} comparisons, {rolled_back} rollbacks")
 
@@ -127,9 +123,9 @@ def test_deaths_change_nothing_of_what_is_pruned(seed):
         return world
 
     calm, troubled = run(deaths=False), run(deaths=True)
-    print(f"seed {seed}: {len(find(troubled, tv.TrainerDied))} deaths")
-    assert find(troubled, tv.TrainerDied)
-    assert find(calm, mk.MasksApplied)
+    print(f"seed {seed}: {len(find(troubled, m.TrainerDied))} deaths")
+    assert find(troubled, m.TrainerDied)
+    assert find(calm, m.MasksApplied)
     assert calm.state.boundary.digest == troubled.state.boundary.digest
     assert calm.state.pruning.sets == troubled.state.pruning.sets
     assert calm.state.pruning.past == troubled.state.pruning.past

@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from tolariad.core.pruning.budget import PrunableLayer, UnitKind, choose, floor_of, removable
-from tolariad.core.pruning.cost import Cut, ParameterCount
-from tolariad.core.settings.pruning import Prune
+from tolariad.core.calc.pruning.budget import PrunableLayer, UnitKind, choose, floor_of, removable
+from tolariad.core.calc.pruning.cost import Cut, ParameterCount
+from tolariad.core.calc.settings.pruning import Prune
 
 DEFAULT = Prune()
 

@@ -8,7 +8,7 @@ import math
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tolariad.core.pruning.cost import Cut, ParameterCount, counted, fault_of_cuts
+from tolariad.core.calc.pruning.cost import Cut, ParameterCount, counted, fault_of_cuts
 
 # A layer of 3 x 2 whose rows are the units of `a`; one of 4 x 6 whose columns read them in pairs, rows those of `b`.
 SHAPES = ((3, 2), (3,), (4, 6))

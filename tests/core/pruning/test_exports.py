@@ -9,13 +9,12 @@ from msgspec.structs import replace
 
 from tests.core.pruning.pruned import PLAN, PrunedWorld
 from tests.core.simulate import find, tick_until
-from tolariad.core.checkpoints import words as ck
-from tolariad.core.pruning import ask, rules
-from tolariad.core.pruning import words as pr
-from tolariad.core.pruning.parts_slice import ImportanceFile
-from tolariad.core.pruning.phase import PruningPhase
-from tolariad.core.run.words import Policy
-from tolariad.core.state import RunState
+from tolariad.core import messages as m
+from tolariad.core import queries as q
+from tolariad.core import state as st
+from tolariad.core.calc.pruning.phase import PruningPhase
+from tolariad.core.rules import pruning
+from tolariad.core.state.run_state import RunState
 
 DAY_NS = 86_400_000_000_000
 NOW = 100 * DAY_NS
@@ -24,16 +23,16 @@ NOW = 100 * DAY_NS
 def analysed(**plan):
     """A run whose newest checkpoint was analysed, with nothing under way."""
     world = PrunedWorld(1, epochs=9, prune=replace(PLAN, **plan))
-    tick_until(world, lambda: find(world, pr.PruneAnalyzed) and not ask.why_busy(world.state), "an analysis")
+    tick_until(world, lambda: find(world, m.PruneAnalyzed) and not q.why_busy(world.state), "an analysis")
     return world
 
 
 @pytest.mark.parametrize(
     ("transition", "reason", "is_due"),
     [
-        (100, ck.CheckpointReason.INTERVAL, True),
-        (100, ck.CheckpointReason.ORDERED, False),
-        (0, ck.CheckpointReason.INTERVAL, False),
+        (100, m.CheckpointReason.INTERVAL, True),
+        (100, m.CheckpointReason.ORDERED, False),
+        (0, m.CheckpointReason.INTERVAL, False),
     ],
 )
 def test_a_checkpoint_within_an_epoch_is_analysed_too_before_pruning_begins(transition, reason, is_due):
@@ -41,9 +40,9 @@ def test_a_checkpoint_within_an_epoch_is_analysed_too_before_pruning_begins(tran
     world = analysed(transition_epoch=transition)
     state = world.state
     phase = PruningPhase.VALIDATION_ONLY if transition else PruningPhase.ACTIVE_PRUNING
-    assert ask.phase_of(state) is phase
+    assert q.phase_of(state) is phase
     entry = replace(state.checkpoints.newest, epoch=state.pruning.last_epoch + 1, batch=3, reason=reason)
-    begun = ask.due_cycle(state, entry)
+    begun = q.due_cycle(state, entry)
 
     assert (begun is not None) is is_due
     if begun is not None:
@@ -53,11 +52,11 @@ def test_a_checkpoint_within_an_epoch_is_analysed_too_before_pruning_begins(tran
 def test_a_checkpoint_from_before_the_newest_order_is_not_analysed():
     """It was committed after a compaction that it does not contain: its units would not fit."""
     world = analysed(transition_epoch=0, window_steps=1)
-    tick_until(world, lambda: world.state.pruning.past and not ask.why_busy(world.state), "masks that passed")
+    tick_until(world, lambda: world.state.pruning.past and not q.why_busy(world.state), "masks that passed")
     state = world.state
     number, epoch = state.pruning.past[-1].number, state.pruning.last_epoch + 2
     due = [
-        ask.due_cycle(state, replace(state.checkpoints.newest, epoch=epoch, orders=orders))
+        q.due_cycle(state, replace(state.checkpoints.newest, epoch=epoch, orders=orders))
         for orders in (number - 1, number, None)
     ]
 
@@ -67,11 +66,11 @@ def test_a_checkpoint_from_before_the_newest_order_is_not_analysed():
 def test_an_order_to_analyse_asks_for_a_newer_checkpoint():
     """The refusal says how to get one."""
     world = analysed(transition_epoch=0, window_steps=1)
-    tick_until(world, lambda: world.state.pruning.past and not ask.why_busy(world.state), "masks that passed")
+    tick_until(world, lambda: world.state.pruning.past and not q.why_busy(world.state), "masks that passed")
     state = world.state
     *older, newest = state.checkpoints.catalogue
     outdated = (*older, replace(newest, orders=state.pruning.past[-1].number - 1))
-    refused = ask.analysis_to_begin(replace(state, checkpoints=replace(state.checkpoints, catalogue=outdated)))
+    refused = q.analysis_to_begin(replace(state, checkpoints=replace(state.checkpoints, catalogue=outdated)))
 
     assert "is from before the newest change of masks or model; `tolaria checkpoint`" in refused.why
 
@@ -82,13 +81,13 @@ def test_a_checkpoint_names_the_newest_importance():
     done = world._do
 
     def seen(effect):
-        if isinstance(effect, ck.TakeCheckpoint):
+        if isinstance(effect, m.TakeCheckpoint):
             files = world.state.pruning.files
             taken.append((effect.importance, files[-1].file if files else ""))
         done(effect)
 
     world._do = seen
-    tick_until(world, lambda: len(find(world, pr.PruneAnalyzed)) > 2, "analyses")
+    tick_until(world, lambda: len(find(world, m.PruneAnalyzed)) > 2, "analyses")
 
     assert all(named == newest for named, newest in taken)
     assert taken[0][0] == ""
@@ -97,15 +96,15 @@ def test_a_checkpoint_names_the_newest_importance():
 
 def removed(*files, **policy):
     """Return the cycles whose importance is removed now, with the reasons."""
-    run = replace(RunState().run, policy=Policy(epochs=1, **policy))
+    run = replace(RunState().run, policy=m.Policy(epochs=1, **policy))
     state = replace(RunState(), run=run)
     state = replace(state, pruning=replace(state.pruning, files=files))
-    decision = rules.retain_importance(state, None, SimpleNamespace(now=SimpleNamespace(wall=NOW)))
+    decision = pruning.retain_importance(state, None, SimpleNamespace(now=SimpleNamespace(wall=NOW)))
     return [] if decision is None else [(one.cycle, one.why) for one in decision.events]
 
 
 def file(cycle, days, size=10):
-    return ImportanceFile(cycle, f"importance/p{cycle:06d}.safetensors", size, NOW - days * DAY_NS)
+    return st.ImportanceFile(cycle, f"importance/p{cycle:06d}.safetensors", size, NOW - days * DAY_NS)
 
 
 def test_importance_stays_for_thirty_days_and_the_newest_longer():

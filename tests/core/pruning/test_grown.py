@@ -11,18 +11,11 @@ from tests.core.pruning.test_any_order import Watcher
 from tests.core.seeds.seeded import SLOTS, SeededTrainer, SeededWorld, in_step
 from tests.core.simulate import find, tick_until
 from tests.core.test_lifecycle import KEEP_BEST
-from tolariad.core.boundary import words as bw
-from tolariad.core.checkpoints import words as ck
-from tolariad.core.control import words as cv
-from tolariad.core.decision import Refusal
-from tolariad.core.pruning import mask_words as mk
-from tolariad.core.pruning import words as pr
-from tolariad.core.rollback import words as rb
-from tolariad.core.seeds import words as sd
-from tolariad.core.seeds.stages import PLANTED, Stage
-from tolariad.core.state import capture, read_capture
+from tolariad.core import messages as m
+from tolariad.core.calc.seeds.stages import PLANTED, Stage
+from tolariad.core.state.run_state import capture, read_capture
 
-WRITTEN = ck.CheckpointWrittenReport
+WRITTEN = m.CheckpointWrittenReport
 CHANGED = "the model has changed its shape since it was analysed"
 
 
@@ -38,9 +31,9 @@ class GrownTrainer(PrunedTrainer, SeededTrainer):
     def _refused(self, order, *measured):
         if measured:
             return SeededTrainer._refused(self, order, *measured)
-        if isinstance(order, mk.MaskUnits) and order.plan != shape_of(self.stages, self.gone):
+        if isinstance(order, m.MaskUnits) and order.plan != shape_of(self.stages, self.gone):
             return CHANGED
-        if isinstance(order, mk.CompactModel):
+        if isinstance(order, m.CompactModel):
             growing = [slot for slot in self.stages if self.stage(slot) in PLANTED - {Stage.FOSSILIZED}]
             if growing:
                 return f"slot {growing[0]} holds a seed that is not a part of the model yet"
@@ -59,7 +52,7 @@ class GrownWorld(PrunedWorld, SeededWorld):
         return GrownTrainer(*given, saved=self.saved, owing=self.owing, **masks, **seeds)
 
     def _do(self, effect):
-        if isinstance(effect, pr.AnalyzeCheckpoint) and not self.is_answered:
+        if isinstance(effect, m.AnalyzeCheckpoint) and not self.is_answered:
             self.asked.append(effect.request)
         else:
             super()._do(effect)
@@ -83,7 +76,7 @@ def analysing():
 def germinated(world):
     """Let a seed germinate."""
     world.germinate()
-    tick_until(world, lambda: find(world, sd.SeedMoved), "a germination")
+    tick_until(world, lambda: find(world, m.SeedMoved), "a germination")
 
 
 def test_what_was_found_before_a_germination_is_not_masked():
@@ -91,11 +84,11 @@ def test_what_was_found_before_a_germination_is_not_masked():
     world = analysing()
     germinated(world)
     world.give(world.answer_to(world.asked[0]))
-    refused = world.command(pr.PruneApply())
+    refused = world.command(m.PruneApply())
 
-    assert [one.cycle for one in find(world, pr.PruneAnalyzed)] == [1]
-    assert find(world, mk.MasksOrdered) == []
-    assert isinstance(refused, Refusal)
+    assert [one.cycle for one in find(world, m.PruneAnalyzed)] == [1]
+    assert find(world, m.MasksOrdered) == []
+    assert isinstance(refused, m.Refusal)
     assert "cannot be masked any more: the model has changed its shape since" in refused.why
     assert world.state.pruning.failures == 0
 
@@ -107,13 +100,13 @@ def test_masks_that_a_germination_overtook_have_not_failed():
     world.tick()
     world.germinate()
     world.give(world.answer_to(world.asked[0]))
-    assert [type(one.order) for one in world.state.boundary.waiting] == [sd.MoveSeed, mk.MaskUnits]
-    tick_until(world, lambda: find(world, mk.MasksAborted), "the refusal")
+    assert [type(one.order) for one in world.state.boundary.waiting] == [m.MoveSeed, m.MaskUnits]
+    tick_until(world, lambda: find(world, m.MasksAborted), "the refusal")
 
-    assert [one.why for one in find(world, mk.MasksAborted)] == [CHANGED]
+    assert [one.why for one in find(world, m.MasksAborted)] == [CHANGED]
     assert world.state.pruning.failures == 0
     world.is_answered = True
-    tick_until(world, lambda: find(world, mk.MasksApplied), "masks of another cycle")
+    tick_until(world, lambda: find(world, m.MasksApplied), "masks of another cycle")
 
 
 def test_a_checkpoint_from_before_a_germination_is_not_analysed():
@@ -124,10 +117,10 @@ def test_a_checkpoint_from_before_a_germination_is_not_analysed():
     late = world.trainer.todo.pop()
     germinated(world)
     world.trainer.todo.append(late)
-    tick_until(world, lambda: find(world, pr.PruneCycleBegun), "a cycle")
+    tick_until(world, lambda: find(world, m.PruneCycleBegun), "a cycle")
 
-    assert late.id in {one.id for one in find(world, ck.CheckpointCommitted)}
-    assert find(world, pr.PruneCycleBegun)[0].checkpoint != late.id
+    assert late.id in {one.id for one in find(world, m.CheckpointCommitted)}
+    assert find(world, m.PruneCycleBegun)[0].checkpoint != late.id
 
 
 def test_no_order_of_seeds_and_masks_breaks_a_promise_of_either(seed):
@@ -146,7 +139,7 @@ def test_no_order_of_seeds_and_masks_breaks_a_promise_of_either(seed):
             for number, event in enumerate(world.events[seen:], seen + 1):
                 failures = watcher.state.pruning.failures
                 watcher.look(event, f"seed {seed + offset}, event {number}: {event}")
-                if isinstance(event, mk.MasksAborted) and event.why == CHANGED:
+                if isinstance(event, m.MasksAborted) and event.why == CHANGED:
                     assert watcher.state.pruning.failures == failures, (seed + offset, event)
                     changed += 1
             seen = len(world.events)
@@ -160,11 +153,11 @@ def test_no_order_of_seeds_and_masks_breaks_a_promise_of_either(seed):
                 )
         assert watcher.state == world.state
         assert read_capture(capture(world.state)) == world.state
-        causes = [one.cause for one in find(world, bw.BoundaryOrderActed) + find(world, bw.BoundaryOrderAborted)]
+        causes = [one.cause for one in find(world, m.BoundaryOrderActed) + find(world, m.BoundaryOrderAborted)]
         assert len(causes) == len(set(causes))
-        assert not find(world, cv.ReportRefused)
-        applied, grown = applied + watcher.applied, grown + len(find(world, sd.SeedMoved))
-        compacted += len(find(world, mk.ModelCompacted))
+        assert not find(world, m.ReportRefused)
+        applied, grown = applied + watcher.applied, grown + len(find(world, m.SeedMoved))
+        compacted += len(find(world, m.ModelCompacted))
     print(f"seed {seed}: {applied} masks, {changed} of another shape, {compacted} compactions, {grown} moves of seeds")
     print(f"{compared} comparisons")
 
@@ -179,8 +172,8 @@ def disturb(world, draw):
     if kind < 0.1:
         world.advance(draw.choice(SLOTS).name)
     elif kind < 0.12 and targets and world.goes_back:
-        world.command(rb.Rollback(to=draw.choice(targets)))
+        world.command(m.Rollback(to=draw.choice(targets)))
     elif kind < 0.15:
-        world.command(cv.Checkpoint())
+        world.command(m.Checkpoint())
     else:
         world.anything()

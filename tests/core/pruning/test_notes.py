@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from tolariad.core.pruning.notes import first_masks, prune_notes
-from tolariad.core.pruning.phase import PruningPhase, is_cycle_due, phase_at
-from tolariad.core.pruning.plan import PrunePlan
-from tolariad.core.settings.reading import read_settings
+from tolariad.core.calc.pruning.notes import first_masks, prune_notes
+from tolariad.core.calc.pruning.phase import PruningPhase, is_cycle_due, phase_at
+from tolariad.core.calc.pruning.plan import PrunePlan
+from tolariad.core.calc.settings.reading import read_settings
 
 
 def notes(**keys):

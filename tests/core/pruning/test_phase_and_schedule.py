@@ -9,14 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tolariad.core.calc.health.breaker import BreakerState
+from tolariad.core.calc.pruning.phase import is_cycle_due, phase_at
+from tolariad.core.calc.pruning.plan import plan_of
+from tolariad.core.calc.pruning.schedule import budget_at, cap_at, parameters_allowed
+from tolariad.core.calc.pruning.verdict import PruningDecision, accuracy_margin
+from tolariad.core.calc.settings.model import Settings
+from tolariad.core.calc.settings.pruning import PruneSafety
 from tolariad.core.pruning import ProgressivePruningSchedule, PruningPhase, StructuredPruningPhaseManager
-from tolariad.core.pruning.phase import is_cycle_due, phase_at
-from tolariad.core.pruning.plan import plan_of
-from tolariad.core.pruning.schedule import budget_at, cap_at, parameters_allowed
-from tolariad.core.pruning.verdict import PruningDecision, accuracy_margin
-from tolariad.core.settings.model import Settings
-from tolariad.core.settings.pruning import PruneSafety
-from tolariad.core.stability import BreakerState
 from tolariad.leyline import PruningDecision as DecisionMessage
 from tolariad.leyline import PruningPhase as PhaseMessage
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from tolariad.core.pruning.ranking import rank_correlation
+from tolariad.core.calc.pruning.ranking import rank_correlation
 
 PAIRS = st.lists(st.tuples(st.integers(-5, 5), st.floats(-1e6, 1e6)), min_size=2, max_size=40)
 

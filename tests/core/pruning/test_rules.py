@@ -6,15 +6,11 @@ from msgspec.structs import replace
 
 from tests.core.pruning.pruned import PARAMETERS, PLAN, SPEED, PrunedWorld
 from tests.core.simulate import find, tick_until
-from tolariad.core.checkpoints import words as ck
-from tolariad.core.decision import Refusal
-from tolariad.core.inputs import AnalysisReply, DiskMeasured, ReportReceived
-from tolariad.core.pruning import mask_words as mk
-from tolariad.core.pruning import words as pr
-from tolariad.core.pruning.verdict import PruningDecision
-from tolariad.core.run.slice import Phase
+from tolariad.core import messages as m
+from tolariad.core import state as st
+from tolariad.core.calc.pruning.verdict import PruningDecision
 
-START, END = ck.CheckpointReason.START, ck.CheckpointReason.END
+START, END = m.CheckpointReason.START, m.CheckpointReason.END
 
 
 class SilentWorld(PrunedWorld):
@@ -23,7 +19,7 @@ class SilentWorld(PrunedWorld):
     silent = True
 
     def _do(self, effect):
-        if self.silent and isinstance(effect, pr.AnalyzeCheckpoint):
+        if self.silent and isinstance(effect, m.AnalyzeCheckpoint):
             self.asked.append(effect.request)
         else:
             super()._do(effect)
@@ -40,32 +36,32 @@ def test_an_analysis_that_was_cancelled_may_not_answer_for_the_next_one():
     """Neither with a result nor with a failure; the next one's own answer counts."""
     world = analysing()
     late = world.asked[-1]
-    world.command(pr.PruneDisable())
-    world.command(pr.PruneEnable())
+    world.command(m.PruneDisable())
+    world.command(m.PruneEnable())
     tick_until(world, lambda: len(world.asked) > 1, "the next cycle")
-    for answer in (AnalysisReply(cycle=late.cycle, why="it died"), world.answer_to(late)):
+    for answer in (m.AnalysisReply(cycle=late.cycle, why="it died"), world.answer_to(late)):
         world.give(answer)
-        assert find(world, pr.PruneCycleFailed) == find(world, pr.PruneAnalyzed) == []
+        assert find(world, m.PruneCycleFailed) == find(world, m.PruneAnalyzed) == []
     world.give(world.answer_to(world.asked[-1]))
 
-    assert [one.cycle for one in find(world, pr.PruneAnalyzed)] == [world.asked[-1].cycle]
+    assert [one.cycle for one in find(world, m.PruneAnalyzed)] == [world.asked[-1].cycle]
 
 
 def test_an_analysis_on_a_disk_that_fills_is_given_up_and_counts_for_no_breaker():
     """It would fail for want of space. With space again the cycle begins anew."""
     world = analysing()
     request = world.asked[-1]
-    world.give(DiskMeasured(free=0, floor=1))
-    (ended,) = find(world, pr.PruneCycleCancelled)
+    world.give(m.DiskMeasured(free=0, floor=1))
+    (ended,) = find(world, m.PruneCycleCancelled)
     world.give(
-        AnalysisReply(cycle=request.cycle, why="The analysis raised OSError: [Errno 28] No space left on device")
+        m.AnalysisReply(cycle=request.cycle, why="The analysis raised OSError: [Errno 28] No space left on device")
     )
-    tick_until(world, lambda: world.state.run.phase is Phase.PAUSED, "a pause")
-    world.give(DiskMeasured(free=2, floor=1))
+    tick_until(world, lambda: world.state.run.phase is st.Phase.PAUSED, "a pause")
+    world.give(m.DiskMeasured(free=2, floor=1))
     tick_until(world, lambda: len(world.asked) > 1, "the next cycle")
 
     assert (ended.cycle, ended.why) == (request.cycle, "the space on the disk is low")
-    assert find(world, pr.PruneCycleFailed) == []
+    assert find(world, m.PruneCycleFailed) == []
     assert world.state.pruning.failures == 0
 
 
@@ -75,11 +71,11 @@ def test_a_verdict_of_no_masks_nothing():
     answer = world.answer_to(world.asked[-1])
     found = replace(answer.found, decision=PruningDecision.NO_GO, reasons=("The accuracy fell.",))
     world.give(replace(answer, found=found))
-    refused = world.command(pr.PruneApply())
+    refused = world.command(m.PruneApply())
 
-    assert isinstance(refused, Refusal)
+    assert isinstance(refused, m.Refusal)
     assert "refused its masks: The accuracy fell." in refused.why
-    assert find(world, mk.MasksOrdered) == []
+    assert find(world, m.MasksOrdered) == []
 
 
 def test_masks_that_were_rejected_are_not_ordered_again():
@@ -87,28 +83,28 @@ def test_masks_that_were_rejected_are_not_ordered_again():
     world = SilentWorld(1, epochs=5, prune=replace(PLAN, window_steps=100))
     tick_until(world, lambda: world.asked, "a cycle")
     found = world.answer_to(world.asked[0]).found
-    world.give(AnalysisReply(cycle=world.asked[0].cycle, found=found))
+    world.give(m.AnalysisReply(cycle=world.asked[0].cycle, found=found))
     tick_until(world, lambda: world.state.pruning.window is not None, "masks")
-    report = mk.PruneWatchReport(cycle=world.asked[0].cycle, step=world.state.progress.step, trips=(SPEED,))
-    world.give(ReportReceived(incarnation=world.trainer.incarnation, report=report))
+    report = m.PruneWatchReport(cycle=world.asked[0].cycle, step=world.state.progress.step, trips=(SPEED,))
+    world.give(m.ReportReceived(incarnation=world.trainer.incarnation, report=report))
     tick_until(world, lambda: len(world.asked) > 1, "the next cycle")
-    world.give(AnalysisReply(cycle=world.asked[1].cycle, found=found))
-    refused = world.command(pr.PruneApply())
+    world.give(m.AnalysisReply(cycle=world.asked[1].cycle, found=found))
+    refused = world.command(m.PruneApply())
 
-    assert [one.cycle for one in find(world, pr.PruneAnalyzed)] == [one.cycle for one in world.asked]
-    assert isinstance(refused, Refusal)
+    assert [one.cycle for one in find(world, m.PruneAnalyzed)] == [one.cycle for one in world.asked]
+    assert isinstance(refused, m.Refusal)
     assert "the masks of cycle 1 were rejected" in refused.why
-    assert len(find(world, mk.MasksOrdered)) == 1
+    assert len(find(world, m.MasksOrdered)) == 1
 
 
 def test_an_importance_file_that_no_event_names_is_removed():
     """Of an answer that comes too late, of one that is refused, and of an analysis that ended with its daemon."""
     world = analysing()
     late = world.asked[-1]
-    world.command(pr.PruneDisable())
+    world.command(m.PruneDisable())
     world.give(world.answer_to(late))
     assert world.removed == [late.output]
-    world.command(pr.PruneEnable())
+    world.command(m.PruneEnable())
     tick_until(world, lambda: len(world.asked) > 1, "the next cycle")
     answer = world.answer_to(world.asked[-1])
     world.give(replace(answer, found=replace(answer.found, pruned_parameters=PARAMETERS)))
@@ -119,7 +115,7 @@ def test_an_importance_file_that_no_event_names_is_removed():
     tick_until(world, lambda: len(world.asked) > 3, "a cycle of the next daemon")
     world.give(world.answer_to(world.asked[-1]))
 
-    assert [one.importance for one in find(world, pr.PruneAnalyzed)] == [world.asked[-1].output]
+    assert [one.importance for one in find(world, m.PruneAnalyzed)] == [world.asked[-1].output]
     assert world.asked[-1].output not in world.removed
 
 
@@ -128,8 +124,8 @@ def test_an_open_breaker_takes_no_checkpoints_for_cycles():
     plan = replace(PLAN, failures=1)
     world = SilentWorld(1, epochs=5, prune=plan, checkpoint_every_epochs=100)
     tick_until(world, lambda: world.asked, "a cycle")
-    world.give(AnalysisReply(cycle=world.asked[-1].cycle, why="it died"))
-    assert find(world, pr.PruneBreakerOpened)
+    world.give(m.AnalysisReply(cycle=world.asked[-1].cycle, why="it died"))
+    assert find(world, m.PruneBreakerOpened)
     world.run()
 
-    assert [one.reason for one in find(world, ck.CheckpointBegun)] == [START, ck.CheckpointReason.EPOCH, END]
+    assert [one.reason for one in find(world, m.CheckpointBegun)] == [START, m.CheckpointReason.EPOCH, END]

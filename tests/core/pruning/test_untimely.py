@@ -8,37 +8,32 @@ from tests.core.checkpoints.test_exhausted import reconfigured
 from tests.core.pruning.pruned import NORM, PLAN, PrunedWorld
 from tests.core.pruning.test_window import masked, reports
 from tests.core.simulate import find, tick_until
-from tolariad.core.checkpoints import words as ck
-from tolariad.core.control import words as cv
-from tolariad.core.pruning import mask_words as mk
-from tolariad.core.pruning import words as pr
-from tolariad.core.pruning.phase import PruningPhase
-from tolariad.core.rollback import words as rb
-from tolariad.core.trainer import words as tv
+from tolariad.core import messages as m
+from tolariad.core.calc.pruning.phase import PruningPhase
 
 
 def waiting():
     """A run whose trainer died when it was to mask: the next trainer gets the order after its re-run."""
     world = PrunedWorld(1, epochs=5, prune=PLAN)
-    tick_until(world, lambda: find(world, mk.MasksOrdered), "masks")
+    tick_until(world, lambda: find(world, m.MasksOrdered), "masks")
     world.crash_trainer()
-    tick_until(world, lambda: find(world, tv.TrainerDied), "its death")
-    assert list(world.state.boundary.of_kind(mk.MaskUnits))
+    tick_until(world, lambda: find(world, m.TrainerDied), "its death")
+    assert list(world.state.boundary.of_kind(m.MaskUnits))
     return world
 
 
 def test_masks_that_wait_when_the_run_goes_back_never_act():
     """The branch that was analysed is left. That is no failure of theirs, and the next cycle begins."""
     world = waiting()
-    (ordered,) = find(world, mk.MasksOrdered)
-    assert world.command(rb.Rollback())
-    (ended,) = find(world, mk.MasksAborted)
+    (ordered,) = find(world, m.MasksOrdered)
+    assert world.command(m.Rollback())
+    (ended,) = find(world, m.MasksAborted)
 
     assert (ended.cycle, ended.why) == (ordered.cycle, "the run went back before they acted")
     assert world.state.boundary.waiting == ()
     assert world.state.pruning.failures == 0
-    tick_until(world, lambda: find(world, mk.MasksApplied), "masks of another cycle")
-    assert find(world, mk.MasksApplied)[0].cycle > ordered.cycle
+    tick_until(world, lambda: find(world, m.MasksApplied), "masks of another cycle")
+    assert find(world, m.MasksApplied)[0].cycle > ordered.cycle
     assert ordered.cycle not in world.trainer.sets
 
 
@@ -47,12 +42,12 @@ def test_masks_that_act_after_pruning_was_disabled_are_lifted(how):
     """By an order, or because the run was started again with `prune.enabled: false`."""
     world = waiting()
     if how == "order":
-        world.command(pr.PruneDisable())
+        world.command(m.PruneDisable())
     else:
         reconfigured(world, prune=None)
-    tick_until(world, lambda: find(world, mk.MasksReleased), "lifted")
+    tick_until(world, lambda: find(world, m.MasksReleased), "lifted")
 
-    (ordered,) = find(world, mk.MasksReleaseOrdered)
+    (ordered,) = find(world, m.MasksReleaseOrdered)
     assert ordered.why == "pruning was disabled after they were ordered"
     assert world.state.pruning.sets == () == tuple(world.trainer.sets)
     assert world.state.pruning.window is None
@@ -67,26 +62,26 @@ def test_a_window_ends_although_pruning_was_disabled_in_the_configuration(drop):
     reconfigured(world, prune=None)
     tick_until(world, lambda: world.state.pruning.window is None, "its end")
 
-    assert len(find(world, mk.MaskSetRejected)) == (drop > 0.0)
-    assert len(find(world, mk.MaskSetPassed)) == (drop == 0.0)
+    assert len(find(world, m.MaskSetRejected)) == (drop > 0.0)
+    assert len(find(world, m.MaskSetPassed)) == (drop == 0.0)
 
 
 def test_a_norm_is_judged_although_pruning_was_disabled_by_an_order():
     """`tolaria prune disable` leaves masks in force, and so what protects the run from them."""
     world = masked()
-    world.command(pr.PruneDisable())
+    world.command(m.PruneDisable())
     window = reports(world, trips=(NORM,))
-    tick_until(world, lambda: find(world, rb.RolledBack), "rolled back")
+    tick_until(world, lambda: find(world, m.RolledBack), "rolled back")
 
-    assert [one.checkpoint for one in find(world, rb.RolledBack)] == [window.pinned]
+    assert [one.checkpoint for one in find(world, m.RolledBack)] == [window.pinned]
 
 
 def test_a_checkpoint_tells_of_masks_although_the_configuration_prunes_no_more():
     """They are in force: its manifest has their share, and the newest importance."""
     world = masked()
     reconfigured(world, prune=None)
-    world.command(cv.Checkpoint())
-    *_, order = [one for one in world.trainer.orders if isinstance(one, ck.TakeCheckpoint)]
+    world.command(m.Checkpoint())
+    *_, order = [one for one in world.trainer.orders if isinstance(one, m.TakeCheckpoint)]
 
     assert order.pruned == world.state.pruning.share > 0.0
     assert order.importance == world.state.pruning.files[-1].file

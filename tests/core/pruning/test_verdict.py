@@ -9,15 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tolariad.core.pruning.verdict import (
-    MaskMeasure,
-    PruningDecision,
-    WindowAction,
-    WindowMeasure,
-    judge,
-    trips,
-)
-from tolariad.core.settings.pruning import Prune, PruneSafety
+from tolariad.core.calc.pruning.verdict import MaskMeasure, PruningDecision, WindowAction, WindowMeasure, judge, trips
+from tolariad.core.calc.settings.pruning import Prune, PruneSafety
 
 PRUNE = Prune()
 HEALTHY = MaskMeasure(

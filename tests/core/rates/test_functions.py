@@ -10,15 +10,14 @@ import pytest
 from tests.core import rated
 from tests.core.rated import GROUPS, RatedWorld
 from tests.core.simulate import find, tick_until, until
-from tolariad.core.base import Refusal
+from tolariad.core import messages as m
+from tolariad.core import state as st
+from tolariad.core.calc.learning_rate.group import Group
+from tolariad.core.calc.learning_rate.schedule import LRPolicy, Schedule
+from tolariad.core.calc.learning_rate.tabulated import Tabulated, packed
 from tolariad.core.decision import Accepted
-from tolariad.core.learning_rate.group import Group
-from tolariad.core.learning_rate.schedule import LRPolicy, Schedule
-from tolariad.core.learning_rate.tabulated import Tabulated, packed
-from tolariad.core.rates import rules
-from tolariad.core.rates import words as lv
-from tolariad.core.run.slice import Phase
-from tolariad.core.state import capture, read_capture
+from tolariad.core.rules import rates
+from tolariad.core.state.run_state import capture, read_capture
 
 
 def table(factors=(1.0, 0.9, 0.8, 0.75, 0.7, 0.6, 0.5, 0.4, 0.35, 0.3, 0.2, 0.1), **other):
@@ -32,11 +31,11 @@ def test_a_function_that_is_ordered_acts_at_the_boundary_and_scales_to_its_value
     assert isinstance(world.lr_set("head", 0.01, function=table()), Accepted)
     world.run()
 
-    (changed,) = find(world, lv.RateChanged)
+    (changed,) = find(world, m.RateChanged)
     assert (changed.policy, changed.rate, changed.function) == (LRPolicy.FUNCTION, 0.01, table())
     assert world.state.rates.group("head").policy_name == "b.py:f"
-    assert find(world, lv.LrViolationDetected) == []
-    assert world.state.run.phase is Phase.COMPLETED
+    assert find(world, m.LrViolationDetected) == []
+    assert world.state.run.phase is st.Phase.COMPLETED
 
 
 def test_a_rerun_repeats_the_table_of_the_journal(seed):
@@ -47,10 +46,10 @@ def test_a_rerun_repeats_the_table_of_the_journal(seed):
     world.crash_trainer()
     world.run()
 
-    assert len(find(world, lv.RateChanged)) == 1
+    assert len(find(world, m.RateChanged)) == 1
     assert world.state.rates.group("head").function == table()
-    assert find(world, lv.LrViolationDetected) == []
-    assert world.state.run.phase is Phase.COMPLETED
+    assert find(world, m.LrViolationDetected) == []
+    assert world.state.run.phase is st.Phase.COMPLETED
 
 
 def by_another_zlib(text: str) -> str:
@@ -82,7 +81,7 @@ def test_other_values_of_an_unchanged_file_are_refused_at_a_resume(monkeypatch, 
     world = until(RatedWorld(0), 4)
     built_with(table(**{"factors": (1.0, 0.5) * 6, **other}))
     world.restart_daemon()
-    tick_until(world, lambda: world.exit or len(find(world, lv.LrGroupsRegistered)) > 1, "the end of the start")
+    tick_until(world, lambda: world.exit or len(find(world, m.LrGroupsRegistered)) > 1, "the end of the start")
 
     assert (world.exit == 78) is is_refused
     assert ("the rate function b.py:f gives other values" in world.state.run.why) is is_refused
@@ -112,20 +111,20 @@ def test_a_table_that_is_no_schedule_is_refused(wrong, why):
     world = until(RatedWorld(0), 3)
     answer = world.lr_set("head", 0.02, function=wrong)
 
-    assert isinstance(answer, Refusal)
+    assert isinstance(answer, m.Refusal)
     assert why in answer.why
-    assert find(world, lv.RateOrdered) == []
+    assert find(world, m.RateOrdered) == []
 
 
 def test_tables_of_all_groups_together_have_a_limit(monkeypatch):
     """They are in every capture of the state. A table that an order replaces does not count."""
     world = until(RatedWorld(0), 2)
-    monkeypatch.setattr(rules, "PACKED_MAX", len(table().packed))
+    monkeypatch.setattr(rates, "PACKED_MAX", len(table().packed))
     assert isinstance(world.lr_set("head", 0.01, function=table()), Accepted)
     until(world, 5)
 
     refused = world.lr_set("body", 0.05, function=table())
-    assert isinstance(refused, Refusal)
+    assert isinstance(refused, m.Refusal)
     assert "which is the limit" in refused.why
     assert isinstance(world.lr_set("head", 0.01, function=table()), Accepted)
 
@@ -134,5 +133,5 @@ def test_a_policy_without_its_table_is_refused():
     """`function` is no name of a policy: there is nothing that it would compute."""
     answer = until(RatedWorld(0), 3).lr_set("head", 0.01, LRPolicy.FUNCTION)
 
-    assert isinstance(answer, Refusal)
+    assert isinstance(answer, m.Refusal)
     assert "comes with its table" in answer.why

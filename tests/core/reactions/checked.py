@@ -10,12 +10,12 @@ from functools import wraps
 from typing import Any
 
 from tests.core.reactions.recording import Outcome, Record, Recorder, folder
-from tolariad.core import decide as decide_module
-from tolariad.core import reactions
+from tolariad.core import messages as m
 from tolariad.core.decision import Decision
 from tolariad.core.engine import Decided, Row
-from tolariad.core.inputs import Input, Now, Opened, Scheduled
-from tolariad.core.state import RunState, apply
+from tolariad.core.rules.table import decide as decide_module
+from tolariad.core.rules.table import reactions
+from tolariad.core.state.run_state import RunState, apply
 
 
 def check_declarations() -> None:
@@ -36,7 +36,11 @@ def checked_rule(row: Row, rule: Callable[..., Decision | None]) -> Callable[...
         if decision is not None and decision.events:
             # Tests record any event by these two inputs.
             brought = (
-                (*what.facts,) if isinstance(what, Opened) else (what.recorded,) if isinstance(what, Scheduled) else ()
+                (*what.facts,)
+                if isinstance(what, m.Opened)
+                else (what.recorded,)
+                if isinstance(what, m.Scheduled)
+                else ()
             )
             made = {type(event) for event in decision.events if event not in brought}
             undeclared = sorted(kind.__name__ for kind in made - row.makes)
@@ -84,7 +88,7 @@ def record_decisions() -> None:
     plain = decide_module.decide
     _RECORDING.begin()
 
-    def recorded(state: RunState, given: Input, now: Now) -> Decided[RunState]:
+    def recorded(state: RunState, given: m.Input, now: m.Now) -> Decided[RunState]:
         decided = plain(state, given, now)
         if os.getpid() == _RECORDING.process:
             _RECORDING.add(Record(state, given, now, Outcome(decided.events, decided.effects, decided.answer)))

@@ -25,14 +25,12 @@ from typing import Any, Union
 import msgspec
 import zstandard
 
-from tolariad.core import inputs
-from tolariad.core.base import Actor, Effect, Event, Refusal
+from tolariad.core import messages as m
 from tolariad.core.decision import Accepted, Answer
-from tolariad.core.inputs import CommandReceived, DiskMeasured, Input, Now, Opened, ReportReceived, Scheduled, StartMode
-from tolariad.core.orders import ORDERS
-from tolariad.core.state import RunState, fold
-from tolariad.core.steps.words import StepCompleted, StepReport
-from tolariad.core.vocabulary import DaemonEffect, TrainerEffect, decode_event, encode_event
+from tolariad.core.messages import inputs
+from tolariad.core.messages.vocabulary import DaemonEffect, TrainerEffect, decode_event, encode_event
+from tolariad.core.rules.table.orders import ORDERS
+from tolariad.core.state.run_state import RunState, fold
 
 VARIABLE = "TOLARIA_RECORD_DECISIONS"
 PLAIN_STEPS_EACH = 20
@@ -44,8 +42,8 @@ _WINDOW_LOG = 25
 class Outcome(msgspec.Struct, frozen=True):
     """A decision: stamped events, effects, the answer."""
 
-    events: tuple[Event, ...]
-    effects: tuple[Effect, ...]
+    events: tuple[m.Event, ...]
+    effects: tuple[m.Effect, ...]
     answer: Answer | None
 
 
@@ -53,8 +51,8 @@ class Record(msgspec.Struct, frozen=True):
     """One decision: the state before it, its input, its time, its outcome."""
 
     state: RunState
-    given: Input
-    now: Now
+    given: m.Input
+    now: m.Now
     outcome: Outcome
 
 
@@ -64,17 +62,17 @@ class _Written(msgspec.Struct, frozen=True, array_like=True):
     state: msgspec.Raw
     kind: str
     given: msgspec.Raw
-    now: Now
+    now: m.Now
     events: tuple[msgspec.Raw, ...]
     effects: tuple[TrainerEffect | DaemonEffect, ...]
     accepted: Accepted | None
-    refused: Refusal | None
+    refused: m.Refusal | None
 
 
 class _WrittenOpened(msgspec.Struct, frozen=True):
-    mode: StartMode
+    mode: m.StartMode
     facts: tuple[msgspec.Raw, ...]
-    disk: DiskMeasured | None = None
+    disk: m.DiskMeasured | None = None
 
 
 class _WrittenScheduled(msgspec.Struct, frozen=True):
@@ -84,7 +82,7 @@ class _WrittenScheduled(msgspec.Struct, frozen=True):
 
 class _WrittenCommand(msgspec.Struct, frozen=True):
     command: msgspec.Raw
-    actor: Actor
+    actor: m.Actor
 
 
 _encoder = msgspec.msgpack.Encoder(order="deterministic")
@@ -105,7 +103,7 @@ def written(record: Record) -> bytes:
             tuple(msgspec.Raw(encode_event(event)) for event in record.outcome.events),
             record.outcome.effects,
             answer if isinstance(answer, Accepted) else None,
-            answer if isinstance(answer, Refusal) else None,
+            answer if isinstance(answer, m.Refusal) else None,
         )
     )
 
@@ -118,23 +116,23 @@ def read(raw: bytes) -> Record:
     return Record(_decode_state(found.state), _given(found), found.now, outcome)
 
 
-def _event(raw: msgspec.Raw) -> Event:
+def _event(raw: msgspec.Raw) -> m.Event:
     event = decode_event(raw)
-    if not isinstance(event, Event):
+    if not isinstance(event, m.Event):
         raise OfATest(str(event))
     return event
 
 
-def _given(found: _Written) -> Input:
+def _given(found: _Written) -> m.Input:
     if found.kind == "Opened":
         opened = msgspec.msgpack.decode(found.given, type=_WrittenOpened)
-        return Opened(mode=opened.mode, facts=tuple(_event(one) for one in opened.facts), disk=opened.disk)
+        return m.Opened(mode=opened.mode, facts=tuple(_event(one) for one in opened.facts), disk=opened.disk)
     if found.kind == "Scheduled":
-        return Scheduled(recorded=_event(msgspec.msgpack.decode(found.given, type=_WrittenScheduled).recorded))
+        return m.Scheduled(recorded=_event(msgspec.msgpack.decode(found.given, type=_WrittenScheduled).recorded))
     if found.kind == "CommandReceived":
         received = msgspec.msgpack.decode(found.given, type=_WrittenCommand)
         command = msgspec.msgpack.decode(received.command, type=Union[tuple(ORDERS)])  # noqa: UP007 - from a list
-        return CommandReceived(command=command, actor=received.actor)
+        return m.CommandReceived(command=command, actor=received.actor)
     return _decoder(found.kind).decode(found.given)
 
 
@@ -145,12 +143,12 @@ def _decoder(kind: str) -> msgspec.msgpack.Decoder[Any]:
     return msgspec.msgpack.Decoder(getattr(inputs, kind))
 
 
-def is_plain_step(given: Input, outcome: Outcome) -> bool:
+def is_plain_step(given: m.Input, outcome: Outcome) -> bool:
     """Is it a step of which nothing but its own event follows?"""
     return (
-        isinstance(given, ReportReceived)
-        and isinstance(given.report, StepReport)
-        and [type(event) for event in outcome.events] == [StepCompleted]
+        isinstance(given, m.ReportReceived)
+        and isinstance(given.report, m.StepReport)
+        and [type(event) for event in outcome.events] == [m.StepCompleted]
         and not outcome.effects
     )
 
@@ -232,7 +230,7 @@ def _of_messages(what: str, was: tuple[Any, ...], found: tuple[Any, ...]) -> Ite
                 yield f"{what}: {type(one).__name__}.{name}"
 
 
-Decide = Callable[[RunState, Input, Now], Any]
+Decide = Callable[[RunState, m.Input, m.Now], Any]
 
 
 def compare(folder: Path, decide: Decide) -> tuple[int, Counter[str], dict[str, Record]]:
@@ -268,7 +266,7 @@ def keep(folder: Path, decide: Decide) -> int:
 
 def main() -> None:
     """Print the differences between recorded decisions and the present code, or keep some of them."""
-    from tolariad.core.decide import decide
+    from tolariad.core.rules.table.decide import decide
 
     if "--keep" in sys.argv:
         print(f"{keep(Path(sys.argv[1]), decide)} decisions, {KEPT.stat().st_size} bytes")
@@ -286,7 +284,7 @@ def _short(record: Record) -> str:
 
 def _what(record: Record) -> str:
     """The type of the input or report."""
-    given = record.given.report if isinstance(record.given, ReportReceived) else record.given
+    given = record.given.report if isinstance(record.given, m.ReportReceived) else record.given
     return type(given).__name__
 
 

@@ -10,12 +10,12 @@ import pytest
 from msgspec.structs import replace
 
 from tests.core.reactions.recording import KEPT, Record, records
-from tolariad.core.decide import decide
+from tolariad.core import messages as m
 from tolariad.core.engine import Engine, Row
-from tolariad.core.inputs import ReportReceived
-from tolariad.core.reactions import TABLE
-from tolariad.core.state import apply
-from tolariad.core.vocabulary import encode_event
+from tolariad.core.messages.vocabulary import encode_event
+from tolariad.core.rules.table.decide import decide
+from tolariad.core.rules.table.reactions import TABLE
+from tolariad.core.state.run_state import apply
 
 # (row, rule above, rule below): why they may not be exchanged.
 ORDERED: dict[tuple[str, str, str], str] = {
@@ -106,7 +106,7 @@ def kept() -> dict[str, list[Record]]:
     """The recorded decisions by every type that a row of the table may react to in them."""
     found: dict[str, list[Record]] = {}
     for record in records(KEPT):
-        given = record.given.report if isinstance(record.given, ReportReceived) else record.given
+        given = record.given.report if isinstance(record.given, m.ReportReceived) else record.given
         kinds = {type(given).__name__, *(type(event).__name__ for event in record.outcome.events)}
         for kind in kinds:
             found.setdefault(kind, []).append(record)
@@ -131,7 +131,7 @@ def test_exchanging_neighbours_changes_nothing_but_the_sequence(row, index):
     engine = exchanged(row, index)
     differ = 0
     for record in kept().get(row.kind.__name__, ()):
-        given = record.given.report if isinstance(record.given, ReportReceived) else record.given
+        given = record.given.report if isinstance(record.given, m.ReportReceived) else record.given
         found = engine.decide(record.state, given, record.now)
         differ += content(found) != content(decide(record.state, record.given, record.now))
     if pair not in ORDERED:

@@ -8,25 +8,23 @@ from tests.core.facts import run_started
 from tests.core.reactions.checked import checked_rule
 from tests.core.reactions.recording import KEPT, differences, outcome_of, records
 from tests.core.simulate import World, until
-from tolariad.core.base import Event
-from tolariad.core.control.slice import ACCEPTING
-from tolariad.core.decide import decide
+from tolariad.core import messages as m
+from tolariad.core import state as st
 from tolariad.core.decision import Decision
 from tolariad.core.engine import DEPTH_MAX
-from tolariad.core.inputs import Now, Opened, StartMode
-from tolariad.core.orders import ORDERS
-from tolariad.core.reactions import ENGINE, TABLE
-from tolariad.core.state import RunState
-from tolariad.core.steps import words as sv
-from tolariad.core.vocabulary import EVENT_TYPES
+from tolariad.core.messages.vocabulary import EVENT_TYPES
+from tolariad.core.rules.table.decide import decide
+from tolariad.core.rules.table.orders import ORDERS
+from tolariad.core.rules.table.reactions import ENGINE, TABLE
+from tolariad.core.state.run_state import RunState
 
 
-def arrows() -> dict[type[Event], frozenset[type[Event]]]:
+def arrows() -> dict[type[m.Event], frozenset[type[m.Event]]]:
     """Which events each type of event may lead to."""
-    return {row.kind: row.makes for row in TABLE if issubclass(row.kind, Event)}
+    return {row.kind: row.makes for row in TABLE if issubclass(row.kind, m.Event)}
 
 
-def deepest(kind: type[Event], above: tuple[type[Event], ...]) -> int:
+def deepest(kind: type[m.Event], above: tuple[type[m.Event], ...]) -> int:
     """The longest chain that begins with this type."""
     assert kind not in above, f"events lead to each other: {[one.__name__ for one in (*above, kind)]}"
     return 1 + max((deepest(one, (*above, kind)) for one in arrows().get(kind, ())), default=0)
@@ -39,17 +37,17 @@ def test_what_follows_from_what_has_no_cycle():
 
 def test_every_row_is_of_something_that_exists():
     """Inputs, reports and events; none is of a command, which has its order."""
-    events = {row.kind for row in TABLE if issubclass(row.kind, Event)}
+    events = {row.kind for row in TABLE if issubclass(row.kind, m.Event)}
     assert events <= set(EVENT_TYPES.values())
-    assert {kind.__name__ for kind in ORDERS} == {name for kind in ACCEPTING for name in kind.accepts()}
+    assert {kind.__name__ for kind in ORDERS} == {name for kind in st.ACCEPTING for name in kind.accepts()}
 
 
 def test_a_rule_that_makes_something_undeclared_is_found():
     """The hook that the whole suite runs with sees it."""
-    row = next(one for one in TABLE if one.kind is sv.EpochStartedReport)
+    row = next(one for one in TABLE if one.kind is m.EpochStartedReport)
     rule = checked_rule(row, lambda *_: Decision((run_started(),)))
     with pytest.raises(AssertionError, match="made \\['RunStarted'\\]: declare it"):
-        rule(None, sv.EpochStartedReport(epoch=1), None)
+        rule(None, m.EpochStartedReport(epoch=1), None)
     assert hasattr(ENGINE._rules[row.kind][0], "__wrapped__"), "the suite runs with it"
 
 
@@ -58,7 +56,7 @@ def test_the_direct_path_of_a_step_equals_the_table():
     compared = followed = 0
     for record in records(KEPT):
         report = getattr(record.given, "report", None)
-        if not isinstance(report, sv.StepReport):
+        if not isinstance(report, m.StepReport):
             continue
         direct = decide(record.state, record.given, record.now)
         assert direct == ENGINE.decide(record.state, report, record.now)
@@ -80,7 +78,7 @@ def test_recorded_decisions_come_out_the_same():
 def test_the_state_after_a_decision_is_the_fold_of_its_events():
     """The recorder takes it over and folds nothing."""
     facts = (run_started(),)
-    opened = decide(RunState(), Opened(mode=StartMode.EXPLICIT, facts=facts), Now(1, 1))
+    opened = decide(RunState(), m.Opened(mode=m.StartMode.EXPLICIT, facts=facts), m.Now(1, 1))
     assert opened.state.seq == len(opened.events) == 1
     world = until(World(1), 9)
     assert world.state.seq == len(world.events)

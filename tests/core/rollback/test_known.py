@@ -15,21 +15,14 @@ from tests.core.simulate import World, find, tick_until, until
 from tests.core.simulated_trainer import STEPS_PER_EPOCH
 from tests.core.snapped import SnappedWorld
 from tests.core.test_lifecycle import KEEP_BEST
-from tolariad.core.checkpoints import words as ck
-from tolariad.core.checkpoints.slice import CATALOGUE_MAX
-from tolariad.core.control import words as cv
-from tolariad.core.detection.rules import Finding, Signal, Verdict
-from tolariad.core.health import words as hv
-from tolariad.core.inputs import ReportReceived
-from tolariad.core.rates import words as lv
-from tolariad.core.rollback import known_ask as known
-from tolariad.core.rollback import words as rb
-from tolariad.core.rollback.known_ask import Known
-from tolariad.core.state import RunState, apply, capture, fold
-from tolariad.core.steps import words as sv
+from tolariad.core import messages as m
+from tolariad.core import state as st
+from tolariad.core.calc.detection.rules import Finding, Signal, Verdict
+from tolariad.core.state import rollback_restored as known
+from tolariad.core.state.run_state import RunState, apply, capture, fold
 
 POLICY = {"checkpoint_every_epochs": 1, "checkpoint_gap_s": 0.0, "deaths_max": 1000, "keep_last": 3, **KEEP_BEST}
-LEAVES = (sv.StepCompleted, sv.StepSkipped, sv.ValidationBegun, sv.EpochFinished, sv.EpochStarted)
+LEAVES = (m.StepCompleted, m.StepSkipped, m.ValidationBegun, m.EpochFinished, m.EpochStarted)
 
 
 def paths(fate: Fate) -> list[tuple[str, str]]:
@@ -62,20 +55,20 @@ class Observer:
         before, self.state = self.state, apply(self.state, event)
         place = (before.progress.step, *before.progress.place)
         match event:
-            case rb.StateCopied(id=id_):
+            case m.StateCopied(id=id_):
                 copied = (event.step, event.epoch, event.batch)
                 # A trainer that is started again at an epoch's beginning stands there as any other does.
                 is_passed = copied in self.left and (copied != place or event.batch > 0)
                 self.passed |= {id_} if is_passed else set()
                 self.expected[id_] = self.left[copied] if is_passed else before
                 assert copied in self.left or copied == place, f"{where}: a copy at {copied}, where nobody ever stood"
-            case rb.RolledBack(epoch=epoch, batch=batch):
+            case m.RolledBack(epoch=epoch, batch=batch):
                 self._compare(before, event, where)
                 self.left = {at: one for at, one in self.left.items() if at[1:] < (epoch, batch)}
             case _ if isinstance(event, LEAVES):
                 self.left.setdefault(place, before)
 
-    def _compare(self, before: RunState, event: rb.RolledBack, where: str) -> None:
+    def _compare(self, before: RunState, event: m.RolledBack, where: str) -> None:
         after, expected = self.state, self.expected[event.checkpoint]
         where = f"{where}: {event.rollback} to {event.checkpoint} at step {event.step}"
         assert (after.progress.step, after.progress.place) == (event.step, (event.epoch, event.batch)), where
@@ -108,18 +101,18 @@ def disturb(world: World, draw: random.Random, rollbacks: float, steps: float) -
         disk = [one.id for one in state.checkpoints.catalogue if one.is_target]
         to = draw.choice(memory if memory and draw.random() < 0.7 else [*disk, *disk[-1:], ""])
         world.command(
-            rb.Rollback(to=to)
+            m.Rollback(to=to)
             if to
-            else rb.Rollback(step=draw.choice((0, state.progress.step)), tier=draw.choice(list(rb.Tier)))
+            else m.Rollback(step=draw.choice((0, state.progress.step)), tier=draw.choice(list(m.Tier)))
         )
     elif kind < rollbacks + 0.02 and alive:
-        report = lv.RateViolationReport(step=state.progress.step + 1, group="body", what="it was changed")
-        world.give(ReportReceived(incarnation=state.trainer.incarnation, report=report))
+        report = m.RateViolationReport(step=state.progress.step + 1, group="body", what="it was changed")
+        world.give(m.ReportReceived(incarnation=state.trainer.incarnation, report=report))
     elif kind < rollbacks + 0.04 and alive and state.progress.batch:
         at = {"step": state.progress.step, "epoch": state.progress.epoch, "batch": state.progress.batch}
         shift = Verdict(Finding.SHIFT, Signal.LOSS, 3.0, 1.0, 2.0)
-        report = hv.InstabilityReport(verdict=shift, first_batch=1, late=True, **at)
-        world.give(ReportReceived(incarnation=state.trainer.incarnation, report=report))
+        report = m.InstabilityReport(verdict=shift, first_batch=1, late=True, **at)
+        world.give(m.ReportReceived(incarnation=state.trainer.incarnation, report=report))
     elif kind < steps:
         world.tick()
     else:
@@ -142,7 +135,7 @@ def test_whatever_is_drawn_a_rollback_restores_every_field_or_says_why_not(kind,
             for event in world.events[seen:]:
                 observer.look(event, f"seed {seed + offset}")
             seen = len(world.events)
-            assert len(world.state.known.held) <= CATALOGUE_MAX + len(world.state.snapshots.kept) + 17
+            assert len(world.state.known.held) <= st.CATALOGUE_MAX + len(world.state.snapshots.kept) + 17
         assert observer.state == world.state
         for name in counts:
             counts[name] += getattr(observer, name)
@@ -176,7 +169,7 @@ def test_what_is_restored_begins_as_its_slice_begins():
     assert sorted(paths(Fate.RESTORED)) == sorted(kept)
     assert sorted(paths(Fate.ANEW)) == sorted((name, field) for name, fields in known._ANEW.items() for field in fields)
     for slice_, name in paths(Fate.RESTORED):
-        assert getattr(getattr(Known(), slice_), name) == default_of(slice_, name), f"{slice_}.{name}"
+        assert getattr(getattr(st.Known(), slice_), name) == default_of(slice_, name), f"{slice_}.{name}"
 
 
 def test_rates_stand_as_at_the_target_once_the_trainer_says_so():
@@ -185,13 +178,13 @@ def test_rates_stand_as_at_the_target_once_the_trainer_says_so():
     until(world, 2 * STEPS_PER_EPOCH)
     world.lr_set("head", 0.05)
     until(world, 2 * STEPS_PER_EPOCH + 2)
-    world.command(cv.Checkpoint())
-    tick_until(world, lambda: find(world, rb.StateCopied)[-1].batch == 4, "a copy amid the third epoch")
+    world.command(m.Checkpoint())
+    tick_until(world, lambda: find(world, m.StateCopied)[-1].batch == 4, "a copy amid the third epoch")
     there = world.state
     world.lr_set("head", 0.01)
     until(world, 3 * STEPS_PER_EPOCH)
     changed = world.state.rates
-    rolled_back(world, to=find(world, rb.StateCopied)[-1].id)
+    rolled_back(world, to=find(world, m.StateCopied)[-1].id)
     tick_until(world, lambda: not world.state.rates.stale, "the word on where rates stand")
 
     assert changed.groups != there.rates.groups
@@ -208,9 +201,9 @@ def test_a_death_and_a_restart_from_an_older_checkpoint_restore_nothing():
     until(world, 2 * STEPS_PER_EPOCH + 2)
     before = world.state
     world.restart_daemon()
-    tick_until(world, lambda: find(world, ck.RerunFinished), "a re-run")
+    tick_until(world, lambda: find(world, m.RerunFinished), "a re-run")
 
-    assert find(world, ck.RerunFinished)[-1].first == 1
+    assert find(world, m.RerunFinished)[-1].first == 1
     assert (world.state.progress.metrics, world.state.progress.best_accuracy) == ({"accuracy": 0.4}, 0.8)
     assert world.state.instability.accuracy == before.instability.accuracy
     assert world.state.known == before.known
@@ -235,7 +228,7 @@ def test_what_an_older_version_took_restores_the_newest_place_before_it():
     older = world.state.known.held["c000002"]
     held = {id_: one for id_, one in world.state.known.held.items() if id_ != target.id}
     at = {"step": target.step, "epoch": target.epoch, "batch": target.batch}
-    back = rb.RolledBack(rollback="r0001", checkpoint=target.id, branch=1, parent=0, **at)
+    back = m.RolledBack(rollback="r0001", checkpoint=target.id, branch=1, parent=0, **at)
     nearest = apply(replace(world.state, known=replace(world.state.known, held=held)), back)
     nothing = apply(replace(world.state, known=known.Knowledge()), back)
 
@@ -250,8 +243,8 @@ def test_what_is_known_goes_with_the_checkpoint_or_snapshot_it_belongs_to():
     world = SnappedWorld(0, **POLICY)
     until(world, 2 * STEPS_PER_EPOCH + 2)
     snapshots = {id_ for id_ in world.state.known.held if id_.startswith("s")}
-    rejected = apply(world.state, ck.CheckpointRejected(id="c000002", file="f", why="w")).known.held
-    removed = apply(world.state, ck.CheckpointDeletionBegun(id="c000002", why="w", size=1)).known.held
+    rejected = apply(world.state, m.CheckpointRejected(id="c000002", file="f", why="w")).known.held
+    removed = apply(world.state, m.CheckpointDeletionBegun(id="c000002", why="w", size=1)).known.held
     kept = {one.id for one in world.state.snapshots.kept}
     opened = {world.state.snapshots.open.id} if world.state.snapshots.open else set()
     world.restart_daemon()
@@ -267,27 +260,27 @@ def test_what_is_known_goes_with_the_checkpoint_or_snapshot_it_belongs_to():
 
 def test_a_thousand_checkpoints_keep_their_captures_small():
     """A capture grows by some hundred bytes for each place that may be gone back to."""
-    events = [sv.ValidationFinished(epoch=1, step=1, metrics={"loss": 0.5, "accuracy": 0.9}, samples=1, seconds=0.1)]
-    for number in range(1, CATALOGUE_MAX + 50):
+    events = [m.ValidationFinished(epoch=1, step=1, metrics={"loss": 0.5, "accuracy": 0.9}, samples=1, seconds=0.1)]
+    for number in range(1, st.CATALOGUE_MAX + 50):
         id_, at = f"c{number:06d}", {"step": number, "epoch": 1, "batch": number}
         events += [
-            sv.StepCompleted(loss=0.123, grad_norm=1.5, lr=0.01, rates=1, branch=0, **at),
-            ck.CheckpointBegun(id=id_, reason=ck.CheckpointReason.INTERVAL),
-            rb.StateCopied(id=id_, **at),
-            ck.CheckpointCommitted(id=id_, manifest="ab" * 32, pieces=(), size=1, seconds=0.1, branch=0, **at),
+            m.StepCompleted(loss=0.123, grad_norm=1.5, lr=0.01, rates=1, branch=0, **at),
+            m.CheckpointBegun(id=id_, reason=m.CheckpointReason.INTERVAL),
+            m.StateCopied(id=id_, **at),
+            m.CheckpointCommitted(id=id_, manifest="ab" * 32, pieces=(), size=1, seconds=0.1, branch=0, **at),
         ]
-    state = fold(RunState(), [sv.EpochStarted(epoch=1), *events])
+    state = fold(RunState(), [m.EpochStarted(epoch=1), *events])
     size = len(capture(state)) - len(capture(replace(state, known=known.Knowledge())))
 
-    assert len(state.known.held) == CATALOGUE_MAX
-    assert size < 500 * CATALOGUE_MAX, f"{size / CATALOGUE_MAX:.0f} bytes each"
+    assert len(state.known.held) == st.CATALOGUE_MAX
+    assert size < 500 * st.CATALOGUE_MAX, f"{size / st.CATALOGUE_MAX:.0f} bytes each"
 
 
 def test_a_copy_for_nobody_is_not_recorded():
     """Its checkpoint was given up, or nobody ever ordered it."""
     world = until(World(0), 2)
     before = len(world.events)
-    report = rb.StateCopiedReport(id="c999999", step=2, epoch=1, batch=2)
-    world.give(ReportReceived(incarnation=world.state.trainer.incarnation, report=report))
+    report = m.StateCopiedReport(id="c999999", step=2, epoch=1, batch=2)
+    world.give(m.ReportReceived(incarnation=world.state.trainer.incarnation, report=report))
 
     assert len(world.events) == before

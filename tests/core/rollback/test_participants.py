@@ -7,13 +7,9 @@ import pytest
 from tests.core.rollback.test_rollback import TOTAL, living_steps
 from tests.core.simulate import World, find, tick_until, until
 from tests.core.snapped import SnappedWorld
-from tolariad.core.checkpoints import words as ck
-from tolariad.core.control import words as cv
-from tolariad.core.health import words as em
-from tolariad.core.rollback import words as rb
-from tolariad.core.run.slice import Phase
-from tolariad.core.snapshots import words as sn
-from tolariad.core.text.sentences import sentence
+from tolariad.core import messages as m
+from tolariad.core import state as st
+from tolariad.core.messages.sentences.text import sentence
 
 
 def refusing(world, may_take):
@@ -24,7 +20,7 @@ def refusing(world, may_take):
         asked.append(order.checkpoint.id)
         if may_take(order.checkpoint):
             return plain(order)
-        return rb.RollbackRefusedReport(
+        return m.RollbackRefusedReport(
             rollback=order.rollback, file="participant plan", why="not there", participant="plan"
         )
 
@@ -42,13 +38,13 @@ def test_a_refused_snapshot_leads_to_the_next_tier_and_stays_usable():
     world = until(SnappedWorld(0), 7)
     refusing(world, lambda ref: ref.slot is None)
     snapshot = world.state.snapshots.promoted[-1]
-    world.command(rb.Rollback(tier=rb.Tier.FAST))
+    world.command(m.Rollback(tier=m.Tier.FAST))
     ended(world)
-    (escalated,), (done,) = find(world, rb.RollbackEscalated), find(world, rb.RolledBack)
+    (escalated,), (done,) = find(world, m.RollbackEscalated), find(world, m.RolledBack)
 
     assert "participant plan: not there" in escalated.why
     assert done.step < snapshot.step
-    assert find(world, sn.SnapshotRejected) == []
+    assert find(world, m.SnapshotRejected) == []
     world.run()
     assert living_steps(world) == list(range(1, TOTAL + 1))
 
@@ -57,57 +53,57 @@ def test_a_target_that_the_order_named_is_refused_and_training_goes_on():
     """No other target takes its place, the checkpoint is not rejected, and the same order may succeed later."""
     world = until(World(0), 7)
     asked = refusing(world, lambda ref: len(asked) > 1)
-    world.command(rb.Rollback(epoch=1))
+    world.command(m.Rollback(epoch=1))
     ended(world)
-    (aborted,) = find(world, rb.RollbackAborted)
+    (aborted,) = find(world, m.RollbackAborted)
     assert aborted.why.endswith("participant plan: not there")
-    world.command(rb.Rollback(epoch=1))
+    world.command(m.Rollback(epoch=1))
     ended(world)
 
-    assert asked[0] == asked[1] == find(world, rb.RolledBack)[0].checkpoint
-    assert find(world, ck.CheckpointRejected) == find(world, ck.CheckpointUnfit) == []
+    assert asked[0] == asked[1] == find(world, m.RolledBack)[0].checkpoint
+    assert find(world, m.CheckpointRejected) == find(world, m.CheckpointUnfit) == []
     world.run()
     assert living_steps(world) == list(range(1, TOTAL + 1))
 
 
-@pytest.mark.parametrize("level", [em.Level.MAJOR, em.Level.SEVERE])
+@pytest.mark.parametrize("level", [m.Level.MAJOR, m.Level.SEVERE])
 def test_a_participant_that_refuses_everything_ends_an_emergency_in_a_halt(level):
     """Each target is asked for once, and each is older than the one before: no rollback goes on for ever."""
     world = until(SnappedWorld(0), 7)
-    world.command(cv.Checkpoint())
-    world.command(cv.Checkpoint())
+    world.command(m.Checkpoint())
+    world.command(m.Checkpoint())
     until(world, 8)
     places = [one.step for one in world.state.checkpoints.catalogue]
     assert len(set(places)) < len(places), "no two checkpoints are of one step"
     asked = refusing(world, lambda _: False)
-    world.command(em.RaiseEmergency(level=level))
-    tick_until(world, lambda: world.state.run.phase is Phase.FROZEN, "the halt")
-    steps = [find(world, rb.RollbackBegun)[0].to_step, *(e.to_step for e in find(world, rb.RollbackEscalated))]
+    world.command(m.RaiseEmergency(level=level))
+    tick_until(world, lambda: world.state.run.phase is st.Phase.FROZEN, "the halt")
+    steps = [find(world, m.RollbackBegun)[0].to_step, *(e.to_step for e in find(world, m.RollbackEscalated))]
 
     assert len(asked) == len(steps) == len(set(asked)) >= 2
     assert steps == sorted(set(steps), reverse=True)
-    assert len(find(world, rb.RollbackAborted)) == 1
+    assert len(find(world, m.RollbackAborted)) == 1
 
 
 def test_votes_and_late_returns_are_recorded_with_the_rollback():
     """The events name those that agreed, gave no answer, or were not back when training went on."""
     world = until(World(0), 7)
-    world.trainer._prepared = lambda order: rb.RollbackPreparedReport(
+    world.trainer._prepared = lambda order: m.RollbackPreparedReport(
         rollback=order.rollback, participants=("seeds", "training"), seconds=0.1, abstained=("strategy",)
     )
     plain = world.trainer._roll_back
 
     def roll_back(to):
         plain(to)
-        (report,) = (one for one in world.trainer.todo if isinstance(one, rb.RolledBackReport))
+        (report,) = (one for one in world.trainer.todo if isinstance(one, m.RolledBackReport))
         world.trainer.todo.remove(report)
         fields = {"step": report.step, "commit_s": 0.1, "confirm_s": 0.1, "late": ("strategy",)}
-        world.trainer.todo.append(rb.RolledBackReport(rollback=report.rollback, **fields))
+        world.trainer.todo.append(m.RolledBackReport(rollback=report.rollback, **fields))
 
     world.trainer._roll_back = roll_back
-    world.command(rb.Rollback())
+    world.command(m.Rollback())
     ended(world)
-    (prepared,), (done,) = find(world, rb.RollbackPrepared), find(world, rb.RolledBack)
+    (prepared,), (done,) = find(world, m.RollbackPrepared), find(world, m.RolledBack)
 
     assert (prepared.participants, prepared.abstained) == (("seeds", "training"), ("strategy",))
     assert done.late == ("strategy",)
@@ -118,14 +114,14 @@ def test_one_that_fails_when_it_goes_back_costs_the_trainer_if_no_target_is_left
     """The live state is overwritten: the run goes on with a new trainer, and the checkpoint stays usable."""
     world = until(World(0), 7)
     world.trainer._roll_back = lambda to: world.trainer.todo.append(
-        rb.RollbackRefusedReport(
+        m.RollbackRefusedReport(
             rollback="r0001", file="participant plan", why="broken pipe", participant="plan", restored=True
         )
     )
-    world.command(rb.Rollback(epoch=1))
+    world.command(m.Rollback(epoch=1))
     world.run()
 
-    assert len(find(world, rb.RollbackAborted)) == 1
-    assert find(world, ck.CheckpointRejected) == []
+    assert len(find(world, m.RollbackAborted)) == 1
+    assert find(world, m.CheckpointRejected) == []
     assert world.state.trainer.incarnation == 2
     assert living_steps(world) == list(range(1, TOTAL + 1))

@@ -9,12 +9,9 @@ from tests.core.rollback.test_rollback import TOTAL, living_steps
 from tests.core.simulate import find, kinds, tick_until, until
 from tests.core.snapped import SnappedWorld
 from tests.core.test_lifecycle import assert_every_begun_has_one_end
-from tolariad.core.checkpoints import words as ck
-from tolariad.core.control import words as cv
+from tolariad.core import messages as m
+from tolariad.core import state as st
 from tolariad.core.decision import Accepted
-from tolariad.core.inputs import SnapshotDiffers
-from tolariad.core.rollback import words as rb
-from tolariad.core.run.slice import Phase
 
 PLACE = 6
 
@@ -26,13 +23,13 @@ def waiting_for_a_snapshot():
     # Else the next trainer would begin from memory, with nothing to run again.
     for one in world.state.snapshots.kept[::-1]:
         if one.id != target.id:
-            world.give(SnapshotDiffers(id=one.id, why="it is damaged"))
+            world.give(m.SnapshotDiffers(id=one.id, why="it is damaged"))
     world.crash_trainer()
     for one in world.state.snapshots.kept:
         if one.id != target.id:
             world.memory[one.slot] = "noise"
     tick_until(world, lambda: world.state.progress.rerun, "a re-run")
-    assert isinstance(world.command(rb.Rollback(to=target.id)), Accepted)
+    assert isinstance(world.command(m.Rollback(to=target.id)), Accepted)
     assert world.state.rollbacks.asked is not None
     return world, target
 
@@ -41,9 +38,9 @@ def test_it_goes_to_the_snapshot_where_that_is_there_still():
     """The order waits, and is begun as it was given."""
     world, target = waiting_for_a_snapshot()
     tick_until(world, lambda: world.state.rollbacks.done, "a rollback")
-    (begun,) = find(world, rb.RollbackBegun)
+    (begun,) = find(world, m.RollbackBegun)
 
-    assert (begun.checkpoint, begun.tier, begun.to_step) == (target.id, rb.Tier.FAST, PLACE)
+    assert (begun.checkpoint, begun.tier, begun.to_step) == (target.id, m.Tier.FAST, PLACE)
 
 
 @pytest.mark.parametrize("how", ["the daemon dies", "the trainer dies and it differs"])
@@ -57,19 +54,19 @@ def test_it_goes_to_disk_at_or_before_that_step_where_the_snapshot_has_gone(how)
         world.memory[target.slot] = "noise"
         while world.due or not world.trainer:
             world.tick()
-        world.give(SnapshotDiffers(id=target.id, why="it is damaged"))
+        world.give(m.SnapshotDiffers(id=target.id, why="it is damaged"))
     tick_until(world, lambda: world.state.rollbacks.done, "a rollback")
-    (begun,), (done,) = find(world, rb.RollbackBegun), find(world, rb.RolledBack)
-    requested = find(world, rb.RollbackRequested)[0]
+    (begun,), (done,) = find(world, m.RollbackBegun), find(world, m.RolledBack)
+    requested = find(world, m.RollbackRequested)[0]
     world.run()
 
     assert requested.checkpoint == target.id
     assert begun.root == requested.root
-    assert (begun.tier, begun.to_step, done.step) == (rb.Tier.FULL, 4, 4)
+    assert (begun.tier, begun.to_step, done.step) == (m.Tier.FULL, 4, 4)
     assert begun.checkpoint == next(one.id for one in world.state.checkpoints.catalogue if one.step == 4)
     assert world.state.rollbacks.asked is None
     assert living_steps(world) == list(range(1, TOTAL + 1))
-    assert world.state.run.phase is Phase.COMPLETED
+    assert world.state.run.phase is st.Phase.COMPLETED
     assert_every_begun_has_one_end(world)
 
 
@@ -85,17 +82,17 @@ def test_where_nothing_is_left_for_it_the_order_ends_and_the_next_one_is_heard(i
         snapshots=replace(world.state.snapshots, kept=()),
     )
     if is_paused:
-        world.command(cv.Pause())
-        tick_until(world, lambda: world.state.run.phase is Phase.PAUSED, "the pause")
-        world.command(cv.Resume())
-    tick_until(world, lambda: find(world, ck.RerunFinished), "the end of the re-run")
-    (aborted,) = find(world, rb.RollbackAborted)
-    again = world.command(rb.Rollback())
+        world.command(m.Pause())
+        tick_until(world, lambda: world.state.run.phase is st.Phase.PAUSED, "the pause")
+        world.command(m.Resume())
+    tick_until(world, lambda: find(world, m.RerunFinished), "the end of the re-run")
+    (aborted,) = find(world, m.RollbackAborted)
+    again = world.command(m.Rollback())
     world.run()
 
     assert target.id in aborted.why
-    assert aborted.rollback == find(world, rb.RollbackBegun)[0].rollback
+    assert aborted.rollback == find(world, m.RollbackBegun)[0].rollback
     assert isinstance(again, Accepted)
-    assert find(world, rb.RolledBack)[-1].step == 8
+    assert find(world, m.RolledBack)[-1].step == 8
     assert kinds(world).count("RunFrozen") == 0
     assert_every_begun_has_one_end(world)

@@ -13,15 +13,10 @@ from tests.core.simulate import World, find, tick_until, until
 from tests.core.simulated_trainer import STEPS_PER_EPOCH
 from tests.core.snapped import SnappedWorld
 from tests.core.test_lifecycle import KEEP_BEST, kept
-from tolariad.core.checkpoints import ask as retention
-from tolariad.core.checkpoints import words as ck
-from tolariad.core.control import words as cv
-from tolariad.core.rollback import words as rb
-from tolariad.core.run.limit_ask import epoch_to_keep
-from tolariad.core.run.slice import Phase
-from tolariad.core.snapshots.ask import newest_beyond
-from tolariad.core.state import RunState, canonical_bytes, capture, fold, read_capture
-from tolariad.core.steps import words as sv
+from tolariad.core import messages as m
+from tolariad.core import queries as q
+from tolariad.core import state as st
+from tolariad.core.state.run_state import RunState, canonical_bytes, capture, fold, read_capture
 
 BEST = {"checkpoint_every_epochs": 1, "checkpoint_gap_s": 0.0, **KEEP_BEST}
 
@@ -32,13 +27,13 @@ def in_epoch_three(world: World, **accuracy: float) -> World:
     return until(world, 2 * STEPS_PER_EPOCH + 2)
 
 
-def amid_epoch_two(world: World) -> ck.CheckpointRef:
+def amid_epoch_two(world: World) -> m.CheckpointRef:
     """Return an ordered checkpoint amid epoch 2. Epoch 1 was good, and epoch 2 will be the best."""
     world.accuracy.update({1: 0.3, 2: 0.5, 3: 0.2})
     until(world, STEPS_PER_EPOCH + 2)
-    world.command(cv.Checkpoint())
+    world.command(m.Checkpoint())
     tick_until(
-        world, lambda: find(world, ck.CheckpointCommitted)[-1].step > STEPS_PER_EPOCH, "one amid the second epoch"
+        world, lambda: find(world, m.CheckpointCommitted)[-1].step > STEPS_PER_EPOCH, "one amid the second epoch"
     )
     return world.state.checkpoints.newest
 
@@ -55,10 +50,10 @@ def test_a_rollback_after_the_best_epoch_leaves_the_best_of_what_is_left():
     """
     world = in_epoch_three(World(0, **BEST))
     before = best_of(world)
-    first = find(world, ck.CheckpointCommitted)[1].id
+    first = find(world, m.CheckpointCommitted)[1].id
     rolled_back(world, epoch=1)
     left = best_of(world)
-    pins = retention.pinned_checkpoints(world.state.checkpoints, 1)
+    pins = q.pinned_checkpoints(world.state.checkpoints, 1)
     world.accuracy.update({2: 0.2, 3: 0.25})
     world.run()
 
@@ -66,9 +61,9 @@ def test_a_rollback_after_the_best_epoch_leaves_the_best_of_what_is_left():
     assert before[2] not in ("", first)
     assert left == (0.3, 1, first)
     assert pins[first] == "best"
-    assert [(e.epoch, e.value) for e in find(world, sv.ValidationImproved)] == [(1, 0.3), (2, 0.5)]
+    assert [(e.epoch, e.value) for e in find(world, m.ValidationImproved)] == [(1, 0.3), (2, 0.5)]
     assert (best_of(world), kept(world)) == ((0.3, 1, first), (2, 0))
-    assert world.state.run.phase is Phase.COMPLETED
+    assert world.state.run.phase is st.Phase.COMPLETED
 
 
 def test_a_rollback_to_the_start_forgets_every_epoch():
@@ -89,8 +84,8 @@ def test_patience_counts_from_the_best_epoch_of_the_line_that_is_left():
     world.accuracy.update({2: 0.2})
     world.run()
 
-    assert [(e.limit, e.epoch) for e in find(world, sv.LimitReached)] == [(sv.Limit.PATIENCE, 2)]
-    assert world.state.run.phase is Phase.COMPLETED
+    assert [(e.limit, e.epoch) for e in find(world, m.LimitReached)] == [(m.Limit.PATIENCE, 2)]
+    assert world.state.run.phase is st.Phase.COMPLETED
 
 
 def test_the_accuracy_that_status_calls_the_best_is_of_this_line_too():
@@ -106,17 +101,17 @@ def test_the_best_whose_checkpoint_is_gone_is_owed_one_and_hinders_no_start_from
     """It was removed after a better epoch, which was abandoned: a start after its end could not make it again."""
     world = SnappedWorld(0, keep_last=1, quota=25, **BEST)
     amid = amid_epoch_two(world)
-    world.command(rb.Rollback(to=amid.id))
+    world.command(m.Rollback(to=amid.id))
     newer = tick_until(
         world, lambda: world.state.snapshots.kept[-1].step > amid.step, "a snapshot"
     ).state.snapshots.kept[-1]
     first = world.state.checkpoints.best
-    lost = ck.CheckpointDeletionBegun(id=first, why="the quota is 25 bytes", size=10)
-    state = fold(world.state, (lost, ck.CheckpointDeleted(id=first)))
+    lost = m.CheckpointDeletionBegun(id=first, why="the quota is 25 bytes", size=10)
+    state = fold(world.state, (lost, m.CheckpointDeleted(id=first)))
 
-    assert (epoch_to_keep(world.state), world.state.limits.best_epoch) == (0, 1)
-    assert (epoch_to_keep(state), state.checkpoints.best, state.limits.best_epoch) == (1, "", 1)
-    assert newest_beyond(state, state.checkpoints.newest) is newer
+    assert (q.epoch_to_keep(world.state), world.state.limits.best_epoch) == (0, 1)
+    assert (q.epoch_to_keep(state), state.checkpoints.best, state.limits.best_epoch) == (1, "", 1)
+    assert q.newest_beyond(state, state.checkpoints.newest) is newer
 
 
 def test_a_best_that_is_made_amid_a_re_run_is_started_from_with_every_step_after_it():
@@ -128,16 +123,16 @@ def test_a_best_that_is_made_amid_a_re_run_is_started_from_with_every_step_after
     until(world, STEPS_PER_EPOCH + 3)
     world.break_newest()
     world.restart_daemon()
-    tick_until(world, lambda: find(world, ck.RerunFinished), "a re-run")
+    tick_until(world, lambda: find(world, m.RerunFinished), "a re-run")
     again = world.state.checkpoints.newest
     world.restart_daemon()
     world.run()
 
-    assert (again.reason, again.step, kept(world)) == (ck.CheckpointReason.BEST, STEPS_PER_EPOCH, (2, 0))
-    assert find(world, ck.TrainingStarted)[-1].checkpoint == again.id
-    reruns = [(e.first, e.last) for e in find(world, ck.RerunFinished)]
+    assert (again.reason, again.step, kept(world)) == (m.CheckpointReason.BEST, STEPS_PER_EPOCH, (2, 0))
+    assert find(world, m.TrainingStarted)[-1].checkpoint == again.id
+    reruns = [(e.first, e.last) for e in find(world, m.RerunFinished)]
     assert reruns == [(1, STEPS_PER_EPOCH + 3), (STEPS_PER_EPOCH + 1, STEPS_PER_EPOCH + 3)]
-    assert world.state.run.phase is Phase.COMPLETED
+    assert world.state.run.phase is st.Phase.COMPLETED
 
 
 def oracle(events) -> list[tuple[float, int]]:
@@ -147,9 +142,9 @@ def oracle(events) -> list[tuple[float, int]]:
     line: list[tuple[int, float]] = []
     for event in events:
         match event:
-            case sv.ValidationFinished(epoch=epoch, metrics=metrics):
+            case m.ValidationFinished(epoch=epoch, metrics=metrics):
                 line.append((epoch, metrics["accuracy"]))
-            case rb.RolledBack(epoch=epoch):
+            case m.RolledBack(epoch=epoch):
                 line = [one for one in line if one[0] < epoch]
     bests: list[tuple[float, int]] = []
     for epoch, value in line:
@@ -200,13 +195,13 @@ def test_a_death_after_the_rollback_changes_nothing_of_it(who):
     world.crash_trainer() if who == "trainer" else world.restart_daemon()
     world.run()
 
-    assert best_of(world) == left == (0.3, 1, find(world, ck.CheckpointCommitted)[1].id)
+    assert best_of(world) == left == (0.3, 1, find(world, m.CheckpointCommitted)[1].id)
 
 
 def test_a_plateau_is_held_against_the_best_of_this_line_too():
     """Its best metric, the epochs it has borne and its rate are those of the target, whoever says so."""
     world = RatedWorld(0, checkpoint_every_epochs=1, checkpoint_gap_s=0.0)
-    tick_until(world, lambda: len(find(world, ck.CheckpointCommitted)) == 2, "the end of the first epoch")
+    tick_until(world, lambda: len(find(world, m.CheckpointCommitted)) == 2, "the end of the first epoch")
     first = world.state.rates.group("seed").plateau
     until(world, 2 * STEPS_PER_EPOCH + 2)
     second = world.state.rates.group("seed").plateau
@@ -227,7 +222,7 @@ def test_a_best_that_a_rollback_brings_back_is_made_anew_with_its_values():
     left = best_of(rolled_back(world, to=amid.id))
     world.broken |= {amid.id, left[2]}
     world.restart_daemon()
-    tick_until(world, lambda: find(world, ck.RerunFinished), "a re-run")
+    tick_until(world, lambda: find(world, m.RerunFinished), "a re-run")
     again = best_of(world)
     rolled_back(world, to=again[2])
 

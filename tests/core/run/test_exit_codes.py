@@ -5,15 +5,11 @@ from __future__ import annotations
 import pytest
 
 from tests.core.simulate import World, find, until
-from tolariad.core.control import words as cv
+from tolariad.core import messages as m
+from tolariad.core import state as st
+from tolariad.core.calc.run import exits
 from tolariad.core.decision import Accepted
-from tolariad.core.health import words as hv
-from tolariad.core.inputs import StartMode
-from tolariad.core.rollback.words import Rollback
-from tolariad.core.run import exits
-from tolariad.core.run import words as rv
-from tolariad.core.run.slice import Phase
-from tolariad.core.state import RunState, fold
+from tolariad.core.state.run_state import RunState, fold
 
 CODES = {"SIGTERM": 143, "SIGINT": 130, "SIGUSR1": 143, "SIGUSR2": 143}
 
@@ -66,7 +62,7 @@ def recovering() -> Ending:
 def going_back() -> Ending:
     """An operator has ordered a rollback."""
     world = until(Ending(0), 6)
-    world.command(Rollback(epoch=1))
+    world.command(m.Rollback(epoch=1))
     return world
 
 
@@ -80,14 +76,14 @@ def test_a_signal_at_any_moment_gives_its_code_unless_the_run_completes(name, ma
         world.signal(name=name)
         world.run()
         seen.add((world.state.run.phase, world.exit))
-        assert [one.signal for one in find(world, cv.StopRequested)] in ([], [name])
+        assert [one.signal for one in find(world, m.StopRequested)] in ([], [name])
         assert fold(RunState(), world.events) == world.state
-    assert seen == {(Phase.STOPPED, CODES[name]), (Phase.COMPLETED, 0)}
+    assert seen == {(st.Phase.STOPPED, CODES[name]), (st.Phase.COMPLETED, 0)}
 
 
 def test_a_failed_run_exits_as_failed_whatever_ends_the_daemon():
     """A signal, or an order, while the run fails: 70, as without it. One that stops it before is its end."""
-    for end in (lambda world: world.signal(), lambda world: world.command(cv.Stop())):
+    for end in (lambda world: world.signal(), lambda world: world.command(m.Stop())):
         seen = set()
         for place in moments(dying := _dying()):
             world = ticked(_dying(), place)
@@ -96,7 +92,7 @@ def test_a_failed_run_exits_as_failed_whatever_ends_the_daemon():
             seen.add((world.state.run.phase, world.exit))
         assert dying.exit == exits.EXIT_FAILED
         stopped = 143 if end(world) is None else 0
-        assert seen == {(Phase.STOPPED, stopped), (Phase.FAILED, exits.EXIT_FAILED)}
+        assert seen == {(st.Phase.STOPPED, stopped), (st.Phase.FAILED, exits.EXIT_FAILED)}
 
 
 def _dying() -> Ending:
@@ -111,7 +107,7 @@ def test_an_operators_stop_that_a_signal_hastens_stays_the_operators(then):
     for place in moments(Ending(0))[2:-1]:
         world, dead = (ticked(Ending(0), place) for _ in range(2))
         for one in (world, dead):
-            if not isinstance(one.command(cv.Stop()), Accepted) or one.state.run.phase is Phase.COMPLETED:
+            if not isinstance(one.command(m.Stop()), Accepted) or one.state.run.phase is st.Phase.COMPLETED:
                 continue
             for count in then:
                 one.signal(count)
@@ -119,8 +115,8 @@ def test_an_operators_stop_that_a_signal_hastens_stays_the_operators(then):
         for one in (world, dead):
             one.run()
             assert one.exit == 0
-        assert dead.state.run.phase in (Phase.STOPPED, Phase.COMPLETED)
-        assert find(dead, rv.StopAborted) == []
+        assert dead.state.run.phase in (st.Phase.STOPPED, st.Phase.COMPLETED)
+        assert find(dead, m.StopAborted) == []
 
 
 @pytest.mark.parametrize(
@@ -133,7 +129,7 @@ def test_the_first_signal_gives_the_code(names, code):
         world.signal(count, name)
     world.run()
 
-    assert [one.mode for one in find(world, cv.StopRequested)] == [rv.StopMode.GRACEFUL, rv.StopMode.KILL]
+    assert [one.mode for one in find(world, m.StopRequested)] == [m.StopMode.GRACEFUL, m.StopMode.KILL]
     assert world.exit == code
 
 
@@ -141,7 +137,7 @@ def test_an_operator_who_hastens_a_signals_stop_takes_it_over():
     """SIGTERM, then `tolaria stop --now`."""
     world = until(World(0), 3)
     world.signal()
-    assert isinstance(world.command(cv.Stop(mode=rv.StopMode.NOW)), Accepted)
+    assert isinstance(world.command(m.Stop(mode=m.StopMode.NOW)), Accepted)
     world.run()
 
     assert world.exit == 0
@@ -151,20 +147,20 @@ def test_an_operator_who_hastens_a_signals_stop_takes_it_over():
 def test_a_paused_a_halted_and_a_stopped_run_are_not_done(name):
     """A signal to a daemon that trains nothing. The paused run has a last checkpoint; the stopped one was activated."""
     paused, frozen, stopped = (until(World(0), 3) for _ in range(3))
-    paused.command(cv.Pause())
+    paused.command(m.Pause())
     ticked(paused, 10)
-    assert paused.state.run.phase is Phase.PAUSED
-    frozen.command(hv.RaiseEmergency(level=hv.Level.CRITICAL, reason="smoke"))
+    assert paused.state.run.phase is st.Phase.PAUSED
+    frozen.command(m.RaiseEmergency(level=m.Level.CRITICAL, reason="smoke"))
     ticked(frozen, 9)
-    stopped.command(cv.Stop())
+    stopped.command(m.Stop())
     stopped.run()
     assert stopped.exit == 0
-    stopped.restart_daemon(StartMode.ACTIVATED)
+    stopped.restart_daemon(m.StartMode.ACTIVATED)
     for world in (paused, frozen, stopped):
         world.signal(name=name)
         world.run()
 
     phases = [world.state.run.phase for world in (paused, frozen, stopped)]
-    assert phases == [Phase.STOPPED, Phase.FROZEN, Phase.STOPPED]
+    assert phases == [st.Phase.STOPPED, st.Phase.FROZEN, st.Phase.STOPPED]
     assert {world.exit for world in (paused, frozen, stopped)} == {CODES[name]}
     assert paused.state.checkpoints.newest.step == paused.state.progress.step

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tolariad.core.run.scheduling import PAUSE_S, Demand, Machine, Pace, plan
+from tolariad.core.calc.run.scheduling import PAUSE_S, Demand, Machine, Pace, plan
 
 MS = 1_000_000
 

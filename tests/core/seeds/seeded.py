@@ -8,15 +8,14 @@ from msgspec.structs import replace
 
 from tests.core.rated import RatedTrainer, RatedWorld
 from tests.core.simulate import find
-from tolariad.core.boundary import words as bw
-from tolariad.core.seeds import words as sd
-from tolariad.core.seeds.ask import waiting_move
-from tolariad.core.seeds.gates import GATES, GateLimits, SeedMeasure, judge
-from tolariad.core.seeds.ledger import GERMINATE
-from tolariad.core.seeds.stages import PLANTED, Stage, is_legal
-from tolariad.core.state import capture, read_capture
+from tolariad.core import messages as m
+from tolariad.core import queries as q
+from tolariad.core.calc.seeds.gates import GATES, GateLimits, SeedMeasure, judge
+from tolariad.core.calc.seeds.ledger import GERMINATE
+from tolariad.core.calc.seeds.stages import PLANTED, Stage, is_legal
+from tolariad.core.state.run_state import capture, read_capture
 
-SLOTS = (sd.SlotFound("trunk", 2), sd.SlotFound("neck", 5), sd.SlotFound("head", 7))
+SLOTS = (m.SlotFound("trunk", 2), m.SlotFound("neck", 5), m.SlotFound("head", 7))
 BLUEPRINTS = ("bottleneck", "conv", "low_rank")
 LIMITS = GateLimits(min_steps=1)
 
@@ -56,7 +55,7 @@ class SeededTrainer(RatedTrainer):
         )
 
     def _answer(self, order):
-        if not isinstance(order, sd.MoveSeed):
+        if not isinstance(order, m.MoveSeed):
             super()._answer(order)
             return
         measured = self.measure(order.slot)
@@ -68,7 +67,7 @@ class SeededTrainer(RatedTrainer):
             self.applied += 1
         germinates = order.stage is Stage.GERMINATED and not refused
         self.todo.append(
-            sd.SeedMovedReport(
+            m.SeedMovedReport(
                 order=order.cause,
                 applied_before_step=self.step + 1,
                 refused=refused,
@@ -89,7 +88,7 @@ class SeededTrainer(RatedTrainer):
         return judge(gate, measured, LIMITS) if gate is not None else ""
 
     def repeat(self, order):
-        if not isinstance(order, sd.MoveSeed):
+        if not isinstance(order, m.MoveSeed):
             super().repeat(order)
             return
         assert is_legal(self.stage(order.slot), order.stage), (order, self.stages)
@@ -115,7 +114,7 @@ class SeededTrainer(RatedTrainer):
         grown = tuple(self.measure(slot) for slot, one in sorted(self.stages.items()) if one[0] in PLANTED)
         # Immediately before the end of the epoch.
         if grown and report is not None:
-            epoch = sd.SeedsMeasuredReport(epoch=self.done_epoch, seeds=grown)
+            epoch = m.SeedsMeasuredReport(epoch=self.done_epoch, seeds=grown)
             if not self.todo:
                 self.todo.append(report)
                 return epoch
@@ -136,13 +135,13 @@ class SeededWorld(RatedWorld):
         return SeededTrainer(*given, saved=self.saved, owing=self.owing, **more)
 
     def germinate(self, slot="trunk", blueprint="bottleneck", **given):
-        return self.command(sd.SeedGerminate(slot=slot, blueprint=blueprint, **given))
+        return self.command(m.SeedGerminate(slot=slot, blueprint=blueprint, **given))
 
     def advance(self, slot="trunk", **given):
-        return self.command(sd.SeedAdvance(slot=slot, **given))
+        return self.command(m.SeedAdvance(slot=slot, **given))
 
     def cull(self, slot="trunk", **given):
-        return self.command(sd.SeedCull(slot=slot, **given))
+        return self.command(m.SeedCull(slot=slot, **given))
 
     def stage(self, slot="trunk"):
         return self.state.seeds.seed(slot).stage
@@ -171,7 +170,7 @@ def moved_to(world, stage, slot="trunk"):
 
 def waits(world, slot):
     """Whether a move of the slot waits for its boundary."""
-    return waiting_move(world.state, slot) is not None
+    return q.waiting_move(world.state, slot) is not None
 
 
 def in_step(world):
@@ -207,7 +206,7 @@ def carried_through(world, ticks, disturb, look, agrees, where):
             compared += 1
             agrees(world, f"{where}, event {seen}")
     assert read_capture(capture(world.state)) == world.state
-    causes = [one.cause for one in find(world, bw.BoundaryOrderActed) + find(world, bw.BoundaryOrderAborted)]
+    causes = [one.cause for one in find(world, m.BoundaryOrderActed) + find(world, m.BoundaryOrderAborted)]
     assert len(causes) == len(set(causes))
     return compared
 

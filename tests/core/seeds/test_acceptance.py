@@ -7,18 +7,13 @@ from msgspec.structs import replace
 
 from tests.core.seeds.seeded import SeededWorld, moved_to
 from tests.core.simulate import World, completes, find, tick_until, until, until_found
-from tolariad.core.architecture.slice import CHANGES_MAX, ShapeChange
-from tolariad.core.base import Refusal
-from tolariad.core.control import words as cv
+from tolariad.core import messages as m
+from tolariad.core import queries as q
+from tolariad.core import state as st
+from tolariad.core.calc.seeds.stages import GROWTH, Learning, Stage
 from tolariad.core.decision import Accepted
-from tolariad.core.health import quarantine_words as qn
-from tolariad.core.health import words as hv
-from tolariad.core.inputs import Scheduled
-from tolariad.core.seeds import words as sd
-from tolariad.core.seeds.ask import SEED_PARAMETERS_MAX
-from tolariad.core.seeds.stages import GROWTH, Learning, Stage
-from tolariad.core.state import RunState, fold
-from tolariad.core.vocabulary import decode_event, encode_event
+from tolariad.core.messages.vocabulary import decode_event, encode_event
+from tolariad.core.state.run_state import RunState, fold
 
 LONG = {"epochs": 5, "embargo_epochs": 1}
 
@@ -29,7 +24,7 @@ def world_at(step=2, **policy):
 
 
 def refused(answer, error, *parts):
-    assert isinstance(answer, Refusal), answer
+    assert isinstance(answer, m.Refusal), answer
     assert answer.error == error, answer
     assert [part for part in parts if part not in answer.why] == [], answer.why
 
@@ -38,12 +33,12 @@ def test_a_germination_is_an_event_first_and_then_an_order():
     """Recorded with its number and blueprint, acted on at the boundary, and done."""
     world = world_at()
     answer = world.germinate(blueprint="conv", parameters={"rank": 4.0}, reason="it stalls")
-    (ordered,) = find(world, sd.SeedMoveOrdered)
+    (ordered,) = find(world, m.SeedMoveOrdered)
     assert answer == Accepted(world.events.index(ordered) + 1)
     assert (ordered.slot, ordered.stage, ordered.before) == ("trunk", Stage.GERMINATED, Stage.DORMANT)
     assert (ordered.number, ordered.blueprint, ordered.parameters) == (1, "conv", {"rank": 4.0})
-    tick_until(world, lambda: find(world, sd.SeedMoved), "a move")
-    (moved,) = find(world, sd.SeedMoved)
+    tick_until(world, lambda: find(world, m.SeedMoved), "a move")
+    (moved,) = find(world, m.SeedMoved)
     assert (moved.cause, moved.germination, moved.number) == (answer.seq, 1, 1)
     assert (moved.blueprint, moved.parameters, moved.example, moved.dtype) == ("conv", {"rank": 4.0}, (1, 8), "float32")
     assert (moved.parameters_added, moved.measure.parameters) == (40, 40)
@@ -64,9 +59,9 @@ def test_a_whole_number_is_recorded_as_it_is_read_back():
 def test_a_seed_advances_from_stage_to_stage_up_to_the_model_itself():
     """Each time by one order; the blending has its number of steps; nothing is left to advance."""
     world = moved_to(world_at(blend_steps=2), Stage.FOSSILIZED)
-    stages = [one.stage for one in find(world, sd.SeedMoved)]
+    stages = [one.stage for one in find(world, m.SeedMoved)]
     assert stages == list(GROWTH)
-    assert [one.blend_steps for one in find(world, sd.SeedMoved)] == [2 * (one is Stage.BLENDING) for one in GROWTH]
+    assert [one.blend_steps for one in find(world, m.SeedMoved)] == [2 * (one is Stage.BLENDING) for one in GROWTH]
     for answer in (world.advance(), world.cull(), world.germinate()):
         refused(answer, "Refused", "permanent part of the model")
 
@@ -79,9 +74,9 @@ def test_a_move_says_whether_the_seed_goes_on_learning(evaluate, fossil):
     said = {Stage.PROBATIONARY: evaluate, Stage.FOSSILIZED: fossil}
     expected = [said.get(stage, Learning.TRAIN) for stage in GROWTH]
 
-    assert [one.learning for one in find(world, sd.SeedMoveOrdered)] == expected
-    assert [one.learning for one in find(world, sd.SeedMoved)] == expected
-    assert [one.order.learning for one in find(world, sd.SeedMoved)] == expected
+    assert [one.learning for one in find(world, m.SeedMoveOrdered)] == expected
+    assert [one.learning for one in find(world, m.SeedMoved)] == expected
+    assert [one.order.learning for one in find(world, m.SeedMoved)] == expected
     assert world.state.seeds.seed("trunk").learning is fossil
 
 
@@ -94,7 +89,7 @@ def test_a_germination_has_the_length_of_its_warmup(policy, steps):
     world.state = replace(world.state, progress=replace(world.state.progress, steps_per_epoch=3))
     world.germinate()
     tick_until(world, lambda: world.stage() is Stage.GERMINATED, "germinated")
-    (moved,) = find(world, sd.SeedMoved)
+    (moved,) = find(world, m.SeedMoved)
     (entry,) = world.state.architecture.changes
 
     assert (moved.warmup_steps, moved.order.warmup_steps) == (steps, steps)
@@ -118,9 +113,9 @@ def test_an_unknown_slot_is_refused_with_the_nearest_name():
     world = world_at()
     refused(world.germinate("trunc"), "NotFound", "'trunc'", "did you mean trunk?", "trunk, neck, head")
     refused(world.advance("x"), "NotFound", "there are trunk, neck, head")
-    refused(World(0).command(sd.SeedCull(slot="a")), "NotFound", "still being built")
+    refused(World(0).command(m.SeedCull(slot="a")), "NotFound", "still being built")
     without = until(World(0), 2)
-    refused(without.command(sd.SeedGerminate(slot="a", blueprint="conv")), "NotFound", "docs/growing.md")
+    refused(without.command(m.SeedGerminate(slot="a", blueprint="conv")), "NotFound", "docs/growing.md")
 
 
 def test_an_unknown_blueprint_is_refused_and_so_is_code_that_an_order_brings():
@@ -142,14 +137,14 @@ def test_a_blueprint_of_a_file_may_be_ordered_by_its_last_name():
     refused(world.germinate(blueprint="Two"), "NotFound", "/a/mine.py:Two", "/b/mine.py:Two")
     refused(world.germinate(blueprint="ine"), "NotFound")
     assert isinstance(world.germinate(blueprint="Mine"), Accepted)
-    assert find(world, sd.SeedMoveOrdered)[0].blueprint == "/a/mine.py:Mine"
+    assert find(world, m.SeedMoveOrdered)[0].blueprint == "/a/mine.py:Mine"
 
 
 @pytest.mark.parametrize(
     ("parameters", "why"),
     [
         ({"rank": float("nan")}, "'rank' of the blueprint is not a finite number"),
-        ({f"p{n}": 0.0 for n in range(SEED_PARAMETERS_MAX + 1)}, "at most 32 parameters"),
+        ({f"p{n}": 0.0 for n in range(q.SEED_PARAMETERS_MAX + 1)}, "at most 32 parameters"),
         ({"x" * 900 + str(n): 0.0 for n in range(5)}, "characters"),
     ],
 )
@@ -183,7 +178,7 @@ def test_one_slot_has_one_move_at_a_time():
 def test_a_seed_that_is_still_blended_in_does_not_advance():
     """The answer has alpha, and the step after which it is 1."""
     world = moved_to(world_at(blend_steps=6), Stage.BLENDING)
-    (blended,) = [one for one in find(world, sd.SeedMoved) if one.stage is Stage.BLENDING]
+    (blended,) = [one for one in find(world, m.SeedMoved) if one.stage is Stage.BLENDING]
     last = blended.applied_before_step + 5
     refused(world.advance(), "Refused", "still blended in", f"1 after step {last}")
     until(world, last - 1)
@@ -206,7 +201,7 @@ def test_conservative_mode_starts_nothing_but_lets_a_seed_go_on():
     """No germination and no blending; a cull and the other stages are allowed."""
     world = moved_to(world_at(), Stage.TRAINING)
     moved_to(world, Stage.GERMINATED, "neck")
-    world.give(Scheduled(recorded=hv.ConservativeModeEntered(why="rates were changed")))
+    world.give(m.Scheduled(recorded=m.ConservativeModeEntered(why="rates were changed")))
     refused(world.germinate("head"), "Refused", "conservative mode", "rates were changed")
     refused(world.advance(), "Refused", "conservative mode")
     assert isinstance(world.advance("neck"), Accepted)
@@ -222,13 +217,13 @@ def test_a_full_ledger_refuses_a_germination_and_never_a_cull():
     """A seed must always be possible to remove."""
     world = moved_to(world_at(), Stage.GERMINATED)
     held = world.state.architecture
-    full = (*held.changes, *(ShapeChange("grow", "{}", 1) for _ in range(CHANGES_MAX - len(held.changes))))
+    full = (*held.changes, *(st.ShapeChange("grow", "{}", 1) for _ in range(st.CHANGES_MAX - len(held.changes))))
     world.state = replace(world.state, architecture=replace(held, changes=full))
-    refused(world.germinate("neck"), "Refused", str(CHANGES_MAX))
+    refused(world.germinate("neck"), "Refused", str(st.CHANGES_MAX))
     assert isinstance(world.cull(), Accepted)
     tick_until(world, lambda: world.stage() is not Stage.GERMINATED, "culled")
     assert world.state.architecture.changes[-1].name == "seed.remove"
-    assert len(world.state.architecture.changes) == CHANGES_MAX + 1
+    assert len(world.state.architecture.changes) == st.CHANGES_MAX + 1
 
 
 def test_a_run_that_has_ended_or_stops_takes_no_order():
@@ -237,7 +232,7 @@ def test_a_run_that_has_ended_or_stops_takes_no_order():
     completes(world)
     refused(world.germinate(), "WrongPhase", "the run is completed")
     stopping = world_at()
-    stopping.command(cv.Stop())
+    stopping.command(m.Stop())
     refused(stopping.germinate(), "WrongPhase", "the run is stopping")
 
 
@@ -247,8 +242,8 @@ def test_a_gate_that_fails_ends_the_order_and_leaves_the_seed():
     until(world, world.state.progress.step + 1)
     world.sick.add("trunk")
     world.advance()
-    until_found(world, sd.SeedMoveAborted)
-    (aborted,) = find(world, sd.SeedMoveAborted)[-1:]
+    until_found(world, m.SeedMoveAborted)
+    (aborted,) = find(world, m.SeedMoveAborted)[-1:]
     assert "were dropped because the seed's gradients were not finite" in aborted.why
     assert (aborted.slot, aborted.stage) == ("trunk", Stage.BLENDING)
     assert (world.stage(), world.state.boundary.waiting, world.state.seeds.given_by) == (Stage.TRAINING, (), ())
@@ -258,12 +253,12 @@ def test_a_seed_in_quarantine_is_culled_and_does_not_germinate_again():
     """Until the entry is removed. A name that is no slot is refused, and so is a fossil."""
     world = moved_to(world_at(), Stage.TRAINING)
     moved_to(world, Stage.FOSSILIZED, "neck")
-    refused(world.command(qn.QuarantineAdd(seed="nowhere")), "NotFound", "trunk, neck, head")
-    refused(world.command(qn.QuarantineAdd(seed="neck")), "Refused", "fossilized")
-    assert isinstance(world.command(qn.QuarantineAdd(seed="trunk", reason="it diverges")), Accepted)
-    refused(world.command(qn.QuarantineAdd(seed="trunk")), "Refused", "in quarantine already, as q0001")
+    refused(world.command(m.QuarantineAdd(seed="nowhere")), "NotFound", "trunk, neck, head")
+    refused(world.command(m.QuarantineAdd(seed="neck")), "Refused", "fossilized")
+    assert isinstance(world.command(m.QuarantineAdd(seed="trunk", reason="it diverges")), Accepted)
+    refused(world.command(m.QuarantineAdd(seed="trunk")), "Refused", "in quarantine already, as q0001")
     tick_until(world, lambda: world.stage() is Stage.DORMANT, "the slot is free")
     refused(world.germinate(), "Refused", "in quarantine as q0001", "it diverges")
     assert isinstance(world.germinate("head"), Accepted)
-    world.command(qn.QuarantineRemove(name="q0001"))
+    world.command(m.QuarantineRemove(name="q0001"))
     assert isinstance(world.germinate(), Accepted)

@@ -8,15 +8,10 @@ import random
 from tests.core.seeds.seeded import SLOTS, SeededWorld, assert_agrees, carried_through, in_step
 from tests.core.simulate import find, tick_until
 from tests.core.test_lifecycle import KEEP_BEST
-from tolariad.core.control import words as cv
-from tolariad.core.health import quarantine_words as qn
-from tolariad.core.rollback import words as rb
-from tolariad.core.run import words as rv
-from tolariad.core.run.slice import Phase
-from tolariad.core.seeds import words as sd
-from tolariad.core.seeds.stages import MOVES, Stage
-from tolariad.core.state import RunState, apply
-from tolariad.core.trainer import words as tv
+from tolariad.core import messages as m
+from tolariad.core import state as st
+from tolariad.core.calc.seeds.stages import MOVES, Stage
+from tolariad.core.state.run_state import RunState, apply
 
 
 def disturb(world, draw):
@@ -27,13 +22,13 @@ def disturb(world, draw):
         # A run that never goes back lets its seeds grow up.
         world.advance(draw.choice(SLOTS).name)
     elif kind < 0.02 and targets:
-        world.command(rb.Rollback(to=draw.choice(targets)))
+        world.command(m.Rollback(to=draw.choice(targets)))
     elif kind < 0.05:
-        world.command(cv.Checkpoint())
+        world.command(m.Checkpoint())
     elif kind < 0.06:
-        world.command(qn.QuarantineAdd(seed=draw.choice(SLOTS).name))
+        world.command(m.QuarantineAdd(seed=draw.choice(SLOTS).name))
     elif kind < 0.09 and world.state.quarantine.entries:
-        world.command(qn.QuarantineRemove(name=world.state.quarantine.entries[0].name))
+        world.command(m.QuarantineRemove(name=world.state.quarantine.entries[0].name))
     elif kind < 0.11:
         world.sick = {one.name for one in SLOTS if draw.random() < 0.2}
     else:
@@ -49,7 +44,7 @@ def test_no_order_of_commands_deaths_and_rollbacks_leads_to_an_illegal_stage(see
 
         def look(event, at):
             nonlocal state
-            if isinstance(event, sd.SeedMoved):
+            if isinstance(event, m.SeedMoved):
                 before = state.seeds.seed(event.slot).stage
                 assert event.stage in MOVES[before], (at, before)
                 assert event.before is before
@@ -58,10 +53,10 @@ def test_no_order_of_commands_deaths_and_rollbacks_leads_to_an_illegal_stage(see
 
         act = functools.partial(disturb, draw=random.Random(seed + offset))
         compared += carried_through(world, 700, act, look, assert_agrees, where)
-        assert not any("moved to" in one.why for one in find(world, cv.ReportRefused))
+        assert not any("moved to" in one.why for one in find(world, m.ReportRefused))
         assert state == world.state
-        moves += len(find(world, sd.SeedMoved))
-        rolled_back += len(find(world, rb.RolledBack))
+        moves += len(find(world, m.SeedMoved))
+        rolled_back += len(find(world, m.RolledBack))
     print(f"seed {seed}: {moves} moves, {compared} comparisons, {rolled_back} rollbacks, {sorted(reached)}")
 
     assert moves > 200
@@ -80,20 +75,20 @@ def test_deaths_change_nothing_of_the_seeds(seed):
                 if world.state.progress.step >= step and in_step(world):
                     break
                 world.tick()
-                if deaths and (draw.random() < 0.05 or not find(world, tv.TrainerDied)):
+                if deaths and (draw.random() < 0.05 or not find(world, m.TrainerDied)):
                     world.crash_trainer()
-            world.command(cv.Pause())
-            tick_until(world, lambda w=world: w.state.run.phase is Phase.PAUSED, "paused")
+            world.command(m.Pause())
+            tick_until(world, lambda w=world: w.state.run.phase is st.Phase.PAUSED, "paused")
             order()
             tick_until(world, lambda w=world: not w.state.boundary.waiting, "the order acted")
-            world.command(cv.Resume())
+            world.command(m.Resume())
         world.run()
         return world
 
     calm, troubled = run(deaths=False), run(deaths=True)
-    print(f"seed {seed}: {len(find(troubled, tv.TrainerDied))} deaths")
-    assert find(troubled, tv.TrainerDied)
+    print(f"seed {seed}: {len(find(troubled, m.TrainerDied))} deaths")
+    assert find(troubled, m.TrainerDied)
     assert calm.state.boundary.digest == troubled.state.boundary.digest
     assert calm.state.seeds == troubled.state.seeds
     assert calm.state.architecture == troubled.state.architecture
-    assert rv.RunCompleted in {type(one) for one in troubled.events}
+    assert m.RunCompleted in {type(one) for one in troubled.events}

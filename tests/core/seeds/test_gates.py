@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from tolariad.core.seeds.gates import Gate, GateLimits, SeedMeasure, judge, judge_impact
-from tolariad.core.seeds.stages import Stage
+from tolariad.core.calc.seeds.gates import Gate, GateLimits, SeedMeasure, judge, judge_impact
+from tolariad.core.calc.seeds.stages import Stage
 
 LIMITS = GateLimits(min_steps=10, max_gradient_norm=5.0, max_dropped=0.1, max_drift=0.5, max_latency_ms=2.0)
 SOUND = {

@@ -11,26 +11,15 @@ from tests.core.facts import environment
 from tests.core.rates.test_rates_restored import gone_back
 from tests.core.seeds.seeded import SLOTS, SeededWorld, assert_agrees, in_step, moved_to
 from tests.core.simulate import find, take_checkpoint, tick_until, until, until_found
-from tolariad.core.boundary import words as bw
-from tolariad.core.checkpoints import words as ck
-from tolariad.core.control import words as cv
-from tolariad.core.decide import decide
-from tolariad.core.health import quarantine_words as qn
-from tolariad.core.inputs import Now
-from tolariad.core.rollback import words as rb
-from tolariad.core.run.slice import Phase
-from tolariad.core.seeds import words as sd
-from tolariad.core.seeds.gates import SeedMeasure
-from tolariad.core.seeds.ledger import GERMINATE, REMOVE
-from tolariad.core.seeds.slice import SEED_SLOTS_MAX
-from tolariad.core.seeds.stages import Stage
-from tolariad.core.state import RunState, apply, fold
-from tolariad.core.steps import words as sv
-from tolariad.core.steps.ask import script_from_journal
-from tolariad.core.text.said_slice import is_said
-from tolariad.core.text.sentences import sentence
-from tolariad.core.trainer import words as tv
-from tolariad.core.trainer.words import BlueprintSource
+from tolariad.core import messages as m
+from tolariad.core import queries as q
+from tolariad.core import state as st
+from tolariad.core.calc.seeds.gates import SeedMeasure
+from tolariad.core.calc.seeds.ledger import GERMINATE, REMOVE
+from tolariad.core.calc.seeds.stages import Stage
+from tolariad.core.messages.sentences.text import sentence
+from tolariad.core.rules.table.decide import decide
+from tolariad.core.state.run_state import RunState, apply, fold
 
 LONG = {"epochs": 5}
 AFTER_A_CULL = [Stage.CULLED, Stage.EMBARGOED, Stage.RESETTING, Stage.DORMANT]
@@ -42,7 +31,7 @@ def world_at(step=2, **policy):
 
 def stages(world, slot="trunk"):
     """The stages that the slot went through, in order."""
-    return [one.stage for one in find(world, sd.SeedMoved) if one.slot == slot]
+    return [one.stage for one in find(world, m.SeedMoved) if one.slot == slot]
 
 
 def ledger(state):
@@ -61,7 +50,7 @@ def test_a_culled_slot_is_free_again_after_its_embargo():
     assert world.state.progress.epoch_finished == culled + 2
     tick_until(world, lambda: world.stage() is Stage.DORMANT, "dormant")
     assert stages(world)[-4:] == AFTER_A_CULL
-    by = [(one.by, one.reason) for one in find(world, sd.SeedMoved)[-4:]]
+    by = [(one.by, one.reason) for one in find(world, m.SeedMoved)[-4:]]
     assert by[0] == ("test", "it is worse")
     assert by[1:] == [
         ("tolariad", "a culled slot stays empty for a while"),
@@ -99,18 +88,18 @@ def test_a_reset_that_is_not_clean_is_tried_again_at_the_next_epoch():
     world.trainer.later.clear()
     world.trainer.orders.clear()
     why = "the slot still holds 40 parameters of the culled seed"
-    world.trainer.todo.append(bw.BoundaryOrderReport(order=cause, applied_before_step=4, refused=why))
-    until_found(world, sd.SeedMoveAborted)
+    world.trainer.todo.append(m.BoundaryOrderReport(order=cause, applied_before_step=4, refused=why))
+    until_found(world, m.SeedMoveAborted)
     assert world.stage() is Stage.RESETTING
     assert world.state.boundary.waiting == ()
     tick_until(world, lambda: world.stage() is Stage.DORMANT, "tried again")
-    assert find(world, sd.SeedMoveAborted)[-1].why == why
+    assert find(world, m.SeedMoveAborted)[-1].why == why
 
 
 def test_one_event_is_the_move_and_the_ledger_s_entry():
     """No crash comes between the two; a number of the next change follows from both kinds."""
     world = moved_to(world_at(), Stage.GERMINATED)
-    moved = find(world, sd.SeedMoved)[-1]
+    moved = find(world, m.SeedMoved)[-1]
     before = fold(RunState(), world.events[: world.events.index(moved)])
     after = apply(before, moved)
     assert (ledger(before), before.seeds.seed("trunk").stage) == ([], Stage.DORMANT)
@@ -125,7 +114,7 @@ def test_one_event_is_the_move_and_the_ledger_s_entry():
         "slot": "trunk",
     }
     assert change.applied_before_step == moved.applied_before_step
-    assert not any(isinstance(one, type(change)) for one in script_from_journal(world.events, None).changes)
+    assert not any(isinstance(one, type(change)) for one in q.script_from_journal(world.events, None).changes)
 
 
 def test_the_digest_of_orders_covers_what_a_seed_is_and_not_why():
@@ -134,7 +123,7 @@ def test_the_digest_of_orders_covers_what_a_seed_is_and_not_why():
     def digest(**given):
         fields = {"slot": "a", "stage": Stage.GERMINATED, "before": Stage.DORMANT, "germination": 1}
         return fold(
-            RunState(), [sd.SeedMoved(**{**fields, "applied_before_step": 3, "number": 1, **given})]
+            RunState(), [m.SeedMoved(**{**fields, "applied_before_step": 3, "number": 1, **given})]
         ).boundary.digest
 
     same = digest(blueprint="conv", example=(1, 8))
@@ -157,7 +146,7 @@ def test_a_re_run_repeats_the_moves_that_its_checkpoint_does_not_hold(checkpoint
     until(world, world.state.progress.step + 2)
     known = world.state.seeds, dict(world.trainer.stages)
     world.crash_trainer()
-    until_found(world, ck.TrainingStarted)
+    until_found(world, m.TrainingStarted)
     repeated = [
         one.order
         for one in world.trainer.script_orders
@@ -196,8 +185,8 @@ def test_a_rollback_restores_the_seeds_and_the_ledger_of_its_target():
 def test_of_two_copies_at_one_place_only_the_later_holds_a_move_between_them():
     """Step and batch are the same: the place cannot tell, the journal's order does."""
     world = world_at(checkpoint_every_epochs=100)
-    world.command(cv.Pause())
-    tick_until(world, lambda: world.state.run.phase is Phase.PAUSED, "paused")
+    world.command(m.Pause())
+    tick_until(world, lambda: world.state.run.phase is st.Phase.PAUSED, "paused")
     ids = []
     for order in (None, world.germinate):
         if order is not None:
@@ -205,7 +194,7 @@ def test_of_two_copies_at_one_place_only_the_later_holds_a_move_between_them():
             tick_until(world, lambda: world.stage() is Stage.GERMINATED, "germinated")
         take_checkpoint(world)
         ids.append(world.state.checkpoints.newest.id)
-    first, second = (next(one for one in find(world, rb.StateCopied) if one.id == id_) for id_ in ids)
+    first, second = (next(one for one in find(world, m.StateCopied) if one.id == id_) for id_ in ids)
     assert (first.step, first.epoch, first.batch) == (second.step, second.epoch, second.batch)
     assert [one.orders for one in world.state.checkpoints.catalogue if one.id in ids] == [0, 1]
     gone_back(world, to=ids[1])
@@ -219,7 +208,7 @@ def test_a_rollback_to_a_seed_in_quarantine_culls_it_again():
     world = moved_to(world_at(), Stage.TRAINING)
     take_checkpoint(world)
     target = world.state.checkpoints.newest.id
-    world.command(qn.QuarantineAdd(seed="trunk"))
+    world.command(m.QuarantineAdd(seed="trunk"))
     tick_until(world, lambda: world.stage() is Stage.EMBARGOED, "culled")
     gone_back(world, to=target)
     tick_until(world, lambda: world.stage() is Stage.EMBARGOED, "culled again")
@@ -230,7 +219,7 @@ def test_a_germination_that_waits_is_followed_by_the_cull_of_a_quarantine():
     """The order for the seed was on its way when its slot came into quarantine."""
     world = world_at()
     world.germinate()
-    world.command(qn.QuarantineAdd(seed="trunk"))
+    world.command(m.QuarantineAdd(seed="trunk"))
     tick_until(world, lambda: world.stage() is Stage.EMBARGOED, "culled")
     assert stages(world) == [Stage.GERMINATED, Stage.CULLED, Stage.EMBARGOED]
 
@@ -240,30 +229,30 @@ def test_a_seed_that_is_not_finite_is_culled_at_the_epoch_s_end():
     world = moved_to(moved_to(world_at(), Stage.TRAINING, "neck"), Stage.TRAINING)
     world.trainer.not_finite.add("trunk")
     tick_until(world, lambda: world.stage() is Stage.EMBARGOED, "culled")
-    (culled,) = [one for one in find(world, sd.SeedMoved) if one.stage is Stage.CULLED]
+    (culled,) = [one for one in find(world, m.SeedMoved) if one.stage is Stage.CULLED]
     assert (culled.slot, culled.by) == ("trunk", "tolariad")
     assert culled.reason == "its parameters are not finite, so it cannot recover"
-    assert is_said(culled)
-    assert culled.epochs == find(world, sv.EpochFinished)[-1].epoch
+    assert st.is_said(culled)
+    assert culled.epochs == find(world, m.EpochFinished)[-1].epoch
     assert world.stage("neck") is Stage.TRAINING
 
 
 def test_a_seed_whose_blueprint_has_another_file_is_said_at_the_next_start():
     """The hash at its germination is recorded. The same file is not said."""
     world = moved_to(world_at(), Stage.TRAINING)
-    moved = next(one for one in find(world, sd.SeedMoved) if one.stage is Stage.GERMINATED)
+    moved = next(one for one in find(world, m.SeedMoved) if one.stage is Stage.GERMINATED)
     germinated = replace(moved, blueprint="/a/own.py:Wide", source="ab")
     state = fold(RunState(), [germinated])
-    same, other = (BlueprintSource(name="/a/own.py:Wide", hash=one) for one in ("ab", "cd"))
+    same, other = (m.BlueprintSource(name="/a/own.py:Wide", hash=one) for one in ("ab", "cd"))
     assert state.seeds.other_blueprints((same,)) == ()
     assert state.seeds.other_blueprints(()) == ()
     assert state.seeds.other_blueprints((other,)) == ("/a/own.py:Wide",)
-    ready = tv.ReadyReport(environment=environment(), parameters=9, steps_per_epoch=4, sources=(other,))
-    (built,) = [one for one in decide(state, ready, Now(1, 1)).events if isinstance(one, tv.ExecutionContextRecorded)]
+    ready = m.ReadyReport(environment=environment(), parameters=9, steps_per_epoch=4, sources=(other,))
+    (built,) = [one for one in decide(state, ready, m.Now(1, 1)).events if isinstance(one, m.ExecutionContextRecorded)]
     assert built.other_blueprints == ("/a/own.py:Wide",)
     assert sentence(built).endswith(" Blueprint Wide changed.")
-    assert is_said(built)
-    assert not is_said(replace(built, other_blueprints=()))
+    assert st.is_said(built)
+    assert not st.is_said(replace(built, other_blueprints=()))
 
 
 def test_a_trainer_whose_seed_is_in_another_stage_is_not_trusted():
@@ -274,12 +263,12 @@ def test_a_trainer_whose_seed_is_in_another_stage_is_not_trusted():
     tick_until(world, lambda: world.stage() is Stage.GERMINATED, "germinated")
     world.advance()
     waiting = world.state.boundary.waiting[0]
-    seeds = {"trunk": apply(world.state, find(world, sd.SeedMoved)[-1]).seeds.seed("trunk")}
+    seeds = {"trunk": apply(world.state, find(world, m.SeedMoved)[-1]).seeds.seed("trunk")}
     assert cause != waiting.cause.seq
     wrong = fold(
         world.state,
         [
-            sd.SeedMoved(
+            m.SeedMoved(
                 slot="trunk",
                 stage=Stage.CULLED,
                 before=Stage.GERMINATED,
@@ -289,9 +278,9 @@ def test_a_trainer_whose_seed_is_in_another_stage_is_not_trusted():
             )
         ],
     )
-    report = sd.SeedMovedReport(order=waiting.cause.seq, applied_before_step=4)
-    (refused,) = decide(wrong, report, Now(1, 1)).events
-    assert isinstance(refused, cv.ReportRefused)
+    report = m.SeedMovedReport(order=waiting.cause.seq, applied_before_step=4)
+    (refused,) = decide(wrong, report, m.Now(1, 1)).events
+    assert isinstance(refused, m.ReportRefused)
     assert "trunk moved to TRAINING; in the journal it is in CULLED" in refused.why
     assert seeds["trunk"].stage is Stage.GERMINATED
 
@@ -299,14 +288,14 @@ def test_a_trainer_whose_seed_is_in_another_stage_is_not_trusted():
 def test_measurements_are_recorded_once_an_epoch_and_shown_with_the_seed():
     """Also if the epoch's end is reported again; numbers that are not finite become -1."""
     world = moved_to(world_at(), Stage.TRAINING)
-    until_found(world, sv.EpochFinished)
-    (measured,) = find(world, sd.SeedsMeasured)
+    until_found(world, m.EpochFinished)
+    (measured,) = find(world, m.SeedsMeasured)
     assert [(one.slot, one.stage) for one in measured.seeds] == [("trunk", Stage.TRAINING)]
     assert world.state.seeds.measures == {"trunk": measured.seeds[0]}
-    again = sd.SeedsMeasuredReport(epoch=measured.epoch, seeds=measured.seeds)
-    assert decide(world.state, again, Now(1, 1)).events == ()
+    again = m.SeedsMeasuredReport(epoch=measured.epoch, seeds=measured.seeds)
+    assert decide(world.state, again, m.Now(1, 1)).events == ()
     nan = SeedMeasure(slot="trunk", gradient_norm=float("nan"), drift=float("inf"))
-    (told,) = decide(world.state, sd.SeedsMeasuredReport(epoch=9, seeds=(nan,)), Now(1, 1)).events
+    (told,) = decide(world.state, m.SeedsMeasuredReport(epoch=9, seeds=(nan,)), m.Now(1, 1)).events
     assert (told.seeds[0].gradient_norm, told.seeds[0].drift) == (-1.0, -1.0)
 
 
@@ -314,14 +303,14 @@ def test_the_slots_of_a_model_are_recorded_once_and_when_they_change():
     """A trainer without slots records nothing; a slot that is gone keeps its seed in case it comes back."""
     world = moved_to(world_at(), Stage.TRAINING)
     world.crash_trainer()
-    until_found(world, tv.ExecutionContextRecorded)
-    assert len(find(world, sd.SeedSlotsRegistered)) == 1
-    ready = tv.ReadyReport(environment=world.environment, parameters=9, steps_per_epoch=4, slots=SLOTS[1:])
-    changed = decide(world.state, ready, Now(1, 1))
-    (event,) = [one for one in changed.events if isinstance(one, sd.SeedSlotsRegistered)]
+    until_found(world, m.ExecutionContextRecorded)
+    assert len(find(world, m.SeedSlotsRegistered)) == 1
+    ready = m.ReadyReport(environment=world.environment, parameters=9, steps_per_epoch=4, slots=SLOTS[1:])
+    changed = decide(world.state, ready, m.Now(1, 1))
+    (event,) = [one for one in changed.events if isinstance(one, m.SeedSlotsRegistered)]
     assert [one.name for one in event.slots] == ["neck", "head"]
     assert not changed.state.seeds.has("trunk")
     assert changed.state.seeds.seed("trunk").stage is Stage.TRAINING
-    many = tuple(sd.SlotFound(f"s{n}") for n in range(SEED_SLOTS_MAX + 9))
-    state = fold(RunState(), [sd.SeedSlotsRegistered(slots=many)])
-    assert len(state.seeds.slots) == SEED_SLOTS_MAX
+    many = tuple(m.SlotFound(f"s{n}") for n in range(st.SEED_SLOTS_MAX + 9))
+    state = fold(RunState(), [m.SeedSlotsRegistered(slots=many)])
+    assert len(state.seeds.slots) == st.SEED_SLOTS_MAX

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tolariad.core.seeds.blending import alpha
-from tolariad.core.seeds.gates import GATES, Gate
-from tolariad.core.seeds.stages import (
+from tolariad.core.calc.seeds.blending import alpha
+from tolariad.core.calc.seeds.gates import GATES, Gate
+from tolariad.core.calc.seeds.stages import (
     CULLABLE,
     GROWTH,
     MOVES,

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from tolariad.core.seeds.notes import seed_notes
-from tolariad.core.settings.copies import SnapshotEvery
-from tolariad.core.settings.reading import ConfigError, read_settings
-from tolariad.core.settings.rules import read_resolved, resolved_json
+from tolariad.core.calc.seeds.notes import seed_notes
+from tolariad.core.calc.settings.copies import SnapshotEvery
+from tolariad.core.calc.settings.reading import ConfigError, read_settings
+from tolariad.core.calc.settings.rules import read_resolved, resolved_json
 
 
 @pytest.mark.parametrize(

@@ -11,14 +11,13 @@ from msgspec import inspect
 from tests.core.facts import daemon_started
 from tests.extremes import NUMBERS, TEXTS, document, drawn, extremes, is_number
 from tolariad import config
-from tolariad.core.decide import decide
-from tolariad.core.inputs import Now, Opened, StartMode
-from tolariad.core.run.words import RunStarted
-from tolariad.core.settings.model import Settings
-from tolariad.core.settings.reading import ConfigError
-from tolariad.core.settings.rules import read_resolved
-from tolariad.core.state import RunState, capture, fold, read_capture
-from tolariad.core.vocabulary import decode_event, encode_event
+from tolariad.core import messages as m
+from tolariad.core.calc.settings.model import Settings
+from tolariad.core.calc.settings.reading import ConfigError
+from tolariad.core.calc.settings.rules import read_resolved
+from tolariad.core.messages.vocabulary import decode_event, encode_event
+from tolariad.core.rules.table.decide import decide
+from tolariad.core.state.run_state import RunState, capture, fold, read_capture
 from tolariad.daemon.settings import resolve
 
 # So many values are tried of a key in the ordinary suite.
@@ -32,7 +31,7 @@ FIELDS = {field.encode_name: field.type for field in INFO.fields}
 def begins(settings: Settings) -> None:
     """Assert that a run can be begun under these settings: recorded, decided on, folded, captured, read again."""
     resolved = resolve(settings)
-    started = RunStarted(
+    started = m.RunStarted(
         run_id="00" * 16,
         name="x",
         task=settings.task or "",
@@ -42,8 +41,8 @@ def begins(settings: Settings) -> None:
         policy=resolved.policy,
         version="0.1",
     )
-    opened = Opened(mode=StartMode.EXPLICIT, facts=(started, daemon_started()))
-    events = decide(RunState(), opened, Now(1, 1)).events
+    opened = m.Opened(mode=m.StartMode.EXPLICIT, facts=(started, daemon_started()))
+    events = decide(RunState(), opened, m.Now(1, 1)).events
     assert [decode_event(encode_event(event)) for event in events] == list(events)
     assert read_capture(capture(fold(RunState(), events))) is not None
     assert read_resolved(resolved.text.encode()) == resolved.settings

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tolariad.core.health.budgets import FED_BREAKERS
-from tolariad.core.settings.changes import (
+from tolariad.core.calc.health.budgets import FED_BREAKERS
+from tolariad.core.calc.settings.changes import (
     FREE,
     NEVER,
     RELOADABLE,
@@ -20,9 +20,9 @@ from tolariad.core.settings.changes import (
     is_under,
     why_never,
 )
-from tolariad.core.settings.model import Settings
-from tolariad.core.settings.reading import ConfigError, known_keys, read_settings
-from tolariad.core.settings.rules import (
+from tolariad.core.calc.settings.model import Settings
+from tolariad.core.calc.settings.reading import ConfigError, known_keys, read_settings
+from tolariad.core.calc.settings.rules import (
     WITHOUT_EFFECT,
     check,
     difference,
@@ -36,7 +36,7 @@ from tolariad.core.settings.rules import (
     with_warmup_of,
     without_effect,
 )
-from tolariad.core.settings.task_defaults import TASK_DEFAULTS, TASK_OPTIONS, defaults_of, layer
+from tolariad.core.calc.settings.task_defaults import TASK_DEFAULTS, TASK_OPTIONS, defaults_of, layer
 
 WEIGHTS = {"Shadowin": 1.0, "DORMANT": 0.5, "PROBATIONARY": 1.0}
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tolariad.core.settings.model import Settings
-from tolariad.core.settings.strategies import strategy_problems, who_decides
+from tolariad.core.calc.settings.model import Settings
+from tolariad.core.calc.settings.strategies import strategy_problems, who_decides
 
 
 @pytest.mark.parametrize(

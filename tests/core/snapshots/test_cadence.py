@@ -9,10 +9,9 @@ from tests.core.rollback.test_rollback import TOTAL, living_steps
 from tests.core.simulate import find, tick_until, until
 from tests.core.simulated_trainer import STEPS_PER_EPOCH
 from tests.core.snapped import SnappedTrainer, SnappedWorld
-from tolariad.core.checkpoints import words as ck
-from tolariad.core.snapshots import words as sn
-from tolariad.core.snapshots.rules import LEAST_S
-from tolariad.core.state import RunState, fold
+from tolariad.core import messages as m
+from tolariad.core.rules.snapshots import LEAST_S
+from tolariad.core.state.run_state import RunState, fold
 
 SHARE = 0.005
 
@@ -33,12 +32,12 @@ class SlowWorld(SnappedWorld):
 
 def within(world):
     """Return the steps of the snapshots that were taken within an epoch, without the first one."""
-    return [e.step for e in find(world, sn.SnapshotTaken)[1:] if e.batch]
+    return [e.step for e in find(world, m.SnapshotTaken)[1:] if e.batch]
 
 
 def due(world):
     """Return the steps after which snapshots were ordered, without the first one."""
-    return [e.step for e in find(world, sn.SnapshotBegun)[1:]]
+    return [e.step for e in find(world, m.SnapshotBegun)[1:]]
 
 
 @pytest.mark.parametrize(
@@ -72,7 +71,7 @@ def test_a_long_epoch_has_snapshots_and_a_short_one_has_that_of_its_end():
     ends = [STEPS_PER_EPOCH, 2 * STEPS_PER_EPOCH]
     assert due(short) == ends
     assert within(long) == [4, 7, 11]
-    assert [e.step for e in find(long, sn.SnapshotTaken) if e.batch == 0] == ends
+    assert [e.step for e in find(long, m.SnapshotTaken) if e.batch == 0] == ends
 
 
 def test_an_older_journal_has_one_at_each_epochs_end_only():
@@ -106,7 +105,7 @@ class Unstoppable(SnappedTrainer):
 
     def _snapshot(self, order):
         taken = super()._snapshot(order)
-        return sn.SnapshotFailedReport(id=order.id, why="the data cannot stop here") if self.batch else taken
+        return m.SnapshotFailedReport(id=order.id, why="the data cannot stop here") if self.batch else taken
 
 
 def _made(world, kind, incarnation):
@@ -121,7 +120,7 @@ def test_snapshots_that_fail_within_epochs_are_tried_less_and_less_often():
     world.new_trainer = lambda incarnation: _made(world, Unstoppable, incarnation)
     world.run()
 
-    assert [e.step for e in find(world, sn.SnapshotTaken)] == [STEPS_PER_EPOCH, 2 * STEPS_PER_EPOCH]
+    assert [e.step for e in find(world, m.SnapshotTaken)] == [STEPS_PER_EPOCH, 2 * STEPS_PER_EPOCH]
     # After the end of the second epoch, one step and then two more.
     assert [step for step in due(world) if step > 2 * STEPS_PER_EPOCH] == [10, 12]
     assert world.state.snapshots.in_vain == 2
@@ -133,16 +132,16 @@ def test_a_snapshot_by_seconds_is_a_place_to_start_from_and_to_go_back_to():
     tick_until(world, lambda: world.state.snapshots.kept[-1].step == 6, "a snapshot of step 6")
     newest = world.state.snapshots.kept[-1]
     world.crash_trainer()
-    begun = len(find(world, sn.SnapshotBegun))
-    tick_until(world, lambda: find(world, ck.TrainingStarted)[-1].checkpoint == newest.id, "a start from memory")
+    begun = len(find(world, m.SnapshotBegun))
+    tick_until(world, lambda: find(world, m.TrainingStarted)[-1].checkpoint == newest.id, "a start from memory")
     tick_until(world, lambda: world.state.progress.rerun is None, "the end of the re-run")
-    assert len(find(world, sn.SnapshotBegun)) == begun
+    assert len(find(world, m.SnapshotBegun)) == begun
     world.run()
 
     assert newest.batch
     assert fold(RunState(), world.events) == world.state
     assert living_steps(world) == list(range(1, TOTAL + 1))
-    assert [e.first_difference for e in find(world, ck.RerunFinished)] == [None] * len(find(world, ck.RerunFinished))
+    assert [e.first_difference for e in find(world, m.RerunFinished)] == [None] * len(find(world, m.RerunFinished))
 
 
 def test_after_a_pause_one_is_due_and_not_one_for_each_missed():

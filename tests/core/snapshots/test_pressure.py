@@ -11,17 +11,13 @@ from tests.core.rollback.test_rollback import TOTAL, living_steps, rolled_back
 from tests.core.simulate import find, until
 from tests.core.snapped import SnappedWorld
 from tests.core.test_lifecycle import assert_every_begun_has_one_end
-from tolariad.core.checkpoints import words as ck
-from tolariad.core.health import budget_words as bv
-from tolariad.core.inputs import BudgetsReported
-from tolariad.core.rollback import words as rb
-from tolariad.core.run.slice import Phase
-from tolariad.core.snapshots import words as sn
+from tolariad.core import messages as m
+from tolariad.core import state as st
 
 
 def measured(world: SnappedWorld, percent: float) -> None:
     """A share of memory is measured. Its limit is 40 percent."""
-    world.give(BudgetsReported(tallies=(tally("memory_model", percent),)))
+    world.give(m.BudgetsReported(tallies=(tally("memory_model", percent),)))
 
 
 def held(world: SnappedWorld) -> set[int]:
@@ -36,7 +32,7 @@ def test_a_pressure_gives_up_all_but_two_snapshots_and_its_end_brings_the_slots_
     before = world.state.snapshots
     assert len(held(world)) == 5
     measured(world, 50.0)
-    (pressed,) = find(world, bv.MemoryPressed)
+    (pressed,) = find(world, m.MemoryPressed)
     stays = [one for one in before.kept if one.id not in pressed.snapshots]
     assert list(world.state.snapshots.kept) == stays
     assert before.promoted[-1] in stays
@@ -44,7 +40,7 @@ def test_a_pressure_gives_up_all_but_two_snapshots_and_its_end_brings_the_slots_
 
     measured(world, 30.0)
     until(world, 11)
-    assert len(find(world, bv.MemoryRelieved)) == 1
+    assert len(find(world, m.MemoryRelieved)) == 1
     assert len(held(world)) > 3
 
 
@@ -63,7 +59,7 @@ def test_at_any_moment_of_a_pressure_no_third_slot_is_used(seed, crossing):
             if acts == happens:
                 match crossing:
                     case "rollback" if world.state.snapshots.promoted:
-                        rolled_back(world, tier=rb.Tier.FAST)
+                        rolled_back(world, tier=m.Tier.FAST)
                     case "trainer":
                         world.crash_trainer()
                     case "daemon":
@@ -76,21 +72,21 @@ def test_at_any_moment_of_a_pressure_no_third_slot_is_used(seed, crossing):
         world.run()
 
         assert_every_begun_has_one_end(world)
-        assert [find(world, kind) for kind in (sn.SnapshotRejected, ck.CheckpointRejected)] == [[], []]
+        assert [find(world, kind) for kind in (m.SnapshotRejected, m.CheckpointRejected)] == [[], []]
         assert living_steps(world) == list(range(1, TOTAL + 1))
-        assert world.state.run.phase is Phase.COMPLETED
+        assert world.state.run.phase is st.Phase.COMPLETED
 
 
 def test_a_rollback_under_way_is_not_robbed_of_its_snapshot():
     """A pressure that is measured meanwhile is recorded at the next measurement."""
     world = until(SnappedWorld(0, slots=5), 7)
     oldest = world.state.snapshots.promoted[0]
-    world.command(rb.Rollback(to=oldest.id, tier=rb.Tier.FAST))
+    world.command(m.Rollback(to=oldest.id, tier=m.Tier.FAST))
     assert world.state.rollbacks.open is not None
     measured(world, 50.0)
-    during = find(world, bv.MemoryPressed)
+    during = find(world, m.MemoryPressed)
     world.run()
-    (done,) = find(world, rb.RolledBack)
+    (done,) = find(world, m.RolledBack)
 
     assert (during, done.checkpoint) == ([], oldest.id)
-    assert find(world, rb.RollbackEscalated) == []
+    assert find(world, m.RollbackEscalated) == []

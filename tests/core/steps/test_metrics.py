@@ -9,31 +9,29 @@ import pytest
 from hypothesis import strategies
 
 from tests.core.simulate import World
-from tolariad.core.base import Cause
-from tolariad.core.control.words import ReportRefused
-from tolariad.core.inputs import ReportReceived
-from tolariad.core.steps import words as steps
-from tolariad.core.steps.slice import APPLY, Progress
+from tolariad.core import messages as m
+from tolariad.core import state as st
+from tolariad.core.state.steps import APPLY
 
-AT = Cause(1, 1)
+AT = m.Cause(1, 1)
 NAN = math.nan
 
 
 def folded(*events):
-    progress = Progress()
+    progress = st.Progress()
     for event in events:
         progress = APPLY[type(event)](progress, event, AT)
     return progress
 
 
 def step(number, *metrics):
-    return steps.StepCompleted(
+    return m.StepCompleted(
         step=number, epoch=1, batch=number, loss=1.0, grad_norm=1.0, lr=0.1, rates=1, metrics=metrics
     )
 
 
 def named(*names):
-    return steps.MetricsNamed(names=names)
+    return m.MetricsNamed(names=names)
 
 
 @pytest.mark.parametrize("kind", ["too many", "one too many", "there already", "twice"])
@@ -50,9 +48,9 @@ def test_names_that_are_too_many_or_there_already_are_refused(kind):
         "twice": ((), ("b", "b")),
     }[kind]
     for names in filter(None, (good, bad)):
-        report = steps.MetricsNamedReport(names=names)
-        world.give(ReportReceived(incarnation=world.state.trainer.incarnation, report=report))
-    refused = [event for event in world.events if isinstance(event, ReportRefused)]
+        report = m.MetricsNamedReport(names=names)
+        world.give(m.ReportReceived(incarnation=world.state.trainer.incarnation, report=report))
+    refused = [event for event in world.events if isinstance(event, m.ReportRefused)]
 
     assert len(refused) == 1
     assert "names of metrics" in refused[0].why
@@ -65,10 +63,10 @@ def test_means_are_over_the_steps_of_the_epoch_that_have_a_number():
     assert progress.epoch_metrics == {"a": 1.5, "c": math.inf}
     assert str(progress.step_metrics) == "{'a': 2.0, 'b': nan, 'c': inf}"
 
-    started = APPLY[steps.EpochStarted](progress, steps.EpochStarted(epoch=2), AT)
+    started = APPLY[m.EpochStarted](progress, m.EpochStarted(epoch=2), AT)
     assert (started.epoch_metrics, started.metric_names) == ({}, ("a", "b", "c"))
-    assert APPLY[steps.StepCompleted](started, step(4, 5.0), AT).epoch_metrics == {"a": 5.0}
-    assert APPLY[steps.StepCompleted](progress, step(4), AT).step_metrics == {}
+    assert APPLY[m.StepCompleted](started, step(4, 5.0), AT).epoch_metrics == {"a": 5.0}
+    assert APPLY[m.StepCompleted](progress, step(4), AT).step_metrics == {}
 
 
 @hypothesis.given(
@@ -76,7 +74,7 @@ def test_means_are_over_the_steps_of_the_epoch_that_have_a_number():
         strategies.one_of(
             strategies.lists(strategies.text(max_size=3), max_size=70).map(lambda names: named(*names)),
             strategies.lists(strategies.floats(), max_size=70).map(lambda values: step(1, *values)),
-            strategies.just(steps.EpochStarted(epoch=1)),
+            strategies.just(m.EpochStarted(epoch=1)),
         ),
         max_size=12,
     )

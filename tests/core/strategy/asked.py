@@ -6,14 +6,10 @@ from msgspec.structs import replace
 
 from tests.core.rated import RatedTrainer, RatedWorld
 from tests.core.simulate import find, tick_until
-from tolariad.core.boundary.slice import OpenQuestion
-from tolariad.core.inputs import StrategyReply, VoteGiven
-from tolariad.core.rates.hyper_words import SetHyperparameters
-from tolariad.core.seeds.words import SlotFound
-from tolariad.core.steps import words as sv
-from tolariad.core.strategy import words as st
+from tolariad.core import messages as m
+from tolariad.core import state as st
 
-SLOTS = (SlotFound("first", 1), SlotFound("second", 2))
+SLOTS = (m.SlotFound("first", 1), m.SlotFound("second", 2))
 
 
 class StrategyTrainer(RatedTrainer):
@@ -26,11 +22,11 @@ class StrategyTrainer(RatedTrainer):
 
     def carry_out(self, order):
         match order:
-            case st.KeepStrategyState(epoch=epoch):
+            case m.KeepStrategyState(epoch=epoch):
                 if (self.done_epoch, self.batch) != (epoch, 0):
                     return f"it is of epoch {epoch}, training is in epoch {self.done_epoch + 1}"
                 self.kept = order.state
-            case SetHyperparameters(values=values):
+            case m.SetHyperparameters(values=values):
                 if "nesterov" in values:
                     return "AdamW has no hyper-parameter 'nesterov'"
                 self.hyper = {**self.hyper, **values}
@@ -41,9 +37,9 @@ class StrategyTrainer(RatedTrainer):
 
     def repeat(self, order):
         match order:
-            case st.KeepStrategyState():
+            case m.KeepStrategyState():
                 self.kept = order.state
-            case SetHyperparameters():
+            case m.SetHyperparameters():
                 self.hyper = {**self.hyper, **order.values}
             case _:
                 super().repeat(order)
@@ -76,9 +72,9 @@ class StrategyWorld(RatedWorld):
         return StrategyTrainer(*given, saved=self.saved, owing=self.owing, **own)
 
     def _do(self, effect):
-        if isinstance(effect, st.AskStrategy):
+        if isinstance(effect, m.AskStrategy):
             self.questions.append(effect)
-        elif isinstance(effect, st.AskVote):
+        elif isinstance(effect, m.AskVote):
             self.votes.append(effect)
         else:
             self.sent.append(effect)
@@ -96,7 +92,7 @@ class StrategyWorld(RatedWorld):
             asked = self.state.boundary.asked
             if asked is not None and asked.epoch < epoch and not self.due:
                 self.answer()
-            return isinstance(asked, OpenQuestion) and asked.epoch == epoch
+            return isinstance(asked, st.OpenQuestion) and asked.epoch == epoch
 
         return tick_until(self, is_asked, f"asked after epoch {epoch}")
 
@@ -104,17 +100,17 @@ class StrategyWorld(RatedWorld):
         """Answer the open question."""
         held = self.state.strategy.kept if state is None else state
         generation = self.state.boundary.asked.generation
-        self.give(StrategyReply(generation=generation, commands=commands, state=held, **more))
+        self.give(m.StrategyReply(generation=generation, commands=commands, state=held, **more))
         return self
 
-    def vote(self, vote=st.Vote.AGREED, why=""):
+    def vote(self, vote=m.Vote.AGREED, why=""):
         """Vote as the newest request asks."""
         asked = self.votes.pop()
-        self.give(VoteGiven(rollback=asked.rollback, checkpoint=asked.checkpoint, vote=vote, why=why))
+        self.give(m.VoteGiven(rollback=asked.rollback, checkpoint=asked.checkpoint, vote=vote, why=why))
 
     def continued(self):
         """Return the epochs after which the trainer was told to go on, in order."""
-        return [effect.epoch for effect in self.sent if isinstance(effect, sv.Continue)]
+        return [effect.epoch for effect in self.sent if isinstance(effect, m.Continue)]
 
     def finish(self):
         """To the run's end; every question and vote gets the usual answer."""
@@ -131,11 +127,9 @@ class StrategyWorld(RatedWorld):
 
 def command(order, id_="", kind="COMMAND_OPTIMIZER", **more):
     """Return a command as the daemon translates it."""
-    return st.StrategyCommand(kind=kind, id=id_, order=order, **more)
+    return m.StrategyCommand(kind=kind, id=id_, order=order, **more)
 
 
 def refusals(world):
     """Return the reasons of the commands that were refused, in order."""
-    from tolariad.core.control.words import CommandRefused
-
-    return [event.why for event in find(world, CommandRefused)]
+    return [event.why for event in find(world, m.CommandRefused)]

@@ -7,45 +7,38 @@ import pytest
 from tests.core.boundary.test_orders import acted
 from tests.core.simulate import find, tick_until, until, until_found
 from tests.core.strategy.asked import SLOTS, StrategyWorld, command, refusals
-from tolariad.core.control import words as cv
-from tolariad.core.health import words as hv
-from tolariad.core.learning_rate.group import rate_of
-from tolariad.core.rates import words as lv
-from tolariad.core.rates.hyper_words import AdjustOptimizer, HyperparametersAborted, HyperparametersChanged
-from tolariad.core.rollback import words as rb
-from tolariad.core.run import words as rv
-from tolariad.core.run.slice import Phase
-from tolariad.core.seeds.stages import Stage
-from tolariad.core.seeds.words import MoveSeed, SeedMoveOrdered
-from tolariad.core.stability import BreakerState
-from tolariad.core.strategy import words as st
+from tolariad.core import messages as m
+from tolariad.core import state as st
+from tolariad.core.calc.health.breaker import BreakerState
+from tolariad.core.calc.learning_rate.group import rate_of
+from tolariad.core.calc.seeds.stages import Stage
 
 
 def seed(slot="first", stage=Stage.GERMINATED, blueprint="bottleneck", id_="s1", **more):
-    order = st.AdaptSeed(slot=slot, stage=stage, blueprint=blueprint, reason="plateau", **more)
+    order = m.AdaptSeed(slot=slot, stage=stage, blueprint=blueprint, reason="plateau", **more)
     return command(order, id_, "COMMAND_SEED")
 
 
 def adjust(id_="o1", optimizer="", **values):
-    return command(AdjustOptimizer(optimizer=optimizer, values=values, reason="unstable"), id_)
+    return command(m.AdjustOptimizer(optimizer=optimizer, values=values, reason="unstable"), id_)
 
 
 def rollback(id_="r1", **more):
-    return command(rb.Rollback(reason="worse", **more), id_, "COMMAND_ROLLBACK")
+    return command(m.Rollback(reason="worse", **more), id_, "COMMAND_ROLLBACK")
 
 
 def breaker(name, state, id_="b1"):
-    return command(st.SetBreaker(breaker=name, state=state, reason="noisy disk"), id_, "COMMAND_CIRCUIT_BREAKER")
+    return command(m.SetBreaker(breaker=name, state=state, reason="noisy disk"), id_, "COMMAND_CIRCUIT_BREAKER")
 
 
 def test_a_seed_germinates_by_the_rules_that_hold_for_operators():
     """The move is ordered of the trainer before training goes on, in the strategy's name and with its reason."""
     world = StrategyWorld(0, slots=SLOTS).until_asked().answer(seed())
-    (ordered,) = find(world, SeedMoveOrdered)
+    (ordered,) = find(world, m.SeedMoveOrdered)
 
     assert (ordered.slot, ordered.stage, ordered.number, ordered.id) == ("first", Stage.GERMINATED, 1, "s1")
     assert (ordered.actor.program, ordered.actor.reason) == ("strategy", "plateau")
-    assert [type(one) for one in world.sent[-2:]] == [MoveSeed, type(world.sent[-1])]
+    assert [type(one) for one in world.sent[-2:]] == [m.MoveSeed, type(world.sent[-1])]
     assert world.continued() == [1]
 
 
@@ -61,16 +54,16 @@ def test_a_seed_germinates_by_the_rules_that_hold_for_operators():
         (adjust(optimizer="generator", lr=0.1), "there is no optimizer or group 'generator'"),
         (adjust(lr=50.0), "learning_rate.max_order_factor"),
         (rollback(epoch=9), "epoch 9 is not reached yet"),
-        (command(cv.Pause(), "p1", expires=1), "it had to begin"),
+        (command(m.Pause(), "p1", expires=1), "it had to begin"),
         (breaker("nobody", BreakerState.OPEN), "there is no breaker 'nobody'"),
-        (st.StrategyCommand(kind="COMMAND_STRUCTURAL_PRUNING", id="x", refused="it does not prune."), "does not prune"),
+        (m.StrategyCommand(kind="COMMAND_STRUCTURAL_PRUNING", id="x", refused="it does not prune."), "does not prune"),
     ],
 )
 def test_a_command_that_cannot_be_obeyed_is_refused_and_the_others_act(wrong, why):
     """Each refusal is an event with command, id and reason; it is no failure of the strategy."""
     world = StrategyWorld(0, slots=SLOTS).until_asked()
     world.answer(adjust("first", weight_decay=0.5), wrong, adjust("last", eps=1e-6))
-    (refused,) = find(world, cv.CommandRefused)
+    (refused,) = find(world, m.CommandRefused)
 
     assert (refused.command, refused.id, refused.actor.program) == (wrong.kind, wrong.id, "strategy")
     assert why in refused.why
@@ -88,8 +81,8 @@ def test_a_command_that_comes_twice_acts_once():
     world.until_asked(2).answer(adjust("a", weight_decay=0.9), seed("third", id_="b"), adjust("c", eps=1e-6))
     world.finish()
 
-    assert [event.repeated for event in find(world, st.StrategyAnswered)] == [("a",), ("a", "b")]
-    assert [event.values for event in find(world, HyperparametersChanged)] == [{"weight_decay": 0.5}, {"eps": 1e-6}]
+    assert [event.repeated for event in find(world, m.StrategyAnswered)] == [("a",), ("a", "b")]
+    assert [event.values for event in find(world, m.HyperparametersChanged)] == [{"weight_decay": 0.5}, {"eps": 1e-6}]
     assert len(refusals(world)) == 1
 
 
@@ -100,22 +93,22 @@ def test_a_rate_of_an_optimizer_moves_all_its_groups_in_their_ratio():
     before = {group.name: rate_of(group, step) for group in world.state.rates.groups}
     half = before["body"] / 2
     world.answer(adjust(lr=half))
-    ordered = {event.group: event.value for event in find(world, lv.RateOrdered)}
+    ordered = {event.group: event.value for event in find(world, m.RateOrdered)}
 
     assert ordered == {name: pytest.approx(before[name] / 2) for name in ("body", "head", "seed")}
     assert before["still"] == 0.0
-    assert [event.id for event in find(world, lv.RateOrdered)] == ["o1", "", ""]
+    assert [event.id for event in find(world, m.RateOrdered)] == ["o1", "", ""]
     assert world.state.control.outcome("o1") is not None
     until(world, 5)
-    assert len(find(world, lv.RateChanged)) == 3
+    assert len(find(world, m.RateChanged)) == 3
 
 
 def test_a_group_can_be_adjusted_alone():
     """By its name; the values go to the trainer with it."""
     world = StrategyWorld(0).until_asked().answer(adjust(optimizer="head", lr=0.03, eps=1e-6))
-    assert [(event.group, event.value) for event in find(world, lv.RateOrdered)] == [("head", 0.03)]
+    assert [(event.group, event.value) for event in find(world, m.RateOrdered)] == [("head", 0.03)]
     until(world, 5)
-    assert [event.optimizer for event in find(world, HyperparametersChanged)] == ["head"]
+    assert [event.optimizer for event in find(world, m.HyperparametersChanged)] == ["head"]
 
 
 def test_hyper_parameters_that_the_trainer_refuses_change_nothing():
@@ -123,7 +116,7 @@ def test_hyper_parameters_that_the_trainer_refuses_change_nothing():
     world = StrategyWorld(0).until_asked().answer(adjust("a", nesterov=1.0), adjust("b", eps=1e-6))
     until(world, 5)
 
-    (aborted,) = find(world, HyperparametersAborted)
+    (aborted,) = find(world, m.HyperparametersAborted)
     assert "nesterov" in aborted.why
     assert acted(world) == [(1, 5, "HyperparametersChanged")]
 
@@ -132,7 +125,7 @@ def test_a_rollback_comes_first_and_makes_the_rest_void():
     """Its place in the answer makes no difference; its target and reason are the command's."""
     world = StrategyWorld(0, slots=SLOTS)
     world.until_asked(2).answer(adjust("a", eps=1e-6), seed(id_="b"), rollback("r", epoch=1), state=b"two")
-    (requested,) = find(world, rb.RollbackRequested)
+    (requested,) = find(world, m.RollbackRequested)
 
     assert (requested.id, requested.actor.program, requested.actor.reason) == ("r", "strategy", "worse")
     assert [one.partition(",")[0] for one in refusals(world)] == [
@@ -140,11 +133,11 @@ def test_a_rollback_comes_first_and_makes_the_rest_void():
     ] * 2
     assert world.state.strategy.rollbacks == 1
     world.vote()
-    until_found(world, rb.RolledBack)
+    until_found(world, m.RolledBack)
     assert world.state.strategy.rollbacks == 1
     world.finish()
-    assert find(world, HyperparametersChanged) == []
-    assert world.state.run.phase is Phase.COMPLETED
+    assert find(world, m.HyperparametersChanged) == []
+    assert world.state.run.phase is st.Phase.COMPLETED
 
 
 def test_a_rollback_that_is_refused_voids_nothing():
@@ -159,23 +152,23 @@ def test_a_rollback_that_is_refused_voids_nothing():
 def test_a_pause_holds_the_run_until_an_operator_resumes_it():
     """At the boundary of this epoch's end, after the other orders of the answer."""
     world = (
-        StrategyWorld(0).until_asked().answer(command(cv.Pause(reason="look"), "p", "COMMAND_PAUSE"), adjust(eps=1e-6))
+        StrategyWorld(0).until_asked().answer(command(m.Pause(reason="look"), "p", "COMMAND_PAUSE"), adjust(eps=1e-6))
     )
-    tick_until(world, lambda: world.state.run.phase is Phase.PAUSED, "the pause")
+    tick_until(world, lambda: world.state.run.phase is st.Phase.PAUSED, "the pause")
 
     assert (world.state.progress.step, world.trainer.hyper) == (4, {"eps": 1e-6})
-    assert find(world, cv.PauseRequested)[0].actor.program == "strategy"
-    world.command(cv.Resume())
-    assert world.finish().state.run.phase is Phase.COMPLETED
+    assert find(world, m.PauseRequested)[0].actor.program == "strategy"
+    world.command(m.Resume())
+    assert world.finish().state.run.phase is st.Phase.COMPLETED
 
 
 def test_an_emergency_does_what_an_operator_s_does():
     """CRITICAL freezes the run; commands after it are void."""
-    alarm = command(hv.RaiseEmergency(level=hv.Level.CRITICAL, reason="it burns"), "e", "COMMAND_EMERGENCY")
+    alarm = command(m.RaiseEmergency(level=m.Level.CRITICAL, reason="it burns"), "e", "COMMAND_EMERGENCY")
     world = StrategyWorld(0).until_asked().answer(alarm, adjust(eps=1e-6))
 
-    assert world.state.run.phase is Phase.FROZEN
-    assert "it burns" in find(world, rv.RunFrozen)[0].why
+    assert world.state.run.phase is st.Phase.FROZEN
+    assert "it burns" in find(world, m.RunFrozen)[0].why
     assert len(refusals(world)) == 1
 
 
@@ -189,8 +182,8 @@ def test_a_breaker_is_opened_and_closed_with_its_reason():
     mono = world.mono
     assert world.state.overruns.open_breakers(mono) == ("checkpoint",)
     assert world.state.stability.breaker.opened is not None
-    assert "checkpoint" in find(world, hv.ConservativeModeEntered)[0].why
-    assert [event.actor.reason for event in find(world, st.BreakerSet)] == ["noisy disk"] * 2
+    assert "checkpoint" in find(world, m.ConservativeModeEntered)[0].why
+    assert [event.actor.reason for event in find(world, m.BreakerSet)] == ["noisy disk"] * 2
     world.until_asked(2).answer(
         breaker("checkpoint", BreakerState.CLOSED, "3"), breaker("lr", BreakerState.CLOSED, "4")
     )
@@ -212,4 +205,4 @@ def test_in_conservative_mode_nothing_new_is_started():
 def test_at_most_sixteen_commands_of_an_answer_are_kept():
     """The state of a run is bounded, whatever an event holds."""
     world = StrategyWorld(0).until_asked().answer(*(adjust(f"o{n}", eps=1e-6) for n in range(20)))
-    assert len(world.state.strategy.commands) == st.COMMANDS_MAX
+    assert len(world.state.strategy.commands) == m.COMMANDS_MAX

@@ -7,27 +7,19 @@ import pytest
 from tests.core.boundary.test_orders import acted
 from tests.core.simulate import find, take_checkpoint, tick_until, until, until_found
 from tests.core.strategy.asked import SLOTS, StrategyWorld, command
-from tolariad.core.boundary import words as bw
-from tolariad.core.checkpoints import words as ck
-from tolariad.core.control import words as cv
-from tolariad.core.decide import overdue
-from tolariad.core.health import words as hv
-from tolariad.core.health.budget_words import BudgetExceeded
-from tolariad.core.health.histogram import quantile
-from tolariad.core.inputs import Now, StrategyOverdue, StrategyReply
-from tolariad.core.rates.hyper_words import AdjustOptimizer, HyperparametersChanged
-from tolariad.core.rollback import words as rb
-from tolariad.core.run.ask import gate_open
-from tolariad.core.run.slice import Phase
-from tolariad.core.state import RunState, canonical_bytes, fold
-from tolariad.core.strategy import words as st
+from tolariad.core import messages as m
+from tolariad.core import queries as q
+from tolariad.core import state as st
+from tolariad.core.calc.health.histogram import quantile
+from tolariad.core.rules.table.decide import overdue
+from tolariad.core.state.run_state import RunState, canonical_bytes, fold
 from tolariad.telemetry.histograms import BudgetHistograms
 
-DECAY = AdjustOptimizer(values={"weight_decay": 0.5})
+DECAY = m.AdjustOptimizer(values={"weight_decay": 0.5})
 
 
 def epochs_asked(world):
-    return [event.epoch for event in find(world, st.StrategyAsked)]
+    return [event.epoch for event in find(world, m.StrategyAsked)]
 
 
 @pytest.mark.parametrize(
@@ -46,7 +38,7 @@ def test_who_has_a_strategy_is_asked_after_each_epoch_but_the_last(strategy, slo
 
     assert epochs_asked(world) == asked
     assert world.continued() == [1, 2, 3]
-    assert world.state.run.phase is Phase.COMPLETED
+    assert world.state.run.phase is st.Phase.COMPLETED
     if not asked:
         assert (world.state.boundary.generations, world.questions) == (0, [])
 
@@ -56,15 +48,15 @@ def test_training_waits_for_the_answer_and_its_orders_come_before_continue():
     world = StrategyWorld(0).until_asked()
     for _ in range(5):
         world.tick()
-    assert (world.continued(), gate_open(world.state)) == ([], False)
+    assert (world.continued(), q.gate_open(world.state)) == ([], False)
     before = len(world.sent)
-    world.answer(command(AdjustOptimizer(values={"lr": 0.05, "eps": 1e-6}), "c1"), state=b"one")
+    world.answer(command(m.AdjustOptimizer(values={"lr": 0.05, "eps": 1e-6}), "c1"), state=b"one")
 
     names = [type(effect).__name__ for effect in world.sent[before:]]
     assert names == ["KeepStrategyState", "SetRate", "SetRate", "SetRate", "SetHyperparameters", "Continue"]
-    assert gate_open(world.state)
-    (commanded,) = find(world, st.StrategyCommanded)
-    root = {event.root for event in (*find(world, bw.BoundaryOrderGiven), commanded)}
+    assert q.gate_open(world.state)
+    (commanded,) = find(world, m.StrategyCommanded)
+    root = {event.root for event in (*find(world, m.BoundaryOrderGiven), commanded)}
     assert len(root) == 1
     world.finish()
     assert [kind for _, step, kind in acted(world) if step == 5] == [
@@ -78,11 +70,11 @@ def test_training_waits_for_the_answer_and_its_orders_come_before_continue():
 
 def test_an_answer_without_commands_costs_one_event_and_no_order():
     """The state did not change either, so there is no order for it."""
-    world = StrategyWorld(0).until_asked().answer(spans=st.StrategySpans(assembly=0.001, answer=0.002))
-    (answered,) = find(world, st.StrategyAnswered)
+    world = StrategyWorld(0).until_asked().answer(spans=m.StrategySpans(assembly=0.001, answer=0.002))
+    (answered,) = find(world, m.StrategyAnswered)
 
     assert (answered.epoch, answered.commands, answered.spans.answer) == (1, (), 0.002)
-    assert find(world, bw.BoundaryOrderGiven) == []
+    assert find(world, m.BoundaryOrderGiven) == []
     assert world.continued() == [1]
 
 
@@ -91,15 +83,15 @@ def test_without_an_answer_in_time_nothing_changes_and_it_counts_as_a_failure(se
     """The reason is an annotation; one failure of its breaker; training goes on. The kernel looks too."""
     world = StrategyWorld(0).until_asked()
     if seen_by == "daemon":
-        world.give(StrategyOverdue(generation=1))
+        world.give(m.StrategyOverdue(generation=1))
     else:
-        assert overdue(world.state, Now(0, world.mono + 1_900_000_000)) is None
-        late = overdue(world.state, Now(0, world.mono + 2_000_000_000))
-        assert late == StrategyOverdue(generation=1)
+        assert overdue(world.state, m.Now(0, world.mono + 1_900_000_000)) is None
+        late = overdue(world.state, m.Now(0, world.mono + 2_000_000_000))
+        assert late == m.StrategyOverdue(generation=1)
         world.give(late)
-    (end,) = find(world, st.StrategyTimedOut)
+    (end,) = find(world, m.StrategyTimedOut)
 
-    assert (end.reason, end.epoch, end.fallback) == (st.NoAnswer.LATE, 1, "it did not answer in 2 s")
+    assert (end.reason, end.epoch, end.fallback) == (m.NoAnswer.LATE, 1, "it did not answer in 2 s")
     assert world.state.overruns.breakers["strategy_deadline"].failures == 1
     assert world.continued() == [1]
     assert world.state.said.troubles["StrategyTimedOut"].count == 1
@@ -108,22 +100,22 @@ def test_without_an_answer_in_time_nothing_changes_and_it_counts_as_a_failure(se
 def test_a_late_answer_is_void_and_recorded_as_such():
     """Its commands and its state have no effect, whenever it comes; an answer to a question never asked is nothing."""
     world = StrategyWorld(0).until_asked()
-    world.give(StrategyOverdue(generation=1))
-    late = StrategyReply(
-        generation=1, commands=(command(DECAY, "c1"),), state=b"late", spans=st.StrategySpans(answer=3)
+    world.give(m.StrategyOverdue(generation=1))
+    late = m.StrategyReply(
+        generation=1, commands=(command(DECAY, "c1"),), state=b"late", spans=m.StrategySpans(answer=3)
     )
     world.give(late)
     world.until_asked(2)
     world.give(late)
     events = len(world.events)
-    world.give(StrategyReply(generation=9, commands=(command(DECAY, "c2"),)))
+    world.give(m.StrategyReply(generation=9, commands=(command(DECAY, "c2"),)))
     assert len(world.events) == events
     assert world.questions[-1].state == b""
     world.finish()
 
-    voided = [(event.generation, event.commands, event.seconds) for event in find(world, st.StrategyAnswerVoided)]
+    voided = [(event.generation, event.commands, event.seconds) for event in find(world, m.StrategyAnswerVoided)]
     assert voided == [(1, 1, 3.0)] * 2
-    assert find(world, st.StrategyCommanded) == []
+    assert find(world, m.StrategyCommanded) == []
     assert world.state.strategy.kept == b""
 
 
@@ -132,8 +124,8 @@ def test_a_strategy_that_fails_is_not_asked_while_its_breaker_is_open():
     world = StrategyWorld(0, epochs=5)
     for epoch in (1, 2, 3):
         world.until_asked(epoch).answer(fallback="it raised KeyError")
-    assert [end.reason for end in find(world, st.StrategyTimedOut)] == [st.NoAnswer.FAILED] * 3
-    assert "strategy_deadline" in find(world, hv.ConservativeModeEntered)[0].why
+    assert [end.reason for end in find(world, m.StrategyTimedOut)] == [m.NoAnswer.FAILED] * 3
+    assert "strategy_deadline" in find(world, m.ConservativeModeEntered)[0].why
     tick_until(world, lambda: world.state.progress.epoch_finished >= 4, "epoch 4")
     assert world.continued() == [1, 2, 3, 4]
     assert epochs_asked(world) == [1, 2, 3]
@@ -142,15 +134,15 @@ def test_a_strategy_that_fails_is_not_asked_while_its_breaker_is_open():
     for epoch in (1, 2, 3):
         again.until_asked(epoch).answer(fallback="it raised KeyError")
     again.mono += 31 * 10**9
-    again.until_asked(4).answer(spans=st.StrategySpans(answer=0.001))
+    again.until_asked(4).answer(spans=m.StrategySpans(answer=0.001))
     assert "strategy_deadline" not in again.state.overruns.breakers
 
 
 def test_slow_parts_are_overruns_of_their_budgets():
     """Each part of the boundary has its row; a message of another version is a failure of the serializer's breaker."""
     world = StrategyWorld(0).until_asked()
-    world.answer(spans=st.StrategySpans(assembly=0.004, encoding=1e-4, answer=0.013, check=0.002), misread=1)
-    names = [event.budget for event in find(world, BudgetExceeded)]
+    world.answer(spans=m.StrategySpans(assembly=0.004, encoding=1e-4, answer=0.013, check=0.002), misread=1)
+    names = [event.budget for event in find(world, m.BudgetExceeded)]
 
     assert names == ["state_assembly", "serialization", "strategy_answer", "boundary_check"]
     # The whole boundary is judged; a slow part of it is only recorded.
@@ -159,17 +151,17 @@ def test_slow_parts_are_overruns_of_their_budgets():
 
 def test_the_wait_for_a_processor_in_a_part_is_no_overrun_and_a_late_answer_is_late_by_the_clock():
     """Each part took a second, of which it ran for a tenth of its budget. The deadline knows no such wait."""
-    waits = st.StrategyWaits(assembly=0.99965, encoding=0.999992, answer=2.4988, check=0.9999)
-    spans = st.StrategySpans(assembly=1.0, encoding=1.0, answer=2.5, check=1.0, waits=waits)
+    waits = m.StrategyWaits(assembly=0.99965, encoding=0.999992, answer=2.4988, check=0.9999)
+    spans = m.StrategySpans(assembly=1.0, encoding=1.0, answer=2.5, check=1.0, waits=waits)
     world = StrategyWorld(0).until_asked()
     before = world.state.overruns
     world.answer(spans=spans)
-    (answered,) = find(world, st.StrategyAnswered)
+    (answered,) = find(world, m.StrategyAnswered)
     histograms = BudgetHistograms(before)
     histograms.add(answered)
     histogram = histograms.by_budget["strategy_answer"]
 
-    assert [event.budget for event in find(world, BudgetExceeded)] == ["strategy_deadline"]
+    assert [event.budget for event in find(world, m.BudgetExceeded)] == ["strategy_deadline"]
     assert set(world.state.overruns.breakers) == {"strategy_deadline"}
     assert histogram.worst == pytest.approx(1.2)
     assert quantile(histogram.clock, 0.5) == pytest.approx(2500, rel=0.07)
@@ -184,7 +176,7 @@ def test_a_question_that_a_death_left_open_is_asked_again_before_the_next_update
     world = StrategyWorld(0).until_asked(2)
     if who == "trainer":
         world.crash_trainer()
-        tick_until(world, lambda: find(world, st.StrategyTimedOut), "the question's end")
+        tick_until(world, lambda: find(world, m.StrategyTimedOut), "the question's end")
     else:
         world.restart_daemon()
     assert world.state.boundary.asked is None
@@ -192,16 +184,16 @@ def test_a_question_that_a_death_left_open_is_asked_again_before_the_next_update
     for _ in range(60):
         world.tick()
     step = world.state.progress.step
-    assert (step, gate_open(world.state)) == (8, False)
+    assert (step, q.gate_open(world.state)) == (8, False)
     world.answer(command(DECAY, "c1"), state=b"two").finish()
 
-    assert [end.reason for end in find(world, st.StrategyTimedOut)] == [st.NoAnswer.OVERTAKEN]
+    assert [end.reason for end in find(world, m.StrategyTimedOut)] == [m.NoAnswer.OVERTAKEN]
     assert epochs_asked(world) == [1, 2, 2]
     assert acted(world) == acted(undisturbed)
     assert world.state.boundary.digest == undisturbed.state.boundary.digest
     assert world.state.progress.digest == undisturbed.state.progress.digest
     assert world.state.strategy.kept == b"two"
-    assert world.state.run.phase is Phase.COMPLETED
+    assert world.state.run.phase is st.Phase.COMPLETED
 
 
 @pytest.mark.parametrize("who", ["trainer", "daemon"])
@@ -215,7 +207,7 @@ def test_a_death_after_the_answer_loses_no_order_and_asks_nobody_again(who):
         world.restart_daemon()
     until(world, 6)
     world.crash_trainer()
-    until_found(world, ck.RerunFinished)
+    until_found(world, m.RerunFinished)
     until(world, 7)
 
     assert epochs_asked(world) == [1]
@@ -237,20 +229,20 @@ def test_a_rollback_closes_the_question_and_takes_the_state_back():
         "a checkpoint",
     ).state.checkpoints.catalogue[-1]
     world.until_asked(2)
-    world.command(rb.Rollback(to=target.id))
+    world.command(m.Rollback(to=target.id))
     assert world.state.boundary.asked is None
     assert world.votes[-1].state == world.pieces[target.id][0] == b"one"
     world.vote()
-    world.give(StrategyReply(generation=2, commands=(command(DECAY, "c1"),), state=b"two"))
-    until_found(world, rb.RolledBack)
+    world.give(m.StrategyReply(generation=2, commands=(command(DECAY, "c1"),), state=b"two"))
+    until_found(world, m.RolledBack)
     assert world.state.strategy.kept == b"one"
     world.until_asked(2)
     assert world.questions[-1].state == b"one"
     world.finish()
 
-    assert [event.reason for event in find(world, st.StrategyTimedOut)] == [st.NoAnswer.OVERTAKEN]
-    assert find(world, HyperparametersChanged) == []
-    assert [event.generation for event in find(world, st.StrategyAsked)] == [1, 2, 3]
+    assert [event.reason for event in find(world, m.StrategyTimedOut)] == [m.NoAnswer.OVERTAKEN]
+    assert find(world, m.HyperparametersChanged) == []
+    assert [event.generation for event in find(world, m.StrategyAsked)] == [1, 2, 3]
 
 
 def test_a_state_that_a_rollback_left_behind_is_not_kept():
@@ -259,17 +251,17 @@ def test_a_state_that_a_rollback_left_behind_is_not_kept():
     tick_until(world, lambda: world.state.checkpoints.catalogue, "the first checkpoint")
     world.until_asked(1)
     world.answer(state=b"one")
-    world.command(rb.Rollback(step=0))
+    world.command(m.Rollback(step=0))
     # Both are under way; the trainer finds the older order only after it has gone back.
     orders = world.trainer.orders
-    late = next(one for one in orders if isinstance(one, st.KeepStrategyState))
+    late = next(one for one in orders if isinstance(one, m.KeepStrategyState))
     orders.remove(late)
     world.vote()
-    until_found(world, rb.RolledBack)
+    until_found(world, m.RolledBack)
     orders.append(late)
     until(world, 2)
 
-    assert len(find(world, st.StrategyStateDropped)) == 1
+    assert len(find(world, m.StrategyStateDropped)) == 1
     assert world.state.strategy.kept == b""
     world.until_asked(1)
     assert world.questions[-1].state == b""
@@ -279,10 +271,10 @@ def test_nobody_is_asked_during_a_stop():
     """The trainer is on its way out: its answer could not act."""
     world = StrategyWorld(0)
     until(world, 3)
-    world.command(cv.Pause())
-    world.command(cv.Stop())
+    world.command(m.Pause())
+    world.command(m.Stop())
     world.run()
-    assert find(world, st.StrategyAsked) == []
+    assert find(world, m.StrategyAsked) == []
 
 
 def test_whatever_happens_each_question_has_one_end_and_nobody_waits_for_ever(seed):
@@ -297,9 +289,9 @@ def test_whatever_happens_each_question_has_one_end_and_nobody_waits_for_ever(se
                 fallback = "broken" if world.random.random() < 0.2 else ""
                 commands = () if fallback else (command(DECAY, f"c{world.random.randrange(30)}"),)
                 state = b"%d" % turn
-                world.give(StrategyReply(generation=generation, commands=commands, state=state, fallback=fallback))
+                world.give(m.StrategyReply(generation=generation, commands=commands, state=state, fallback=fallback))
             if world.votes and world.random.random() < 0.7:
-                world.vote(world.random.choice(list(st.Vote)))
+                world.vote(world.random.choice(list(m.Vote)))
             world.anything()
             trainer = world.trainer
             idle = trainer is not None and not (trainer.orders or trainer.todo or trainer.later or world.due)
@@ -308,8 +300,8 @@ def test_whatever_happens_each_question_has_one_end_and_nobody_waits_for_ever(se
             if idle and trainer.done_epoch >= world.state.progress.epoch_finished:
                 assert trainer.kept == world.state.strategy.kept, f"seed {seed + offset}"
                 kept += trainer.kept != b""
-        asked = [event.generation for event in find(world, st.StrategyAsked)]
-        closed = [event.generation for event in find(world, bw.BoundaryClosed)]
+        asked = [event.generation for event in find(world, m.StrategyAsked)]
+        closed = [event.generation for event in find(world, m.BoundaryClosed)]
         assert asked == list(range(1, len(asked) + 1)), f"seed {seed + offset}"
         still_open = world.state.boundary.asked
         assert sorted(closed) == asked[: -1 if still_open else None], f"seed {seed + offset}"

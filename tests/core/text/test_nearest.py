@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from tests.house.tree import ROOT
-from tolariad.core.text.nearest import ALIKE, KEYS_ALIKE, all_near, did_you_mean, nearest
+from tolariad.core.calc.text.nearest import ALIKE, KEYS_ALIKE, all_near, did_you_mean, nearest
 
 
 def test_the_nearest_name_is_found_and_a_strange_one_is_not():

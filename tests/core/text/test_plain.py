@@ -8,7 +8,7 @@ import math
 import msgspec
 import pytest
 
-from tolariad.core.text.plain import (
+from tolariad.core.calc.text.plain import (
     escaped_json,
     escaped_json_bytes,
     finite,

@@ -13,18 +13,11 @@ from msgspec import inspect
 from msgspec.structs import replace
 
 from tests.core.test_fold import structs
-from tolariad.core.base import Actor, Event
-from tolariad.core.checkpoints import words as ck
-from tolariad.core.control import words as cv
-from tolariad.core.detection.rules import Finding, Signal
-from tolariad.core.health import words as hv
-from tolariad.core.rates import words as lr
-from tolariad.core.run import words as run
-from tolariad.core.steps import words as steps
-from tolariad.core.text.said_slice import is_said
-from tolariad.core.text.sentences import SENTENCES, sentence
-from tolariad.core.trainer import words as tv
-from tolariad.core.vocabulary import EVENT_TYPES
+from tolariad.core import messages as m
+from tolariad.core import state
+from tolariad.core.calc.detection.rules import Finding, Signal
+from tolariad.core.messages.sentences.text import SENTENCES, sentence
+from tolariad.core.messages.vocabulary import EVENT_TYPES
 
 CHARACTERS_MAX = 150
 WORDS_MAX = 25
@@ -61,7 +54,7 @@ def sample(kind: inspect.Type) -> Any:
             raise TypeError(kind)
 
 
-def samples(kind: type[Event]) -> list[Event]:
+def samples(kind: type[m.Event]) -> list[m.Event]:
     """Return events of a type, so that each of its enumerations has each of its values."""
     info = inspect.type_info(kind)
     fields = {field.name: sample(field.type) for field in info.fields}
@@ -106,24 +99,24 @@ def test_a_sentence_is_one_whatever_its_fields_hold(event):
     ("event", "words"),
     [
         (
-            lr.RateOrdered(group="default", value=0.001, actor=Actor(uid=1000, program="tolaria", reason="too noisy")),
+            m.RateOrdered(group="default", value=0.001, actor=m.Actor(uid=1000, program="tolaria", reason="too noisy")),
             "The learning rate of default becomes 0.001 at the next step, ordered by uid 1000: too noisy.",
         ),
         (
-            lr.RateChanged(group="default", applied_before_step=4812, before=0.003, rate=0.001, curve=0.003, number=1),
+            m.RateChanged(group="default", applied_before_step=4812, before=0.003, rate=0.001, curve=0.003, number=1),
             "The learning rate of default is 0.001 from step 4812 on (before: 0.003).",
         ),
         (
-            cv.StopRequested(
-                mode=run.StopMode.GRACEFUL, origin=run.Origin.SIGNAL, actor=Actor(program="signal", reason="SIGINT")
+            m.StopRequested(
+                mode=m.StopMode.GRACEFUL, origin=m.Origin.SIGNAL, actor=m.Actor(program="signal", reason="SIGINT")
             ),
             "A stop was ordered by signal: SIGINT.",
         ),
-        (cv.PauseRequested(actor=Actor(uid=0, program="tolaria")), "A pause was ordered by uid 0."),
+        (m.PauseRequested(actor=m.Actor(uid=0, program="tolaria")), "A pause was ordered by uid 0."),
         (
-            tv.TrainerDied(
+            m.TrainerDied(
                 incarnation=2,
-                reason=tv.DeathReason.EXCEPTION,
+                reason=m.DeathReason.EXCEPTION,
                 step=18,
                 output="Traceback\n  line\nValueError: no such label: 11\n\n",
                 restart_s=1.0,
@@ -131,25 +124,25 @@ def test_a_sentence_is_one_whatever_its_fields_hold(event):
             "Trainer 2 died after step 18: ValueError: no such label: 11. The next one starts in 1 s.",
         ),
         (
-            tv.TrainerDied(
-                incarnation=2, reason=tv.DeathReason.EXCEPTION, step=18, output="Bad", restart_s=1.0, in_program=True
+            m.TrainerDied(
+                incarnation=2, reason=m.DeathReason.EXCEPTION, step=18, output="Bad", restart_s=1.0, in_program=True
             ),
             "Trainer 2 died after step 18: Bad. The next start of the program, or the next call of `train`, goes on.",
         ),
         (
-            tv.TrainerDied(incarnation=1, reason=tv.DeathReason.SIGNAL, step=18, signal="SIGSEGV"),
+            m.TrainerDied(incarnation=1, reason=m.DeathReason.SIGNAL, step=18, signal="SIGSEGV"),
             "Trainer 1 died after step 18: SIGSEGV ended it.",
         ),
         (
-            ck.RerunFinished(first=11, last=18, compared=8),
+            m.RerunFinished(first=11, last=18, compared=8),
             "Re-run finished: 8 of 8 re-run steps equal the journal, bit for bit.",
         ),
         (
-            ck.RerunFinished(
+            m.RerunFinished(
                 first=11,
                 last=18,
                 compared=8,
-                first_difference=ck.Difference(step=12, field="loss", expected="0x1.8p+0", found="0x1.9p+0", count=7),
+                first_difference=m.Difference(step=12, field="loss", expected="0x1.8p+0", found="0x1.9p+0", count=7),
             ),
             (
                 "Re-run finished: 7 of 8 re-run steps differ from the journal: "
@@ -157,21 +150,21 @@ def test_a_sentence_is_one_whatever_its_fields_hold(event):
             ),
         ),
         (
-            run.RunFailed(kind=run.FailureKind.TRAINER, why="the trainer died\n  five times."),
+            m.RunFailed(kind=m.FailureKind.TRAINER, why="the trainer died\n  five times."),
             "The run failed: the trainer died five times.",
         ),
         (
-            hv.InstabilityDetected(
+            m.InstabilityDetected(
                 finding=Finding.SPIKE, signal=Signal.LOSS, value=9.0, baseline=1.5, limit=3.0, step=4, epoch=1, batch=4
             ),
             "The loss rose to 9 at step 4 (usual: 1.5).",
         ),
         (
-            steps.StepCompleted(step=3, epoch=1, batch=3, loss=0.25, grad_norm=-1.0, lr=0.001, rates=1),
+            m.StepCompleted(step=3, epoch=1, batch=3, loss=0.25, grad_norm=-1.0, lr=0.001, rates=1),
             "Step 3 of epoch 1: loss 0.25, learning rate 0.001.",
         ),
     ],
-    ids=lambda value: type(value).__name__ if isinstance(value, Event) else "",
+    ids=lambda value: type(value).__name__ if isinstance(value, m.Event) else "",
 )
 def test_a_sentence_names_what_who_and_why(event, words):
     """One for each of those that people ask for most."""
@@ -180,8 +173,8 @@ def test_a_sentence_names_what_who_and_why(event, words):
 
 def built(**more):
     """The event of a model that was built."""
-    environment = sample(inspect.type_info(tv.Environment))
-    return tv.ExecutionContextRecorded(incarnation=1, environment=environment, hash="ab", parameters=7, **more)
+    environment = sample(inspect.type_info(m.Environment))
+    return m.ExecutionContextRecorded(incarnation=1, environment=environment, hash="ab", parameters=7, **more)
 
 
 def test_notes_of_the_set_up_are_in_the_sentence_of_the_built_model():
@@ -195,5 +188,5 @@ def test_an_epoch_of_another_length_is_in_the_sentence_of_the_built_model():
     event = built(steps_per_epoch=16, former_steps_per_epoch=32)
     assert "16 steps an epoch" in sentence(event)
     assert sentence(event).endswith(" An epoch had 32 steps before.")
-    assert is_said(event)
-    assert not is_said(replace(event, former_steps_per_epoch=0))
+    assert state.is_said(event)
+    assert not state.is_said(replace(event, former_steps_per_epoch=0))

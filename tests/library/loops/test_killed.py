@@ -7,7 +7,7 @@ import pytest
 from tests.library.loops.programs import Loop, adversaries, die, killed
 from tests.library.small import EPOCHS, STEPS_PER_EPOCH, bits
 from tests.recorded import events_of, of, sound
-from tolariad.core.steps.words import StepCompleted, ValidationFinished
+from tolariad.core import messages as m
 
 STEPS = EPOCHS * STEPS_PER_EPOCH
 
@@ -42,8 +42,8 @@ def test_a_loop_that_is_killed_ends_with_the_same_bits(tmp_path, calm, deaths):
 
     assert again.run.result.phase == "completed"
     assert again.bits == calm.bits
-    assert [e.step for e in of(events, StepCompleted)] == list(range(1, STEPS + 1))
-    assert [e.epoch for e in of(events, ValidationFinished)] == [1, 2, 3]
+    assert [e.step for e in of(events, m.StepCompleted)] == list(range(1, STEPS + 1))
+    assert [e.epoch for e in of(events, m.ValidationFinished)] == [1, 2, 3]
 
 
 @pytest.mark.sample(2)
@@ -61,7 +61,7 @@ def test_a_loop_of_two_optimizers_that_is_killed_ends_with_the_same_bits(tmp_pat
         else:
             killed(lambda death=death: adversaries(tmp_path / "run", after(death)))
     again, _ = adversaries(tmp_path / "run")
-    steps, expected = (of(events_of(tmp_path / folder), StepCompleted) for folder in ("run", "calm"))
+    steps, expected = (of(events_of(tmp_path / folder), m.StepCompleted) for folder in ("run", "calm"))
 
     assert bits(again) == bits(calm)
     assert [(e.step, e.loss, e.grad_norm) for e in steps] == [(e.step, e.loss, e.grad_norm) for e in expected]

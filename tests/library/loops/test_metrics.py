@@ -11,7 +11,7 @@ from tests.library.loops.programs import Loop, configured, loader
 from tests.library.small import EPOCHS, STEPS_PER_EPOCH, network
 from tests.recorded import events_of, of
 from tolariad import Tolaria
-from tolariad.core.steps.words import EpochFinished
+from tolariad.core import messages as m
 from tolariad.forensics.numbers import steps_of
 
 STEPS = EPOCHS * STEPS_PER_EPOCH
@@ -46,7 +46,7 @@ def test_numbers_of_a_loop_are_recorded_with_their_step_however_often_it_is_left
     assert {name: values.tobytes() for name, values in found.items()} == {
         name: values.tobytes() for name, values in calm.items()
     }
-    assert [one.metrics["half"] for one in of(events_of(tmp_path / "run"), EpochFinished)] == [0.5] * EPOCHS
+    assert [one.metrics["half"] for one in of(events_of(tmp_path / "run"), m.EpochFinished)] == [0.5] * EPOCHS
 
 
 def test_several_updates_and_micro_batches_have_their_numbers_too(tmp_path):

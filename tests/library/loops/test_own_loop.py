@@ -21,14 +21,7 @@ from tests.library.small import CONFIG, EPOCHS, STEPS_PER_EPOCH, bits, data, net
 from tests.recorded import events_of, of, sound
 from tests.waiting import wait_for
 from tolariad import Tolaria
-from tolariad.core.checkpoints.words import CheckpointCommitted
-from tolariad.core.control.words import Note
-from tolariad.core.health.budget_words import BudgetsMeasured
-from tolariad.core.rates.words import LrViolationDetected
-from tolariad.core.rollback.words import RolledBack
-from tolariad.core.run.words import RunStopped
-from tolariad.core.steps.words import EpochFinished, SkipReason, StepCompleted, StepSkipped, ValidationFinished
-from tolariad.core.trainer.words import ExceptionRaised
+from tolariad.core import messages as m
 
 STEPS = EPOCHS * STEPS_PER_EPOCH
 
@@ -40,12 +33,12 @@ def test_a_loop_ends_with_the_bits_of_train_and_its_journal_is_as_whole(tmp_path
     ours, theirs = (events_of(folder) for folder in (tmp_path / "loop", tmp_path / "run"))
 
     assert bits(model) == bits(loop.model)
-    assert [(e.step, e.loss, e.grad_norm) for e in of(ours, StepCompleted)] == [
-        (e.step, e.loss, e.grad_norm) for e in of(theirs, StepCompleted)
+    assert [(e.step, e.loss, e.grad_norm) for e in of(ours, m.StepCompleted)] == [
+        (e.step, e.loss, e.grad_norm) for e in of(theirs, m.StepCompleted)
     ]
-    assert [(e.epoch, e.step) for e in of(ours, EpochFinished)] == [(1, 8), (2, 16), (3, 24)]
-    assert [set(e.metrics) for e in of(ours, ValidationFinished)] == [{"accuracy"}] * EPOCHS
-    assert loop.run.result.metrics == of(ours, ValidationFinished)[-1].metrics
+    assert [(e.epoch, e.step) for e in of(ours, m.EpochFinished)] == [(1, 8), (2, 16), (3, 24)]
+    assert [set(e.metrics) for e in of(ours, m.ValidationFinished)] == [{"accuracy"}] * EPOCHS
+    assert loop.run.result.metrics == of(ours, m.ValidationFinished)[-1].metrics
     assert loop.counter.count == STEPS
 
 
@@ -84,7 +77,7 @@ def test_a_loop_that_is_left_goes_on_at_the_next_start_to_the_same_bits(tmp_path
     assert signal.getsignal(signal.SIGINT) is handler
     again = Loop(tmp_path / "run").go()
     events = sound(tmp_path / "run")
-    (left,) = of(events, ExceptionRaised)
+    (left,) = of(events, m.ExceptionRaised)
 
     assert "The program left its loop" in left.traceback
     assert again.run.result.phase == "completed"
@@ -124,7 +117,7 @@ def test_a_rollback_by_another_thread_sends_the_loop_back_to_the_same_bits(tmp_p
             sent.append(loop.step)
 
     loop = Loop(tmp_path / "run", after, **options).go()
-    (back,) = of(events_of(tmp_path / "run"), RolledBack)
+    (back,) = of(events_of(tmp_path / "run"), m.RolledBack)
 
     assert answers == [True]
     assert back.step in (0, STEPS_PER_EPOCH)
@@ -145,7 +138,7 @@ def test_a_validation_of_an_epoch_that_was_not_finished_is_void(tmp_path, calm):
 
     loop = Loop(tmp_path / "run", after).go()
     assert loop.counted[loop.seen.index(2)] is False
-    assert [e.epoch for e in of(events_of(tmp_path / "run"), ValidationFinished)][-2:] == [2, 3]
+    assert [e.epoch for e in of(events_of(tmp_path / "run"), m.ValidationFinished)][-2:] == [2, 3]
     assert loop.bits == calm.bits
 
 
@@ -158,15 +151,15 @@ def test_a_stop_ends_both_iterators_with_a_checkpoint_and_the_next_start_goes_on
             os.kill(os.getpid(), signal.SIGINT) if how == "signal" else loop.run.stop()
             # The kernel hears of a signal while the loop goes on. What is answered after it was decided after it.
             wait_for(lambda: state_of(loop.tolaria).run.stop)
-            assert ordered(loop.tolaria, Note(text="heard"))
+            assert ordered(loop.tolaria, m.Note(text="heard"))
 
     first = Loop(tmp_path / "run", after).go()
     events = events_of(tmp_path / "run")
 
     assert (first.run.result.phase, first.counted) == ("stopped", [True, False])
     assert first.step == 10
-    assert of(events, RunStopped)
-    assert of(events, CheckpointCommitted)[-1].step == first.step
+    assert of(events, m.RunStopped)
+    assert of(events, m.CheckpointCommitted)[-1].step == first.step
     again = Loop(tmp_path / "run").go()
     assert (again.run.result.phase, again.seen) == ("completed", [2, 3])
     assert again.bits == calm.bits
@@ -207,7 +200,7 @@ def test_the_numbers_are_those_of_the_plain_loop(tmp_path, accumulate, several):
             run.step(cross_entropy(model(inputs), targets))
     assert bits(model) == bits(theirs)
     assert run.result.steps == STEPS // accumulate
-    assert of(events_of(tmp_path / "run"), LrViolationDetected) == []
+    assert of(events_of(tmp_path / "run"), m.LrViolationDetected) == []
 
 
 @pytest.mark.parametrize("at", [6, 6.5, 7])
@@ -223,7 +216,9 @@ def test_several_updates_are_one_step_in_a_loop_too(tmp_path, at):
         adversaries(tmp_path / "run", after)
     again, tolaria = adversaries(tmp_path / "run")
     assert bits(again) == bits(calm)
-    assert tolaria.get_metrics()["step"] == len({e.step for e in of(events_of(tmp_path / "run"), StepCompleted)}) == 12
+    assert (
+        tolaria.get_metrics()["step"] == len({e.step for e in of(events_of(tmp_path / "run"), m.StepCompleted)}) == 12
+    )
 
 
 def test_a_batch_that_is_not_finite_is_skipped_and_step_says_so(tmp_path):
@@ -249,8 +244,8 @@ def test_a_batch_that_is_not_finite_is_skipped_and_step_says_so(tmp_path):
                 optimizer.step()
                 optimizer.zero_grad()
         ends.append(bits(model))
-    skips = of(events_of(tmp_path / "run"), StepSkipped)
-    assert [(skip.epoch, skip.reason) for skip in skips] == [(1, SkipReason.NON_FINITE), (2, SkipReason.NON_FINITE)]
+    skips = of(events_of(tmp_path / "run"), m.StepSkipped)
+    assert [(skip.epoch, skip.reason) for skip in skips] == [(1, m.SkipReason.NON_FINITE), (2, m.SkipReason.NON_FINITE)]
     assert ends[0] == ends[1]
 
 
@@ -263,7 +258,7 @@ def test_a_validation_loader_is_evaluated_if_the_loop_gives_no_metrics(tmp_path)
             run.step(cross_entropy(model(inputs), targets))
         if epoch == 2:
             run.validated({"loss": 0.25}, accuracy=torch.tensor(1.0))
-    first, second = (event.metrics for event in of(events_of(tmp_path / "run"), ValidationFinished))
+    first, second = (event.metrics for event in of(events_of(tmp_path / "run"), m.ValidationFinished))
     assert set(first) == {"loss", "accuracy"}
     assert second == {"loss": 0.25, "accuracy": 1.0}
 
@@ -286,7 +281,7 @@ def test_the_time_of_the_loop_is_the_tasks(tmp_path):
     loop = Loop(tmp_path / "run", lambda loop: time.sleep(0.02))
     loop.run = loop.tolaria.run(loop.model, None, DataLoader(data(), batch_size=2))
     loop.go()
-    tallies = [tally for event in of(events_of(tmp_path / "run"), BudgetsMeasured) for tally in event.tallies]
+    tallies = [tally for event in of(events_of(tmp_path / "run"), m.BudgetsMeasured) for tally in event.tallies]
     shares = [tally.worst for tally in tallies if tally.budget == "training_degradation"]
     assert shares
     assert max(shares) < 50.0
@@ -329,4 +324,4 @@ def test_a_loop_that_is_left_ends_at_once_without_a_collection(tmp_path):
                 break
     finally:
         gc.enable()
-    assert len(of(events_of(tmp_path / "run"), ExceptionRaised)) == 2
+    assert len(of(events_of(tmp_path / "run"), m.ExceptionRaised)) == 2

@@ -11,9 +11,7 @@ import pytest
 
 from tests.house.tree import ROOT
 from tests.recorded import events_of, of
-from tolariad.core.checkpoints.words import RerunFinished
-from tolariad.core.steps.words import StepCompleted
-from tolariad.core.trainer.words import ExceptionRaised
+from tolariad.core import messages as m
 
 # Prints every bit of the parameters.
 BITS = """
@@ -87,13 +85,13 @@ def test_the_script_killed_and_started_again_ends_with_the_same_bits(template, t
         start(template, tmp_path, sides[1], point, code=-signal.SIGKILL)
     again = start(template, tmp_path, sides[1])
     events = events_of(tmp_path / "runs" / "mine")
-    reruns = [event for event in events if isinstance(event, RerunFinished)]
+    reruns = [event for event in events if isinstance(event, m.RerunFinished)]
 
     assert again == expected[-len(again) :]
     assert len(again) > 1
     assert reruns
     assert all(rerun.first_difference is None for rerun in reruns)
-    assert [e.step for e in events if isinstance(e, StepCompleted)] == list(range(1, 161))
+    assert [e.step for e in events if isinstance(e, m.StepCompleted)] == list(range(1, 161))
 
 
 def test_a_program_that_holds_its_iterators_ends_and_says_so(tmp_path, sides):
@@ -103,7 +101,7 @@ def test_a_program_that_holds_its_iterators_ends_and_says_so(tmp_path, sides):
     ended = subprocess.run(
         [sys.executable, "-c", head + HELD], cwd=tmp_path, timeout=TIMEOUT_S, capture_output=True, text=True, check=True
     )
-    (raised,) = of(events_of(tmp_path / "runs" / "mine"), ExceptionRaised)
+    (raised,) = of(events_of(tmp_path / "runs" / "mine"), m.ExceptionRaised)
 
     assert "The program left its loop" in raised.traceback
     assert "The program left its loop" in ended.stderr

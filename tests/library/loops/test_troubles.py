@@ -15,10 +15,7 @@ from tests.library.loops.programs import Loop, adversaries, configured, loader
 from tests.library.small import EPOCHS, STEPS_PER_EPOCH, bits, data, network
 from tests.recorded import events_of, of
 from tolariad import Tolaria
-from tolariad.core.rollback.words import RolledBack
-from tolariad.core.run.words import RunFailed
-from tolariad.core.steps.words import StepCompleted, StepSkipped
-from tolariad.core.trainer.words import ExceptionRaised
+from tolariad.core import messages as m
 from tolariad.daemon.request import StartRefused
 from tolariad.library import live
 
@@ -69,10 +66,10 @@ def test_an_exception_of_the_loop_that_repeats_fails_the_run_or_its_batch_is_ski
             allergic(run_dir, on_death=on_death)
         assert {entry.path.name for entry in raised.traceback} == {"test_troubles.py"}
     events = events_of(run_dir)
-    failed = [one.why for one in of(events, RunFailed)]
+    failed = [one.why for one in of(events, m.RunFailed)]
 
-    assert [one.kind.rpartition(".")[2] for one in of(events, ExceptionRaised)] == ["Bad", "Bad"]
-    assert len({(one.place, one.step) for one in of(events, ExceptionRaised)}) == 1
+    assert [one.kind.rpartition(".")[2] for one in of(events, m.ExceptionRaised)] == ["Bad", "Bad"]
+    assert len({(one.place, one.step) for one in of(events, m.ExceptionRaised)}) == 1
     if on_death == "skip_batch":
         # Each epoch has the sample once, in another batch.
         for _ in range(2):
@@ -80,8 +77,8 @@ def test_an_exception_of_the_loop_that_repeats_fails_the_run_or_its_batch_is_ski
                 allergic(run_dir, on_death=on_death)
         assert failed == []
         assert allergic(run_dir, on_death=on_death)[-1] == 2
-        assert of(events_of(run_dir), StepCompleted)[-1].step == 2 * STEPS_PER_EPOCH - 2
-        assert [one.epoch for one in of(events_of(run_dir), StepSkipped)] == [1, 2]
+        assert of(events_of(run_dir), m.StepCompleted)[-1].step == 2 * STEPS_PER_EPOCH - 2
+        assert [one.epoch for one in of(events_of(run_dir), m.StepSkipped)] == [1, 2]
     else:
         assert len(failed) == 1
         assert "Bad: a bad sample" in failed[0]
@@ -92,7 +89,7 @@ def test_without_a_block_the_end_of_the_loop_is_recorded_and_said_once(tmp_path,
     """A `for` statement does not tell its iterator why it is left."""
     with caplog.at_level(logging.WARNING), pytest.raises(Bad):
         allergic(tmp_path / "run", within=False)
-    (raised,) = of(events_of(tmp_path / "run"), ExceptionRaised)
+    (raised,) = of(events_of(tmp_path / "run"), m.ExceptionRaised)
 
     assert "The program left its loop" in raised.traceback
     assert raised.kind == ""
@@ -115,7 +112,7 @@ def test_an_exception_in_a_block_is_recorded_and_the_next_start_goes_on_to_the_s
     with again.run:
         again.go()
 
-    assert [bool(one.kind) for one in of(events_of(tmp_path / "run"), ExceptionRaised)] == [True, True, False]
+    assert [bool(one.kind) for one in of(events_of(tmp_path / "run"), m.ExceptionRaised)] == [True, True, False]
     assert (again.run.result.phase, again.bits) == ("completed", calm.bits)
 
 
@@ -182,7 +179,7 @@ def test_a_rollback_sends_a_loop_of_two_optimizers_back_to_the_same_bits(tmp_pat
             answers.append(running[0].rollback(1))
 
     again, _ = adversaries(tmp_path / "run", after, running=running)
-    (back,) = of(events_of(tmp_path / "run"), RolledBack)
+    (back,) = of(events_of(tmp_path / "run"), m.RolledBack)
 
     assert answers == [True]
     # The checkpoint after epoch 1 may still be in progress when the rollback is ordered.
@@ -205,7 +202,7 @@ def test_a_scheduler_that_the_loop_steps_is_said_once_with_its_line(tmp_path, ca
     assert f"{__file__}:" in said
     assert "StepLR" in said
     assert "Remove it and set `learning_rate.policy`" in said
-    assert {event.lr for event in of(events_of(tmp_path / "run"), StepCompleted)} == {0.1}
+    assert {event.lr for event in of(events_of(tmp_path / "run"), m.StepCompleted)} == {0.1}
 
 
 def test_a_skipped_batch_is_said_in_a_line(tmp_path, caplog):
@@ -219,7 +216,7 @@ def test_a_skipped_batch_is_said_in_a_line(tmp_path, caplog):
     with caplog.at_level(logging.WARNING, logger="tolariad.run"):
         for _ in run.epochs(1):
             said = [run.step(cross_entropy(model(x), y)) for x, y in run.batches()]
-    (skip,) = of(events_of(tmp_path / "run"), StepSkipped)
+    (skip,) = of(events_of(tmp_path / "run"), m.StepSkipped)
 
     assert said.index(False) == skip.batch - 1
     assert [one.getMessage() for one in caplog.records if one.getMessage().startswith("Skipped")] == [

@@ -18,8 +18,8 @@ from typing import Any, NamedTuple, TypeAlias
 import torch
 from torch import nn
 
-from tolariad.core.detection.detector import Detector
-from tolariad.core.detection.rules import Action, Finding, Verdict
+from tolariad.core.calc.detection.detector import Detector
+from tolariad.core.calc.detection.rules import Action, Finding, Verdict
 from tolariad.trainer.tasks.digits import read_digits
 
 # Skips of a kind of batch among its first ones say nothing: the detector cannot know a kind that it has not seen.

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from tolariad.core.steps.script_words import ScriptChange
+from tolariad.core import messages as m
 from tolariad.storage import CheckpointUnfit
 from tolariad.trainer.build import build
 from tolariad.trainer.checkpoints.capture import capture
@@ -175,7 +175,7 @@ def test_a_change_that_cannot_be_repeated_leaves_the_model_as_it_was_built(made)
     """The first of two was repeated by then; it is undone."""
     setup = made()
     held = structure(setup.model)
-    changes = [ScriptChange(1, "deeper", "{}", 2, 0), ScriptChange(2, "wider", "{}", 2, 0)]
+    changes = [m.ScriptChange(1, "deeper", "{}", 2, 0), m.ScriptChange(2, "wider", "{}", 2, 0)]
     with pytest.raises(SetupRefused, match=r"change 2 of the model, wider \{\}, .* grow raised KeyError: 'classes'"):
         setup.ledger.move_to(changes)
     assert structure(setup.model) == held

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from tests.recorded import files_of
-from tolariad.core.checkpoints.words import CheckpointReason, TakeCheckpoint
+from tolariad.core import messages as m
 from tolariad.trainer.checkpoints.restore import load
 from tolariad.trainer.checkpoints.save import Saver
 from tolariad.trainer.checkpoints.snapshot import Position
@@ -86,7 +86,7 @@ def written_by(saver, order, position):
 
 
 def save(setup, root, id_="ck", position=Position(3, 1, 3)):  # noqa: B008 - frozen
-    order = TakeCheckpoint(id=id_, reason=CheckpointReason.ORDERED)
+    order = m.TakeCheckpoint(id=id_, reason=m.CheckpointReason.ORDERED)
     return written_by(Saver(setup, root, "ff"), order, position)
 
 

@@ -12,7 +12,7 @@ from torch import nn
 
 from tests.trainer.checkpoints.own import Model, OwnTask, bits, loaded, save, step
 from tests.trainer.checkpoints.test_restore import OPTIMIZERS
-from tolariad.core.snapshots.words import Ring
+from tolariad.core import messages as m
 from tolariad.storage import CheckpointUnfit
 from tolariad.trainer.checkpoints.capture import capture
 from tolariad.trainer.checkpoints.restore import restore, taken_apart
@@ -146,7 +146,7 @@ def test_no_step_changes_a_snapshot_that_was_restored(own):
     descriptor = os.memfd_create("ring")
     try:
         os.ftruncate(descriptor, size)
-        slots = Slots(descriptor, Ring(1, size))
+        slots = Slots(descriptor, m.Ring(1, size))
         table, digest = slots.finish(0, slots.copy(0, live), (), "")
         for setup in (one, own()):
             held = slots.read(0, digest)

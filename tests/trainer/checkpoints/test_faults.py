@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from tests.trainer.checkpoints.own import save, step
-from tolariad.core.checkpoints.words import CheckpointUnusableReport, TrainingStartedReport
+from tolariad.core import messages as m
 from tolariad.storage import CheckpointUnusable
 from tolariad.storage.remove import InUse, remove
 from tolariad.trainer.checkpoints.capture import capture
@@ -213,8 +213,8 @@ def test_a_trainer_takes_the_older_one_and_says_which_it_refused(daemon_in, conf
     (folder / ids[-2] / "manifest.json").unlink()
     seen = len(daemon.reports)
     daemon.train_here(configuration)
-    refused = [(r.id, r.file) for r in daemon.reports[seen:] if isinstance(r, CheckpointUnusableReport)]
+    refused = [(r.id, r.file) for r in daemon.reports[seen:] if isinstance(r, m.CheckpointUnusableReport)]
     assert refused == [(ids[-1], "model-00000.safetensors"), (ids[-2], "manifest.json")]
-    started = next(r for r in daemon.reports[seen:] if isinstance(r, TrainingStartedReport))
+    started = next(r for r in daemon.reports[seen:] if isinstance(r, m.TrainingStartedReport))
     assert started.checkpoint == ids[-3]
     assert daemon.ended

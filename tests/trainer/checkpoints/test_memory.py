@@ -10,8 +10,7 @@ import pytest
 from torch.utils.data import DataLoader
 
 from tests.trainer.checkpoints.own import step
-from tolariad.core.checkpoints.words import CheckpointReason, TakeCheckpoint
-from tolariad.core.health.budget_words import SetMemoryPressure
+from tolariad.core import messages as m
 from tolariad.storage.verify import verify
 from tolariad.trainer.checkpoints.save import Saver
 from tolariad.trainer.checkpoints.snapshot import Position
@@ -39,13 +38,13 @@ def run(made, tmp_path):
         clock=clock,
         root=tmp_path,
         told=told,
-        press=lambda pressed: told[SetMemoryPressure](SetMemoryPressure(pressed=pressed, slots=(1, 3))),
+        press=lambda pressed: told[m.SetMemoryPressure](m.SetMemoryPressure(pressed=pressed, slots=(1, 3))),
     )
 
 
 def saved(run, id_: str):
     """One checkpoint, written to its end."""
-    run.saver.order(TakeCheckpoint(id=id_, reason=CheckpointReason.ORDERED))
+    run.saver.order(m.TakeCheckpoint(id=id_, reason=m.CheckpointReason.ORDERED))
     run.saver.capture(Position(1, 1, 1))
     while (report := run.saver.finished()) is None:
         pass

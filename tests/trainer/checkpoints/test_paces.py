@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from tolariad.core.checkpoints.pacing import FIRST, LEAST, Beside
+from tolariad.core.calc.checkpoints.pacing import FIRST, LEAST, Beside
 from tolariad.storage import Pace, pace
 from tolariad.storage.pace import AdaptivePace
 from tolariad.trainer.checkpoints.paces import Paces, TrainingAndJournal
@@ -178,7 +178,7 @@ def test_a_pace_that_is_lifted_stays_so(monkeypatch):
                 one.lift()
             return Beside(1e8, step=9.0)
 
-    from tolariad.core.checkpoints.pacing import Pacing
+    from tolariad.core.calc.checkpoints.pacing import Pacing
 
     one = AdaptivePace(Pacing(FIRST), Lifting(), lambda _: None, lambda: None)
     for _ in range(6):

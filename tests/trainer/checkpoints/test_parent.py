@@ -9,9 +9,9 @@ import msgspec
 import pytest
 import torch
 
-from tolariad.core.detection.course import CourseState
-from tolariad.core.detection.detector import DetectorState
-from tolariad.core.run.words import Parent
+from tolariad.core import messages as m
+from tolariad.core.calc.detection.course import CourseState
+from tolariad.core.calc.detection.detector import DetectorState
 from tolariad.storage import CheckpointUnusable
 from tolariad.trainer.build import build
 from tolariad.trainer.checkpoints.start import begin_from
@@ -25,12 +25,12 @@ def parent(daemon_in, configured):
     daemon = daemon_in("parent", 1)
     trained = daemon.train_here(configured(TASK, epochs=1, batch_size=8))
     end = daemon.committed[-1]
-    ref = Parent(run_id="feed", checkpoint=end.id, manifest=end.manifest, folder=str(daemon.run_dir))
+    ref = m.Parent(run_id="feed", checkpoint=end.id, manifest=end.manifest, folder=str(daemon.run_dir))
     return trained, ref
 
 
 def with_optimizer(ref):
-    return Parent(**{name: getattr(ref, name) for name in ref.__struct_fields__} | {"with_optimizer": True})
+    return m.Parent(**{name: getattr(ref, name) for name in ref.__struct_fields__} | {"with_optimizer": True})
 
 
 def nothing():
@@ -72,7 +72,7 @@ def test_what_the_loss_began_with_comes_along_where_the_task_is_the_same(daemon_
     daemon = daemon_in("parent", 11)
     watch = daemon.train_here(configured(TASK, epochs=11, batch_size=8)).watch
     end = daemon.committed[-1]
-    ref = Parent(run_id="feed", checkpoint=end.id, manifest=end.manifest, folder=str(daemon.run_dir))
+    ref = m.Parent(run_id="feed", checkpoint=end.id, manifest=end.manifest, folder=str(daemon.run_dir))
     other = tmp_path / "other.py"
     other.write_text(Path(TASK.partition(":")[0]).read_text() + "# another file\n")
     setup = build(configured(TASK if is_the_same else f"{other}:Augmenting", epochs=1, batch_size=8))

@@ -15,14 +15,8 @@ from safetensors import safe_open
 from tests.trainer.checkpoints.own import OwnTask, save, step
 from tests.waiting import wait_for
 from tolariad import run_files
-from tolariad.core.checkpoints.words import (
-    CheckpointFailedReport,
-    CheckpointReason,
-    CheckpointWrittenReport,
-    HealthStatus,
-    TakeCheckpoint,
-)
-from tolariad.core.run.ask import reserve_bytes
+from tolariad.core import messages as m
+from tolariad.core import queries as q
 from tolariad.storage.export import Weights, export_weights
 from tolariad.storage.verify import verify
 from tolariad.trainer.checkpoints import save as saving
@@ -33,8 +27,8 @@ from tolariad.trainer.checkpoints.save import Saver, newest_segment
 from tolariad.trainer.checkpoints.snapshot import Position
 
 
-def order(id_, reason=CheckpointReason.ORDERED):
-    return TakeCheckpoint(id=id_, reason=reason, branch=2)
+def order(id_, reason=m.CheckpointReason.ORDERED):
+    return m.TakeCheckpoint(id=id_, reason=reason, branch=2)
 
 
 @pytest.fixture
@@ -73,7 +67,7 @@ def test_steps_made_while_it_is_written_are_not_in_it(tmp_path, made, slow):
     setup.task.seen = "other"
     slow.go.set()
     report = finished(saver)
-    assert isinstance(report, CheckpointWrittenReport)
+    assert isinstance(report, m.CheckpointWrittenReport)
     assert (report.step, report.batch) == (3, 3)
     assert report.pieces == still.pieces
     assert verify(tmp_path / "moving", report.manifest).branch == 2
@@ -99,14 +93,14 @@ def test_an_order_that_comes_while_one_is_written_waits_for_it(tmp_path, made, s
 def test_the_manifest_records_what_the_order_says_of_the_run(tmp_path, made):
     """Its health, the newest promoted checkpoint and importance. This one is not promoted, and nothing is pruned."""
     saver = Saver(made(), tmp_path, "ff")
-    of_run = {"health": HealthStatus.DEGRADED, "promoted": "a", "importance": "importance/p000007.safetensors"}
-    ordered = TakeCheckpoint(id="b", reason=CheckpointReason.ORDERED, **of_run)
+    of_run = {"health": m.HealthStatus.DEGRADED, "promoted": "a", "importance": "importance/p000007.safetensors"}
+    ordered = m.TakeCheckpoint(id="b", reason=m.CheckpointReason.ORDERED, **of_run)
     saver.order(ordered)
     saver.capture(Position(3, 1, 3))
     manifest = verify(tmp_path / "b", finished(saver).manifest)
     assert manifest.promoted_checkpoint_id == "a"
     assert manifest.importance_ref == "importance/p000007.safetensors"
-    assert (manifest.health, manifest.pruning_phase, manifest.promoted_good) == (HealthStatus.DEGRADED, 3, False)
+    assert (manifest.health, manifest.pruning_phase, manifest.promoted_good) == (m.HealthStatus.DEGRADED, 3, False)
 
 
 def test_what_lies_beyond_the_target_of_a_rollback_is_given_up(tmp_path, made, slow):
@@ -141,7 +135,7 @@ def test_what_was_given_up_when_it_was_all_but_done_is_nobodys_parent(tmp_path, 
         saver.order(order(id_))
         saver.capture(at)
         reports.append(finished(saver))
-    assert all(isinstance(report, CheckpointWrittenReport) for report in reports)
+    assert all(isinstance(report, m.CheckpointWrittenReport) for report in reports)
     parents = [verify(tmp_path / report.id, report.manifest).parent_checkpoint_id for report in reports]
     assert parents == ["", "gone-back-to", "b"]
 
@@ -175,7 +169,7 @@ def test_a_checkpoint_for_which_there_is_no_room_is_refused_before_the_journal_h
     saver.order(order("a"))
     saver.capture(Position(0, 1, 0))
     report = finished(saver)
-    assert isinstance(report, CheckpointFailedReport)
+    assert isinstance(report, m.CheckpointFailedReport)
     assert "No space left" in report.why
     assert list(tmp_path.iterdir()) == []
 
@@ -200,7 +194,7 @@ def test_a_disk_that_fails_once_costs_no_checkpoint(tmp_path, made, monkeypatch,
     report = finished(saver)
 
     assert failures == [0]
-    assert isinstance(report, CheckpointWrittenReport)
+    assert isinstance(report, m.CheckpointWrittenReport)
     assert verify(tmp_path / "a", report.manifest).pieces == report.pieces
     assert [path.name for path in tmp_path.iterdir()] == ["a"]
 
@@ -212,10 +206,12 @@ def test_a_small_checkpoint_fits_on_a_small_disk(tmp_path, made, monkeypatch):
     run = tmp_path / "run"
     (run / "journal").mkdir(parents=True)
     (run / "journal" / "00000001-0000000000000001.wal").touch()
-    saver = Saver(made(), run / "checkpoints", "ff", keep_free=lambda: reserve_bytes(newest_segment(run), 100_000_000))
+    saver = Saver(
+        made(), run / "checkpoints", "ff", keep_free=lambda: q.reserve_bytes(newest_segment(run), 100_000_000)
+    )
     saver.order(order("a"))
     saver.capture(Position(0, 1, 0))
-    assert isinstance(finished(saver), CheckpointWrittenReport)
+    assert isinstance(finished(saver), m.CheckpointWrittenReport)
     assert newest_segment(run) == 1
     assert newest_segment(tmp_path) == 0
 

@@ -7,7 +7,7 @@ import random
 import torch
 from torch import nn
 
-from tolariad.core.seeds.stages import Stage
+from tolariad.core.calc.seeds.stages import Stage
 from tolariad.trainer.gradients import MultiSeedGradientAggregator, SeedGradientInfo
 from tolariad.trainer.gradients.conflicts import ANY_CONFLICT
 

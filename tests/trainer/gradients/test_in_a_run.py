@@ -10,7 +10,7 @@ import torch
 
 from tests.trainer.conftest import config
 from tests.trainer.seeds.test_seeds_in_a_run import orders
-from tolariad.core.seeds.stages import Stage
+from tolariad.core.calc.seeds.stages import Stage
 from tolariad.trainer.build import build
 from tolariad.trainer.errors import SetupRefused
 from tolariad.trainer.gradients import owners as tending

@@ -23,7 +23,7 @@ from tests.trainer.gradients.models import (
     retained,
     shuffled,
 )
-from tolariad.core.seeds.stages import Stage
+from tolariad.core.calc.seeds.stages import Stage
 from tolariad.trainer.data.randomness import derived_seed
 from tolariad.trainer.gradients import SeedGradientInfo
 

@@ -12,7 +12,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from tests.trainer.gradients.models import aggregator, all_close, all_equal, gradients_of, one_loss
-from tolariad.core.seeds.stages import Stage
+from tolariad.core.calc.seeds.stages import Stage
 from tolariad.trainer.gradients import SeedGradientInfo
 
 X = torch.linspace(-1, 1, 12, dtype=torch.float64).reshape(4, 3)

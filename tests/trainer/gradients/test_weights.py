@@ -15,8 +15,8 @@ from tests.trainer.gradients.models import (
     infos,
     one_loss,
 )
-from tolariad.core.seeds.blending import alpha
-from tolariad.core.seeds.stages import Stage
+from tolariad.core.calc.seeds.blending import alpha
+from tolariad.core.calc.seeds.stages import Stage
 from tolariad.trainer.gradients import MultiSeedGradientAggregator
 
 

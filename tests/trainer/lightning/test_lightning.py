@@ -14,8 +14,7 @@ import pytest
 import torch
 
 from tests.recorded import events_of, of, pieces
-from tolariad.core.steps.words import ValidationFinished
-from tolariad.core.trainer.words import TrainerDied
+from tolariad.core import messages as m
 from tolariad.trainer.build import build
 from tolariad.trainer.data.randomness import derived_seed, seed_everything
 from tolariad.trainer.lightning.hooks import CALLED, ELSEWHERE, REFUSED, hooks_of
@@ -146,7 +145,7 @@ def test_a_run_of_the_daemon_that_is_killed_twice_ends_with_the_same_bits(
     done = template.run(["run", config, "--dir", tmp_path / "killed"], folder=tmp_path, failpoint=killed)
     assert done.returncode == 0, done.stderr
     events = events_of(tmp_path / "killed")
-    assert [one.signal for one in of(events, TrainerDied)] == ["SIGKILL"] * 2
+    assert [one.signal for one in of(events, m.TrainerDied)] == ["SIGKILL"] * 2
     assert not any(token.exists() for token in tokens)
-    assert {name for one in of(events, ValidationFinished) for name in one.metrics} >= {"loss", "val_bias"}
+    assert {name for one in of(events, m.ValidationFinished) for name in one.metrics} >= {"loss", "val_bias"}
     assert pieces(tmp_path / "killed") == calm.files("end")

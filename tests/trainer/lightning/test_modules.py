@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader
 
 from tests.trainer.lightning.stub import LightningModule, Line, Rows
 from tests.trainer.trials.conftest import Trained
-from tolariad.core.settings.reading import read_settings
+from tolariad.core.calc.settings.reading import read_settings
 from tolariad.trainer.build import build
 from tolariad.trainer.errors import SetupRefused
 from tolariad.trainer.lightning.making import Parts

@@ -22,8 +22,8 @@ from torch.optim.lr_scheduler import (
 
 from tests.trainer.lightning.stub import Line, Rows
 from tests.trainer.lightning.test_modules import having, task_of
-from tolariad.core.learning_rate.group import rate_of
-from tolariad.core.learning_rate.schedule import LRPolicy
+from tolariad.core.calc.learning_rate.group import rate_of
+from tolariad.core.calc.learning_rate.schedule import LRPolicy
 from tolariad.trainer.build import build
 from tolariad.trainer.errors import SetupRefused
 from tolariad.trainer.lightning.optimizers import Configured, Lengths, Stepped, momentum_of, read, tabulate

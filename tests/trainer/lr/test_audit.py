@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.trainer.tasks import tampering
-from tolariad.core.rates.words import AuditReport
+from tolariad.core import messages as m
 
 TASK = f"{Path(tampering.__file__)}:Tampering"
 SAYS = {
@@ -26,7 +26,7 @@ def audited(daemon_in, configured):
         options = {"route": route, "optimizer": optimizer, **options}
         daemon.train_here(configured(TASK, epochs=2, batch_size=8, task_options=options, audit={"every_steps": 2}))
         assert daemon.ended
-        return daemon.of(AuditReport)
+        return daemon.of(m.AuditReport)
 
     return train
 

@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import nn
 
-from tolariad.core.learning_rate.curve import rate
-from tolariad.core.learning_rate.schedule import LRSnapshot, Schedule
+from tolariad.core.calc.learning_rate.curve import rate
+from tolariad.core.calc.learning_rate.schedule import LRSnapshot, Schedule
 from tolariad.trainer.lr import GroupConfig, LRIntegrityError, LRPolicy, UnifiedLRController
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import torch
 
-from tolariad.core.learning_rate.curve import rates_digest
-from tolariad.core.learning_rate.schedule import GroupConfig, LRPolicy
+from tolariad.core.calc.learning_rate.curve import rates_digest
+from tolariad.core.calc.learning_rate.schedule import GroupConfig, LRPolicy
 from tolariad.trainer.lr import UnifiedLRController
 
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from tolariad.core.learning_rate.schedule import PlateauRule
+from tolariad.core.calc.learning_rate.schedule import PlateauRule
 from tolariad.trainer.lr import GroupConfig, LRPolicy, UnifiedLRController
 
 

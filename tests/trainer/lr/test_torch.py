@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.optim import lr_scheduler
 
-from tolariad.core.learning_rate.curve import rate
-from tolariad.core.learning_rate.group import Plateau, observed
-from tolariad.core.learning_rate.schedule import CurveRule, LRPolicy, PlateauRule, Schedule, Warmup
-from tolariad.core.learning_rate.tabulated import Tabulated, packed
+from tolariad.core.calc.learning_rate.curve import rate
+from tolariad.core.calc.learning_rate.group import Plateau, observed
+from tolariad.core.calc.learning_rate.schedule import CurveRule, LRPolicy, PlateauRule, Schedule, Warmup
+from tolariad.core.calc.learning_rate.tabulated import Tabulated, packed
 
 STEPS = 100
 

@@ -23,8 +23,8 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from journal import Reader
 from tolariad import Tolaria
-from tolariad.core.steps.words import StepCompleted
-from tolariad.core.vocabulary import decode_event
+from tolariad.core import messages as m
+from tolariad.core.messages.vocabulary import decode_event
 from tolariad.trainer.data.randomness import derived_seed
 
 RNG_SEED, EPOCHS, BATCHES, BATCH_SIZE, WIDTH = 11, 2, 5, 4, 6
@@ -174,7 +174,7 @@ def recorded(odd: Odd, run_dir: Path) -> Trained:
         model, loader(odd), None, EPOCHS, task=task, optimizer=optimizer
     )
     assert result.phase == "completed"
-    steps = [e for one in Reader(run_dir / "journal") if isinstance(e := decode_event(one.event), StepCompleted)]
+    steps = [e for one in Reader(run_dir / "journal") if isinstance(e := decode_event(one.event), m.StepCompleted)]
     norms = [step.grad_norm for step in steps] if odd.clip is not None else []
     return Trained(tensors_of(model, optimizer), [step.loss for step in steps], norms, task.draws)
 

@@ -21,7 +21,7 @@ from tests.trainer.optim.surgery import (
     train,
     widened,
 )
-from tolariad.core.rates.words import RebuildCounts
+from tolariad.core import messages as m
 from tolariad.trainer.optim import AmbiguousMapping, OptimizerRebuildCoordinator, ParameterMapping, RebuildRefused
 
 ALPHA = 0.3
@@ -62,7 +62,7 @@ def test_a_copied_model_trains_on_bit_for_bit(name, seed):
     assert same([p.detach() for p in twin.parameters()], [p.detach() for p in whole.parameters()])
     assert same(before, bits(model, optimizer))
     assert [type(event).__name__ for event in told] == ["OptimizerRebuildPrepared", "OptimizerRebuildCommitted"]
-    assert told[1].counts == RebuildCounts(carried=4)
+    assert told[1].counts == m.RebuildCounts(carried=4)
 
 
 def test_every_group_and_every_option_is_kept(seed):
@@ -109,7 +109,7 @@ def test_an_inserted_identity_layer_at_rate_0_moves_no_old_bit_in_50_steps(seed)
 
     assert same([p.detach() for p in model.parameters()], [p.detach() for p in twin.parameters()])
     assert torch.equal(between.weight, torch.eye(6).double())
-    assert told[-1].counts == RebuildCounts(carried=4, added=2)
+    assert told[-1].counts == m.RebuildCounts(carried=4, added=2)
 
 
 def test_after_zero_out_widening_the_old_parameters_have_the_old_gradients(seed):
@@ -249,7 +249,7 @@ def test_what_has_no_meaning_is_begun_afresh_in_the_same_group(kind, shape):
         moved = carried(optimizer, new, old, [ParameterMapping("0", "0", (3, 3), shape, kind)], told=told)
         fresh = make(list(new.parameters()))
         assert same(moved.state_dict(), fresh.state_dict())
-        assert told[-1].counts == RebuildCounts(reset=1)
+        assert told[-1].counts == m.RebuildCounts(reset=1)
 
 
 def test_what_cannot_be_told_is_refused_by_name_all_at_once(seed):

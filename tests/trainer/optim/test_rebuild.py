@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from tests.trainer.optim.surgery import OPTIMIZERS, Rates, bits, net, same, train
-from tolariad.core.rates.words import RebuildCounts
+from tolariad.core import messages as m
 from tolariad.trainer.optim import OptimizerRebuildCoordinator, ParameterMapping, RebuildRefused
 
 COMMITTED = ["OptimizerRebuildPrepared", "OptimizerRebuildCommitted"]
@@ -65,7 +65,7 @@ async def test_grown_parameters_take_their_places_and_train_on(name, seed):
 
     assert results == [True, True, True]
     assert names(told) == COMMITTED * 3
-    assert told[1].counts == RebuildCounts(carried=3, transformed=1)
+    assert told[1].counts == m.RebuildCounts(carried=3, transformed=1)
     assert [id(p) for p in optimizer.param_groups[0]["params"]] == [id(p) for p in model.parameters()]
     for key, value in moments.items():
         now = optimizer.state[model.first.weight][key]
@@ -90,7 +90,7 @@ def test_a_new_layer_gets_a_group_of_its_own_and_a_gone_one_leaves(name, seed):
     assert coordinator.rebuild() is False
     assert "is it last.bias renamed (identity), or new (reset)?" in told[-1].why
     assert coordinator.rebuild([ParameterMapping("last.bias", "last.1.bias", (2,), (2,), "reset")])
-    assert told[-1].counts == RebuildCounts(carried=2, reset=1, added=3, dropped=1)
+    assert told[-1].counts == m.RebuildCounts(carried=2, reset=1, added=3, dropped=1)
     gc.collect()
     assert [one() for one in gone] == [None, None]
     assert len(optimizer.param_groups) == 2
@@ -108,7 +108,7 @@ def test_a_parameter_of_an_unknown_name_is_added(seed):
     model.add_module("first1", nn.Linear(6, 6).double())
 
     assert coordinator.add_parameter("first1", (), (6, 6), "weight")
-    assert told[-1].counts == RebuildCounts(carried=4, added=1)
+    assert told[-1].counts == m.RebuildCounts(carried=4, added=1)
     assert [p is model.first1.weight for p in optimizer.param_groups[1]["params"]] == [True]
     assert coordinator.add_parameter("first1", (), (6,), "bias")
     assert len(optimizer.param_groups) == 3
@@ -185,7 +185,7 @@ def test_the_same_rebuild_goes_through_once_its_obstacle_is_gone(seed):
     rates.fails = "replace"
 
     assert [coordinator.rebuild(), coordinator.rebuild()] == [False, True]
-    assert told[-1].counts == RebuildCounts(carried=1, transformed=3)
+    assert told[-1].counts == m.RebuildCounts(carried=1, transformed=3)
     train(model, optimizer, seed, 2, start=5)
     assert optimizer.state[model.first.weight]["exp_avg"].shape == (8, 3)
 

@@ -5,9 +5,7 @@ from __future__ import annotations
 import threading
 
 from tolariad.channel import Reports, TrainerEnd, channel_pair
-from tolariad.core.checkpoints import words as ck
-from tolariad.core.rates import words as lv
-from tolariad.core.rollback import words as rb
+from tolariad.core import messages as m
 from tolariad.trainer.orders import Boundary, Link
 from tolariad.trainer.rollback import RollbackCommitted
 
@@ -21,10 +19,10 @@ class Listening:
         self.link = Link.over(TrainerEnd(theirs, self.daemon.page))
         self.boundary = Boundary(self.link)
         self.taken, self.rates = [], []
-        self.link.inbox.register(ck.TakeCheckpoint, lambda order: self.taken.append(order.id))
-        self.link.inbox.register(ck.AbortCheckpoints, lambda _: None)
-        self.link.inbox.register(lv.SetRate, self.rates.append)
-        self.link.inbox.register(rb.CommitRollback, self._commit)
+        self.link.inbox.register(m.TakeCheckpoint, lambda order: self.taken.append(order.id))
+        self.link.inbox.register(m.AbortCheckpoints, lambda _: None)
+        self.link.inbox.register(m.SetRate, self.rates.append)
+        self.link.inbox.register(m.CommitRollback, self._commit)
         self._soon = []
 
     def _commit(self, _):

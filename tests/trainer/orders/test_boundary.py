@@ -9,10 +9,7 @@ import pytest
 from tests.waiting import PATIENCE_S, within
 from tolariad.channel import Activity, Page
 from tolariad.channel.page import _W_DURABLE, _W_FROZEN
-from tolariad.core.checkpoints import words as ck
-from tolariad.core.control import words as control
-from tolariad.core.steps import words as steps
-from tolariad.core.trainer import words as trainer
+from tolariad.core import messages as m
 from tolariad.trainer.errors import ToldToExit
 
 
@@ -59,7 +56,7 @@ def test_a_step_may_be_on_its_way_to_the_disk_as_long_as_the_page_allows(listeni
     assert time.monotonic() - begun >= 0.04
 
     daemon.page.set_lag_ns(60_000_000_000)
-    listening.link.gate.report(ck.RerunReport(first=1, last=2, compared=2))
+    listening.link.gate.report(m.RerunReport(first=1, last=2, compared=2))
     listening.link.gate.report_step(values_of(3))
     begun = time.monotonic()
     listening.soon(lambda: daemon.page.set_durable(3))
@@ -104,7 +101,7 @@ def test_an_order_to_exit_is_obeyed_at_a_shut_gate(listening):
     """A frozen run can be stopped: the half-done step ends with the process."""
     daemon = listening.daemon
     listening.link.gate.report_step(values_of(1))
-    daemon.send(trainer.ExitTrainer())
+    daemon.send(m.ExitTrainer())
     with pytest.raises(ToldToExit):
         listening.link.gate.wait()
 
@@ -113,11 +110,11 @@ def test_hold_and_release(listening):
     """For each Hold the trainer reports its position once, takes a checkpoint there, and continues when released."""
     daemon, taken = listening.daemon, listening.taken
     listening.link.progress.reached(7)
-    daemon.send(control.Hold(cause=4))
-    listening.soon(lambda: (daemon.send(ck.TakeCheckpoint(id="a", reason=ck.CheckpointReason.ORDERED, cause=5)),
-                  daemon.send(control.Hold()), daemon.send(control.Release(cause=9))))  # fmt: skip
+    daemon.send(m.Hold(cause=4))
+    listening.soon(lambda: (daemon.send(m.TakeCheckpoint(id="a", reason=m.CheckpointReason.ORDERED, cause=5)),
+                  daemon.send(m.Hold()), daemon.send(m.Release(cause=9))))  # fmt: skip
     listening.boundary.stop()
-    held = control.HeldReport(step=7, rerunning=False)
+    held = m.HeldReport(step=7, rerunning=False)
     assert listening.reports() == [held, held]
     assert taken == ["a"]
 
@@ -127,12 +124,12 @@ def test_a_checkpoint_ordered_in_a_re_run_waits_for_its_end(listening):
     daemon, taken = listening.daemon, listening.taken
     daemon.page.freeze()
     listening.link.progress.begin_rerun()
-    daemon.send(ck.TakeCheckpoint(id="a", reason=ck.CheckpointReason.ORDERED))
-    daemon.send(control.Hold())
-    daemon.send(control.Release())
+    daemon.send(m.TakeCheckpoint(id="a", reason=m.CheckpointReason.ORDERED))
+    daemon.send(m.Hold())
+    daemon.send(m.Release())
     listening.boundary.stop()
     assert taken == []
-    assert listening.reports() == [control.HeldReport(step=0, rerunning=True)]
+    assert listening.reports() == [m.HeldReport(step=0, rerunning=True)]
     listening.link.progress.end_rerun()
     daemon.page.thaw()
     listening.boundary.stop()
@@ -164,7 +161,7 @@ def test_a_frozen_page_stops_the_trainer_at_the_boundary_where_orders_are_obeyed
     daemon.page.freeze()
 
     def order_and_thaw():
-        daemon.send(ck.TakeCheckpoint(id="first", reason=ck.CheckpointReason.START))
+        daemon.send(m.TakeCheckpoint(id="first", reason=m.CheckpointReason.START))
         within(PATIENCE_S, lambda: taken)
         seen.extend(taken)
         daemon.page.thaw()
@@ -178,8 +175,8 @@ def test_a_frozen_page_stops_the_trainer_at_the_boundary_where_orders_are_obeyed
 def test_orders_before_the_start_wait_for_the_first_boundary(listening):
     """TrainFrom is taken first; other orders are obeyed at the first boundary."""
     daemon, taken = listening.daemon, listening.taken
-    daemon.send(ck.TakeCheckpoint(id="first", reason=ck.CheckpointReason.START))
-    daemon.send(ck.TrainFrom(checkpoint=None, epochs=2, durable_step=0, cause=3), b"script")
+    daemon.send(m.TakeCheckpoint(id="first", reason=m.CheckpointReason.START))
+    daemon.send(m.TrainFrom(checkpoint=None, epochs=2, durable_step=0, cause=3), b"script")
     order, attachment = listening.boundary.wait_for_start()
     assert (order.epochs, attachment) == (2, b"script")
     assert taken == []
@@ -190,9 +187,9 @@ def test_orders_before_the_start_wait_for_the_first_boundary(listening):
 def test_only_the_word_for_this_epoch_goes_on(listening):
     """A Continue that crossed with a restart has no effect."""
     daemon, taken = listening.daemon, listening.taken
-    daemon.send(steps.Continue(epoch=1))
-    daemon.send(ck.TakeCheckpoint(id="a", reason=ck.CheckpointReason.EPOCH))
-    listening.soon(lambda: daemon.send(steps.Continue(epoch=2)))
+    daemon.send(m.Continue(epoch=1))
+    daemon.send(m.TakeCheckpoint(id="a", reason=m.CheckpointReason.EPOCH))
+    listening.soon(lambda: daemon.send(m.Continue(epoch=2)))
     listening.boundary.wait_for_continue(2)
     assert taken == ["a"]
 

@@ -9,15 +9,11 @@ import dataclasses
 import pytest
 
 from tests.trainer.conftest import FakeDaemon
-from tolariad.core.checkpoints import words as ck
-from tolariad.core.control import words as control
-from tolariad.core.rates import words as lv
-from tolariad.core.rollback import words as rb
-from tolariad.core.steps import words as steps
+from tolariad.core import messages as m
 from tolariad.trainer.rollback import RollbackCommitted
 
-COMMIT = rb.CommitRollback(rollback="r")
-NOWHERE = ck.CheckpointRef(id="c000009", step=0, epoch=1, batch=0, manifest="ab")
+COMMIT = m.CommitRollback(rollback="r")
+NOWHERE = m.CheckpointRef(id="c000009", step=0, epoch=1, batch=0, manifest="ab")
 
 
 @dataclasses.dataclass
@@ -28,16 +24,16 @@ class Refused(FakeDaemon):
 
     def _answer(self, report):
         match report:
-            case steps.TrainingEndedReport() if not self.refusals:
-                self.end.send(rb.PrepareRollback(rollback="r0001", checkpoint=NOWHERE, tier=rb.Tier.FULL))
-            case rb.RollbackRefusedReport():
-                self.end.send(rb.AbortRollback(rollback="r0001"))
+            case m.TrainingEndedReport() if not self.refusals:
+                self.end.send(m.PrepareRollback(rollback="r0001", checkpoint=NOWHERE, tier=m.Tier.FULL))
+            case m.RollbackRefusedReport():
+                self.end.send(m.AbortRollback(rollback="r0001"))
             case _:
                 super()._answer(report)
 
     @property
     def refusals(self):
-        return [one for one in self.reports if isinstance(one, rb.RollbackRefusedReport)]
+        return [one for one in self.reports if isinstance(one, m.RollbackRefusedReport)]
 
 
 def test_an_end_that_crossed_with_a_rollback_that_was_given_up_is_told_again(tmp_path, configured):
@@ -47,7 +43,7 @@ def test_an_end_that_crossed_with_a_rollback_that_was_given_up_is_told_again(tmp
     daemon.train_here(configured("digits", epochs=1))
 
     assert [one.file for one in daemon.refusals] == ["manifest.json"]
-    assert len([one for one in daemon.reports if isinstance(one, steps.TrainingEndedReport)]) == 2
+    assert len([one for one in daemon.reports if isinstance(one, m.TrainingEndedReport)]) == 2
     assert daemon.committed[-1].id == "end"
 
 
@@ -56,13 +52,13 @@ def test_the_word_to_end_of_the_line_that_was_left_does_not_end_the_new_one(list
     """A limit of the abandoned branch does not end the new one. The kernel reports it again when the run reaches it."""
     daemon, link, boundary = listening.daemon, listening.link, listening.boundary
     if place == "hold":
-        daemon.send(control.Hold())
-    daemon.send(steps.EndTraining())
+        daemon.send(m.Hold())
+    daemon.send(m.EndTraining())
     listening.soon(lambda: daemon.send(COMMIT)) if place == "hold" else daemon.send(COMMIT)
     with pytest.raises(RollbackCommitted):
         boundary.serve_until_exit() if place == "end" else boundary.stop()
     boundary.leave_branch()
-    link.gate.report(rb.RolledBackReport(rollback="r", step=4, commit_s=0.1, confirm_s=0.1))
+    link.gate.report(m.RolledBackReport(rollback="r", step=4, commit_s=0.1, confirm_s=0.1))
     daemon.page.set_durable(listening.reports() and 9)
     boundary.stop()
 
@@ -73,14 +69,14 @@ def test_an_order_that_waits_for_its_time_outlives_a_rollback_amid_a_pause(liste
     """A rate order waits for an epoch's end that is reported again, and is then applied."""
     daemon, link, boundary = listening.daemon, listening.link, listening.boundary
     link.progress.compare_epochs(1, 1)
-    order = lv.SetRate(group="default", value=0.5, cause=7)
+    order = m.SetRate(group="default", value=0.5, cause=7)
     daemon.send(order)
-    daemon.send(control.Hold())
+    daemon.send(m.Hold())
     listening.soon(lambda: daemon.send(COMMIT))
     with pytest.raises(RollbackCommitted):
         boundary.stop()
     boundary.leave_branch()
-    link.gate.report(rb.RolledBackReport(rollback="r", step=4, commit_s=0.1, confirm_s=0.1))
+    link.gate.report(m.RolledBackReport(rollback="r", step=4, commit_s=0.1, confirm_s=0.1))
     assert listening.rates == []
     link.progress.compare_epochs(2, 1)
     boundary.stop()

@@ -7,12 +7,9 @@ import pytest
 
 from tests.core.boundary.toys import Turn
 from tolariad.channel import pair
-from tolariad.core.boundary import words as bw
-from tolariad.core.boundary.slice import WAITING_MAX
-from tolariad.core.rates import words as lv
-from tolariad.core.steps import words as steps
-from tolariad.core.steps.script_words import ScriptOrder
-from tolariad.core.vocabulary import TrainerEffect
+from tolariad.core import messages as m
+from tolariad.core import state as st
+from tolariad.core.messages.vocabulary import TrainerEffect
 from tolariad.trainer.orders import BoundaryOrders, OrderRefused
 from tolariad.trainer.orders.numbered import ActedOrders, count_in_rates
 
@@ -25,7 +22,7 @@ class _Order(msgspec.Struct, frozen=True, array_like=True):
 def listed(listening, monkeypatch):
     """A list over the listening trainer's link, with handlers that write down what they carry out."""
     monkeypatch.setattr(pair, "_decode_order", msgspec.msgpack.Decoder(_Order))
-    listening.link.inbox._handlers.pop(lv.SetRate)
+    listening.link.inbox._handlers.pop(m.SetRate)
     listening.acted, listening.done = ActedOrders(), []
     listening.list = orders = BoundaryOrders(listening.acted, listening.link)
 
@@ -34,13 +31,13 @@ def listed(listening, monkeypatch):
             raise OrderRefused("there is no such knob")
         listening.done.append(order)
 
-    orders.register(lv.SetRate, listening.done.append)
+    orders.register(m.SetRate, listening.done.append)
     orders.register(Turn, turn)
     return listening
 
 
 def rate(cause):
-    return lv.SetRate(group="default", value=0.5, cause=cause)
+    return m.SetRate(group="default", value=0.5, cause=cause)
 
 
 def turn(cause, knob="left"):
@@ -48,7 +45,7 @@ def turn(cause, knob="left"):
 
 
 def answer(cause, refused=""):
-    return bw.BoundaryOrderReport(order=cause, applied_before_step=8, refused=refused)
+    return m.BoundaryOrderReport(order=cause, applied_before_step=8, refused=refused)
 
 
 def obeyed(listed, *orders):
@@ -89,7 +86,7 @@ def test_a_restored_state_knows_the_orders_that_it_contains(listed):
     restored.add(4)
     listed.acted.restored(restored.count, restored.causes)
     numbered = enumerate([rate(9), turn(4), turn(30), rate(17)], 1)
-    listed.list.repeat([ScriptOrder(3, 0, number, order) for number, order in numbered])
+    listed.list.repeat([m.ScriptOrder(3, 0, number, order) for number, order in numbered])
 
     assert listed.done == [turn(30), rate(17)]
     assert obeyed(listed, rate(9), turn(4), turn(30), rate(17), turn(31)) == [answer(31)]
@@ -99,7 +96,7 @@ def test_a_restored_state_knows_the_orders_that_it_contains(listed):
 def test_orders_of_an_epoch_s_end_act_before_training_goes_on(listed):
     """They were sent before Continue: the wait for it obeys them, and the answer names the next epoch's first step."""
     listed.link.progress.reached(7)
-    listed.soon(lambda: [listed.daemon.send(one) for one in (turn(4), rate(9), steps.Continue(epoch=1))])
+    listed.soon(lambda: [listed.daemon.send(one) for one in (turn(4), rate(9), m.Continue(epoch=1))])
     listed.boundary.wait_for_continue(1)
 
     assert listed.done == [turn(4), rate(9)]
@@ -115,12 +112,12 @@ def test_a_kind_has_one_handler(listed):
 def test_as_many_keys_are_kept_as_orders_may_wait():
     """The newest; the state that is saved is bounded by them."""
     acted = ActedOrders()
-    for cause in range(1, WAITING_MAX + 3):
+    for cause in range(1, st.WAITING_MAX + 3):
         acted.add(cause)
     assert 2 not in acted
     assert 3 in acted
-    assert acted.count == WAITING_MAX + 2
-    assert len(acted.causes) == WAITING_MAX
+    assert acted.count == st.WAITING_MAX + 2
+    assert len(acted.causes) == st.WAITING_MAX
 
 
 def test_the_count_of_an_older_checkpoint_is_taken_from_its_rates():

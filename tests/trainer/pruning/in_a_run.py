@@ -9,8 +9,7 @@ import torch
 from msgspec.structs import replace
 
 from tests.trainer.tasks import pruned
-from tolariad.core.pruning.mask_words import CompactModel, MaskUnits, ReleaseMasks
-from tolariad.core.steps.script_words import ScriptOrder
+from tolariad.core import messages as m
 from tolariad.trainer.pruning.plan import joined, plan_of
 from tolariad.trainer.pruning.verify import find_groups
 
@@ -52,7 +51,7 @@ def fixed(chosen):
 def masks(cycle, chosen, *, kind=pruned.Body, gone=(), cause=0):
     """Return the order to mask these units. `gone`: choices that earlier compactions have removed, each a list."""
     made = plan(kind, *(tuple(fixed(one) for one in part) for part in gone), fixed(chosen))
-    return MaskUnits(
+    return m.MaskUnits(
         cycle=cycle,
         units=made.units,
         plan=made.text,
@@ -71,7 +70,7 @@ def fixed_masks():
 
 def release(cycle, *, cause=0):
     """Return the order to lift the masks of a cycle."""
-    return ReleaseMasks(cycle=cycle, cause=cause)
+    return m.ReleaseMasks(cycle=cycle, cause=cause)
 
 
 def compaction(cycle, *choices, kind=pruned.Body, gone=(), cause=0, recorded=True):
@@ -87,7 +86,7 @@ def compaction(cycle, *choices, kind=pruned.Body, gone=(), cause=0, recorded=Tru
             for at, part in enumerate(before):
                 remove(model, joined([plan(kind, *before[:at], one) for one in part], model).gone)
         whole = joined(plans, model)
-    return CompactModel(cycle=cycle, units=whole.units, removal=whole.text if recorded else "", cause=cause)
+    return m.CompactModel(cycle=cycle, units=whole.units, removal=whole.text if recorded else "", cause=cause)
 
 
 # Before which update which order acts: masks, more masks, a release of these, more again, a compaction, masks after it.
@@ -104,5 +103,5 @@ LIFE = (
 def scripted(life=LIFE, kind=pruned.Body):
     """Return the orders of a script: each acts before its update."""
     return tuple(
-        ScriptOrder(before, 0, number, make(kind, 100 + number)) for number, (before, make) in enumerate(life, 1)
+        m.ScriptOrder(before, 0, number, make(kind, 100 + number)) for number, (before, make) in enumerate(life, 1)
     )

@@ -13,14 +13,13 @@ from safetensors import safe_open
 from tests.trainer.conftest import FakeDaemon, config
 from tests.trainer.pruning.in_a_run import AFTER, EPOCHS, FIRST, SECOND, TASK, scripted
 from tests.trainer.tasks.analysed import FILE
-from tolariad.core.pruning.analysis import AnalysisRequest, refusal_of
-from tolariad.core.pruning.known import KnownImportance
-from tolariad.core.pruning.phase import PruningPhase
-from tolariad.core.pruning.verdict import PruningDecision
-from tolariad.core.seeds.stages import Stage
-from tolariad.core.seeds.words import MoveSeed
-from tolariad.core.settings.rules import read_resolved, resolved_json
-from tolariad.core.steps.script_words import ScriptOrder
+from tolariad.core import messages as m
+from tolariad.core.calc.pruning.analysis import AnalysisRequest, refusal_of
+from tolariad.core.calc.pruning.known import KnownImportance
+from tolariad.core.calc.pruning.phase import PruningPhase
+from tolariad.core.calc.pruning.verdict import PruningDecision
+from tolariad.core.calc.seeds.stages import Stage
+from tolariad.core.calc.settings.rules import read_resolved, resolved_json
 from tolariad.storage.importance import read_importance
 from tolariad.storage.tensor_file import parse
 from tolariad.trainer.pruning import validation, watch, worker
@@ -239,7 +238,9 @@ def test_a_seed_that_is_no_part_of_the_model_yet_is_not_pruned(tmp_path):
     moves = (Stage.GERMINATED, Stage.TRAINING, Stage.BLENDING, Stage.SHADOWING, Stage.PROBATIONARY, Stage.FOSSILIZED)
 
     def groups(folder, stages, **fields):
-        orders = tuple(ScriptOrder(at + 1, 0, at + 1, seed_move(stage, 100 + at)) for at, stage in enumerate(stages, 1))
+        orders = tuple(
+            m.ScriptOrder(at + 1, 0, at + 1, seed_move(stage, 100 + at)) for at, stage in enumerate(stages, 1)
+        )
         folder.mkdir()
         trained = Trained(folder, f"{TASK}:Seeded", 2, orders, batch_size=5, prune=FREE)
         answer = trained.analyse(**fields)
@@ -270,7 +271,7 @@ def test_a_model_without_groups_has_an_answer_too(tmp_path):
 def seed_move(stage, cause):
     built = {"number": 1, "blueprint": "bottleneck", "example": (5, 12), "dtype": "float32"}
     more = built if stage is Stage.GERMINATED else {"blend_steps": 4} if stage is Stage.BLENDING else {}
-    return MoveSeed(slot="s", stage=stage, cause=cause, **more)
+    return m.MoveSeed(slot="s", stage=stage, cause=cause, **more)
 
 
 @pytest.mark.parametrize(

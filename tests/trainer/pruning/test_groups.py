@@ -11,7 +11,7 @@ from torch import nn
 from tests.trainer.pruning import models
 from tests.trainer.pruning.models import example
 from tests.trainer.pruning.without import same_without
-from tolariad.core.pruning.budget import UnitKind
+from tolariad.core.calc.pruning.budget import UnitKind
 from tolariad.trainer.pruning.removal import remove
 from tolariad.trainer.pruning.units import PruningRefused, removed
 from tolariad.trainer.pruning.verify import find_groups, same_outputs

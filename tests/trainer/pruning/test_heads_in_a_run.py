@@ -11,10 +11,8 @@ import pytest
 import torch
 
 from tests.daemon.headed_task import PERIOD, WORDS, Repeats
-from tolariad.core.pruning.budget import UnitKind
-from tolariad.core.pruning.mask_words import CompactModel, MaskUnits, ReleaseMasks
-from tolariad.core.rates.words import AuditReport, RateViolationReport
-from tolariad.core.steps.script_words import ScriptOrder
+from tolariad.core import messages as m
+from tolariad.core.calc.pruning.budget import UnitKind
 from tolariad.trainer.pruning.plan import joined, plan_of
 from tolariad.trainer.pruning.removal import remove
 from tolariad.trainer.pruning.verify import find_groups
@@ -46,25 +44,25 @@ class Life:
         self.in_force.append(plan)
         cycle = len(self.orders) + 1
         masks = {"units": plan.units, "plan": plan.text, "sha256": plan.masks.sha256}
-        self._add(before, MaskUnits(cycle=cycle, grace_steps=1, window_steps=3, cause=100 + cycle, **masks))
+        self._add(before, m.MaskUnits(cycle=cycle, grace_steps=1, window_steps=3, cause=100 + cycle, **masks))
         return self
 
     def release(self, before):
         self.in_force.pop()
-        self._add(before, ReleaseMasks(cycle=len(self.orders), cause=101 + len(self.orders)))
+        self._add(before, m.ReleaseMasks(cycle=len(self.orders), cause=101 + len(self.orders)))
         return self
 
     def compact(self, before):
         whole = joined(self.in_force, self.model)
         self.in_force = []
         cycle = len(self.orders)
-        self._add(before, CompactModel(cycle=cycle, units=whole.units, removal=whole.text, cause=101 + cycle))
+        self._add(before, m.CompactModel(cycle=cycle, units=whole.units, removal=whole.text, cause=101 + cycle))
         self.model = copy.deepcopy(self.model)
         remove(self.model, whole.gone)
         return self
 
     def _add(self, before, order):
-        self.orders.append(ScriptOrder(before, 0, len(self.orders) + 1, order))
+        self.orders.append(m.ScriptOrder(before, 0, len(self.orders) + 1, order))
 
 
 @functools.cache
@@ -88,7 +86,7 @@ def trained(daemon_in, configured):
         setup = daemon.train_here(config)
         assert daemon.ended
         daemon.reruns()
-        assert daemon.of(AuditReport, RateViolationReport) == []
+        assert daemon.of(m.AuditReport, m.RateViolationReport) == []
         return daemon, setup
 
     return train

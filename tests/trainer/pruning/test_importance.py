@@ -13,8 +13,8 @@ from torch.nn import functional
 from tests.trainer.pruning import models
 from tests.trainer.pruning.models import IMAGES, ROWS, example
 from tests.trainer.pruning.training import OPTIMIZERS, batch, owned, small, step
-from tolariad.core.pruning.ranking import rank_correlation
-from tolariad.core.settings.model import Settings
+from tolariad.core.calc.pruning.ranking import rank_correlation
+from tolariad.core.calc.settings.model import Settings
 from tolariad.trainer.optim import CautiousAdamW
 from tolariad.trainer.pruning.activity import activation_scores, activities, redundant, uniqueness_scores
 from tolariad.trainer.pruning.importance import (

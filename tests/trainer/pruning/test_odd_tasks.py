@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from tests.trainer.pruning.test_analysing import FREE, Trained
 from tests.trainer.tasks.analysed import FILE
-from tolariad.core.pruning.analysis import refusal_of
+from tolariad.core.calc.pruning.analysis import refusal_of
 from tolariad.trainer.pruning import importance
 
 pytest.importorskip("torch_pruning", reason="torch-pruning (extra `pruning`) is not installed")

@@ -6,7 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 from tests.trainer.pruning.in_a_run import LIFE, TASK, scripted
-from tolariad.core.run.words import Parent
+from tolariad.core import messages as m
 from tolariad.storage import CheckpointUnfit
 from tolariad.trainer.build import build
 from tolariad.trainer.checkpoints.start import begin_from
@@ -22,7 +22,7 @@ def parent(daemon_in, configured):
         daemon = daemon_in("parent", 3, script_orders=scripted(life))
         setup = daemon.train_here(configured(TASK + ":Pruned", batch_size=5))
         end = daemon.committed[-1]
-        ref = Parent(run_id="feed", checkpoint=end.id, manifest=end.manifest, folder=str(daemon.run_dir))
+        ref = m.Parent(run_id="feed", checkpoint=end.id, manifest=end.manifest, folder=str(daemon.run_dir))
         return ref, setup.model
 
     return train

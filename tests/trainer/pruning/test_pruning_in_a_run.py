@@ -24,17 +24,8 @@ from tests.trainer.pruning.in_a_run import (
 from tests.trainer.pruning.training import masked_values
 from tests.trainer.tasks import pruned, pruned_module
 from tests.trainer.tasks.pruned_module import Module
-from tolariad.core.boundary.words import BoundaryOrderReport
-from tolariad.core.checkpoints.words import RerunReport
-from tolariad.core.pruning.mask_words import (
-    MasksAppliedReport,
-    MasksReleasedReport,
-    ModelCompactedReport,
-    PruneWatchReport,
-)
-from tolariad.core.rates.words import AuditReport, RateViolationReport
-from tolariad.core.seeds.stages import Stage
-from tolariad.core.seeds.words import MoveSeed
+from tolariad.core import messages as m
+from tolariad.core.calc.seeds.stages import Stage
 from tolariad.trainer.errors import SetupRefused
 from tolariad.trainer.pruning.plan import joined
 from tolariad.trainer.seeds import find_blueprint
@@ -59,7 +50,7 @@ def trained(daemon_in, configure):
         setup = daemon.train_here(configure(task, **more))
         assert daemon.ended
         daemon.reruns()
-        assert daemon.of(AuditReport, RateViolationReport) == []
+        assert daemon.of(m.AuditReport, m.RateViolationReport) == []
         return daemon, setup
 
     return train
@@ -145,7 +136,7 @@ def test_a_lightning_module_is_masked_compacted_and_resumed(daemon_in, configure
     third = replace(scripted((more,), Module)[0], number=3)
     new = daemon_in("new", 2, waiting=orders, script_orders=(third,))
     setup = new.train_here(configured(f"lightning:{MODULE}:Module", epochs=2))
-    (compacted,) = new.of(ModelCompactedReport)
+    (compacted,) = new.of(m.ModelCompactedReport)
     assert compacted.difference <= 1e-5
     assert setup.model.net[0].out_features == 13
     assert setup.model.net[0].weight[0].count_nonzero() == 0
@@ -171,7 +162,7 @@ def test_new_orders_act_before_the_next_update_and_say_what_they_did(trained):
     )
     daemon, setup = trained("new", life=(), orders=new)
     applied, released, (compacted,) = (
-        daemon.of(kind) for kind in (MasksAppliedReport, MasksReleasedReport, ModelCompactedReport)
+        daemon.of(kind) for kind in (m.MasksAppliedReport, m.MasksReleasedReport, m.ModelCompactedReport)
     )
 
     assert [(one.order, one.applied_before_step) for one in applied] == [(101, 1), (102, 1), (104, 1), (106, 1)]
@@ -245,7 +236,7 @@ def test_masks_are_checked_on_the_newer_weights_before_they_act(trained):
     """Masks within the validation's limit act. A re-run repeats masks without a check."""
     prune = {"validation": {"accuracy_retention": 0.8}}
     daemon, setup = trained("run", 7, life=(), orders=(GOOD,), task="Judged", prune=prune)
-    (applied,) = daemon.of(MasksAppliedReport)
+    (applied,) = daemon.of(m.MasksAppliedReport)
 
     assert (applied.accuracy_now, applied.accuracy_masked) == (1.0, 13 / 16)
     assert [one.cycle for one in setup.pruner.masked] == [1]
@@ -264,7 +255,7 @@ class Germinated(pruned.Slotted):
 
 def test_a_seed_that_is_not_fossilised_is_never_masked_or_cut_around(trained):
     """Masks of its parameters are refused, and so is a compaction while it grows."""
-    move = MoveSeed(
+    move = m.MoveSeed(
         slot="s",
         stage=Stage.GERMINATED,
         number=1,
@@ -280,7 +271,7 @@ def test_a_seed_that_is_not_fossilised_is_never_masked_or_cut_around(trained):
         compaction(2, one, kind=Germinated, recorded=False, cause=203),
     )
     daemon, setup = trained("run", life=((1, lambda kind, cause: move),), orders=orders, task="Seeded")
-    answers = {answer.order: answer.refused for answer in daemon.reports if isinstance(answer, BoundaryOrderReport)}
+    answers = {answer.order: answer.refused for answer in daemon.reports if isinstance(answer, m.BoundaryOrderReport)}
 
     assert "belongs to the seed in slot s, which is not fossilised" in answers[201]
     assert answers[202] == ""
@@ -290,7 +281,7 @@ def test_a_seed_that_is_not_fossilised_is_never_masked_or_cut_around(trained):
 
 def moved(before, stage):
     """Return a move of the seed, for a script."""
-    move = MoveSeed(slot="s", stage=stage, number=1, blend_steps=2 if stage is Stage.BLENDING else 0)
+    move = m.MoveSeed(slot="s", stage=stage, number=1, blend_steps=2 if stage is Stage.BLENDING else 0)
     if stage is Stage.GERMINATED:
         move = replace(move, blueprint="bottleneck", example=(5, 12), dtype="float32")
     return before, lambda kind, cause: replace(move, cause=cause)
@@ -346,10 +337,10 @@ def test_a_window_that_ends_in_a_rerun_is_reported_before_any_checkpoint(trained
     life = ((4, lambda kind, cause: masks(1, FIRST, kind=kind, cause=cause)),)
     daemon = daemon_in("run", EPOCHS, script_orders=scripted(life), exit_after_step=3 + GRACE + WINDOW)
     daemon.train_here(configure())
-    daemon.reports = [one for one in daemon.reports if not isinstance(one, PruneWatchReport)]
+    daemon.reports = [one for one in daemon.reports if not isinstance(one, m.PruneWatchReport)]
     daemon.train_here(configure())
-    (rerun,) = [at for at, one in enumerate(daemon.reports) if isinstance(one, RerunReport)]
-    (told,) = [at for at, one in enumerate(daemon.reports) if isinstance(one, PruneWatchReport)]
+    (rerun,) = [at for at, one in enumerate(daemon.reports) if isinstance(one, m.RerunReport)]
+    (told,) = [at for at, one in enumerate(daemon.reports) if isinstance(one, m.PruneWatchReport)]
 
     assert daemon.reports[rerun].last == daemon.reports[told].step == 3 + GRACE + WINDOW
     assert told == rerun + 1
@@ -363,7 +354,7 @@ def test_the_safety_window_is_reported_once(trained):
     life = ((4, lambda kind, cause: masks(1, FIRST, kind=kind, cause=cause)),)
     # Four steps are too few for a speed to be compared with that of four others.
     daemon, setup = trained("run", 6, 15, life=life, prune={"safety": {"speed": 0}})
-    (found,) = daemon.of(PruneWatchReport)
+    (found,) = daemon.of(m.PruneWatchReport)
 
     assert (found.cycle, found.step) == (1, 3 + GRACE + WINDOW)
     assert found.trips == ()
@@ -376,6 +367,6 @@ def test_a_wait_of_the_training_is_no_speed_that_the_masks_cost(trained):
     life = ((15, lambda kind, cause: masks(1, FIRST, kind=kind, cause=cause)),)
     prune = {"enabled": True, "safety": {"window_steps": WINDOW}}
     daemon, _ = trained("run", life=life, task="Waits", epochs=2, prune=prune)
-    (found,) = daemon.of(PruneWatchReport)
+    (found,) = daemon.of(m.PruneWatchReport)
 
     assert found.speed_ratio > 0.2

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from tests.trainer.pruning.without import same_without
-from tolariad.core.pruning.budget import UnitKind
+from tolariad.core.calc.pruning.budget import UnitKind
 from tolariad.trainer.pruning.verify import find_groups
 
 pytest.importorskip("torch_pruning", reason="torch-pruning (extra `pruning`) is not installed")

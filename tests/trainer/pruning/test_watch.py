@@ -8,8 +8,8 @@ import pytest
 import torch
 from msgspec.structs import replace
 
-from tolariad.core.pruning.verdict import WindowAction
-from tolariad.core.settings.pruning import PruneSafety
+from tolariad.core.calc.pruning.verdict import WindowAction
+from tolariad.core.calc.settings.pruning import PruneSafety
 from tolariad.trainer.pruning import watch
 from tolariad.trainer.pruning.watch import StepTimes, Window, WindowWatch, memory_in_use
 

@@ -15,8 +15,8 @@ from msgspec.structs import replace
 from tests.trainer.pruning.test_analysing import FREE, Trained
 from tests.trainer.tasks.analysed import FILE
 from tests.waiting import becomes_true, within
-from tolariad.core.pruning.words import AnalyzeCheckpoint
-from tolariad.core.settings.rules import read_resolved
+from tolariad.core import messages as m
+from tolariad.core.calc.settings.rules import read_resolved
 from tolariad.supervisor.analyst import Analyst, AnalystSetup
 
 pytest.importorskip("torch_pruning", reason="torch-pruning (extra `pruning`) is not installed")
@@ -40,7 +40,7 @@ async def replied(trained, **environment):
         environment={**os.environ, **environment},
     )
     analyst = Analyst(setup, replies.append)
-    analyst.obey(AnalyzeCheckpoint(request=request, limit_s=300.0))
+    analyst.obey(m.AnalyzeCheckpoint(request=request, limit_s=300.0))
     assert await becomes_true(lambda: replies, 120.0)
     await analyst.close()
     assert await becomes_true(lambda: not analyses_of(os.getpid()))

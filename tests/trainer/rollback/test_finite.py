@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from tolariad.core.seeds.ledger import germinated
-from tolariad.core.seeds.stages import PLANTED, Stage
+from tolariad.core.calc.seeds.ledger import germinated
+from tolariad.core.calc.seeds.stages import PLANTED, Stage
 from tolariad.trainer.build import build
 from tolariad.trainer.checkpoints.capture import capture
 from tolariad.trainer.checkpoints.snapshot import Position

@@ -11,10 +11,7 @@ import pytest
 
 from tests.trainer.conftest import FakeDaemon
 from tests.waiting import wait_for
-from tolariad.core.checkpoints import words as ck
-from tolariad.core.rollback import words as rb
-from tolariad.core.snapshots import words as sn
-from tolariad.core.steps import words as steps
+from tolariad.core import messages as m
 from tolariad.storage.verify import read_manifest
 from tolariad.trainer import loop
 from tolariad.trainer.checkpoints import save
@@ -22,7 +19,7 @@ from tolariad.trainer.rollback import snapshots
 
 LEAVES = 5
 EARLIER = 2
-RING = sn.Ring(2, 8 << 20)
+RING = m.Ring(2, 8 << 20)
 
 
 @dataclasses.dataclass
@@ -31,18 +28,18 @@ class Leaving(FakeDaemon):
 
     before: tuple[Any, ...] = ()
     at_two: tuple[Any, ...] = ()
-    done: rb.RolledBackReport | None = None
+    done: m.RolledBackReport | None = None
     sent: bool = False
 
     def _answer(self, report: Any) -> None:
         match report:
-            case rb.RollbackPreparedReport():
-                self.end.send(rb.CommitRollback(rollback="r0001"))
-            case rb.RolledBackReport():
+            case m.RollbackPreparedReport():
+                self.end.send(m.CommitRollback(rollback="r0001"))
+            case m.RolledBackReport():
                 self.done, self.hold_durable_after = report, None
                 self.steps = {n: one for n, one in self.steps.items() if n <= report.step}
                 self.epoch_started = 0
-            case steps.StepReport(step=step):
+            case m.StepReport(step=step):
                 super()._answer(report)
                 if step == EARLIER and not self.sent:
                     self._send(self.at_two)
@@ -55,8 +52,8 @@ class Leaving(FakeDaemon):
         self.sent = True
         self._send(self.before)
         start = self.committed[0]
-        ref = ck.CheckpointRef(id=start.id, step=0, epoch=1, batch=0, manifest=start.manifest)
-        self.end.send(rb.PrepareRollback(rollback="r0001", checkpoint=ref, tier=rb.Tier.FULL))
+        ref = m.CheckpointRef(id=start.id, step=0, epoch=1, batch=0, manifest=start.manifest)
+        self.end.send(m.PrepareRollback(rollback="r0001", checkpoint=ref, tier=m.Tier.FULL))
 
     def _send(self, orders: tuple[Any, ...]) -> None:
         for order in orders:
@@ -88,9 +85,9 @@ def left(tmp_path, configured, monkeypatch):
 
 def test_a_checkpoint_that_waited_for_the_next_boundary_is_given_up(left):
     """It was ordered on branch 0; taken after the rollback it would be recorded as of that branch."""
-    daemon = left(ck.TakeCheckpoint(id="c000007", reason=ck.CheckpointReason.ORDERED, branch=0))
+    daemon = left(m.TakeCheckpoint(id="c000007", reason=m.CheckpointReason.ORDERED, branch=0))
 
-    assert [(one.id, one.why) for one in daemon.of(ck.CheckpointFailedReport)] == [("c000007", "rollback r0001")]
+    assert [(one.id, one.why) for one in daemon.of(m.CheckpointFailedReport)] == [("c000007", "rollback r0001")]
     assert "c000007" not in {one.id for one in daemon.committed}
     assert not (daemon.run_dir / "checkpoints" / "c000007").exists()
 
@@ -101,19 +98,19 @@ def test_the_order_to_give_up_of_a_rollback_that_is_done_ends_nothing_that_is_or
 
     def answer(daemon, report):
         plain(daemon, report)
-        if isinstance(report, rb.RolledBackReport):
-            ordered.append(ck.TakeCheckpoint(id="c000008", reason=ck.CheckpointReason.ORDERED, branch=1))
+        if isinstance(report, m.RolledBackReport):
+            ordered.append(m.TakeCheckpoint(id="c000008", reason=m.CheckpointReason.ORDERED, branch=1))
             daemon.end.send(ordered[0])
 
     monkeypatch.setattr(Leaving, "_answer", answer)
     daemon = left(
-        ck.TakeCheckpoint(id="c000007", reason=ck.CheckpointReason.ORDERED, branch=0),
-        ck.AbortCheckpoints(beyond_step=0, why="a rollback began"),
+        m.TakeCheckpoint(id="c000007", reason=m.CheckpointReason.ORDERED, branch=0),
+        m.AbortCheckpoints(beyond_step=0, why="a rollback began"),
     )
     written = {one.id: one for one in daemon.committed}
     manifest = read_manifest(daemon.run_dir / "checkpoints" / "c000008", written["c000008"].manifest)
 
-    assert [one.id for one in daemon.of(ck.CheckpointFailedReport)] == ["c000007"]
+    assert [one.id for one in daemon.of(m.CheckpointFailedReport)] == ["c000007"]
     assert (manifest.branch, manifest.parent_checkpoint_id) == (1, daemon.committed[0].id)
 
 
@@ -127,10 +124,10 @@ def test_what_is_being_written_of_a_later_step_is_given_up(left, monkeypatch):
 
     monkeypatch.setattr(loop.Trainer, "_go_back", go_back)
     _hold_the_writer(monkeypatch, lambda: bool(daemons))
-    daemon = left(at_two=(ck.TakeCheckpoint(id="c000007", reason=ck.CheckpointReason.ORDERED, branch=0),))
+    daemon = left(at_two=(m.TakeCheckpoint(id="c000007", reason=m.CheckpointReason.ORDERED, branch=0),))
 
     assert daemons == ["rollback r0001"]
-    assert [one.id for one in daemon.of(ck.CheckpointFailedReport)] == ["c000007"]
+    assert [one.id for one in daemon.of(m.CheckpointFailedReport)] == ["c000007"]
     assert daemon.committed[-1].id == "end"
 
 
@@ -139,7 +136,7 @@ def _hold_the_writer(monkeypatch, may_go):
     plain = save._Job.tick
 
     def tick(job):
-        wait_for(lambda: job.order.reason is not ck.CheckpointReason.ORDERED or may_go())
+        wait_for(lambda: job.order.reason is not m.CheckpointReason.ORDERED or may_go())
         plain(job)
 
     monkeypatch.setattr(save._Job, "tick", tick)
@@ -147,10 +144,10 @@ def _hold_the_writer(monkeypatch, may_go):
 
 def test_a_snapshot_that_waited_for_the_next_boundary_is_given_up(left):
     """As for a checkpoint: it would be recorded as of the abandoned branch and be unusable."""
-    daemon = left(sn.UseRing(ring=RING), sn.TakeSnapshot(id="s000007", slot=1))
+    daemon = left(m.UseRing(ring=RING), m.TakeSnapshot(id="s000007", slot=1))
 
-    assert [(one.id, one.why) for one in daemon.of(sn.SnapshotFailedReport)] == [("s000007", "rollback r0001")]
-    assert daemon.of(sn.SnapshotTakenReport) == []
+    assert [(one.id, one.why) for one in daemon.of(m.SnapshotFailedReport)] == [("s000007", "rollback r0001")]
+    assert daemon.of(m.SnapshotTakenReport) == []
 
 
 def test_a_snapshot_of_a_later_step_whose_thread_is_at_work_is_told_of_as_given_up(left, monkeypatch):
@@ -168,7 +165,7 @@ def test_a_snapshot_of_a_later_step_whose_thread_is_at_work_is_told_of_as_given_
 
     monkeypatch.setattr(loop.Trainer, "_go_back", go_back)
     monkeypatch.setattr(snapshots.SnapshotHandler, "_finish", waits)
-    daemon = left(at_two=(sn.UseRing(ring=RING), sn.TakeSnapshot(id="s000007", slot=1)))
+    daemon = left(at_two=(m.UseRing(ring=RING), m.TakeSnapshot(id="s000007", slot=1)))
 
-    assert [(one.id, one.why) for one in daemon.of(sn.SnapshotFailedReport)] == [("s000007", "rollback r0001")]
-    assert daemon.of(sn.SnapshotTakenReport) == []
+    assert [(one.id, one.why) for one in daemon.of(m.SnapshotFailedReport)] == [("s000007", "rollback r0001")]
+    assert daemon.of(m.SnapshotTakenReport) == []

@@ -8,8 +8,7 @@ import pytest
 import torch
 
 from tests.trainer.checkpoints.own import save
-from tolariad.core.checkpoints import words as ck
-from tolariad.core.rollback import words as rb
+from tolariad.core import messages as m
 from tolariad.trainer.build import build
 from tolariad.trainer.checkpoints.snapshot import Position
 from tolariad.trainer.errors import ToldToExit
@@ -36,8 +35,8 @@ def prepared(tmp_path, configured):
     reporter = SimpleNamespace(report=reports.append, beat=lambda activity: None)
     inbox = SimpleNamespace(register=lambda kind, handler: None, wait=None)
     made = RollbackHandler(setup, SimpleNamespace(reporter=reporter, inbox=inbox), tmp_path, lambda: None)
-    ref = ck.CheckpointRef(id=written.id, step=1, epoch=1, batch=1, manifest=written.manifest)
-    made.obey(rb.PrepareRollback(rollback="r0001", checkpoint=ref, tier=rb.Tier.FULL))
+    ref = m.CheckpointRef(id=written.id, step=1, epoch=1, batch=1, manifest=written.manifest)
+    made.obey(m.PrepareRollback(rollback="r0001", checkpoint=ref, tier=m.Tier.FULL))
     return made, setup, expected, reports
 
 
@@ -48,16 +47,16 @@ def test_a_rollback_restores_the_bits_and_drops_the_gradients_of_the_step_that_w
     """
     made, setup, expected, reports = prepared
     assert all(parameter.grad is not None for parameter in setup.model.parameters())
-    made.obey(rb.CommitRollback(rollback="r0002"))
+    made.obey(m.CommitRollback(rollback="r0002"))
     assert not all(torch.equal(tensor, expected[name]) for name, tensor in setup.model.state_dict().items())
     with pytest.raises(RollbackCommitted):
-        made.obey(rb.CommitRollback(rollback="r0001"))
+        made.obey(m.CommitRollback(rollback="r0001"))
     committed = made.commit()
 
     assert (committed.position, committed.parent) == (Position(1, 1, 1), "c000001")
     assert all(torch.equal(tensor, expected[name]) for name, tensor in setup.model.state_dict().items())
     assert [parameter.grad for parameter in setup.model.parameters() if parameter.grad is not None] == []
-    assert [type(one) for one in reports] == [rb.RollbackHeardReport, rb.RollbackPreparedReport]
+    assert [type(one) for one in reports] == [m.RollbackHeardReport, m.RollbackPreparedReport]
 
 
 def test_what_is_not_what_was_read_is_never_said_to_be_restored(prepared, monkeypatch):
@@ -73,7 +72,7 @@ def test_what_is_not_what_was_read_is_never_said_to_be_restored(prepared, monkey
     monkeypatch.setattr(handler, "restore", restore)
     with pytest.raises(RollbackUnconfirmed, match=f"{name} is not what checkpoint c000001 holds"):
         made.commit()
-    assert [type(one) for one in reports] == [rb.RollbackHeardReport, rb.RollbackPreparedReport]
+    assert [type(one) for one in reports] == [m.RollbackHeardReport, m.RollbackPreparedReport]
 
 
 def _of_the_optimizer(setup):
@@ -116,14 +115,14 @@ def test_all_that_a_step_depends_on_is_compared_after_a_restore_from_disk(prepar
     monkeypatch.setattr(handler, "restore", restore)
     with pytest.raises(RollbackUnconfirmed, match=f"{named}.* is not what checkpoint c000001 holds"):
         made.commit()
-    assert [type(one) for one in reports] == [rb.RollbackHeardReport, rb.RollbackPreparedReport]
+    assert [type(one) for one in reports] == [m.RollbackHeardReport, m.RollbackPreparedReport]
 
 
 def test_a_commit_after_an_abort_changes_nothing(prepared):
     """A prepared target is dropped, also after its own commit."""
     made, setup, expected, _ = prepared
-    made.obey(rb.AbortRollback(rollback="r0001"))
-    made.obey(rb.CommitRollback(rollback="r0001"))
+    made.obey(m.AbortRollback(rollback="r0001"))
+    made.obey(m.CommitRollback(rollback="r0001"))
     assert not all(torch.equal(tensor, expected[name]) for name, tensor in setup.model.state_dict().items())
     with pytest.raises(RollbackUnconfirmed, match="not prepared"):
         made.commit()
@@ -132,17 +131,17 @@ def test_a_commit_after_an_abort_changes_nothing(prepared):
 def test_once_a_target_was_copied_that_is_another_each_further_refusal_says_that_nothing_stands(prepared, monkeypatch):
     """After an overwrite, "refused" must say so: the trainer has no valid state to continue with."""
     made, _, _, reports = prepared
-    gone = ck.CheckpointRef(id="c000000", step=0, epoch=1, batch=0, manifest="00")
-    differs = rb.RollbackRefusedReport(rollback="r0001", file="model: 0.weight", why="differs", restored=True)
+    gone = m.CheckpointRef(id="c000000", step=0, epoch=1, batch=0, manifest="00")
+    differs = m.RollbackRefusedReport(rollback="r0001", file="model: 0.weight", why="differs", restored=True)
     monkeypatch.setattr(made, "_carry_out", lambda _: differs)
 
     def wait(_activity, _timeout_s):
-        made.obey(rb.PrepareRollback(rollback="r0001", checkpoint=gone, tier=rb.Tier.FULL))
+        made.obey(m.PrepareRollback(rollback="r0001", checkpoint=gone, tier=m.Tier.FULL))
         raise ToldToExit("the daemon said so")
 
     monkeypatch.setattr(made._inbox, "wait", wait)
     with pytest.raises(ToldToExit):
         made.commit()
-    refused = [one for one in reports if isinstance(one, rb.RollbackRefusedReport)]
+    refused = [one for one in reports if isinstance(one, m.RollbackRefusedReport)]
 
     assert [(one.file, one.restored) for one in refused] == [("model: 0.weight", True), ("manifest.json", True)]

@@ -11,9 +11,7 @@ import pytest
 import torch
 
 from tests.trainer.checkpoints.own import save
-from tolariad.core.checkpoints import words as ck
-from tolariad.core.rollback import words as rb
-from tolariad.core.snapshots.words import Ring
+from tolariad.core import messages as m
 from tolariad.trainer.build import build
 from tolariad.trainer.checkpoints.capture import capture
 from tolariad.trainer.checkpoints.snapshot import Position
@@ -23,7 +21,7 @@ from tolariad.trainer.rollback.participants import Participants
 from tolariad.trainer.rollback.slots import Slots, growth_of, slot_bytes
 
 AT = Position(step=1, epoch=1, batch=1)
-TIERS = pytest.mark.parametrize("tier", list(rb.Tier), ids=lambda tier: tier.value)
+TIERS = pytest.mark.parametrize("tier", list(m.Tier), ids=lambda tier: tier.value)
 
 
 class Toy:
@@ -71,12 +69,12 @@ class Rig:
         live = capture(self.setup, AT)
         size = -(-slot_bytes(live, growth=growth_of(live)) // 4096) * 4096
         os.ftruncate(descriptor, size)
-        slots = Slots(descriptor, Ring(1, size))
+        slots = Slots(descriptor, m.Ring(1, size))
         digest = slots.finish(0, slots.copy(0, live), (), "c000001")[1]
         place = {"step": 1, "epoch": 1, "batch": 1}
         self.targets = {
-            rb.Tier.FULL: ck.CheckpointRef(id=written.id, manifest=written.manifest, **place),
-            rb.Tier.FAST: ck.CheckpointRef(id="s000001", manifest=digest, slot=0, **place),
+            m.Tier.FULL: m.CheckpointRef(id=written.id, manifest=written.manifest, **place),
+            m.Tier.FAST: m.CheckpointRef(id="s000001", manifest=digest, slot=0, **place),
         }
         self._step(next(batches))
         self.reports: list[object] = []
@@ -102,12 +100,12 @@ class Rig:
         tensors = [(group, name, tensor.clone().numpy().tobytes()) for group, name, tensor in _each(now.tensors)]
         return repr((now.state, tensors)).encode()
 
-    def prepare(self, tier: rb.Tier) -> None:
-        self.handler.obey(rb.PrepareRollback(rollback="r0001", checkpoint=self.targets[tier], tier=tier))
+    def prepare(self, tier: m.Tier) -> None:
+        self.handler.obey(m.PrepareRollback(rollback="r0001", checkpoint=self.targets[tier], tier=tier))
 
     def commit(self):
         with pytest.raises(RollbackCommitted):
-            self.handler.obey(rb.CommitRollback(rollback="r0001"))
+            self.handler.obey(m.CommitRollback(rollback="r0001"))
         return self.handler.commit()
 
     def of(self, kind: type) -> list:
@@ -141,7 +139,7 @@ def test_both_tiers_ask_in_order_and_put_back_every_bit(rig, tier):
 
     assert run.calls == [("strategy", "prepare"), ("seeds", "prepare"), ("strategy", "load"), ("seeds", "load")]
     assert run.state() == run.expected
-    (prepared,) = run.of(rb.RollbackPreparedReport)
+    (prepared,) = run.of(m.RollbackPreparedReport)
     assert (prepared.participants, prepared.abstained) == (("strategy", "seeds", "training"), ())
     assert committed.report.late == ()
     assert min(committed.report.spans.strategy, committed.report.spans.seeds) > 0.0
@@ -170,7 +168,7 @@ def test_the_fast_tier_opens_no_file_and_the_full_one_does(rig, tier):
     mine = [one for one in opened if isinstance(one, str | bytes | os.PathLike)]
 
     assert run.state() == run.expected
-    assert bool(mine) == (tier is rb.Tier.FULL), mine
+    assert bool(mine) == (tier is m.Tier.FULL), mine
 
 
 @TIERS
@@ -179,8 +177,8 @@ def test_the_fast_tier_needs_no_folder_of_the_run(rig, tier, tmp_path):
     run = rig()
     (tmp_path / "c000001").rename(tmp_path / "elsewhere")
     run.prepare(tier)
-    if tier is rb.Tier.FULL:
-        assert [one.file for one in run.of(rb.RollbackRefusedReport)] == ["manifest.json"]
+    if tier is m.Tier.FULL:
+        assert [one.file for one in run.of(m.RollbackRefusedReport)] == ["manifest.json"]
         assert run.calls == []
         return
     run.commit()
@@ -194,7 +192,7 @@ def test_a_slow_vote_is_not_waited_for_and_counts_for_nothing(rig, tier):
     run.strategy.when["prepare"] = lambda: free.wait(60)
     run.prepare(tier)
     committed = run.commit()
-    (prepared,) = run.of(rb.RollbackPreparedReport)
+    (prepared,) = run.of(m.RollbackPreparedReport)
 
     assert prepared.abstained[0] == "strategy"
     assert "strategy" not in prepared.participants
@@ -248,7 +246,7 @@ def test_a_participant_whose_thread_ends_abstains(rig, tier, how):
     run.prepare(tier)
     run.commit()
 
-    assert [one.abstained for one in run.of(rb.RollbackPreparedReport)] == [("strategy",)]
+    assert [one.abstained for one in run.of(m.RollbackPreparedReport)] == [("strategy",)]
     assert run.state() == run.expected
 
 
@@ -263,13 +261,13 @@ def test_a_refusal_changes_nothing_and_names_who_refused(rig, tier):
 
     run.seeds.when["prepare"] = refuse
     run.prepare(tier)
-    run.handler.obey(rb.AbortRollback(rollback="r0001"))
-    run.handler.obey(rb.AbortRollback(rollback="r0001"))
-    (refused,) = run.of(rb.RollbackRefusedReport)
+    run.handler.obey(m.AbortRollback(rollback="r0001"))
+    run.handler.obey(m.AbortRollback(rollback="r0001"))
+    (refused,) = run.of(m.RollbackRefusedReport)
 
     assert (refused.participant, refused.file) == ("seeds", "participant seeds")
     assert (refused.why, refused.restored, refused.unfit) == ("its plan has no step 1", False, False)
-    assert run.of(rb.RollbackPreparedReport) == []
+    assert run.of(m.RollbackPreparedReport) == []
     assert run.state() == before
     assert run.calls[2:] == [("strategy", "abort"), ("seeds", "abort")]
     with pytest.raises(RollbackUnconfirmed):
@@ -288,16 +286,16 @@ def test_one_that_raises_while_it_goes_back_makes_the_target_unusable(rig, tier)
 
     def next_target(*_):
         run.strategy.when = {}
-        run.prepare(rb.Tier.FULL)
-        run.handler.obey(rb.CommitRollback(rollback="r0001"))
+        run.prepare(m.Tier.FULL)
+        run.handler.obey(m.CommitRollback(rollback="r0001"))
 
     run.inbox.wait = next_target
     run.prepare(tier)
     committed = run.commit()
-    (refused,) = run.of(rb.RollbackRefusedReport)
+    (refused,) = run.of(m.RollbackRefusedReport)
 
     assert (refused.participant, refused.why, refused.restored) == ("strategy", "ValueError", True)
-    assert committed.order.tier is rb.Tier.FULL
+    assert committed.order.tier is m.Tier.FULL
     assert committed.report.late == ()
     assert run.state() == run.expected
 
@@ -306,11 +304,11 @@ def test_one_that_goes_back_to_another_state_is_found(rig):
     """CONFIRM of the full tier names it; that of the fast tier compares the whole state."""
     run = rig()
     run.seeds.load_state_dict = lambda state: None
-    run.prepare(rb.Tier.FAST)
+    run.prepare(m.Tier.FAST)
     with pytest.raises(ToldToExit):
         run.commit()
-    assert [(one.restored, one.participant) for one in run.of(rb.RollbackRefusedReport)] == [(True, "")]
-    run.prepare(rb.Tier.FULL)
+    assert [(one.restored, one.participant) for one in run.of(m.RollbackRefusedReport)] == [(True, "")]
+    run.prepare(m.Tier.FULL)
     with pytest.raises(RollbackUnconfirmed, match=r"participant seeds\.count is not what checkpoint c000001 holds"):
         run.commit()
 
@@ -322,7 +320,7 @@ def test_one_without_state_in_the_target_stays_as_it_is(rig):
     run.setup.participants._seats.pop("seeds")
     run.setup.participants.register("late", late)
     late.move()
-    run.prepare(rb.Tier.FULL)
+    run.prepare(m.Tier.FULL)
     run.commit()
 
     assert {name for name, _ in run.calls} == {"strategy"}

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from tests.waiting import wait_for
-from tolariad.core.snapshots.words import Ring
+from tolariad.core import messages as m
 from tolariad.storage import CheckpointUnusable
 from tolariad.trainer.build import build
 from tolariad.trainer.checkpoints.capture import MODEL_FILE, OPTIMIZER_FILE, capture
@@ -45,7 +45,7 @@ def ring():
     def make(live):
         size = -(-slot_bytes(live, growth=growth_of(live)) // 4096) * 4096
         os.ftruncate(descriptor, 2 * size)
-        return Ring(2, size)
+        return m.Ring(2, size)
 
     yield descriptor, make
     os.close(descriptor)
@@ -123,14 +123,14 @@ def test_a_state_that_outgrew_its_slot_is_refused_and_a_smaller_file_too(trained
     descriptor, make = ring
     live = capture(trained(2), AT)
     good = make(live)
-    small = Slots(descriptor, Ring(4, 8192))
+    small = Slots(descriptor, m.Ring(4, 8192))
     before = small.memory(1).clone()
 
     with pytest.raises(ValueError, match="a slot has 8192"):
         small.copy(0, live)
     assert torch.equal(small.memory(1), before)
     with pytest.raises(ValueError, match=str(3 * good.slot_bytes)):
-        Slots(descriptor, Ring(3, good.slot_bytes))
+        Slots(descriptor, m.Ring(3, good.slot_bytes))
 
 
 def test_memory_of_slots_is_given_back_and_taken_again(trained, ring):

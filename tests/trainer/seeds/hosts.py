@@ -7,7 +7,7 @@ import copy
 import torch
 from torch import Tensor, nn
 
-from tolariad.core.seeds.stages import Stage
+from tolariad.core.calc.seeds.stages import Stage
 from tolariad.trainer.checkpoints.tensors import same_bits
 from tolariad.trainer.seeds import SeedSlot, attach, host_parameters
 

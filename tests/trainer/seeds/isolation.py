@@ -9,7 +9,7 @@ from contextlib import ExitStack, contextmanager, nullcontext
 import torch
 from torch import Tensor, nn
 
-from tolariad.core.seeds.stages import Stage
+from tolariad.core.calc.seeds.stages import Stage
 from tolariad.trainer.checkpoints.tensors import same_bits
 from tolariad.trainer.data.randomness import preserved_rng
 from tolariad.trainer.seeds import SeedSlot, host_parameters, slots_of

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from tests.trainer.seeds.hosts import Shifting, backward, grown, pair
-from tolariad.core.seeds.stages import Stage
+from tolariad.core.calc.seeds.stages import Stage
 from tolariad.trainer.checkpoints.tensors import same_bits
 
 SPECIAL = [-0.0, 0.0, float("inf"), float("-inf"), float("nan"), 1.0, -1e-40, 3.0]

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from tolariad.core.seeds.stages import Stage
+from tolariad.core.calc.seeds.stages import Stage
 from tolariad.trainer.checkpoints.tensors import same_bits
 from tolariad.trainer.errors import SetupRefused
 from tolariad.trainer.seeds import SeedSlot, find_blueprint, sanity

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from tests.trainer.seeds.hosts import Shifting, assert_same_host, backward
-from tolariad.core.seeds.stages import Stage
+from tolariad.core.calc.seeds.stages import Stage
 from tolariad.trainer.checkpoints.tensors import same_bits
 from tolariad.trainer.seeds import SeedSlot, attach, find_blueprint
 

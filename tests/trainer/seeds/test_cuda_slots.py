@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from tests.trainer.seeds.hosts import HOSTS, Shifting, assert_same_host, backward, grown, pair
-from tolariad.core.seeds.stages import Stage
+from tolariad.core.calc.seeds.stages import Stage
 from tolariad.trainer.checkpoints.tensors import same_bits
 from tolariad.trainer.seeds import find_blueprint, sanity
 

@@ -9,7 +9,7 @@ import torch
 
 from tests.trainer.seeds import found_models
 from tests.trainer.seeds.hosts import assert_same_host
-from tolariad.core.seeds.stages import Stage
+from tolariad.core.calc.seeds.stages import Stage
 from tolariad.trainer.checkpoints.tensors import same_bits
 from tolariad.trainer.seeds import SeedSlot, attach, find_blueprint, sanity, slots_of
 

@@ -11,7 +11,7 @@ from torch import nn
 
 from tests.trainer.seeds.hosts import WIDTH, Remembering, grown
 from tests.trainer.seeds.test_seeds_in_a_run import EPOCHS, HOSTS, MOVES, TASK, orders
-from tolariad.core.seeds.stages import Learning, Stage
+from tolariad.core.calc.seeds.stages import Learning, Stage
 from tolariad.trainer.checkpoints.tensors import same_bits
 
 SEEDS = "seeds-00000.safetensors"

@@ -12,7 +12,7 @@ from torch import nn
 
 from tests.trainer.seeds.hosts import HOSTS, Shifting, pair
 from tests.trainer.seeds.isolation import isolation_violations
-from tolariad.core.seeds.stages import Stage
+from tolariad.core.calc.seeds.stages import Stage
 from tolariad.trainer.checkpoints.tensors import same_bits
 from tolariad.trainer.seeds import (
     drift,
@@ -150,7 +150,7 @@ import torch
 from torch import nn
 from tolariad.trainer.torch_private import light_start
 light_start.install()
-from tolariad.core.seeds.stages import Stage
+from tolariad.core.calc.seeds.stages import Stage
 from tolariad.trainer.seeds import *
 
 model = nn.Sequential(nn.Linear(6, 6), nn.ReLU())

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from tests.trainer.seeds.hosts import HOSTS, Shifting, mlp
-from tolariad.core.seeds.stages import Stage
+from tolariad.core.calc.seeds.stages import Stage
 from tolariad.trainer.errors import SetupRefused
 from tolariad.trainer.seeds import SeedSlot, attach, host_parameters, parameter_owners, slots_of
 

@@ -11,7 +11,7 @@ from blake3 import blake3
 
 from tests.house.tree import ROOT
 from tests.trainer.seeds.test_seeds_in_a_run import TASK
-from tolariad.core.trainer.words import BlueprintSource
+from tolariad.core import messages as m
 from tolariad.trainer.build import build
 from tolariad.trainer.errors import SetupRefused
 from tolariad.trainer.seeds import Blueprint, blueprint_names, find_blueprint, registry
@@ -172,7 +172,7 @@ def test_a_run_knows_the_sources_of_its_own_blueprints(file, configured):
     plain = build(configured(f"{TASK}:Seeded", epochs=1, batch_size=5))
 
     hashed = blake3(file.read_bytes()).hexdigest()
-    assert own.garden.sources == (BlueprintSource(name=f"{file}:Doubling", hash=hashed),)
+    assert own.garden.sources == (m.BlueprintSource(name=f"{file}:Doubling", hash=hashed),)
     assert plain.garden.sources == ()
     file.write_text(f"{FILE}\n", encoding="utf-8")
     other = build(configured(f"{TASK}:Seeded", epochs=1, batch_size=5, seeds={"blueprints": named}))

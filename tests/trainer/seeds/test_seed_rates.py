@@ -6,8 +6,8 @@ import pytest
 from msgspec.structs import replace
 
 from tests.trainer.seeds.test_seeds_in_a_run import EPOCHS, MOVES, TASK, orders
-from tolariad.core.learning_rate.schedule import LRPolicy
-from tolariad.core.seeds.stages import Stage
+from tolariad.core.calc.learning_rate.schedule import LRPolicy
+from tolariad.core.calc.seeds.stages import Stage
 
 BASE, WARMUP = 0.01, 8
 RATES = {"base_lr": BASE, "policy": "cosine", "warmup_epochs": 0, "min_lr": 0.0}

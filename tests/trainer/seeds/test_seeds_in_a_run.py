@@ -8,9 +8,8 @@ from types import SimpleNamespace
 import pytest
 from msgspec.structs import replace
 
-from tolariad.core.seeds.stages import Learning, Stage
-from tolariad.core.seeds.words import MoveSeed
-from tolariad.core.steps.script_words import ScriptOrder
+from tolariad.core import messages as m
+from tolariad.core.calc.seeds.stages import Learning, Stage
 from tolariad.trainer.build import build
 from tolariad.trainer.checkpoints.snapshot import Position
 from tolariad.trainer.errors import SetupRefused
@@ -53,7 +52,7 @@ def orders(moves=MOVES, blueprint="bottleneck", example=_EXAMPLE, learning=None)
         if is_new:
             germinations += 1
             germinated[slot] = germinations
-        order = MoveSeed(
+        order = m.MoveSeed(
             slot=slot,
             stage=stage,
             number=germinated[slot],
@@ -64,7 +63,7 @@ def orders(moves=MOVES, blueprint="bottleneck", example=_EXAMPLE, learning=None)
             learning=(learning or {}).get(stage, Learning.TRAIN),
             cause=100 + number,
         )
-        found.append(ScriptOrder(before, 0, number, order))
+        found.append(m.ScriptOrder(before, 0, number, order))
     return tuple(found)
 
 
@@ -233,7 +232,7 @@ def test_a_move_that_its_gate_refuses_changes_nothing(daemon_in, seeded, refused
     moves = [one for one in MOVES if one[0] == "inner"][:2]
     calm, judged = (daemon_in(name, EPOCHS, script_orders=orders(moves)) for name in ("calm", "judged"))
     calm.train_here(seeded())
-    judged.train_here(seeded(), also=given_after(6, MoveSeed(cause=201, **refused)))
+    judged.train_here(seeded(), also=given_after(6, m.MoveSeed(cause=201, **refused)))
     (answer,) = [one for one in judged.reports if getattr(one, "order", 0) == 201]
 
     assert why in answer.refused
@@ -268,7 +267,7 @@ def test_a_slot_without_an_input_says_what_to_do(steps, says):
     """Before the first step it is too early; after that the slot is at a place that the model does not call."""
     handler = SimpleNamespace(_position=lambda: Position(step=steps, epoch=1, batch=steps))
     plot = Plot(SeedSlot("lost"), "lost.seed")
-    order = MoveSeed(slot="lost", stage=Stage.GERMINATED, number=1, cause=1)
+    order = m.MoveSeed(slot="lost", stage=Stage.GERMINATED, number=1, cause=1)
 
     with pytest.raises(OrderRefused, match=says):
         SeedHandler._germinate(handler, plot, order)

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from tests.trainer.seeds.hosts import Shifting, grown
-from tolariad.core.seeds.stages import PLANTED, Stage
+from tolariad.core.calc.seeds.stages import PLANTED, Stage
 from tolariad.trainer.errors import SetupRefused
 from tolariad.trainer.seeds import SeedSlot
 

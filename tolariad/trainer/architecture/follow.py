@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from tolariad.core.rates.words import OptimizerRebuildAborted
+from tolariad.core import messages as m
 from tolariad.trainer.errors import SetupRefused
 from tolariad.trainer.optim.mapping import ParameterMapping
 from tolariad.trainer.optim.owners import parameters_of
@@ -94,7 +94,7 @@ class Following:
         return coordinator.rebuild(mappings, among=part)
 
     def _hear(self, event: Told) -> None:
-        if isinstance(event, OptimizerRebuildAborted):
+        if isinstance(event, m.OptimizerRebuildAborted):
             self._aborted = event.why
 
     def _parts(self, mappings: Sequence[ParameterMapping]) -> list[dict[str, Parameter]]:

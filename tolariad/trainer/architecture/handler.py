@@ -9,16 +9,13 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Final
 
-from tolariad.core.architecture.by_order import is_by_order
-from tolariad.core.architecture.words import ArchitectureReport
-from tolariad.core.checkpoints.words import Difference
-from tolariad.core.rates.words import OptimizerRebuildCommitted, RebuildReport
+from tolariad.core import messages as m
+from tolariad.core.calc.architecture.by_order import is_by_order
 from tolariad.trainer.step.rerun import Rerun, ScriptError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tolariad.core.steps.script_words import ScriptChange
     from tolariad.trainer.optim.rate_controller import Told
     from tolariad.trainer.orders import Link
     from tolariad.trainer.setup import Setup
@@ -35,7 +32,7 @@ class ArchitectureHandler:
         self._reporter, self._gate, self._progress = link.reporter, link.gate, link.progress
         self._rerun = rerun
         # Changes that the journal does not hold yet; how many it holds.
-        self._waiting: list[ArchitectureReport] = []
+        self._waiting: list[m.ArchitectureReport] = []
         self._known = 0
         self.is_on = self._ledger.can_grow
         self._ledger.report_to(self._made, self._rebuilt)
@@ -78,12 +75,12 @@ class ArchitectureHandler:
         self._known += len(self._waiting)
         self._waiting.clear()
 
-    def _made(self, change: ScriptChange) -> None:
+    def _made(self, change: m.ScriptChange) -> None:
         """A hook made a change."""
         rerun = self._rerun()
         if change.number > self._known:
             parameters = self._setup.parameters
-            report = ArchitectureReport.of(change, applied_before_step=change.before_step, parameters=parameters)
+            report = m.ArchitectureReport.of(change, applied_before_step=change.before_step, parameters=parameters)
             self._waiting.append(report)
             _log.info("the model changed: %s", shown(change))
             if not (self._progress.rerunning and rerun.goes_beyond(change.before_step - 1)):
@@ -94,20 +91,20 @@ class ArchitectureHandler:
         expected, found = shown(recorded) if recorded else "no change", shown(change)
         if not self._progress.rerunning:
             raise ScriptError(f"a hook made {found}, but the journal holds {expected}")
-        rerun.differs(Difference(step=change.before_step - 1, field="architecture", expected=expected, found=found))
+        rerun.differs(m.Difference(step=change.before_step - 1, field="architecture", expected=expected, found=found))
 
     def _rebuilt(self, told: Told) -> None:
         if not self._progress.rerunning:
-            self._reporter.report(RebuildReport(told=told))
+            self._reporter.report(m.RebuildReport(told=told))
 
     def _rebuilt_unrecorded(self, told: Told) -> None:
         """A hook rebuilt an optimizer, outside of any change that is recorded."""
         self._rebuilt(told)
-        if isinstance(told, OptimizerRebuildCommitted) and not self._progress.rerunning:
+        if isinstance(told, m.OptimizerRebuildCommitted) and not self._progress.rerunning:
             self._ledger.say_unrecorded(self._progress.step)
 
 
-def shown(change: ScriptChange) -> str:
+def shown(change: m.ScriptChange) -> str:
     """A change in a sentence."""
     when = f"after epoch {change.epoch_ended}" if change.epoch_ended else f"before step {change.before_step}"
     return f"change {change.number}, {change.name} {change.arguments}, {when}"

@@ -19,13 +19,12 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import nn
 
-from tolariad.core.architecture.by_order import is_by_order
-from tolariad.core.architecture.slice import CHANGES_MAX
-from tolariad.core.bounds import NOTE_CHARACTERS_MAX
-from tolariad.core.pruning.ledger import is_of_pruning
-from tolariad.core.rates.words import OptimizerRebuildAborted, OptimizerRebuildCommitted
-from tolariad.core.seeds.ledger import REMOVE, is_of_seed
-from tolariad.core.steps.script_words import ScriptChange
+from tolariad.core import messages as m
+from tolariad.core import state as st
+from tolariad.core.calc.architecture.by_order import is_by_order
+from tolariad.core.calc.bounds import NOTE_CHARACTERS_MAX
+from tolariad.core.calc.pruning.ledger import is_of_pruning
+from tolariad.core.calc.seeds.ledger import REMOVE, is_of_seed
 from tolariad.trainer.architecture.follow import Following
 from tolariad.trainer.architecture.undo import Shapes, Undo, shapes_of
 from tolariad.trainer.data.randomness import preserved_rng, rng_states, set_rng_states
@@ -78,7 +77,7 @@ class _HookPosition(NamedTuple):
 
 
 # Make a change: the model, the owners and what the rate controller holds.
-Maker = Callable[[ScriptChange], None]
+Maker = Callable[[m.ScriptChange], None]
 
 
 def _quiet(_: object) -> None:
@@ -107,16 +106,16 @@ class Ledger:
         self._undo = _grown[model] = list[Undo]()
         self._place: _HookPosition | None = None
         self._observers: list[Callable[[], None]] = []
-        self._on_change: Callable[[ScriptChange], None] = _quiet
+        self._on_change: Callable[[m.ScriptChange], None] = _quiet
         self._on_rebuild: Tell = _quiet
-        self.changes: tuple[ScriptChange, ...] = ()
+        self.changes: tuple[m.ScriptChange, ...] = ()
         # As the recorded changes left the model, or as it was when an unrecorded change was logged.
         self._shapes = shapes_of(model)
         rates.grow_by(self._grow)
 
     # -- who is told ---------------------------------------------------------------------------------------------------
 
-    def report_to(self, on_change: Callable[[ScriptChange], None], on_rebuild: Tell) -> None:
+    def report_to(self, on_change: Callable[[m.ScriptChange], None], on_rebuild: Tell) -> None:
         """Report the changes that hooks make, and the rebuilds of optimizers that belong to changes."""
         self._on_change, self._on_rebuild = on_change, on_rebuild
 
@@ -138,15 +137,15 @@ class Ledger:
         """Make a change that has a maker. Raises SetupRefused, or what the maker raises: then nothing has changed."""
         if name != REMOVE:
             self._refuse_more()
-        self._make(ScriptChange(len(self.changes) + 1, name, arguments, before_step, 0), self._on_rebuild)
+        self._make(m.ScriptChange(len(self.changes) + 1, name, arguments, before_step, 0), self._on_rebuild)
 
     def count(self, name: str) -> int:
         """Return how many changes of this name are in force."""
         return sum(one.name == name for one in self.changes)
 
     def _refuse_more(self) -> None:
-        if len(self.changes) >= CHANGES_MAX:
-            raise SetupRefused(f"the model has changed {CHANGES_MAX} times already; more changes are not recorded")
+        if len(self.changes) >= st.CHANGES_MAX:
+            raise SetupRefused(f"the model has changed {st.CHANGES_MAX} times already; more changes are not recorded")
 
     # -- changes by hooks ----------------------------------------------------------------------------------------------
 
@@ -180,7 +179,7 @@ class Ledger:
             whose = "a seed" if is_of_seed(name) else "pruning"
             raise SetupRefused(f"grow({name!r}): a name that begins like this is that of {whose}; choose another name")
         self._refuse_more()
-        change = ScriptChange(len(self.changes) + 1, name, text, place.before_step, place.epoch_ended)
+        change = m.ScriptChange(len(self.changes) + 1, name, text, place.before_step, place.epoch_ended)
         self.forbid()  # the task's `grow` may not ask for another change
         try:
             self._make(change, self._on_rebuild)
@@ -190,7 +189,7 @@ class Ledger:
 
     # -- changes that were recorded ------------------------------------------------------------------------------------
 
-    def repeat(self, change: ScriptChange) -> None:
+    def repeat(self, change: m.ScriptChange) -> None:
         """Make a recorded change once more. Raises SetupRefused with what to do."""
         # The arguments of a compaction fill pages.
         arguments = "" if is_of_pruning(change.name) else f" {change.arguments}"
@@ -213,7 +212,7 @@ class Ledger:
             why = str(error) if isinstance(error, SetupRefused) else f"{by} raised {type(error).__name__}: {error}"
             raise SetupRefused(f"{what}: {why}. Let {then} what it did then, and start the run again") from error
 
-    def move_to(self, changes: Sequence[ScriptChange]) -> None:
+    def move_to(self, changes: Sequence[m.ScriptChange]) -> None:
         """Give the model the shape that these changes lead to, whichever it has. Values are still to be restored.
 
         Raises SetupRefused if a change cannot be repeated; then the model has the shape that it had.
@@ -234,7 +233,7 @@ class Ledger:
                         self.repeat(one)
                     raise
 
-    def parameters_at(self, changes: Sequence[ScriptChange]) -> Shapes | None:
+    def parameters_at(self, changes: Sequence[m.ScriptChange]) -> Shapes | None:
         """Names, shapes and dtypes of the parameters after these changes; None if the model never went through them."""
         count = len(changes)
         if tuple(changes) != self.changes[:count]:
@@ -255,7 +254,7 @@ class Ledger:
 
     # -- inside --------------------------------------------------------------------------------------------------------
 
-    def _make(self, change: ScriptChange, tell: Tell) -> None:
+    def _make(self, change: m.ScriptChange, tell: Tell) -> None:
         """Change the model with all that depends on its shape, or leave everything as it was."""
         self.say_unrecorded(change.before_step - 1)
         undo, drawn = Undo(self.model, self._owners, self._rates), rng_states()
@@ -280,7 +279,7 @@ class Ledger:
         self.changes = (*self.changes, change)
         self._reshaped()
 
-    def _grow_and_follow(self, change: ScriptChange) -> None:
+    def _grow_and_follow(self, change: m.ScriptChange) -> None:
         """Let the task change the model, and its optimizers and the moving average follow."""
         following = Following(self.model, self._owners, self._rates, self._average, hosts=len(self._host))
         given = self._task.grow(self.model, Change(change.name, json.loads(change.arguments)))
@@ -306,23 +305,23 @@ class Ledger:
 
 def _undone(told: Told, error: BaseException) -> Told:
     """A rebuild that belongs to a change that failed: a committed one was undone."""
-    if not isinstance(told, OptimizerRebuildCommitted):
+    if not isinstance(told, m.OptimizerRebuildCommitted):
         return told
     why = f"the change of the model failed and was undone: {type(error).__name__}: {error}"
-    return OptimizerRebuildAborted(optimizer=told.optimizer, why=why, counts=told.counts)
+    return m.OptimizerRebuildAborted(optimizer=told.optimizer, why=why, counts=told.counts)
 
 
-def state_of(changes: Sequence[ScriptChange]) -> list[list[Any]]:
+def state_of(changes: Sequence[m.ScriptChange]) -> list[list[Any]]:
     """Changes as plain data for a checkpoint."""
     return [[one.name, one.arguments, one.before_step, one.epoch_ended] for one in changes]
 
 
-def changes_from(state: list[list[Any]] | None) -> tuple[ScriptChange, ...]:
+def changes_from(state: list[list[Any]] | None) -> tuple[m.ScriptChange, ...]:
     """The changes that `state_of` saved; none of a checkpoint that is older than the ledger."""
-    return tuple(ScriptChange(number, *each) for number, each in enumerate(state or (), 1))
+    return tuple(m.ScriptChange(number, *each) for number, each in enumerate(state or (), 1))
 
 
-def _shared(one: Sequence[ScriptChange], other: Sequence[ScriptChange]) -> int:
+def _shared(one: Sequence[m.ScriptChange], other: Sequence[m.ScriptChange]) -> int:
     """How many changes both begin with."""
     return next((n for n, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))
 

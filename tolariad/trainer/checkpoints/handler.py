@@ -8,8 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from tolariad.channel import Activity
-from tolariad.core.checkpoints.words import AbortCheckpoints, CheckpointReason, TakeCheckpoint
-from tolariad.core.snapshots.words import TakeSnapshot, UseRing
+from tolariad.core import messages as m
 from tolariad.trainer.orders import IDLE_S
 
 if TYPE_CHECKING:
@@ -25,7 +24,7 @@ if TYPE_CHECKING:
 _WRITING_S: Final = 0.002
 # These must hold the epoch's end, so training waits at this boundary until the writer is free. For others the order
 # waits for a later boundary.
-_OF_THIS_BOUNDARY: Final = frozenset({CheckpointReason.EPOCH, CheckpointReason.BEST})
+_OF_THIS_BOUNDARY: Final = frozenset({m.CheckpointReason.EPOCH, m.CheckpointReason.BEST})
 
 
 class CheckpointHandler:
@@ -48,13 +47,13 @@ class CheckpointHandler:
         self._reporter, self._inbox, self._progress = link.reporter, link.inbox, link.progress
         self._wait_until_durable = fence
         self._position = position
-        self._inbox.register(TakeCheckpoint, self._take)
-        self._inbox.register(AbortCheckpoints, self._abort)
-        self._inbox.register(UseRing, snapshots.obey)
-        self._inbox.register(TakeSnapshot, snapshots.obey)
+        self._inbox.register(m.TakeCheckpoint, self._take)
+        self._inbox.register(m.AbortCheckpoints, self._abort)
+        self._inbox.register(m.UseRing, snapshots.obey)
+        self._inbox.register(m.TakeSnapshot, snapshots.obey)
         self._inbox.attend(self)
 
-    def _take(self, order: TakeCheckpoint) -> None:
+    def _take(self, order: m.TakeCheckpoint) -> None:
         """Queue the order. Capture at once if nothing is being written."""
         with self._stopwatch.apart():
             self._saver.order(order)
@@ -64,7 +63,7 @@ class CheckpointHandler:
                     self._saver.hurry()
                     self._inbox.stand(Activity.CHECKPOINT)
 
-    def _abort(self, order: AbortCheckpoints) -> None:
+    def _abort(self, order: m.AbortCheckpoints) -> None:
         """Give up pending checkpoints, and one in flight of a later step."""
         with self._stopwatch.apart():
             self._saver.abort(order.beyond_step, order.why)

@@ -10,7 +10,7 @@ from tolariad.trainer.architecture.ledger import changes_from
 if TYPE_CHECKING:
     import torch
 
-    from tolariad.core.steps.script_words import ScriptChange
+    from tolariad.core import messages as m
     from tolariad.storage import Manifest
     from tolariad.trainer.checkpoints.snapshot import Position
 
@@ -54,6 +54,6 @@ class Loaded:
         return held
 
     @property
-    def changes(self) -> tuple[ScriptChange, ...]:
+    def changes(self) -> tuple[m.ScriptChange, ...]:
         """The changes of the model's shape that led to this state."""
         return changes_from(self.state.get("architecture"))

@@ -10,7 +10,7 @@ import statistics
 import time
 from typing import TYPE_CHECKING, Final
 
-from tolariad.core.checkpoints.pacing import Beside, Pacing
+from tolariad.core.calc.checkpoints.pacing import Beside, Pacing
 from tolariad.storage.pace import AdaptivePace, Pace
 
 if TYPE_CHECKING:

@@ -21,15 +21,9 @@ import torch
 from msgspec.structs import asdict
 
 import tolariad
-from tolariad.core.checkpoints.words import (
-    CheckpointFailedReport,
-    CheckpointReason,
-    CheckpointSpans,
-    CheckpointWrittenReport,
-)
-from tolariad.core.pruning.ledger import COMPACT
-from tolariad.core.rollback.words import StateCopiedReport
-from tolariad.core.run.ask import reserve_bytes
+from tolariad.core import messages as m
+from tolariad.core import queries as q
+from tolariad.core.calc.pruning.ledger import COMPACT
 from tolariad.failpoints import reached
 from tolariad.storage import CheckpointWriter, Manifest, Pace, remove_partial
 from tolariad.trainer.checkpoints.buffers import HostBuffer
@@ -49,16 +43,15 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from tolariad.core.checkpoints.words import TakeCheckpoint
     from tolariad.trainer.checkpoints.snapshot import Position, Snapshot
     from tolariad.trainer.orders.numbered import ActedOrders
     from tolariad.trainer.setup import Setup
 
     Paced = Callable[[Callable[[], None]], Pace]
 
-_Report = CheckpointWrittenReport | CheckpointFailedReport
+_Report = m.CheckpointWrittenReport | m.CheckpointFailedReport
 # No training takes place during these: write them as fast as the disk allows.
-_UNPACED: Final = frozenset({CheckpointReason.START, CheckpointReason.STOP, CheckpointReason.END})
+_UNPACED: Final = frozenset({m.CheckpointReason.START, m.CheckpointReason.STOP, m.CheckpointReason.END})
 _UNLIMITED: Final = partial(Pace, None)
 _SPAN_OF: Final = {MODEL_FILE: "model", AVERAGE_FILE: "model", OPTIMIZER_FILE: "optimizer", SEEDS_FILE: "seeds"}
 _CLOSE_S: Final = 10.0
@@ -75,7 +68,7 @@ def newest_segment(run_dir: Path) -> int:
 
 def kept_free(run_dir: Path, segment_bytes: int) -> Callable[[], int]:
     """Return a function: the bytes that a checkpoint must leave. The journal has to record that the disk is full."""
-    return lambda: reserve_bytes(newest_segment(run_dir), segment_bytes)
+    return lambda: q.reserve_bytes(newest_segment(run_dir), segment_bytes)
 
 
 class Abort(Exception):
@@ -87,7 +80,7 @@ class _Job:
 
     def __init__(
         self,
-        order: TakeCheckpoint,
+        order: m.TakeCheckpoint,
         snapshot: Snapshot,
         write: Callable[[_Job], None],
         *,
@@ -106,7 +99,7 @@ class _Job:
         self.compactions = compactions
         self.begun = begun
         self.created_ns = time.time_ns()
-        self.spans = dict.fromkeys(CheckpointSpans.__struct_fields__, 0.0) | {"held": time.perf_counter() - begun}
+        self.spans = dict.fromkeys(m.CheckpointSpans.__struct_fields__, 0.0) | {"held": time.perf_counter() - begun}
         self.aborted = ""
         self.report: _Report | None = None
         self.thread = threading.Thread(target=write, args=(self,), name="checkpoint-writer", daemon=True)
@@ -148,7 +141,7 @@ class Saver:
         self._keep_free = keep_free
         self._file_bytes = file_bytes
         self._buffer = HostBuffer(pinned=setup.device.type == "cuda")
-        self._waiting: deque[TakeCheckpoint] = deque()
+        self._waiting: deque[m.TakeCheckpoint] = deque()
         self._known: set[str] = set()
         self._refused: deque[_Report] = deque()
         self._job: _Job | None = None
@@ -201,7 +194,7 @@ class Saver:
         """Return whether nothing is being written, or the write has progressed since the last call."""
         return self._job is None or self._job.has_moved()
 
-    def order(self, order: TakeCheckpoint) -> None:
+    def order(self, order: m.TakeCheckpoint) -> None:
         """Queue an order. An order that is already queued (it may come again with a restart) is carried out once."""
         if order.id not in self._known:
             self._known.add(order.id)
@@ -224,7 +217,7 @@ class Saver:
             # The first checkpoint will report the same problem, with its path.
             return
 
-    def capture(self, position: Position) -> StateCopiedReport | None:
+    def capture(self, position: Position) -> m.StateCopiedReport | None:
         """Copy the run's state for the oldest pending order, and begin to write it. Call it after a boundary's fence
         only.
 
@@ -237,7 +230,7 @@ class Saver:
         try:
             copied = self._copied(order, position)
         except (Abort, NotCapturable) as error:
-            self._refused.append(CheckpointFailedReport(id=order.id, why=str(error)))
+            self._refused.append(m.CheckpointFailedReport(id=order.id, why=str(error)))
             return None
         acted, parent = self._setup.acted, self.parent
         job = _Job(
@@ -253,12 +246,12 @@ class Saver:
         reached("capture")
         self._job = job
         job.thread.start()
-        return StateCopiedReport(id=order.id, **asdict(position))
+        return m.StateCopiedReport(id=order.id, **asdict(position))
 
-    def _copied(self, order: TakeCheckpoint, position: Position) -> Snapshot:
+    def _copied(self, order: m.TakeCheckpoint, position: Position) -> Snapshot:
         """Return a copy of the state. Raises Abort or NotCapturable with the reason if there can be none."""
         # No training follows the last checkpoint, so the data need not be resumable there.
-        if order.reason is not CheckpointReason.END and not self._setup.train.can_stop_at(position.batch):
+        if order.reason is not m.CheckpointReason.END and not self._setup.train.can_stop_at(position.batch):
             raise Abort(self._setup.train.note)
         live = capture(self._setup, position)
         try:
@@ -276,7 +269,7 @@ class Saver:
         job.thread.join()
         self._job = None
         self._release_copy()
-        if isinstance(job.report, CheckpointWrittenReport) and not job.aborted:
+        if isinstance(job.report, m.CheckpointWrittenReport) and not job.aborted:
             # A checkpoint that was aborted after its last write exists, but the state does not descend from it.
             self.parent = job.order.id
         return job.report
@@ -284,7 +277,7 @@ class Saver:
     def abort(self, beyond_step: int, why: str) -> None:
         """Abort pending checkpoints, and one in flight of a step after `beyond_step`. Each is reported as failed."""
         while self._waiting:
-            self._refused.append(CheckpointFailedReport(id=self._waiting.popleft().id, why=why))
+            self._refused.append(m.CheckpointFailedReport(id=self._waiting.popleft().id, why=why))
         if self._job is not None and self._job.snapshot.position.step > beyond_step:
             self._job.aborted = why
 
@@ -307,16 +300,16 @@ class Saver:
         try:
             job.report = self._written_at_last(job)
         except Abort as abort:
-            job.report = CheckpointFailedReport(id=job.order.id, why=str(abort))
+            job.report = m.CheckpointFailedReport(id=job.order.id, why=str(abort))
         except OSError as error:
             reason = os.strerror(error.errno) if error.errno else str(error)
             needs = job.snapshot.nbytes if error.errno in (errno.ENOSPC, errno.EDQUOT) else 0
             why = f"cannot be written to {self._root}: {reason}"
-            job.report = CheckpointFailedReport(id=job.order.id, why=why, needs=needs)
+            job.report = m.CheckpointFailedReport(id=job.order.id, why=why, needs=needs)
         except Exception as error:  # noqa: BLE001 - a checkpoint without an end would block all later ones
-            job.report = CheckpointFailedReport(id=job.order.id, why=f"cannot be written: {error!r}")
+            job.report = m.CheckpointFailedReport(id=job.order.id, why=f"cannot be written: {error!r}")
 
-    def _written_at_last(self, job: _Job) -> CheckpointWrittenReport:
+    def _written_at_last(self, job: _Job) -> m.CheckpointWrittenReport:
         """Write the copy, again from the beginning if the disk fails. Raises the last OSError, and as `_written`."""
         for pause_s in _AGAIN_S:
             try:
@@ -328,7 +321,7 @@ class Saver:
             time.sleep(pause_s)
         return self._written(job)
 
-    def _written(self, job: _Job) -> CheckpointWrittenReport:
+    def _written(self, job: _Job) -> m.CheckpointWrittenReport:
         self._require_space(job.snapshot.nbytes)
         with CheckpointWriter(self._root, job.order.id, job.pace) as writer:
             for file in job.snapshot.files(self._file_bytes):
@@ -344,14 +337,14 @@ class Saver:
             reached("publish")
             job.spans["write"] = time.perf_counter() - begun
             job.spans["throttled"] = job.pace.waited_s
-        return CheckpointWrittenReport(
+        return m.CheckpointWrittenReport(
             id=job.order.id,
             **asdict(job.snapshot.position),
             manifest=manifest_hash,
             pieces=writer.pieces,
             seconds=time.perf_counter() - job.begun,
             merkle_root=manifest.merkle_root,
-            spans=msgspec.convert(job.spans, CheckpointSpans),
+            spans=msgspec.convert(job.spans, m.CheckpointSpans),
             orders=job.orders,
         )
 

@@ -23,8 +23,7 @@ from tolariad.trainer.rollback.slots import verify
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tolariad.core.checkpoints.words import CheckpointRef, TrainFrom
-    from tolariad.core.run.words import Parent
+    from tolariad.core import messages as m
     from tolariad.trainer.checkpoints.loaded import Loaded
     from tolariad.trainer.checkpoints.snapshot import Position
     from tolariad.trainer.rollback.slots import Slots
@@ -38,7 +37,7 @@ _SMALLER: Final = (
 
 
 def begin(
-    setup: Setup, order: TrainFrom, checkpoints: Path, slots: Slots | None, each: Callable[[], None]
+    setup: Setup, order: m.TrainFrom, checkpoints: Path, slots: Slots | None, each: Callable[[], None]
 ) -> tuple[Position, str] | None:
     """Restore what the order names. Raises CheckpointUnusable.
 
@@ -57,7 +56,7 @@ def begin(
     return restore(setup, loaded), parent
 
 
-def _from_memory(slot: int, ref: CheckpointRef, slots: Slots | None, each: Callable[[], None]) -> tuple[Loaded, str]:
+def _from_memory(slot: int, ref: m.CheckpointRef, slots: Slots | None, each: Callable[[], None]) -> tuple[Loaded, str]:
     """Read a snapshot that an earlier trainer wrote before it died."""
     each()
     if slots is None:
@@ -68,7 +67,7 @@ def _from_memory(slot: int, ref: CheckpointRef, slots: Slots | None, each: Calla
     return held.loaded, held.table.parent
 
 
-def begin_from(setup: Setup, parent: Parent, each: Callable[[], None]) -> None:
+def begin_from(setup: Setup, parent: m.Parent, each: Callable[[], None]) -> None:
     """Copy the parent's weights into the built run. Raises CheckpointUnusable before any change."""
     loaded = load(Path(parent.folder) / "checkpoints" / parent.checkpoint, parent.manifest, each)
     live, manifest = live_tensors(setup.model), loaded.manifest

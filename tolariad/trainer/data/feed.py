@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from tolariad.core.trainer.words import DataPrint
+from tolariad.core import messages as m
 from tolariad.trainer.data.fingerprint import of_items
 from tolariad.trainer.data.randomness import derived_seed
 
@@ -73,9 +73,9 @@ class Feed(ABC):
     def end_workers(self) -> None:  # noqa: B027 - most feeds have none
         """End the workers that wait for the next epoch. It starts new ones."""
 
-    def fingerprint(self) -> DataPrint:
+    def fingerprint(self) -> m.DataPrint:
         """Return the fingerprint of the data. Data that can only be iterated over has no hashes of items."""
-        return DataPrint()
+        return m.DataPrint()
 
     def load_state(self, state: Any) -> None:  # noqa: B027 - most feeds have no state
         """Restore what `state` returned. The next call must be `epoch`."""
@@ -138,7 +138,7 @@ class TensorFeed(Feed):
             else:
                 yield tuple(tensor[rows] for tensor in self._tensors)
 
-    def fingerprint(self) -> DataPrint:
+    def fingerprint(self) -> m.DataPrint:
         """Return the fingerprint of the rows."""
         return of_items(self._samples, lambda row: [tensor[row] for tensor in self._tensors])
 

@@ -18,7 +18,7 @@ import torch
 from blake3 import blake3
 from torch.utils.data import DataLoader
 
-from tolariad.core.trainer.words import DataPrint
+from tolariad.core import messages as m
 from tolariad.trainer.checkpoints.tensors import raw_bytes
 from tolariad.trainer.data.carriers import ListArriving, Seeder
 from tolariad.trainer.data.held import held_by
@@ -35,12 +35,12 @@ _SEQUENCE_MAX: Final = 1 << 16
 _DEPTH_MAX: Final = 8
 
 
-def of_items(length: int, item: Callable[[int], Any]) -> DataPrint:
+def of_items(length: int, item: Callable[[int], Any]) -> m.DataPrint:
     """Return the fingerprint of `length` items, read in this process. For data of this program's own kinds."""
     return _made(length, (_hash_of(item, index) for index in _to_read(length)))
 
 
-def of_dataset(dataset: Any, loader: DataLoader[Any]) -> DataPrint:
+def of_dataset(dataset: Any, loader: DataLoader[Any]) -> m.DataPrint:
     """Return the fingerprint of a map-style data set. It is read in a worker if the loader reads it in workers."""
     length = len(dataset)
     if loader.num_workers:
@@ -95,10 +95,10 @@ def item_of(dataset: Any, index: Any) -> Any:
     return whole([index])[0] if whole else dataset[index]
 
 
-def _made(length: int, hashes: Iterator[str]) -> DataPrint:
+def _made(length: int, hashes: Iterator[str]) -> m.DataPrint:
     """Return the fingerprint. The first item was read twice: if it differs, items are not compared."""
     again, *items = [*hashes] or [""]
-    return DataPrint(length=length, items=tuple(items) if items and items[0] == again else ())
+    return m.DataPrint(length=length, items=tuple(items) if items and items[0] == again else ())
 
 
 def _to_read(length: int) -> list[int]:

@@ -18,7 +18,7 @@ from typing import Any, Final
 import torch
 from torch.utils.data import DataLoader
 
-from tolariad.core.trainer.words import DataPrint
+from tolariad.core import messages as m
 from tolariad.trainer.data import findings
 from tolariad.trainer.data.carriers import iterator_seed
 from tolariad.trainer.data.digest import digest_of
@@ -382,6 +382,6 @@ class IteratedFeed(Feed):
         for source in self._sources:
             source.load_ahead(batches)
 
-    def fingerprint(self) -> DataPrint:
+    def fingerprint(self) -> m.DataPrint:
         """Return the fingerprint of the data set that the loader reads by index."""
-        return DataPrint()
+        return m.DataPrint()

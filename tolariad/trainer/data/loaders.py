@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
-from tolariad.core.trainer.words import DataPrint
+from tolariad.core import messages as m
 from tolariad.trainer.data.carriers import iterator_seed
 from tolariad.trainer.data.feed import Feed, Return, TensorFeed, length_of
 from tolariad.trainer.data.fingerprint import of_dataset
@@ -35,7 +35,7 @@ class LoaderFeed(IteratedFeed):
     def __init__(self, loader: DataLoader[Any], rng_seed: int) -> None:
         super().__init__(loader, rng_seed, [_source_of(loader, rng_seed)], Return.BY_INDEX)
 
-    def fingerprint(self) -> DataPrint:
+    def fingerprint(self) -> m.DataPrint:
         """Return the fingerprint of the data set. One that keeps a state is not read: that could change its state."""
         return _print_of(self._data)
 
@@ -52,11 +52,11 @@ class IterableFeed(IteratedFeed):
         super().__init__(data, rng_seed, sources, back, keeper)
         self.note = _LOADS_AGAIN if back is Return.BY_LOADING else ""
 
-    def fingerprint(self) -> DataPrint:
+    def fingerprint(self) -> m.DataPrint:
         """Return the length only, unless it is a map-style data set. Reading items could change what comes later."""
         if isinstance(self._data, DataLoader):
             return _print_of(self._data)
-        return DataPrint(length=length_of(self._data))
+        return m.DataPrint(length=length_of(self._data))
 
     def _own(self) -> Any:
         return self._keeper.state_dict() if self._keeper is not None else None
@@ -160,11 +160,11 @@ def _sources_within(data: Any, rng_seed: int) -> list[Source]:
     return [SwappedSource(one, rng_seed, number) for number, one in enumerate(loaders)]
 
 
-def _print_of(loader: DataLoader[Any]) -> DataPrint:
+def _print_of(loader: DataLoader[Any]) -> m.DataPrint:
     dataset = loader.dataset
     length = length_of(dataset)
     if isinstance(dataset, IterableDataset) or length is None or hasattr(dataset, "state_dict"):
-        return DataPrint(length=length)
+        return m.DataPrint(length=length)
     return of_dataset(dataset, loader)
 
 

@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
-from tolariad.core.seeds.stages import Stage
+from tolariad.core.calc.seeds.stages import Stage
 from tolariad.trainer.data.samples import samples_of
 from tolariad.trainer.errors import SetupRefused
 from tolariad.trainer.gradients.aggregator import MultiSeedGradientAggregator
 from tolariad.trainer.gradients.sources import SeedGradientInfo, weigh
 
 if TYPE_CHECKING:
-    from tolariad.core.settings.seeds import SeedSettings
+    from tolariad.core.calc.settings.seeds import SeedSettings
     from tolariad.trainer.seeds.garden import Garden
     from tolariad.trainer.step.precision import Forward, Scaling
 

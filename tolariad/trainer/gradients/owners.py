@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from tolariad.core.steps.words import NOT_MEASURED
+from tolariad.core import messages as m
 from tolariad.trainer.gradients.clipping import clip, gradients_of, norms_of
 from tolariad.trainer.optim.owners import parameters_of
 from tolariad.trainer.step.measured import Transfer
@@ -52,7 +52,7 @@ class SeedGradients:
         self._tended: list[Plot] = []
         self._lost: set[str] = set()
 
-    def tend(self, norm: torch.Tensor | float = NOT_MEASURED) -> None:
+    def tend(self, norm: torch.Tensor | float = m.NOT_MEASURED) -> None:
         """Unscale, measure and clip the gradients of every seed on its own, and those of a host with seeds' losses.
 
         `norm`: that of the host's gradients, if it was measured.

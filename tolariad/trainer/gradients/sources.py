@@ -14,8 +14,8 @@ from typing import Final, NamedTuple
 
 import torch
 
-from tolariad.core.seeds.blending import alpha as blending_alpha
-from tolariad.core.seeds.stages import WEIGHTS, Stage
+from tolariad.core.calc.seeds.blending import alpha as blending_alpha
+from tolariad.core.calc.seeds.stages import WEIGHTS, Stage
 
 HOST_WEIGHT: Final = 1.0
 
@@ -79,7 +79,7 @@ def weigh(
 ) -> Weighed:
     """Return the seeds with a weight above 0 and a finite loss. `progress`: epoch and total epochs.
 
-    `weights`: of the stages that differ from `tolariad.core.seeds.stages.WEIGHTS`. Raises ValueError, which names the
+    `weights`: of the stages that differ from `tolariad.core.calc.seeds.stages.WEIGHTS`. Raises ValueError, which names the
     seed, for a second entry of a seed, a size below 1, or a loss without a graph. It also does for an importance or
     alpha out of range.
     """

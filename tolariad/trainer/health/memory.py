@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 
 import torch
 
-from tolariad.core.health.budget_words import SetMemoryPressure
+from tolariad.core import messages as m
 from tolariad.trainer.data.iterated import IteratedFeed
 from tolariad.trainer.health.stopwatch import Staged
 
@@ -52,7 +52,7 @@ class MemoryBudgetManager:
         self._clock = clock
         self._collected = clock()
         self.is_pressed = False
-        inbox.register(SetMemoryPressure, self._obey)
+        inbox.register(m.SetMemoryPressure, self._obey)
 
     def shares(self) -> dict[str, float]:
         """Collect if it is time, then return what each part holds, in percent by the names of the budgets."""
@@ -83,7 +83,7 @@ class MemoryBudgetManager:
                 torch.cuda.empty_cache()
         self._collected = self._clock()
 
-    def _obey(self, order: SetMemoryPressure) -> None:
+    def _obey(self, order: m.SetMemoryPressure) -> None:
         self.is_pressed = order.pressed
         self._saver.keep_copy(kept=not order.pressed)
         for feed in (self._setup.train, self._setup.validation):

@@ -12,11 +12,10 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
 
-from tolariad.core.detection.course import CourseState
-from tolariad.core.detection.detector import Detector, DetectorState
-from tolariad.core.detection.rules import Action, Verdict
-from tolariad.core.health.words import InstabilityReport
-from tolariad.core.steps.words import NOT_MEASURED, SkipReason
+from tolariad.core import messages as m
+from tolariad.core.calc.detection.course import CourseState
+from tolariad.core.calc.detection.detector import Detector, DetectorState
+from tolariad.core.calc.detection.rules import Action, Verdict
 from tolariad.trainer.health.forward_state import ForwardStateBackup
 from tolariad.trainer.step.measured import Measured
 
@@ -26,17 +25,16 @@ if TYPE_CHECKING:
     import torch
     from torch import nn
 
-    from tolariad.core.health.quarantine_words import Batches
-    from tolariad.core.settings.model import Detect
+    from tolariad.core.calc.settings.model import Detect
     from tolariad.trainer.checkpoints.snapshot import Position
     from tolariad.trainer.step.rerun import Rerun
 
 # A step that is skipped for one of these reasons leaves no trace of its forward pass.
-OF_THE_DETECTOR: Final = frozenset({SkipReason.SPIKE, SkipReason.NON_FINITE})
+OF_THE_DETECTOR: Final = frozenset({m.SkipReason.SPIKE, m.SkipReason.NON_FINITE})
 _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(DetectorState)
 # Reported for a batch in quarantine, for which nothing is computed.
-NOT_COMPUTED: Final = Measured(math.nan, NOT_MEASURED)
+NOT_COMPUTED: Final = Measured(math.nan, m.NOT_MEASURED)
 _log = logging.getLogger(__name__)
 
 
@@ -49,14 +47,14 @@ def suspects(verdict: Verdict) -> int:
     return verdict.run_of + 1 if verdict.action is not Action.SKIP else 1
 
 
-def instability(verdict: Verdict, at: Position, batches: int) -> InstabilityReport:
+def instability(verdict: Verdict, at: Position, batches: int) -> m.InstabilityReport:
     """Return the report of a verdict on the step of `batches` batches that ends `at` this position."""
     # At most back to the epoch's first batch: quarantine names batches of one epoch.
     first = max(1, at.batch - suspects(verdict) * batches + 1)
-    return InstabilityReport(verdict=verdict, step=at.step, epoch=at.epoch, batch=at.batch, first_batch=first)
+    return m.InstabilityReport(verdict=verdict, step=at.step, epoch=at.epoch, batch=at.batch, first_batch=first)
 
 
-def overlaps(quarantined: Sequence[Batches], at: Position, batches: int) -> bool:
+def overlaps(quarantined: Sequence[m.Batches], at: Position, batches: int) -> bool:
     """Return whether one of the next `batches` batches after position `at` is in quarantine."""
     return any(one.epoch == at.epoch and one.first <= at.batch + batches and at.batch < one.last for one in quarantined)
 
@@ -67,14 +65,14 @@ class CheckResult(NamedTuple):
     `found` is the reason by the numbers of this computation. It differs only if a re-run diverges from the journal.
     """
 
-    reason: SkipReason | None
-    found: SkipReason | None
+    reason: m.SkipReason | None
+    found: m.SkipReason | None
     verdict: Verdict | None = None
 
 
 # Made once: nearly every step returns the first.
 _HEALTHY: Final = CheckResult(None, None)
-_OVERFLOWN: Final = CheckResult(SkipReason.OVERFLOW, SkipReason.OVERFLOW)
+_OVERFLOWN: Final = CheckResult(m.SkipReason.OVERFLOW, m.SkipReason.OVERFLOW)
 
 
 class Monitor:
@@ -118,8 +116,8 @@ class Monitor:
             return CheckResult(found, found, verdict)
         reason = rerun.skip_before(step)
         # As at first, the detector does not see an overflow: its state must become that of the journal's steps.
-        if reason is SkipReason.OVERFLOW or (measured.overflow and reason is None):
-            return CheckResult(reason, SkipReason.OVERFLOW if measured.overflow else None)
+        if reason is m.SkipReason.OVERFLOW or (measured.overflow and reason is None):
+            return CheckResult(reason, m.SkipReason.OVERFLOW if measured.overflow else None)
         verdict = self.judge(*rerun.told(step), rate)
         return CheckResult(reason, self._reason_to_skip(verdict, step), verdict)
 
@@ -127,13 +125,13 @@ class Monitor:
         """Return the verdict on the next step, None if it is healthy. A gradient norm of -1 was not measured."""
         return self._detector.judge(loss, grad_norm, rate)
 
-    def _reason_to_skip(self, verdict: Verdict | None, step: int) -> SkipReason | None:
+    def _reason_to_skip(self, verdict: Verdict | None, step: int) -> m.SkipReason | None:
         """Return why update `step` is skipped, or None. The kernel decides about anything more serious."""
         if verdict is None or verdict.action is not Action.SKIP or not self.skips:
             return None
         # A loss that is not finite is skipped even while high values are tolerated: no mask explains it.
-        reason = SkipReason(verdict.finding.value)
-        return None if reason is SkipReason.SPIKE and step <= self._tolerated else reason
+        reason = m.SkipReason(verdict.finding.value)
+        return None if reason is m.SkipReason.SPIKE and step <= self._tolerated else reason
 
     @property
     def typical_norm(self) -> float | None:

@@ -33,15 +33,15 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, ParamSpec, TypeVar
 
 import torch
 
-from tolariad.core.health.budget_slice import BOUNDARY, BudgetState, in_unit, limits_of
-from tolariad.core.health.budget_words import BudgetHistogram, tallies
-from tolariad.core.health.budgets import BUDGETS
-from tolariad.core.health.histogram import Histogram, with_one
+from tolariad.core import messages as m
+from tolariad.core import state as st
+from tolariad.core.calc.health.budgets import BUDGETS
+from tolariad.core.calc.health.histogram import Histogram, with_one
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-    from tolariad.core.settings.model import Settings
+    from tolariad.core.calc.settings.model import Settings
     from tolariad.trainer.lr import UnifiedLRController
 
 _Given = ParamSpec("_Given")
@@ -113,7 +113,7 @@ class Stopwatch:
         end of each epoch. `waited` returns how long the threads of an epoch boundary have waited for a processor, in
         seconds since a fixed time. `ran` returns how long the calling thread has run.
         """
-        self._limits = BudgetState(limits=limits_of(settings))
+        self._limits = st.BudgetState(limits=st.limits_of(settings))
         self._device = device
         self._clock = clock
         self._waited = waited
@@ -252,7 +252,7 @@ class Stopwatch:
             spent = self._spent() - self._before - self._elsewhere
             took = max(0.0, spent.clock)
             # Two threads can wait at one time, or one while another runs.
-            self._add_apart(BOUNDARY, took, max(0.0, min(spent.waited, took - spent.ran)))
+            self._add_apart(st.BOUNDARY, took, max(0.0, min(spent.waited, took - spent.ran)))
             if self._adapted:
                 self._add_apart("adaptation", self._adapted, max(0.0, self._adapted - self._adapted_ran))
         self._in_boundary = False
@@ -300,15 +300,15 @@ class Stopwatch:
 
     # -- what was measured ---------------------------------------------------------------------------------------------
 
-    def taken(self) -> tuple[BudgetHistogram, ...]:
+    def taken(self) -> tuple[m.BudgetHistogram, ...]:
         """Return all measurements since the last call."""
         histograms, self._histograms = self._histograms, {}
-        return tallies(histograms)
+        return m.tallies(histograms)
 
     def _add_apart(self, name: str, seconds: float, waited: float) -> None:
         """Add a duration without the wait in it."""
         budget = BUDGETS[name]
-        self._add_value(name, in_unit(budget, seconds - waited), in_unit(budget, waited))
+        self._add_value(name, st.in_unit(budget, seconds - waited), st.in_unit(budget, waited))
 
     def _add_value(self, name: str, value: float, waited: float | None = None) -> None:
         self._histograms[name] = with_one(

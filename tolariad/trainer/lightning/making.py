@@ -10,7 +10,7 @@ import inspect
 from collections.abc import Callable, Mapping
 from typing import Any, Final, NamedTuple
 
-from tolariad.core.text.nearest import KEYS_ALIKE, did_you_mean, nearest
+from tolariad.core.calc.text.nearest import KEYS_ALIKE, did_you_mean, nearest
 from tolariad.trainer.errors import SetupRefused
 from tolariad.trainer.lightning.hooks import lightning_base
 

@@ -16,8 +16,8 @@ import torch
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
-from tolariad.core.learning_rate.schedule import GroupConfig, LRPolicy, PlateauRule
-from tolariad.core.learning_rate.tabulated import STEPS_MAX, Tabulated, factor_refusal, packed
+from tolariad.core.calc.learning_rate.schedule import GroupConfig, LRPolicy, PlateauRule
+from tolariad.core.calc.learning_rate.tabulated import STEPS_MAX, Tabulated, factor_refusal, packed
 from tolariad.trainer.errors import SetupRefused
 
 _KEYS: Final = ("scheduler", "interval", "frequency", "monitor", "strict", "name", "reduce_on_plateau")

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
-from tolariad.core.settings.optimization import LearningRate
+from tolariad.core.calc.settings.optimization import LearningRate
 from tolariad.trainer.errors import SetupRefused
 from tolariad.trainer.lightning import optimizers
 from tolariad.trainer.lightning.hooks import lightning_base, own_hooks
@@ -28,8 +28,8 @@ from tolariad.trainer.lr.configured import NO_LENGTH, Horizon
 if TYPE_CHECKING:
     from array import array
 
-    from tolariad.core.learning_rate.schedule import GroupConfig
-    from tolariad.core.settings.model import Settings
+    from tolariad.core.calc.learning_rate.schedule import GroupConfig
+    from tolariad.core.calc.settings.model import Settings
 
 
 _SAVED: Final = (int, float, bool, str, type(None))

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tolariad.core.learning_rate.schedule import GroupConfig, LRIntegrityError, LRPolicy, LRSnapshot
+from tolariad.core.calc.learning_rate.schedule import GroupConfig, LRIntegrityError, LRPolicy, LRSnapshot
 from tolariad.trainer.lr.controller import UnifiedLRController
 from tolariad.trainer.lr.guard import Violation
 from tolariad.trainer.lr.integrity import controlling

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 from msgspec.structs import replace
 
-from tolariad.core.learning_rate.group import Group
-from tolariad.core.learning_rate.schedule import BY_LENGTH, GroupConfig, LRPolicy
-from tolariad.core.settings.model import Settings
-from tolariad.core.settings.reading import read_settings
+from tolariad.core.calc.learning_rate.group import Group
+from tolariad.core.calc.learning_rate.schedule import BY_LENGTH, GroupConfig, LRPolicy
+from tolariad.core.calc.settings.model import Settings
+from tolariad.core.calc.settings.reading import read_settings
 
 if TYPE_CHECKING:
     from torch.optim import Optimizer

@@ -7,17 +7,24 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from msgspec.structs import asdict, replace
 
-from tolariad.core.learning_rate.group import packed_length
-from tolariad.core.learning_rate.schedule import BY_LENGTH, CurveRule, GroupConfig, LRPolicy, PlateauRule, policy_named
-from tolariad.core.learning_rate.tabulated import PACKED_MAX
+from tolariad.core.calc.learning_rate.group import packed_length
+from tolariad.core.calc.learning_rate.schedule import (
+    BY_LENGTH,
+    CurveRule,
+    GroupConfig,
+    LRPolicy,
+    PlateauRule,
+    policy_named,
+)
+from tolariad.core.calc.learning_rate.tabulated import PACKED_MAX
 from tolariad.trainer.errors import SetupRefused
 from tolariad.trainer.lr.controller import UnifiedLRController
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from tolariad.core.settings.model import Settings
-    from tolariad.core.settings.optimization import LearningRate, OptimizerGroup
+    from tolariad.core.calc.settings.model import Settings
+    from tolariad.core.calc.settings.optimization import LearningRate, OptimizerGroup
     from tolariad.trainer.optim.configured import Groups
 
 REST: Final = "default"

@@ -3,7 +3,7 @@
 Order within a step: the guard compares and writes the rates, the optimizer updates, `step` advances. A loop other than
 tolariad's must call `step(epoch, metrics)` after every `optimizer.step()`.
 
-Promises: every update uses the rate of `core.learning_rate`, even if other code wrote another one into the optimizer. A
+Promises: every update uses the rate of `core.calc.learning_rate`, even if other code wrote another one into the optimizer. A
 difference is corrected, reported and counted, and training continues.
 """
 
@@ -15,12 +15,12 @@ from itertools import chain, count
 from time import time
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from tolariad.core.learning_rate.group import Group, after_epoch, metric_of, ordered, rate_of, refusal, with_order
-from tolariad.core.learning_rate.schedule import GroupConfig, LRPolicy, curve_length, schedule_of
-from tolariad.core.learning_rate.tabulated import Tabulated
-from tolariad.core.rates.words import Standing
-from tolariad.core.settings.model import Settings
-from tolariad.core.stability import breaker_rule
+from tolariad.core import messages as m
+from tolariad.core.calc.health.breaker import breaker_rule
+from tolariad.core.calc.learning_rate.group import Group, after_epoch, metric_of, ordered, rate_of, refusal, with_order
+from tolariad.core.calc.learning_rate.schedule import GroupConfig, LRPolicy, curve_length, schedule_of
+from tolariad.core.calc.learning_rate.tabulated import Tabulated
+from tolariad.core.calc.settings.model import Settings
 from tolariad.guards import CircuitBreaker
 from tolariad.rate_functions import tabulate
 from tolariad.trainer.errors import SetupRefused
@@ -207,7 +207,7 @@ class UnifiedLRController(Integrity):
 
         The order scales the group's schedule so that the next rate is `value`. `policy` replaces the schedule:
         CONSTANT keeps the value, FROZEN requires 0; FUNCTION is for registered groups only. Raises KeyError for an
-        unknown group, ValueError if `core.learning_rate.group.refusal` refuses (one order changes a rate by at most the
+        unknown group, ValueError if `core.calc.learning_rate.group.refusal` refuses (one order changes a rate by at most the
         factor `learning_rate.max_order_factor`).
         """
         if policy is LRPolicy.FUNCTION:
@@ -297,9 +297,9 @@ class UnifiedLRController(Integrity):
         return {"host_loss": self._loss_sum / self._losses} if self._losses else {}
 
     @property
-    def standing(self) -> Standing:
+    def standing(self) -> m.Standing:
         """The facts that the kernel needs about the rates of a restored state."""
-        return Standing(groups=self.groups, losses=self._losses, loss_sum=self._loss_sum)
+        return m.Standing(groups=self.groups, losses=self._losses, loss_sum=self._loss_sum)
 
     def rates(self) -> dict[str, float]:
         """The rates of the next update, by group id."""

@@ -8,13 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, Any, Final
 
-from tolariad.core.rates.words import (
-    SCHEDULER_STEPPED,
-    AuditReport,
-    RateGroupsReport,
-    RateViolationReport,
-    SetRate,
-)
+from tolariad.core import messages as m
 from tolariad.trainer.lr import source_lines
 from tolariad.trainer.lr.guard import UNKNOWN_GROUP
 from tolariad.trainer.orders.numbered import OrderRefused
@@ -40,9 +34,9 @@ class RateHandler:
         self._told: Counter[tuple[str, str]] = Counter()
         self._groups = rates.names
         rates.report_to(self._tell)
-        orders.register(SetRate, self._set)
+        orders.register(m.SetRate, self._set)
 
-    def _set(self, order: SetRate) -> None:
+    def _set(self, order: m.SetRate) -> None:
         """Apply an order from the next update on. Raises OrderRefused."""
         try:
             self._rates.apply_order(order.group, order.value, order.policy, order.curve, order.function)
@@ -57,17 +51,17 @@ class RateHandler:
     def tell_groups(self, before_step: int) -> None:
         """Report the controller's groups, which act from update `before_step` on."""
         self._groups = self._rates.names
-        self._reporter.report(RateGroupsReport(applied_before_step=before_step, groups=self._rates.groups))
+        self._reporter.report(m.RateGroupsReport(applied_before_step=before_step, groups=self._rates.groups))
 
     def audit_differed(self, step: int, parameter: str, what: str) -> None:
         """Report a difference that the audit found, unless steps are re-run."""
         if not self._progress.rerunning:
-            self._reporter.report(AuditReport(step=step, parameter=parameter, what=what))
+            self._reporter.report(m.AuditReport(step=step, parameter=parameter, what=what))
 
     def _tell(self, violation: Violation) -> None:
         if self._progress.rerunning:
             return
-        if violation.what.startswith(SCHEDULER_STEPPED):
+        if violation.what.startswith(m.SCHEDULER_STEPPED):
             # It steps in every step or epoch, for every group: one report is enough.
             if self._told[UNKNOWN_GROUP, violation.what]:
                 return
@@ -79,7 +73,7 @@ class RateHandler:
         if number > TOLD_SINGLY_MAX and number % TOLD_SINGLY_MAX:
             return
         self._reporter.report(
-            RateViolationReport(
+            m.RateViolationReport(
                 step=self._rates.global_step + 1,
                 group=violation.group,
                 what=violation.what,

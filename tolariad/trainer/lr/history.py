@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Final, overload
 
-from tolariad.core.learning_rate.schedule import LRSnapshot
+from tolariad.core.calc.learning_rate.schedule import LRSnapshot
 
 HISTORY_STEPS_MAX: Final = 1000
 # Epoch, step, group names, the rates that the step used, time (s).

@@ -12,7 +12,7 @@ from weakref import WeakValueDictionary
 from torch import nn
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
-from tolariad.core.learning_rate.schedule import LRIntegrityError
+from tolariad.core.calc.learning_rate.schedule import LRIntegrityError
 from tolariad.trainer.lr import schedulers, source_lines
 from tolariad.trainer.lr.guard import GUARD_ATTRIBUTE, UNKNOWN_GROUP, Guard, Tell, Violation
 from tolariad.trainer.torch_private.hooks import BEFORE_ANY_STEP, before_step

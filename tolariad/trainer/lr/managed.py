@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from tolariad.core.learning_rate.curve import rates_digest
-from tolariad.core.learning_rate.group import Group, coming
-from tolariad.core.learning_rate.schedule import LRPolicy
+from tolariad.core.calc.learning_rate.curve import rates_digest
+from tolariad.core.calc.learning_rate.group import Group, coming
+from tolariad.core.calc.learning_rate.schedule import LRPolicy
 from tolariad.trainer.lr.guard import Guard, Tell
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from weakref import ReferenceType, WeakKeyDictionary, ref
 
 from torch.optim.lr_scheduler import LRScheduler
 
-from tolariad.core.rates.words import SCHEDULER_STEPPED
+from tolariad.core import messages as m
 from tolariad.trainer.torch_private.schedulers import is_marked, last_rates
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ def what_wrote(optimizer: Optimizer, index: int, found: float | None) -> str:
         if index < len(rates) and found is not None and float(rates[index]) == found:
             return _words(scheduler)
     if _is_scheduled(optimizer) and not _schedulers(optimizer):
-        return f"{SCHEDULER_STEPPED} ({_GONE})"
+        return f"{m.SCHEDULER_STEPPED} ({_GONE})"
     return ""
 
 
@@ -50,7 +50,7 @@ def _is_scheduled(optimizer: Optimizer) -> bool:
 
 
 def _words(scheduler: Any) -> str:
-    return f"{SCHEDULER_STEPPED} ({type(scheduler).__name__})"
+    return f"{m.SCHEDULER_STEPPED} ({type(scheduler).__name__})"
 
 
 def _schedulers(optimizer: Optimizer) -> list[LRScheduler]:

@@ -10,9 +10,9 @@ from typing import Any
 
 from msgspec import convert, to_builtins
 
-from tolariad.core.learning_rate.group import Group, Plateau, Scale
-from tolariad.core.learning_rate.schedule import LRPolicy, Schedule
-from tolariad.core.learning_rate.tabulated import Tabulated
+from tolariad.core.calc.learning_rate.group import Group, Plateau, Scale
+from tolariad.core.calc.learning_rate.schedule import LRPolicy, Schedule
+from tolariad.core.calc.learning_rate.tabulated import Tabulated
 
 
 def groups_state(groups: Sequence[Group]) -> dict[str, dict[str, Any]]:

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import torch
 
-from tolariad.core.settings.optimization import OptimizerGroup
-from tolariad.core.settings.rules import optimizer_arguments, rates_of
+from tolariad.core.calc.settings.optimization import OptimizerGroup
+from tolariad.core.calc.settings.rules import optimizer_arguments, rates_of
 from tolariad.trainer.errors import SetupRefused
 from tolariad.trainer.optim import CautiousAdamW
 from tolariad.trainer.optim.owners import HOST
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
     from torch import nn
 
-    from tolariad.core.settings.model import Settings
-    from tolariad.core.settings.optimization import LearningRate, Optimizer, PartOptimizer
+    from tolariad.core.calc.settings.model import Settings
+    from tolariad.core.calc.settings.optimization import LearningRate, Optimizer, PartOptimizer
 
 _NAME: Final = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
-from tolariad.core.rates.hyper_words import SetHyperparameters, is_of
+from tolariad.core import messages as m
 from tolariad.trainer.orders.numbered import OrderRefused
 
 if TYPE_CHECKING:
@@ -32,9 +32,9 @@ class HyperparameterHandler:
 
     def __init__(self, setup: Setup, orders: BoundaryOrders) -> None:
         self._setup = setup
-        orders.register(SetHyperparameters, self._set)
+        orders.register(m.SetHyperparameters, self._set)
 
-    def _set(self, order: SetHyperparameters) -> None:
+    def _set(self, order: m.SetHyperparameters) -> None:
         """Set the values in every group that is meant. Raises OrderRefused, with nothing changed."""
         found = list(self._groups(order.optimizer))
         if not found:
@@ -48,7 +48,7 @@ class HyperparameterHandler:
         for owner in self._setup.owners:
             names = self._setup.rates.names_of(owner.name)
             for name, group in zip(names, owner.optimizer.param_groups, strict=True):
-                if is_of(wanted, owner.name) or is_of(wanted, name):
+                if m.is_of(wanted, owner.name) or m.is_of(wanted, name):
                     yield owner.optimizer, group
 
 

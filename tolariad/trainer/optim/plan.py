@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from tolariad.core.rates.words import RebuildCounts
+from tolariad.core import messages as m
 from tolariad.trainer.checkpoints.tensors import same_bits
 from tolariad.trainer.optim.mapping import match
 from tolariad.trainer.optim.transform import STEP, Kind, carried, kinds_of
@@ -53,12 +53,12 @@ class Plan:
     dropped: list[str]
     unknown: list[str] = field(default_factory=list)
 
-    def counts(self) -> RebuildCounts:
+    def counts(self) -> m.RebuildCounts:
         """Return the number of parameters for each type of mapping."""
         places = [place for group in self.groups for place in group]
         same = [place for place in places if place.mapping.mapping_type == "identity"]
         reset = [place for place in places if not place.mapping.carries]
-        return RebuildCounts(
+        return m.RebuildCounts(
             carried=len(same),
             transformed=len(places) - len(same) - len(reset),
             reset=len(reset),

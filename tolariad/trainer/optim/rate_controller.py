@@ -9,13 +9,9 @@ if TYPE_CHECKING:
 
     from torch.optim import Optimizer
 
-    from tolariad.core.rates.words import (
-        OptimizerRebuildAborted,
-        OptimizerRebuildCommitted,
-        OptimizerRebuildPrepared,
-    )
+    from tolariad.core import messages as m
 
-    Told: TypeAlias = OptimizerRebuildPrepared | OptimizerRebuildCommitted | OptimizerRebuildAborted
+    Told: TypeAlias = m.OptimizerRebuildPrepared | m.OptimizerRebuildCommitted | m.OptimizerRebuildAborted
     Tell: TypeAlias = Callable[[Told], None]
 
 

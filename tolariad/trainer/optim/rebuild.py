@@ -11,11 +11,7 @@ import logging
 import time
 from typing import TYPE_CHECKING, Any
 
-from tolariad.core.rates.words import (
-    OptimizerRebuildAborted,
-    OptimizerRebuildCommitted,
-    OptimizerRebuildPrepared,
-)
+from tolariad.core import messages as m
 from tolariad.trainer.optim.plan import RebuildRefused, fresh_state, prepare
 from tolariad.trainer.optim.rate_controller import tell_all
 
@@ -125,16 +121,16 @@ class OptimizerRebuildCoordinator:
             names = new()
             self._held(self._known)
             plan = prepare(self.optimizer, self._known, names, mappings)
-            self._tell(OptimizerRebuildPrepared(optimizer=self._name, counts=plan.counts()))
+            self._tell(m.OptimizerRebuildPrepared(optimizer=self._name, counts=plan.counts()))
             self._commit(plan)
         except Exception as error:  # noqa: BLE001 - reported and logged
             # The run continues with the optimizer as it was; event and log give the reason.
             why = f"{type(error).__name__}: {error}"
             _log.error("an optimizer rebuild was aborted: %s", why)
-            self._tell(OptimizerRebuildAborted(optimizer=self._name, why=why))
+            self._tell(m.OptimizerRebuildAborted(optimizer=self._name, why=why))
             return False
         elapsed_ms = _report(started, self.max_rebuild_time_ms, plan)
-        self._tell(OptimizerRebuildCommitted(optimizer=self._name, counts=plan.counts(), elapsed_ms=elapsed_ms))
+        self._tell(m.OptimizerRebuildCommitted(optimizer=self._name, counts=plan.counts(), elapsed_ms=elapsed_ms))
         return True
 
     def _commit(self, plan: Plan) -> None:

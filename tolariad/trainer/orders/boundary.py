@@ -10,16 +10,14 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING
 
 from tolariad.channel import Activity
-from tolariad.core.checkpoints import words as checkpoints
-from tolariad.core.control import words as control
-from tolariad.core.steps import words as steps
+from tolariad.core import messages as m
 from tolariad.failpoints import reached
 from tolariad.trainer.orders.inbox import IDLE_S, ObeyPoint
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tolariad.core.vocabulary import TrainerEffect
+    from tolariad.core.messages.vocabulary import TrainerEffect
     from tolariad.trainer.orders.gate import Link
 
 
@@ -43,8 +41,8 @@ class Boundary:
         self._standing = standing
         self._is_held = False
         self.told_to_end = False
-        self._inbox.register(control.Hold, self._hold)
-        self._inbox.register(steps.EndTraining, self._end_training)
+        self._inbox.register(m.Hold, self._hold)
+        self._inbox.register(m.EndTraining, self._end_training)
 
     # -- between two steps ---------------------------------------------------------------------------------------------
 
@@ -81,13 +79,13 @@ class Boundary:
         page = self._page
         return page.frozen and (page.halted or not self._progress.rerunning)
 
-    def _end_training(self, _: steps.EndTraining) -> None:
+    def _end_training(self, _: m.EndTraining) -> None:
         # The loop reads it after the boundary: ending from in here would leave later orders of this boundary undone.
         self.told_to_end = True
 
-    def _hold(self, _: control.Hold) -> None:
+    def _hold(self, _: m.Hold) -> None:
         """Wait until released. A stop may need a checkpoint of this step, so some orders are obeyed meanwhile."""
-        self._reporter.report(control.HeldReport(step=self._progress.step, rerunning=self._progress.rerunning))
+        self._reporter.report(m.HeldReport(step=self._progress.step, rerunning=self._progress.rerunning))
         # A pause and a stop may each send a Hold before the first is answered. Both are answered; the wait is one, and
         # one Release ends it.
         if self._is_held:
@@ -103,9 +101,9 @@ class Boundary:
 
     # -- waiting for one order -----------------------------------------------------------------------------------------
 
-    def wait_for_start(self) -> tuple[checkpoints.TrainFrom, bytes | None]:
+    def wait_for_start(self) -> tuple[m.TrainFrom, bytes | None]:
         """Return the order to train and its attachment. Other orders wait until training is at a boundary."""
-        while (found := self._inbox.take(checkpoints.TrainFrom)) is None:
+        while (found := self._inbox.take(m.TrainFrom)) is None:
             self._inbox.wait(Activity.BUILD, IDLE_S)
         return found
 
@@ -114,7 +112,7 @@ class Boundary:
 
         # Only the answer for this epoch: a Continue of another one may still be in flight, and has no effect.
         def goes_on(order: TrainerEffect) -> bool:
-            return isinstance(order, steps.Continue) and order.epoch == epoch
+            return isinstance(order, m.Continue) and order.epoch == epoch
 
         while not self._inbox.obey_up_to(goes_on, ObeyPoint.EPOCH_END):
             self._inbox.stand(Activity.END)
@@ -128,7 +126,7 @@ class Boundary:
 
     # -- rollback ------------------------------------------------------------------------------------------------------
 
-    def leave_branch(self) -> list[checkpoints.TakeCheckpoint]:
+    def leave_branch(self) -> list[m.TakeCheckpoint]:
         """Drop the orders of the branch that a rollback leaves. Return the checkpoints among them."""
         # A limit that the abandoned branch reached does not end the new one. The kernel says so again when the run
         # reaches it.
@@ -137,4 +135,4 @@ class Boundary:
 
 
 def _is_release(order: TrainerEffect) -> bool:
-    return isinstance(order, control.Release)
+    return isinstance(order, m.Release)

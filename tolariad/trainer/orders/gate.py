@@ -11,15 +11,14 @@ from collections import deque
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from tolariad.channel import Activity
-from tolariad.core.health import words as hv
+from tolariad.core import messages as m
 from tolariad.failpoints import reached
 from tolariad.trainer.orders.inbox import IDLE_S, OrderInbox
 from tolariad.trainer.orders.reporter import Progress, Reporter
 
 if TYPE_CHECKING:
     from tolariad.channel import Page, TrainerEnd
-    from tolariad.core.steps.words import StepValues
-    from tolariad.core.vocabulary import Report
+    from tolariad.core.messages.vocabulary import Report
 
 # The longest sleep at the gate. The daemon's wake-up packet usually ends it; if that is lost, it costs a millisecond.
 _GATE_S: Final = 0.001
@@ -40,7 +39,7 @@ class Gate:
         # Number and time of each reported step that may not be durable yet. Read only if the page allows a lag.
         self._in_flight: deque[tuple[int, int]] = deque(maxlen=_IN_FLIGHT_MAX)
 
-    def report_step(self, values: StepValues, metrics: tuple[float, ...] = (), data: int = 0) -> None:
+    def report_step(self, values: m.StepValues, metrics: tuple[float, ...] = (), data: int = 0) -> None:
         """Report an applied step, given as its fields. The next update waits for it, unless the page allows a lag."""
         number = self._last_gated = self._reporter.report_step(values, metrics, data)
         # The time of the report, not of the step's begin: the lag bounds how many seconds of applied updates a crash
@@ -95,11 +94,11 @@ class Gate:
         while self._page.durable < self._last_gated:
             self._inbox.wait(Activity.GATE, _GATE_S)
 
-    def ask(self, report: hv.InstabilityReport) -> None:
+    def ask(self, report: m.InstabilityReport) -> None:
         """Report a finding and wait for the answer. Return if the update is to be made; a rollback unwinds instead."""
         self.report(report)
         # Only the answer for this step counts: an older one may still be in the inbox after a rollback.
-        while self._inbox.take(hv.GoOn, lambda order: order.step == report.step) is None:
+        while self._inbox.take(m.GoOn, lambda order: order.step == report.step) is None:
             self._inbox.wait(Activity.GATE, IDLE_S)
 
 

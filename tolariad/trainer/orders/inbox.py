@@ -12,22 +12,12 @@ from contextlib import contextmanager
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeAlias, TypeVar
 
-from tolariad.core.boundary.words import BoundaryOrder
-from tolariad.core.checkpoints import words as checkpoints
-from tolariad.core.control import words as control
-from tolariad.core.health import budget_words as budgets
-from tolariad.core.health import quarantine_words as quarantine
-from tolariad.core.health import words as hv
-from tolariad.core.pruning.mask_words import MaskUnits
-from tolariad.core.rollback import words as rollback
-from tolariad.core.snapshots import words as snapshots
-from tolariad.core.steps import words as steps
-from tolariad.core.trainer import words as trainer
+from tolariad.core import messages as m
 from tolariad.trainer.errors import ToldToExit
 
 if TYPE_CHECKING:
     from tolariad.channel import Activity, TrainerEnd
-    from tolariad.core.vocabulary import TrainerEffect
+    from tolariad.core.messages.vocabulary import TrainerEffect
     from tolariad.trainer.orders.reporter import Progress, Reporter
 
 # How long a wait without anything to do sleeps at most. Heartbeats are sent between two sleeps, so it must stay far
@@ -76,30 +66,30 @@ class Rule(NamedTuple):
 
 
 RULES: Final[dict[type, Rule]] = {
-    trainer.ExitTrainer: Rule(When.ON_ARRIVAL),
+    m.ExitTrainer: Rule(When.ON_ARRIVAL),
     # The batch that is being computed was taken before; the next ones are passed over.
-    quarantine.SetQuarantine: Rule(When.ON_ARRIVAL),
-    budgets.SetMemoryPressure: Rule(When.ON_ARRIVAL),
-    snapshots.UseRing: Rule(When.ON_ARRIVAL),
-    snapshots.TakeSnapshot: Rule(When.ON_ARRIVAL),
+    m.SetQuarantine: Rule(When.ON_ARRIVAL),
+    m.SetMemoryPressure: Rule(When.ON_ARRIVAL),
+    m.UseRing: Rule(When.ON_ARRIVAL),
+    m.TakeSnapshot: Rule(When.ON_ARRIVAL),
     # Also at the gate: no update begins any more, and only the commit drops what is in progress.
-    rollback.PrepareRollback: Rule(When.ON_ARRIVAL),
-    rollback.CommitRollback: Rule(When.ON_ARRIVAL),
-    rollback.AbortRollback: Rule(When.ON_ARRIVAL),
-    checkpoints.TrainFrom: Rule(When.TO_START),
+    m.PrepareRollback: Rule(When.ON_ARRIVAL),
+    m.CommitRollback: Rule(When.ON_ARRIVAL),
+    m.AbortRollback: Rule(When.ON_ARRIVAL),
+    m.TrainFrom: Rule(When.TO_START),
     # A re-run repeats what happened: a checkpoint that is ordered meanwhile is taken after it. A checkpoint of an
     # epoch's end can only be taken there, in a re-run too.
-    checkpoints.TakeCheckpoint: Rule(When.AT_BOUNDARY, Until.RERUN_ENDED, is_of_branch=True),
-    checkpoints.AbortCheckpoints: Rule(When.AT_BOUNDARY, is_of_branch=True),
-    steps.EndTraining: Rule(When.AT_BOUNDARY_UNLESS_HELD, is_of_branch=True),
+    m.TakeCheckpoint: Rule(When.AT_BOUNDARY, Until.RERUN_ENDED, is_of_branch=True),
+    m.AbortCheckpoints: Rule(When.AT_BOUNDARY, is_of_branch=True),
+    m.EndTraining: Rule(When.AT_BOUNDARY_UNLESS_HELD, is_of_branch=True),
     # Also in a re-run: an accepted end never lies before the steps that the journal holds.
-    control.SetEnd: Rule(When.AT_BOUNDARY),
-    control.Hold: Rule(When.AT_BOUNDARY),
-    control.Release: Rule(When.ANSWER),
-    steps.Continue: Rule(When.ANSWER, is_of_branch=True),
+    m.SetEnd: Rule(When.AT_BOUNDARY),
+    m.Hold: Rule(When.AT_BOUNDARY),
+    m.Release: Rule(When.ANSWER),
+    m.Continue: Rule(When.ANSWER, is_of_branch=True),
     # As every boundary order, but the branch that was analysed may be left: the kernel ends them with the rollback.
-    MaskUnits: Rule(When.AT_BOUNDARY, Until.EPOCHS_ENDED, is_of_branch=True),
-    hv.GoOn: Rule(When.ANSWER, is_of_branch=True),
+    m.MaskUnits: Rule(When.AT_BOUNDARY, Until.EPOCHS_ENDED, is_of_branch=True),
+    m.GoOn: Rule(When.ANSWER, is_of_branch=True),
 }
 
 
@@ -110,7 +100,7 @@ _BOUNDARY_ORDER: Final = Rule(When.AT_BOUNDARY, Until.EPOCHS_ENDED)
 
 def rule_of(order: TrainerEffect) -> Rule:
     """Return how this order is treated."""
-    if isinstance(order, BoundaryOrder):
+    if isinstance(order, m.BoundaryOrder):
         return RULES.get(type(order), _BOUNDARY_ORDER)
     return RULES[type(order)]
 
@@ -195,7 +185,7 @@ class OrderInbox:
         while (received := self._end.order()) is not None:
             order = received[0]
             # Before any pending order: those are left undone.
-            if isinstance(order, trainer.ExitTrainer):
+            if isinstance(order, m.ExitTrainer):
                 raise ToldToExit("the daemon said so")
             rule = rule_of(order)
             if rule.when is When.ON_ARRIVAL:
@@ -280,9 +270,9 @@ class OrderInbox:
             raise RuntimeError(f"{type(order).__name__} cannot be obeyed after step {self._progress.step}")
         handler(order)
 
-    def drop_of_branch(self) -> list[checkpoints.TakeCheckpoint]:
+    def drop_of_branch(self) -> list[m.TakeCheckpoint]:
         """Drop the orders that belong to the branch that a rollback leaves. Return the checkpoints among them."""
         # The checkpoints are returned because each was begun in the journal: the caller reports that it was not made.
-        left = [order for order, _ in self._waiting if isinstance(order, checkpoints.TakeCheckpoint)]
+        left = [order for order, _ in self._waiting if isinstance(order, m.TakeCheckpoint)]
         self._waiting = deque(item for item in self._waiting if not rule_of(item[0]).is_of_branch)
         return left

@@ -12,15 +12,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from msgspec.structs import replace
 
-from tolariad.core.boundary.slice import WAITING_MAX
-from tolariad.core.boundary.words import BoundaryOrder, BoundaryOrderReport
+from tolariad.core import messages as m
+from tolariad.core import state as st
 
 if TYPE_CHECKING:
-    from tolariad.core.boundary.order_words import AnyBoundaryOrder
-    from tolariad.core.steps.script_words import ScriptOrder
     from tolariad.trainer.orders.gate import Link
 
-_Kind = TypeVar("_Kind", bound="AnyBoundaryOrder")
+_Kind = TypeVar("_Kind", bound="m.AnyBoundaryOrder")
 
 
 class ActedOrders:
@@ -49,7 +47,7 @@ class ActedOrders:
     def remember(self, cause: int) -> None:
         """Note that the order with this key was answered. A refused order does not act later either."""
         self._causes[cause] = None
-        if len(self._causes) > WAITING_MAX:
+        if len(self._causes) > st.WAITING_MAX:
             del self._causes[next(iter(self._causes))]
 
     @property
@@ -83,7 +81,7 @@ class Kind(NamedTuple):
     new order was answered.
     """
 
-    obey: Callable[[Any], BoundaryOrderReport | None]
+    obey: Callable[[Any], m.BoundaryOrderReport | None]
     repeat: Callable[[Any], object]
     after: Callable[[], None]
 
@@ -102,7 +100,7 @@ class BoundaryOrders:
     def register(
         self,
         kind: type[_Kind],
-        handler: Callable[[_Kind], BoundaryOrderReport | None],
+        handler: Callable[[_Kind], m.BoundaryOrderReport | None],
         *,
         repeat: Callable[[_Kind], object] | None = None,
         after: Callable[[], None] = _nothing,
@@ -114,14 +112,14 @@ class BoundaryOrders:
         self._inbox.register(kind, self._obey)
         self._kinds[kind] = Kind(handler, repeat or handler, after)
 
-    def _obey(self, order: BoundaryOrder) -> None:
+    def _obey(self, order: m.BoundaryOrder) -> None:
         """Carry out an order from the next update on, and answer it. A repeated order has no effect."""
         # The daemon sends an order again to a trainer that may lack it. If this state contains it, it was answered
         # before the checkpoint was reported, and reports keep their order: so the journal has the answer already.
         if order.cause in self._acted:
             return
         kind, before_step = self._kinds[type(order)], self._progress.step + 1
-        answer = BoundaryOrderReport(order=order.cause, applied_before_step=before_step)
+        answer = m.BoundaryOrderReport(order=order.cause, applied_before_step=before_step)
         begun, ran = time.perf_counter(), time.thread_time()
         try:
             found = kind.obey(order)
@@ -140,7 +138,7 @@ class BoundaryOrders:
         # After the answer: it reports consequences, such as new groups, of an order that has acted.
         kind.after()
 
-    def repeat(self, orders: Iterable[ScriptOrder]) -> None:
+    def repeat(self, orders: Iterable[m.ScriptOrder]) -> None:
         """Carry out the orders of a script that acted at this place, except those that the checkpoint contains."""
         for one in orders:
             # By number, not by cause: the oldest causes are forgotten, the count never is.

@@ -12,8 +12,8 @@ from tolariad.channel import Activity
 
 if TYPE_CHECKING:
     from tolariad.channel import TrainerEnd
-    from tolariad.core.steps.words import StepValues
-    from tolariad.core.vocabulary import Report
+    from tolariad.core import messages as m
+    from tolariad.core.messages.vocabulary import Report
 
 
 class Progress:
@@ -66,7 +66,7 @@ class Reporter:
         """Send a report; return its running number."""
         return self._end.report(report)
 
-    def report_step(self, values: StepValues, metrics: tuple[float, ...] = (), data: int = 0) -> int:
+    def report_step(self, values: m.StepValues, metrics: tuple[float, ...] = (), data: int = 0) -> int:
         """Send the report of an applied step, given as its fields; return its running number."""
         return self._end.report_step(values, metrics, data)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tolariad.core.strategy.words import KeepStrategyState
+from tolariad.core import messages as m
 from tolariad.trainer.orders.numbered import OrderRefused
 
 if TYPE_CHECKING:
@@ -31,11 +31,11 @@ class StrategyState:
     def obey(self, orders: BoundaryOrders, position: Callable[[], Position]) -> None:
         """Take new bytes from the daemon's orders. `position`: the place of training."""
 
-        def keep(order: KeepStrategyState) -> None:
+        def keep(order: m.KeepStrategyState) -> None:
             at = position()
             if (at.epoch, at.batch) != (order.epoch + 1, 0):
                 # A rollback came between: the state belongs to the branch that was left.
                 raise OrderRefused(f"it is of the end of epoch {order.epoch}, and training is in epoch {at.epoch}")
             self.state = order.state
 
-        orders.register(KeepStrategyState, keep)
+        orders.register(m.KeepStrategyState, keep)

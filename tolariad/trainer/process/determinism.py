@@ -17,13 +17,13 @@ import torch
 from blake3 import blake3
 
 import tolariad
-from tolariad.core.trainer.words import DataPrint, Environment
+from tolariad.core import messages as m
 from tolariad.trainer.errors import SetupRefused
 
 if TYPE_CHECKING:
     from torch import nn
 
-    from tolariad.core.settings.model import Settings
+    from tolariad.core.calc.settings.model import Settings
 
 Grade = Literal["strict", "warn", "off"]
 
@@ -103,11 +103,11 @@ def environment(
     precision: str,
     task_hash: str,
     config_hash: str,
-    data: tuple[DataPrint, ...],
-) -> Environment:
+    data: tuple[m.DataPrint, ...],
+) -> m.Environment:
     """Return the execution context of this process."""
     on_gpu = device.type == "cuda"
-    return Environment(
+    return m.Environment(
         python=platform.python_version(),
         torch=str(torch.__version__),  # a subclass of str that encoders refuse
         numpy=str(np.__version__),

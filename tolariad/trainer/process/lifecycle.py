@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 from tolariad.channel import Activity
-from tolariad.core.settings.reading import ConfigError
-from tolariad.core.trainer.words import ExceptionReport, SetupRefusedReport
+from tolariad.core import messages as m
+from tolariad.core.calc.settings.reading import ConfigError
 from tolariad.failpoints import reached
 from tolariad.trainer.errors import SetupRefused, TaskRaised, ToldToExit
 from tolariad.trainer.torch_private import light_start
@@ -109,7 +109,7 @@ def steps_through(
     If this generator is closed before, the user's program has left its loop: that is reported as an exception is.
     """
     trainer: Trainer | None = None
-    report: ExceptionReport | SetupRefusedReport
+    report: m.ExceptionReport | m.SetupRefusedReport
     try:
         trainer = make()
         yield from drive(trainer)
@@ -118,20 +118,20 @@ def steps_through(
         flush(channel)
         return Ending(End.TOLD)
     except GeneratorExit:
-        channel.report(ExceptionReport(step=trainer.step if trainer else 0, traceback=_LEFT))
+        channel.report(m.ExceptionReport(step=trainer.step if trainer else 0, traceback=_LEFT))
         flush(channel)
         raise
     except TaskRaised as refused:
         text = told("".join(traceback.format_exception(refused.__cause__))[-_TEXT_CHARS:])
-        report = SetupRefusedReport(why=told(str(refused)), traceback=text)
+        report = m.SetupRefusedReport(why=told(str(refused)), traceback=text)
         ending = Ending(End.REFUSED, refused, text)
     except (SetupRefused, ConfigError) as refused:
-        report, ending = SetupRefusedReport(why=told(str(refused))), Ending(End.REFUSED, refused)
+        report, ending = m.SetupRefusedReport(why=told(str(refused))), Ending(End.REFUSED, refused)
     except Exception as error:  # noqa: BLE001 - any exception of a task is reported and ends this trainer
         text = told(traceback.format_exc()[-_TEXT_CHARS:])
         if trainer is None and isinstance(error, _MISTAKES):
             why = told(f"the task raises {type(error).__name__}: {error}")
-            report, ending = SetupRefusedReport(why=why, traceback=text), Ending(End.REFUSED, error, text)
+            report, ending = m.SetupRefusedReport(why=why, traceback=text), Ending(End.REFUSED, error, text)
         else:
             step = trainer.step if trainer else 0
             report, ending = _raised(error, step, text), Ending(End.RAISED, error, text)
@@ -140,13 +140,13 @@ def steps_through(
     return ending
 
 
-def _raised(error: Exception, step: int, text: str) -> ExceptionReport:
+def _raised(error: Exception, step: int, text: str) -> m.ExceptionReport:
     """Return the report of an exception after `step`, with what makes it recognisable."""
     frames = traceback.extract_tb(error.__traceback__)
     # The task's own line says more than one of torch or of this package, which many mistakes share.
     own = [frame for frame in frames if not frame.filename.startswith(("<", *_FOREIGN))]
     place = next(iter(reversed(own or frames)), None)
-    return ExceptionReport(
+    return m.ExceptionReport(
         step=step,
         traceback=text,
         kind=told(f"{type(error).__module__}.{type(error).__qualname__}"[:_SHORT_CHARS]),

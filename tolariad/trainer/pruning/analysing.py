@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 import torch
 from msgspec.structs import replace
 
-from tolariad.core.pruning.analysis import (
+from tolariad.core.calc.pruning.analysis import (
     REASON_CHARS_MAX,
     REASONS_MAX,
     AnalysisAnswer,
@@ -24,9 +24,9 @@ from tolariad.core.pruning.analysis import (
     choice_of,
     chosen_units,
 )
-from tolariad.core.pruning.ranking import rank_correlation
-from tolariad.core.pruning.verdict import MaskVerdict, PruningDecision, judge
-from tolariad.core.settings.rules import read_resolved, resolved_json
+from tolariad.core.calc.pruning.ranking import rank_correlation
+from tolariad.core.calc.pruning.verdict import MaskVerdict, PruningDecision, judge
+from tolariad.core.calc.settings.rules import read_resolved, resolved_json
 from tolariad.failpoints import reached
 from tolariad.trainer.checkpoints.restore import load, restore_optimizer
 from tolariad.trainer.data.randomness import derived_seed
@@ -43,7 +43,7 @@ from tolariad.trainer.trials.copying import built_copy
 from tolariad.trainer.trials.words import Trial, Weights
 
 if TYPE_CHECKING:
-    from tolariad.core.settings.pruning import Prune
+    from tolariad.core.calc.settings.pruning import Prune
     from tolariad.trainer.pruning.evidence import SeededBatch
     from tolariad.trainer.pruning.units import UnitGroup
     from tolariad.trainer.setup import Setup

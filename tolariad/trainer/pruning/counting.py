@@ -11,8 +11,8 @@ from typing import NamedTuple
 
 from torch import nn
 
-from tolariad.core.pruning.analysis import AnalysedGroup
-from tolariad.core.pruning.cost import Cut, Shape
+from tolariad.core.calc.pruning.analysis import AnalysedGroup
+from tolariad.core.calc.pruning.cost import Cut, Shape
 from tolariad.trainer.pruning.units import TensorSlice, UnitGroup
 
 

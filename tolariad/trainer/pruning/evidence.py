@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from tolariad.core.seeds.stages import Stage
+from tolariad.core.calc.seeds.stages import Stage
 from tolariad.trainer.data.feed import to_device
 from tolariad.trainer.data.randomness import derived_seed, seed_everything, seed_host
 from tolariad.trainer.data.samples import samples_of

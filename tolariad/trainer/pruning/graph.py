@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
-from tolariad.core.pruning.budget import UnitKind
+from tolariad.core.calc.pruning.budget import UnitKind
 from tolariad.trainer.pruning.copies import copied
 from tolariad.trainer.pruning.dependency import Dependents, Graph, Side, Sides, joined
 from tolariad.trainer.pruning.modules import ChannelDims, has_values, linear_sides, places

@@ -15,15 +15,8 @@ import torch
 from msgspec.structs import replace
 
 from tolariad.channel import Activity
-from tolariad.core.pruning.ledger import COMPACT
-from tolariad.core.pruning.mask_words import (
-    CompactModel,
-    MasksAppliedReport,
-    MasksReleasedReport,
-    MaskUnits,
-    ModelCompactedReport,
-    ReleaseMasks,
-)
+from tolariad.core import messages as m
+from tolariad.core.calc.pruning.ledger import COMPACT
 from tolariad.failpoints import reached
 from tolariad.trainer.data.randomness import derived_seed, preserved_rng
 from tolariad.trainer.errors import SetupRefused
@@ -68,9 +61,9 @@ class PruneHandler:
         self._setup, self._pruner = setup, setup.pruner
         self._reporter, self._progress = link.reporter, link.progress
         self._rates, self._architecture, self._audit = rates, architecture, audit
-        orders.register(MaskUnits, self._tried(self._mask_new), repeat=self._mask)
-        orders.register(ReleaseMasks, self._tried(self._release), repeat=self._release)
-        orders.register(CompactModel, self._tried(self._compact), repeat=self._cut, after=self._compacted)
+        orders.register(m.MaskUnits, self._tried(self._mask_new), repeat=self._mask)
+        orders.register(m.ReleaseMasks, self._tried(self._release), repeat=self._release)
+        orders.register(m.CompactModel, self._tried(self._compact), repeat=self._cut, after=self._compacted)
 
     @property
     def _before_step(self) -> int:
@@ -88,7 +81,7 @@ class PruneHandler:
 
         return tried
 
-    def _mask_new(self, order: MaskUnits) -> MasksAppliedReport:
+    def _mask_new(self, order: m.MaskUnits) -> m.MasksAppliedReport:
         """Mask units if the model still does without them: training has passed since they were analysed."""
         # Imported here: a run that prunes nothing needs none of it.
         from tolariad.trainer.pruning.recheck import recheck
@@ -100,7 +93,7 @@ class PruneHandler:
             return report
         return replace(report, accuracy_now=found.before.accuracy, accuracy_masked=found.masked.accuracy)
 
-    def _mask(self, order: MaskUnits) -> MasksAppliedReport:
+    def _mask(self, order: m.MaskUnits) -> m.MasksAppliedReport:
         covered = self._pruner.mask(order, self._before_step)
         self._audit.begin_anew()
         reached("prune_acted")
@@ -108,7 +101,7 @@ class PruneHandler:
             "cycle %d of pruning: %d parameters are masked from step %d on",
             *(order.cycle, covered.fresh, self._before_step),
         )
-        return MasksAppliedReport(
+        return m.MasksAppliedReport(
             order=0,
             applied_before_step=0,
             parameters=covered.numbers,
@@ -116,16 +109,16 @@ class PruneHandler:
             model_hash=structure_of(self._setup.model),
         )
 
-    def _release(self, order: ReleaseMasks) -> MasksReleasedReport:
+    def _release(self, order: m.ReleaseMasks) -> m.MasksReleasedReport:
         count = self._pruner.release(order.cycle)
         self._audit.begin_anew()
         reached("prune_acted")
         _log.info("the masks of cycle %d are lifted from step %d on", order.cycle, self._before_step)
-        return MasksReleasedReport(order=0, applied_before_step=0, parameters=count)
+        return m.MasksReleasedReport(order=0, applied_before_step=0, parameters=count)
 
     # -- compaction ----------------------------------------------------------------------------------------------------
 
-    def _compact(self, order: CompactModel) -> ModelCompactedReport:
+    def _compact(self, order: m.CompactModel) -> m.ModelCompactedReport:
         """Try it on copies, measure both, and do it."""
         setup, plan = self._setup, self._pruner.plan_of_all()
         if order.units != plan.units:
@@ -137,11 +130,11 @@ class PruneHandler:
         self._reporter.beat(Activity.HOOK)
         difference, seconds = self._measured(plan)
         before = sizes(setup.model, setup.owners)
-        self._cut(CompactModel(cycle=order.cycle, units=order.units, removal=plan.text))
+        self._cut(m.CompactModel(cycle=order.cycle, units=order.units, removal=plan.text))
         self._architecture.one_more()
         parameters, held = sizes(setup.model, setup.owners)
         _log.info("the model is compacted: %d parameters instead of %d", parameters, before[0])
-        return ModelCompactedReport(
+        return m.ModelCompactedReport(
             order=0,
             applied_before_step=0,
             removal=plan.text,
@@ -174,7 +167,7 @@ class PruneHandler:
             _log.exception("the trial of a compaction raised")
             raise PruningRefused(f"its trial on a copy raised {type(error).__name__}: {error}") from error
 
-    def _cut(self, order: CompactModel) -> None:
+    def _cut(self, order: m.CompactModel) -> None:
         """Remove what was recorded, by a change of the ledger."""
         self._setup.ledger.order(COMPACT, order.removal, before_step=self._before_step)
         reached("prune_acted")

@@ -15,7 +15,7 @@ from typing import Any, Final, NamedTuple
 
 from torch import nn
 
-from tolariad.core.pruning.budget import UnitKind
+from tolariad.core.calc.pruning.budget import UnitKind
 from tolariad.trainer.pruning.modules import linear_sides
 from tolariad.trainer.pruning.units import Role, TensorSlice, UnitGroup
 from tolariad.trainer.torch_private.modules import parameters_of

@@ -16,7 +16,7 @@ import msgspec
 import numpy as np
 
 from tolariad import run_files
-from tolariad.core.pruning.ranking import rank_correlation
+from tolariad.core.calc.pruning.ranking import rank_correlation
 from tolariad.storage.tensor_file import TensorEntry, header, labels_of, layout, parse
 from tolariad.trainer.pruning.importance import Scores
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
-from tolariad.core.pruning.ledger import COMPACT
+from tolariad.core.calc.pruning.ledger import COMPACT
 from tolariad.trainer.errors import SetupRefused
 from tolariad.trainer.pruning.compaction import compact
 from tolariad.trainer.pruning.masks import HeldMasks, apply_masks, release_masks, widen_masks
@@ -26,9 +26,8 @@ from tolariad.trainer.pruning.watch import StepTimes, Window, WindowWatch
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tolariad.core.pruning.mask_words import MaskUnits, PruneWatchReport
-    from tolariad.core.settings.pruning import Prune
-    from tolariad.core.steps.script_words import ScriptChange
+    from tolariad.core import messages as m
+    from tolariad.core.calc.settings.pruning import Prune
     from tolariad.trainer.architecture import Ledger
     from tolariad.trainer.health.monitor import Monitor
     from tolariad.trainer.lr import UnifiedLRController
@@ -87,7 +86,7 @@ class Pruner:
         self.window: Window | None = None
         self._held: HeldMasks | None = None
         self._watch: WindowWatch | None = None
-        self._due: PruneWatchReport | None = None
+        self._due: m.PruneWatchReport | None = None
         self._times = StepTimes(prune.safety.window_steps)
         # On the CPU a step computes in this thread. If another program has the core, the masks are not the reason.
         self._clock = time.thread_time if ledger.device.type == "cpu" else time.perf_counter
@@ -115,7 +114,7 @@ class Pruner:
 
     # -- orders --------------------------------------------------------------------------------------------------------
 
-    def mask(self, order: MaskUnits, before_step: int) -> Covered:
+    def mask(self, order: m.MaskUnits, before_step: int) -> Covered:
         """Apply the masks of an order. Return how many numbers of the model they cover. Raises PruningRefused."""
         plan = self.fitting(order)
         former = joined([one.plan for one in self.masked], self._model).masks.count
@@ -150,7 +149,7 @@ class Pruner:
             raise PruningRefused("no unit is masked, so there is nothing to remove")
         return joined([one.plan for one in self.masked], self._model)
 
-    def fitting(self, order: MaskUnits) -> Plan:
+    def fitting(self, order: m.MaskUnits) -> Plan:
         """Return the plan of an order, compared with the model as it is. Raises PruningRefused."""
         plan = read_plan(order.plan)
         if plan.units != order.units:
@@ -182,7 +181,7 @@ class Pruner:
         elif seconds is not None:
             self._times.add(seconds)
 
-    def due(self) -> PruneWatchReport | None:
+    def due(self) -> m.PruneWatchReport | None:
         """Return the report of the window if it is due, once.
 
         A re-run may find it too: the trainer may have died between a step and the report that followed it.
@@ -201,7 +200,7 @@ class Pruner:
 
     # -- changes of the model's shape ----------------------------------------------------------------------------------
 
-    def _compact(self, change: ScriptChange) -> None:
+    def _compact(self, change: m.ScriptChange) -> None:
         """Make the change: remove units from the model. Their values need not be 0: a restart fills them in later."""
         try:
             plan = read_plan(change.arguments)

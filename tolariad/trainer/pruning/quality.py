@@ -10,7 +10,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
-from tolariad.core.pruning.verdict import accuracy_by_loss, loss_scale
+from tolariad.core.calc.pruning.verdict import accuracy_by_loss, loss_scale
 
 SLICES: Final = 5
 # For each slice: the mean of the metric, and the number of samples.

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
-from tolariad.core.pruning.verdict import accuracy_limit
+from tolariad.core.calc.pruning.verdict import accuracy_limit
 from tolariad.trainer.data.randomness import preserved_rng
 from tolariad.trainer.pruning.evidence import held_out_slices
 from tolariad.trainer.pruning.quality import SLICES, Levels, Quality, metric_of, quality_of

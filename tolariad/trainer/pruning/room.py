@@ -8,10 +8,10 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Final
 
-from tolariad.core.pruning.analysis import UNITS_BYTES_MAX
+from tolariad.core.calc.pruning.analysis import UNITS_BYTES_MAX
 
 if TYPE_CHECKING:
-    from tolariad.core.settings.pruning import Prune
+    from tolariad.core.calc.settings.pruning import Prune
     from tolariad.trainer.checkpoints.snapshot import Snapshot
 
 # For a tensor: its row in the table, its entry in the state, and its alignment. For a number of the model: of a plan.

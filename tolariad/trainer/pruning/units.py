@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from msgspec import Struct
 
-from tolariad.core.pruning.budget import UnitKind
+from tolariad.core.calc.pruning.budget import UnitKind
 
 # By qualified name, then by dimension: indices, ascending.
 Coordinates = dict[str, dict[int, tuple[int, ...]]]

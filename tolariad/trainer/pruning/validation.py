@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import torch
 
-from tolariad.core.pruning.analysis import AnalysisRequest
-from tolariad.core.pruning.units import Units, joined
-from tolariad.core.pruning.verdict import MaskMeasure
+from tolariad.core.calc.pruning.analysis import AnalysisRequest
+from tolariad.core.calc.pruning.units import Units, joined
+from tolariad.core.calc.pruning.verdict import MaskMeasure
 from tolariad.trainer.pruning.evidence import SeededBatch, held_out_slices, loss_of
 from tolariad.trainer.pruning.importance import on_a_copy
 from tolariad.trainer.pruning.masks import HeldMasks, MaskSet, masks_of

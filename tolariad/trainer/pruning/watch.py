@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import torch
 
-from tolariad.core.pruning.mask_words import PruneWatchReport
-from tolariad.core.pruning.verdict import Trip, WindowMeasure, trips
+from tolariad.core import messages as m
+from tolariad.core.calc.pruning.verdict import Trip, WindowMeasure, trips
 
 if TYPE_CHECKING:
-    from tolariad.core.settings.pruning import PruneSafety
+    from tolariad.core.calc.settings.pruning import PruneSafety
 
 # The gradient norm and the memory are judged after so many steps of the window, again and again.
 _EVERY: Final = 8
@@ -63,7 +63,7 @@ class WindowWatch:
         self._judged = 0
         self.is_over = False
 
-    def saw(self, step: int, norm: float, seconds: float | None) -> PruneWatchReport | None:
+    def saw(self, step: int, norm: float, seconds: float | None) -> m.PruneWatchReport | None:
         """Take in a step. Return the report when a limit is exceeded, or the window is over; else None.
 
         `norm`: -1 if it was not measured. `seconds`: None if they are not those of training, as in a re-run.
@@ -97,8 +97,8 @@ class WindowWatch:
             memory=memory_in_use(self._device) if self._judges_memory else None,
         )
 
-    def _report(self, step: int, measured: WindowMeasure, found: tuple[Trip, ...]) -> PruneWatchReport:
-        return PruneWatchReport(
+    def _report(self, step: int, measured: WindowMeasure, found: tuple[Trip, ...]) -> m.PruneWatchReport:
+        return m.PruneWatchReport(
             cycle=self._window.cycle,
             step=step,
             trips=found,

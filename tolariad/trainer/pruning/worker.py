@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from tolariad import lifelines, run_files
 
 if TYPE_CHECKING:
-    from tolariad.core.pruning.analysis import AnalysisAnswer, AnalysisRequest
+    from tolariad.core.calc.pruning.analysis import AnalysisAnswer, AnalysisRequest
 
 CONFIG_BYTES_MAX = 1 << 24
 _WHY_CHARS = 900

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from msgspec.structs import replace
 
 from tolariad.channel import Activity
-from tolariad.core.rollback import words as rb
+from tolariad.core import messages as m
 from tolariad.failpoints import reached
 from tolariad.storage import CheckpointUnfit, CheckpointUnusable
 from tolariad.trainer.checkpoints.loaded import Loaded
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from tolariad.core.checkpoints.words import CheckpointRef, TrainFrom
     from tolariad.storage.slot import Table
     from tolariad.trainer.checkpoints.snapshot import Position
     from tolariad.trainer.orders import Link
@@ -46,7 +45,7 @@ class _Spans:
     """Times of the consecutive parts of one rollback, from its creation on."""
 
     def __init__(self) -> None:
-        self._seconds = dict.fromkeys(rb.RollbackSpans.__struct_fields__, 0.0)
+        self._seconds = dict.fromkeys(m.RollbackSpans.__struct_fields__, 0.0)
         self._last = time.perf_counter()
 
     def done(self, part: str) -> None:
@@ -56,15 +55,15 @@ class _Spans:
         self._last = now
 
     @property
-    def taken(self) -> rb.RollbackSpans:
+    def taken(self) -> m.RollbackSpans:
         """Seconds of each part."""
-        return rb.RollbackSpans(**self._seconds)
+        return m.RollbackSpans(**self._seconds)
 
 
 class _Prepared(NamedTuple):
     """A target that was read and verified. `table`: of a snapshot; None for a checkpoint."""
 
-    order: rb.PrepareRollback
+    order: m.PrepareRollback
     loaded: Loaded
     table: Table | None
     spans: _Spans
@@ -74,8 +73,8 @@ class Committed(NamedTuple):
     """A rollback that is done. `parent`: the checkpoint that this state comes from, or descends from."""
 
     position: Position
-    order: rb.PrepareRollback
-    report: rb.RolledBackReport
+    order: m.PrepareRollback
+    report: m.RolledBackReport
     parent: str
 
 
@@ -93,27 +92,27 @@ class RollbackHandler:
         # True after a restored target differed from its record: the live state is invalid until another target is
         # restored.
         self._is_overwritten = False
-        self._inbox.register(rb.PrepareRollback, self.obey)
-        self._inbox.register(rb.CommitRollback, self.obey)
-        self._inbox.register(rb.AbortRollback, self.obey)
+        self._inbox.register(m.PrepareRollback, self.obey)
+        self._inbox.register(m.CommitRollback, self.obey)
+        self._inbox.register(m.AbortRollback, self.obey)
 
-    def obey(self, order: rb.PrepareRollback | rb.CommitRollback | rb.AbortRollback) -> None:
+    def obey(self, order: m.PrepareRollback | m.CommitRollback | m.AbortRollback) -> None:
         """Obey an order. The trainer calls this at every wait, the gate included. Raises RollbackCommitted."""
         match order:
-            case rb.PrepareRollback():
+            case m.PrepareRollback():
                 self._prepare(order)
-            case rb.AbortRollback():
+            case m.AbortRollback():
                 self._prepared = None
                 self.given_up += 1
-                self._setup.participants.abort(self._limit_s(rb.Tier.FAST))
-            case rb.CommitRollback():
+                self._setup.participants.abort(self._limit_s(m.Tier.FAST))
+            case m.CommitRollback():
                 if self._prepared is not None and self._prepared.order.rollback == order.rollback:
                     raise RollbackCommitted
 
-    def _prepare(self, order: rb.PrepareRollback) -> None:
+    def _prepare(self, order: m.PrepareRollback) -> None:
         """Read the target, verify it, check that it fits the model, and ask the participants. Changes nothing."""
         begun = time.perf_counter()
-        self._reporter.report(rb.RollbackHeardReport(rollback=order.rollback))
+        self._reporter.report(m.RollbackHeardReport(rollback=order.rollback))
         self._reporter.beat(Activity.RESTORE)
         reached("rollback_prepare")
         try:
@@ -126,7 +125,7 @@ class RollbackHandler:
             self._prepared = None
             self._reporter.report(_refusal(order, error, restored=self._is_overwritten))
             return
-        report = rb.RollbackPreparedReport(
+        report = m.RollbackPreparedReport(
             rollback=order.rollback,
             participants=(*votes.agreed, TRAINING),
             seconds=time.perf_counter() - begun,
@@ -135,11 +134,11 @@ class RollbackHandler:
         )
         self._reporter.report(report)
 
-    def _limit_s(self, tier: rb.Tier) -> float:
+    def _limit_s(self, tier: m.Tier) -> float:
         limits = self._setup.settings.rollback
-        return limits.fast_path_timeout_ms / 1e3 if tier is rb.Tier.FAST else limits.full_path_timeout_s
+        return limits.fast_path_timeout_ms / 1e3 if tier is m.Tier.FAST else limits.full_path_timeout_s
 
-    def _read(self, order: rb.PrepareRollback) -> _Prepared:
+    def _read(self, order: m.PrepareRollback) -> _Prepared:
         """Return the target. For a snapshot only its table is verified here; its tensors are when they are restored.
 
         Raises CheckpointUnusable.
@@ -179,7 +178,7 @@ class RollbackHandler:
         except RollbackCommitted:
             return
 
-    def _carry_out(self, prepared: _Prepared) -> Committed | rb.RollbackRefusedReport:
+    def _carry_out(self, prepared: _Prepared) -> Committed | m.RollbackRefusedReport:
         """Do COMMIT and CONFIRM. Return the result, or the report of what failed. Raises RollbackUnconfirmed."""
         self._reporter.beat(Activity.RESTORE)
         order, spans, confirmation = prepared.order, prepared.spans, Confirmation()
@@ -204,7 +203,7 @@ class RollbackHandler:
                 differs = CheckpointUnusable(name, "differs from its recorded digest after it was restored")
                 return _refusal(order, differs, restored=True)
         reached("rollback_confirm")
-        report = rb.RolledBackReport(
+        report = m.RolledBackReport(
             rollback=order.rollback,
             step=position.step,
             commit_s=copied - begun,
@@ -217,14 +216,14 @@ class RollbackHandler:
 
 
 def _refusal(
-    order: rb.PrepareRollback, error: CheckpointUnusable | ParticipantRefused, *, restored: bool
-) -> rb.RollbackRefusedReport:
+    order: m.PrepareRollback, error: CheckpointUnusable | ParticipantRefused, *, restored: bool
+) -> m.RollbackRefusedReport:
     """Return the report that the target cannot be used. `restored`: the live state is invalid by now."""
     if isinstance(error, ParticipantRefused):
         file, why, participant = f"participant {error.participant}", str(error), error.participant
     else:
         file, why, participant = error.file, error.why, ""
-    return rb.RollbackRefusedReport(
+    return m.RollbackRefusedReport(
         rollback=order.rollback,
         file=file,
         why=why,
@@ -235,7 +234,7 @@ def _refusal(
     )
 
 
-def standing_at(order: TrainFrom, target: CheckpointRef, position: Position) -> TrainFrom:
+def standing_at(order: m.TrainFrom, target: m.CheckpointRef, position: Position) -> m.TrainFrom:
     """Return the order to train from the target on. Epochs after the target are reported again."""
     before = position.epoch - 1
     return replace(

@@ -28,7 +28,7 @@ from tolariad.trainer.process.threads import stand_back
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from tolariad.core.snapshots.words import Ring
+    from tolariad.core import messages as m
     from tolariad.trainer.checkpoints.loaded import Loaded
 
 _PREFIX: Final = 4096
@@ -83,7 +83,7 @@ def growth_of(live: Snapshot) -> int:
 class Slots:
     """The mapped arena. Raises ValueError if the file is smaller than `ring` says."""
 
-    def __init__(self, descriptor: int, ring: Ring) -> None:
+    def __init__(self, descriptor: int, ring: m.Ring) -> None:
         size = ring.slots * ring.slot_bytes
         if os.fstat(descriptor).st_size < size:
             raise ValueError(f"the snapshot memory has {os.fstat(descriptor).st_size} bytes, but the order says {size}")

@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import torch
 
-from tolariad.core.rollback.words import StateCopiedReport
-from tolariad.core.seeds.slice import group_of
-from tolariad.core.snapshots import words as sn
+from tolariad.core import messages as m
+from tolariad.core import state as st
 from tolariad.failpoints import reached
 from tolariad.storage import CheckpointUnusable
 from tolariad.storage.manifest import OF_MODEL
@@ -37,7 +36,7 @@ if TYPE_CHECKING:
 
 _FLOATS: Final = frozenset({torch.float64, torch.float32, torch.float16, torch.bfloat16})
 _CLOSE_S: Final = 10.0
-_Report = StateCopiedReport | sn.SnapshotSizeReport | sn.SnapshotTakenReport | sn.SnapshotFailedReport
+_Report = m.StateCopiedReport | m.SnapshotSizeReport | m.SnapshotTakenReport | m.SnapshotFailedReport
 
 
 class _Counts(NamedTuple):
@@ -54,7 +53,7 @@ class _Job:
     """One snapshot, from its copy to its report. The thread sets `report` at its end."""
 
     def __init__(
-        self, order: sn.TakeSnapshot, copied: Snapshot, acted: ActedOrders, begun: float, counts: _Counts
+        self, order: m.TakeSnapshot, copied: Snapshot, acted: ActedOrders, begun: float, counts: _Counts
     ) -> None:
         """`acted`: the boundary orders that the copied state contains. `counts`: what must be finite in it."""
         self.order = order
@@ -64,7 +63,7 @@ class _Job:
         self.counts = counts
         self.held_s = time.perf_counter() - begun
         self.given_up = ""
-        self.report: sn.SnapshotTakenReport | sn.SnapshotFailedReport | None = None
+        self.report: m.SnapshotTakenReport | m.SnapshotFailedReport | None = None
 
 
 class SnapshotHandler:
@@ -75,7 +74,7 @@ class SnapshotHandler:
         self._setup = setup
         self._descriptor = descriptor
         self._size_is_told = descriptor is None or not setup.settings.rollback.fast_path_enabled
-        self._ordered: sn.TakeSnapshot | None = None
+        self._ordered: m.TakeSnapshot | None = None
         self._job: _Job | None = None
         self._thread: threading.Thread | None = None
         self._reports: list[_Report] = []
@@ -90,9 +89,9 @@ class SnapshotHandler:
         """The bytes of memory for snapshots that are not given back."""
         return 0 if self.slots is None else self.slots.held_bytes
 
-    def obey(self, order: sn.UseRing | sn.TakeSnapshot) -> None:
+    def obey(self, order: m.UseRing | m.TakeSnapshot) -> None:
         """Remember the order. `tend` carries it out at the next boundary."""
-        if isinstance(order, sn.TakeSnapshot):
+        if isinstance(order, m.TakeSnapshot):
             self._ordered = order
             self.is_idle = False
         elif self.slots is None and self._descriptor is not None:
@@ -137,9 +136,9 @@ class SnapshotHandler:
             return
         roomy = slot_bytes(live, growth=growth_of(live)) + room_for_seeds(self._setup)
         roomy += room_for_masks(live, self._setup.settings.prune)
-        self._reports.append(sn.SnapshotSizeReport(size=roomy, least=slot_bytes(live)))
+        self._reports.append(m.SnapshotSizeReport(size=roomy, least=slot_bytes(live)))
 
-    def _take(self, order: sn.TakeSnapshot, position: Position, parent: str) -> None:
+    def _take(self, order: m.TakeSnapshot, position: Position, parent: str) -> None:
         begun = time.perf_counter()
         slots = self.slots
         if slots is None or not self._setup.train.can_stop_at(position.batch):
@@ -157,7 +156,7 @@ class SnapshotHandler:
             return
         # Reported before training goes on (`finished`).
         self._reports.append(
-            StateCopiedReport(id=order.id, step=position.step, epoch=position.epoch, batch=position.batch)
+            m.StateCopiedReport(id=order.id, step=position.step, epoch=position.epoch, batch=position.batch)
         )
         reached("snapshot")
         self._job = job = _Job(order, copied, self._setup.acted, begun, _counts(self._setup))
@@ -165,8 +164,8 @@ class SnapshotHandler:
         self._thread = threading.Thread(target=self._finish, args=arguments, name="snapshot", daemon=True)
         self._thread.start()
 
-    def _fail(self, order: sn.TakeSnapshot, why: str) -> None:
-        self._reports.append(sn.SnapshotFailedReport(id=order.id, why=why))
+    def _fail(self, order: m.TakeSnapshot, why: str) -> None:
+        self._reports.append(m.SnapshotFailedReport(id=order.id, why=why))
 
     def finished(self) -> _Report | None:
         """Return the next report, or None. Each report is returned once."""
@@ -175,7 +174,7 @@ class SnapshotHandler:
             thread.join()
             self._job = self._thread = None
             why = job.given_up
-            self._reports.append(sn.SnapshotFailedReport(id=job.order.id, why=why) if why else job.report)
+            self._reports.append(m.SnapshotFailedReport(id=job.order.id, why=why) if why else job.report)
         if self._reports:
             return self._reports.pop(0)
         self.is_idle = self._size_is_told and self._ordered is None and self._job is None
@@ -201,13 +200,13 @@ class SnapshotHandler:
         try:
             found = _not_finite(job.copied, job.counts)
             if found:
-                job.report = sn.SnapshotFailedReport(id=job.order.id, why=f"{found} is not finite")
+                job.report = m.SnapshotFailedReport(id=job.order.id, why=f"{found} is not finite")
                 return
             table, digest = slots.finish(job.order.slot, job.copied, job.acted, parent)
             reached("snapshot_taken")
             job.report = _taken(job, table, digest)
         except Exception as error:  # noqa: BLE001 - a snapshot without an end would block all later ones
-            job.report = sn.SnapshotFailedReport(id=job.order.id, why=f"the snapshot failed: {error!r}")
+            job.report = m.SnapshotFailedReport(id=job.order.id, why=f"the snapshot failed: {error!r}")
 
 
 def _counts(setup: Setup) -> _Counts:
@@ -220,7 +219,7 @@ def _counts(setup: Setup) -> _Counts:
     prefixes = tuple(plot.prefix for plot in heard)
     names = [name for name, _ in setup.model.named_parameters(remove_duplicate=False)]
     of_seeds = frozenset(f"{OF_MODEL}{name}" for name in names if prefixes and name.startswith(prefixes))
-    moments = tuple(f"{OF_OWNER}{group_of(plot.name)}." for plot in heard)
+    moments = tuple(f"{OF_OWNER}{st.group_of(plot.name)}." for plot in heard)
     return _Counts(frozenset(names), of_seeds, moments)
 
 
@@ -246,8 +245,8 @@ def _is_finite(tensor: torch.Tensor) -> bool:
     return math.isfinite(least.item()) and math.isfinite(largest.item())
 
 
-def _taken(job: _Job, table: Table, digest: str) -> sn.SnapshotTakenReport:
-    return sn.SnapshotTakenReport(
+def _taken(job: _Job, table: Table, digest: str) -> m.SnapshotTakenReport:
+    return m.SnapshotTakenReport(
         id=job.order.id,
         step=table.step,
         epoch=table.epoch,

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from tolariad.core.seeds.slice import SEED_SLOTS_MAX, group_of
-from tolariad.core.seeds.stages import Stage
-from tolariad.core.trainer.words import BlueprintSource
+from tolariad.core import messages as m
+from tolariad.core import state as st
+from tolariad.core.calc.seeds.stages import Stage
 from tolariad.trainer.data.randomness import preserved_rng
 from tolariad.trainer.errors import SetupRefused
 from tolariad.trainer.seeds.garden import Garden
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from torch import nn
 
-    from tolariad.core.settings.model import Settings
+    from tolariad.core.calc.settings.model import Settings
     from tolariad.trainer.architecture import Ledger
     from tolariad.trainer.lr import UnifiedLRController
     from tolariad.trainer.optim.owners import Owner
@@ -39,8 +39,8 @@ def find_slots(task: Any, model: nn.Module, settings: Settings) -> dict[str, See
     slots = slots_of(model)
     if slots:
         _refuse_impossible(task, settings)
-    if len(slots) > SEED_SLOTS_MAX:
-        raise SetupRefused(f"the model has {len(slots)} slots for seeds; a run can have {SEED_SLOTS_MAX}")
+    if len(slots) > st.SEED_SLOTS_MAX:
+        raise SetupRefused(f"the model has {len(slots)} slots for seeds; a run can have {st.SEED_SLOTS_MAX}")
     for slot in slots.values():
         if slot.seed is not None:
             raise SetupRefused(
@@ -63,10 +63,10 @@ def _refuse_impossible(task: Any, settings: Settings) -> None:
         )
 
 
-def _sources_of(settings: Settings) -> tuple[BlueprintSource, ...]:
+def _sources_of(settings: Settings) -> tuple[m.BlueprintSource, ...]:
     """Import the blueprints that the configuration names. Return those of files, with hashes. Raises SetupRefused."""
     with preserved_rng():
-        found = [BlueprintSource(name=name, hash=source_of(name)) for name in settings.seeds.blueprints]
+        found = [m.BlueprintSource(name=name, hash=source_of(name)) for name in settings.seeds.blueprints]
     return tuple(one for one in found if one.hash)
 
 
@@ -87,9 +87,9 @@ def garden_of(
         optimizers.check()
         taken = {*(owner.name for owner in owners), *rates.names}
         for name in slots:
-            if group_of(name) in taken:
+            if st.group_of(name) in taken:
                 raise SetupRefused(
-                    f"an optimizer or a parameter group is called {group_of(name)}, as that of the seed in slot "
+                    f"an optimizer or a parameter group is called {st.group_of(name)}, as that of the seed in slot "
                     f"{name} would be; rename it"
                 )
     seed, blueprints = settings.rng_seed or 0, settings.seeds.blueprints

@@ -13,8 +13,8 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-from tolariad.core.seeds.ledger import GERMINATE, REMOVE
-from tolariad.core.seeds.slice import group_of
+from tolariad.core import state as st
+from tolariad.core.calc.seeds.ledger import GERMINATE, REMOVE
 from tolariad.failpoints import reached
 from tolariad.trainer.data.randomness import derived_seed, preserved_rng, seed_everything
 from tolariad.trainer.errors import SetupRefused
@@ -28,8 +28,7 @@ if TYPE_CHECKING:
 
     from torch import nn
 
-    from tolariad.core.steps.script_words import ScriptChange
-    from tolariad.core.trainer.words import BlueprintSource
+    from tolariad.core import messages as m
     from tolariad.trainer.architecture import Ledger
     from tolariad.trainer.lr import UnifiedLRController
     from tolariad.trainer.seeds.optimizers import SeedOptimizers
@@ -53,7 +52,7 @@ class Garden:
         *,
         rng_seed: int,
         blueprints: tuple[str, ...] = (),
-        sources: tuple[BlueprintSource, ...] = (),
+        sources: tuple[m.BlueprintSource, ...] = (),
     ) -> None:
         """`owners`: the run's, at this point those of the host. The list is changed in place.
 
@@ -104,25 +103,25 @@ class Garden:
         with preserved_rng():
             return source_of(blueprint)
 
-    def _germinate(self, change: ScriptChange) -> None:
+    def _germinate(self, change: m.ScriptChange) -> None:
         arguments = json.loads(change.arguments)
         plot = self.plot(arguments["slot"])
         module = self.build(arguments)
         plot.slot.plant(module)
         reached("seed_planted")
         trained = [parameter for parameter in module.parameters() if parameter.requires_grad]
-        owner = Owner(group_of(plot.name), self.optimizers.make(trained))
+        owner = Owner(st.group_of(plot.name), self.optimizers.make(trained))
         owned = {one.name: one for one in (*self._owners[len(self._host) :], owner)}
-        in_order = (owned[name] for one in self.plots if (name := group_of(one)) in owned)
+        in_order = (owned[name] for one in self.plots if (name := st.group_of(one)) in owned)
         self._owners[:] = [*self._host, *in_order]
         after = change.before_step - 1
         group = self.optimizers.group(owner.name, after, arguments.get("warmup_steps"))
         self._rates.adopt(owner.name, owner.optimizer, [group])
         plot.germinated(arguments["number"], after)
 
-    def _remove(self, change: ScriptChange) -> None:
+    def _remove(self, change: m.ScriptChange) -> None:
         plot = self.plot(json.loads(change.arguments)["slot"])
-        name = group_of(plot.name)
+        name = st.group_of(plot.name)
         self._rates.unregister_optimizer(name)
         (owner,) = (one for one in self._owners if one.name == name)
         self._owners.remove(owner)
@@ -135,7 +134,7 @@ class Garden:
         """The model has another shape: find the slots that hold a module."""
         owned = {owner.name: owner for owner in self._owners[len(self._host) :]}
         for name, plot in self.plots.items():
-            plot.owned_by(owned.get(group_of(name)))
+            plot.owned_by(owned.get(st.group_of(name)))
             if plot.is_frozen:
                 # A compaction may have given the seed other buffers.
                 plot.slot.freeze(frozen=True)

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 from msgspec.structs import replace
 
-from tolariad.core.seeds.gates import GATES, Gate, judge
-from tolariad.core.seeds.ledger import ShapeChange, changes_shape, germinated, removed
-from tolariad.core.seeds.stages import Stage, is_legal
-from tolariad.core.seeds.words import MoveSeed, SeedMovedReport, SeedsMeasuredReport
+from tolariad.core import messages as m
+from tolariad.core.calc.seeds.gates import GATES, Gate, judge
+from tolariad.core.calc.seeds.ledger import ShapeChange, changes_shape, germinated, removed
+from tolariad.core.calc.seeds.stages import Stage, is_legal
 from tolariad.failpoints import reached
 from tolariad.trainer.errors import SetupRefused
 from tolariad.trainer.orders.numbered import OrderRefused
@@ -25,7 +25,7 @@ from tolariad.trainer.seeds.sanity import sanity
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tolariad.core.seeds.gates import SeedMeasure
+    from tolariad.core.calc.seeds.gates import SeedMeasure
     from tolariad.trainer.architecture.handler import ArchitectureHandler
     from tolariad.trainer.checkpoints.snapshot import Position
     from tolariad.trainer.lr.handler import RateHandler
@@ -53,13 +53,13 @@ class SeedHandler:
         self._reporter, self._progress = link.reporter, link.progress
         self._rates, self._architecture = rates, architecture
         self._position = position
-        orders.register(MoveSeed, self._move, repeat=self._make, after=self._moved)
+        orders.register(m.MoveSeed, self._move, repeat=self._make, after=self._moved)
 
     def report_measures(self, epoch: int) -> None:
         """Report the measurements of every seed with a module at the end of `epoch`."""
         step = self._position().step
         measures = tuple(self._measured(plot, step) for plot in self._garden.growing)
-        self._reporter.report(SeedsMeasuredReport(epoch=epoch, seeds=measures))
+        self._reporter.report(m.SeedsMeasuredReport(epoch=epoch, seeds=measures))
 
     def _measured(self, plot: Plot, step: int) -> SeedMeasure:
         try:
@@ -68,7 +68,7 @@ class SeedHandler:
             _log.exception("seed %s cannot be measured: its module raised", plot.name)
             return measure_standing(self._setup, plot, step)
 
-    def _move(self, order: MoveSeed) -> SeedMovedReport:
+    def _move(self, order: m.MoveSeed) -> m.SeedMovedReport:
         """Judge a move and make it. Raises OrderRefused, with nothing changed."""
         plot = self._garden.plots.get(order.slot)
         if plot is None:
@@ -90,9 +90,9 @@ class SeedHandler:
             measured = self._tried(lambda: measure_isolated(self._setup, plot, step))
         self._judge(order.stage, measured)
         self._make_or_refuse(order)
-        return SeedMovedReport(order=0, applied_before_step=0, measure=measured)
+        return m.SeedMovedReport(order=0, applied_before_step=0, measure=measured)
 
-    def _germinate(self, plot: Plot, order: MoveSeed) -> SeedMovedReport:
+    def _germinate(self, plot: Plot, order: m.MoveSeed) -> m.SeedMovedReport:
         """Build the seed aside, judge it, and plant an equal one."""
         if not plot.input_dtype:
             waiting = "wait for the first step"
@@ -103,7 +103,7 @@ class SeedHandler:
         measured = self._tried(lambda: self._judged(plot, order))
         source = self._tried(lambda: self._garden.source_of(order.blueprint))
         self._make_or_refuse(order)
-        return SeedMovedReport(
+        return m.SeedMovedReport(
             order=0,
             applied_before_step=0,
             example=order.example,
@@ -113,7 +113,7 @@ class SeedHandler:
             source=source,
         )
 
-    def _judged(self, plot: Plot, order: MoveSeed) -> SeedMeasure:
+    def _judged(self, plot: Plot, order: m.MoveSeed) -> SeedMeasure:
         """Build a seed like the one that is ordered, and judge it."""
         module = self._garden.build(json.loads(_germination(order).arguments))
         why = sanity(module, plot.slot.example(order.example, order.dtype), self._setup.model)
@@ -129,7 +129,7 @@ class SeedHandler:
         if gate is not None and why:  # safety: gate-stops-move
             raise OrderRefused(f"gate {gate.name}: {why}")
 
-    def _make_or_refuse(self, order: MoveSeed) -> None:
+    def _make_or_refuse(self, order: m.MoveSeed) -> None:
         self._tried(lambda: self._make(order))
         if changes_shape(order.stage):
             self._architecture.one_more()
@@ -146,7 +146,7 @@ class SeedHandler:
             _log.exception("a seed's blueprint raised")
             raise OrderRefused(f"the blueprint, or its module, raised {type(error).__name__}: {error}") from error
 
-    def _make(self, order: MoveSeed) -> None:
+    def _make(self, order: m.MoveSeed) -> None:
         """Make a move: a new one that was judged, or one of a script."""
         step, plot = self._position().step, self._garden.plot(order.slot)
         if order.stage is Stage.GERMINATED:
@@ -164,12 +164,12 @@ class SeedHandler:
             self._rates.tell_groups(self._progress.step + 1)
 
 
-def _filled(order: MoveSeed, plot: Plot) -> MoveSeed:
+def _filled(order: m.MoveSeed, plot: Plot) -> m.MoveSeed:
     """Return the order with the input shape of the slot. An order of a script has it already."""
     return replace(order, example=plot.input_shape, dtype=plot.input_dtype)
 
 
-def _germination(order: MoveSeed) -> ShapeChange:
+def _germination(order: m.MoveSeed) -> ShapeChange:
     """Return the ledger's entry of a germination, from which the same seed can be built."""
     return germinated(
         order.slot,

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 import torch
 from msgspec.structs import replace
 
-from tolariad.core.seeds.gates import NOT_MEASURED, SeedMeasure
-from tolariad.core.seeds.slice import group_of
+from tolariad.core import state as st
+from tolariad.core.calc.seeds.gates import NOT_MEASURED, SeedMeasure
 from tolariad.trainer.data.randomness import derived_seed
 from tolariad.trainer.seeds import measures
 
@@ -46,7 +46,7 @@ def measure_standing(setup: Setup, plot: Plot, step: int) -> SeedMeasure:
     return replace(
         found,
         gradient_norm=plot.gradient_norm,
-        learning_rate=setup.rates.rates()[group_of(plot.name)],
+        learning_rate=setup.rates.rates()[st.group_of(plot.name)],
         parameters=_elements(module),
         dropped=plot.dropped,
         isolation_violations=len(_shared(setup, plot, module)),

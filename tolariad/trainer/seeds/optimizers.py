@@ -11,16 +11,16 @@ from typing import TYPE_CHECKING, Any, Final
 import torch
 from msgspec.structs import replace
 
-from tolariad.core.learning_rate.group import Group
-from tolariad.core.learning_rate.seed_warmup import seed_schedule
-from tolariad.core.settings.rules import optimizer_arguments
+from tolariad.core.calc.learning_rate.group import Group
+from tolariad.core.calc.learning_rate.seed_warmup import seed_schedule
+from tolariad.core.calc.settings.rules import optimizer_arguments
 from tolariad.trainer.errors import SetupRefused
 from tolariad.trainer.optim.configured import CLASSES
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from tolariad.core.settings.seeds import SeedSettings
+    from tolariad.core.calc.settings.seeds import SeedSettings
     from tolariad.trainer.lr import UnifiedLRController
 
 # Written by the rate controller, by torch's schedulers or by the user as a label; not arguments of an optimizer.

@@ -19,7 +19,7 @@ from typing import Any, Final
 import torch
 from torch import Tensor, nn
 
-from tolariad.core.text.nearest import KEYS_ALIKE, all_near, did_you_mean
+from tolariad.core.calc.text.nearest import KEYS_ALIKE, all_near, did_you_mean
 from tolariad.trainer.errors import SetupRefused
 from tolariad.trainer.seeds.slot import SeedSlot
 from tolariad.trainer.torch_private.hooks import of_forward

@@ -9,9 +9,9 @@ import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
-from tolariad.core.seeds.blending import alpha
-from tolariad.core.seeds.gates import NOT_MEASURED
-from tolariad.core.seeds.stages import Learning, Stage
+from tolariad.core.calc.seeds.blending import alpha
+from tolariad.core.calc.seeds.gates import NOT_MEASURED
+from tolariad.core.calc.seeds.stages import Learning, Stage
 
 if TYPE_CHECKING:
     import torch

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from blake3 import blake3
 
-from tolariad.core.text.nearest import did_you_mean, nearest
+from tolariad.core.calc.text.nearest import did_you_mean, nearest
 from tolariad.imported import attribute_of, module_at, place_of
 from tolariad.trainer.errors import SetupRefused
 from tolariad.trainer.seeds.blueprints import Blueprint, Bottleneck, Conv, LowRank

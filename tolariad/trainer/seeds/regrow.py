@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
-from tolariad.core.seeds.stages import Stage
+from tolariad.core.calc.seeds.stages import Stage
 from tolariad.trainer.data.randomness import preserved_rng
 from tolariad.trainer.errors import SetupRefused
 from tolariad.trainer.seeds.places import slots_of

@@ -34,7 +34,7 @@ from typing import Any, Final
 import torch
 from torch import Tensor, nn
 
-from tolariad.core.seeds.stages import PLANTED, Stage
+from tolariad.core.calc.seeds.stages import PLANTED, Stage
 from tolariad.trainer.errors import SetupRefused
 from tolariad.trainer.torch_private.modules import ToldOfMoves, buffers_of, put_buffer
 

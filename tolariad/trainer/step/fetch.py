@@ -9,7 +9,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
 from tolariad.channel import Activity
-from tolariad.core.trainer.words import DataNotedReport, InexactDataReport
+from tolariad.core import messages as m
 from tolariad.trainer.data.feed import Bearing
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ class Fetch:
         if not self._data.findings:
             return
         for finding in self._data.take_findings():
-            kind = InexactDataReport if finding.bearing is Bearing.INEXACT else DataNotedReport
+            kind = m.InexactDataReport if finding.bearing is Bearing.INEXACT else m.DataNotedReport
             self._reporter.report(kind(why=finding.words))
 
     def _await_stop(self) -> None:

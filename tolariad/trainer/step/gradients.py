@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import torch
 
-from tolariad.core.steps.words import NOT_MEASURED
+from tolariad.core import messages as m
 from tolariad.trainer.data.feed import to_device
 from tolariad.trainer.errors import SetupRefused
 from tolariad.trainer.step.measured import InFlight, Measured, measured
@@ -61,7 +61,7 @@ def norm_of(setup: Setup, device: torch.device, step: int) -> torch.Tensor | flo
             return _told(setup.garden.hide_gradients(partial(setup.clip, setup.model)))
         return _told(setup.clip(setup.model))
     if (step - 1) % setup.settings.grad_norm.every:
-        return NOT_MEASURED
+        return m.NOT_MEASURED
     gradients = [
         grad
         for owner in setup.host

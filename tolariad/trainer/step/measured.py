@@ -12,7 +12,7 @@ import msgspec
 import torch
 
 if TYPE_CHECKING:
-    from tolariad.core.settings.model import Settings
+    from tolariad.core.calc.settings.model import Settings
     from tolariad.trainer.checkpoints.snapshot import Position
 
 

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import torch
 
-from tolariad.core.bounds import METRICS_MAX, NAME_CHARACTERS_MAX
+from tolariad.core.calc.bounds import METRICS_MAX, NAME_CHARACTERS_MAX
 from tolariad.trainer.errors import SetupRefused
 from tolariad.trainer.step.measured import Given, Transfer
 

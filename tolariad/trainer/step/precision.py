@@ -16,7 +16,7 @@ from tolariad.trainer.torch_private import lists
 from tolariad.trainer.torch_private.scaling import overflows_of, scale_of
 
 if TYPE_CHECKING:
-    from tolariad.core.settings.model import Settings
+    from tolariad.core.calc.settings.model import Settings
 
 Forward: TypeAlias = Callable[[], AbstractContextManager[Any]]
 

@@ -12,15 +12,13 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 from msgspec.structs import replace
 
-from tolariad.core.checkpoints.words import Difference, RerunReport
-from tolariad.core.steps.script_words import Script, ScriptOrder, ScriptStep
+from tolariad.core import messages as m
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from tolariad.core.steps.words import SkipReason, StepReport, StepSkipped, StepSkippedReport
 
-_decoder = msgspec.msgpack.Decoder(Script)
+_decoder = msgspec.msgpack.Decoder(m.Script)
 # The name of a difference in the batches of a step, which were read before its loss was computed.
 DATA: Final = "data"
 # The numbers of a step: its loss, gradient norm, first rate and digest of the rates. A skipped step has the first two.
@@ -36,7 +34,7 @@ class Rerun:
 
     def __init__(self, attachment: bytes | None) -> None:
         """`attachment` is the script as msgpack; None or empty if there is none."""
-        script = _decoder.decode(attachment) if attachment else Script()
+        script = _decoder.decode(attachment) if attachment else m.Script()
         self._steps = script.steps
         self._skips = script.skips
         # Boundary orders that are not applied yet.
@@ -47,14 +45,14 @@ class Rerun:
         self._compared = 0
         self._skipped = 0
         self._differing = 0
-        self._first: Difference | None = None
+        self._first: m.Difference | None = None
 
     @property
     def active(self) -> bool:
         """Whether the script has further steps, applied or skipped."""
         return self._compared < len(self._steps) or self._skipped < len(self._skips)
 
-    def skip_before(self, step: int) -> SkipReason | None:
+    def skip_before(self, step: int) -> m.SkipReason | None:
         """Return why the current batches were not applied as update `step` but skipped; None if they were applied."""
         if self._skipped < len(self._skips) and self._skips[self._skipped].step == step:
             return self._skips[self._skipped].reason
@@ -65,7 +63,7 @@ class Rerun:
         one = self._skips[self._skipped] if self.skip_before(step) is not None else self._steps[self._compared]
         return one.loss, one.grad_norm
 
-    def orders_before(self, step: int, epoch: int) -> list[ScriptOrder]:
+    def orders_before(self, step: int, epoch: int) -> list[m.ScriptOrder]:
         """Return the boundary orders that act before update `step` in `epoch`. Each is returned once."""
         due = [one for one in self.orders if one.before_step <= step and one.after_epoch < epoch]
         self.orders = [one for one in self.orders if one not in due]
@@ -80,7 +78,7 @@ class Rerun:
         """Return the journal's metrics of the validation after `epoch`; empty if it has none."""
         return self._validations.get(epoch, {})
 
-    def compare(self, report: StepReport) -> RerunReport | None:
+    def compare(self, report: m.StepReport) -> m.RerunReport | None:
         """Compare a step that was re-run. Return the report if it was the script's last step."""
         expected = self._steps[self._compared]
         if expected.step != report.step:
@@ -88,7 +86,7 @@ class Rerun:
         self._compared += 1
         return self._taken(_of_other_data(first_difference(expected, report, STEP_FIELDS), expected.data, report.data))
 
-    def compare_skip(self, report: StepSkippedReport, found: SkipReason | None) -> RerunReport | None:
+    def compare_skip(self, report: m.StepSkippedReport, found: m.SkipReason | None) -> m.RerunReport | None:
         """Compare a step that was skipped again. `found`: why it would have been skipped without the script."""
         expected = self._skips[self._skipped]
         if (expected.epoch, expected.batch) != (report.epoch, report.batch):
@@ -97,28 +95,28 @@ class Rerun:
         difference = first_difference(expected, report, STEP_FIELDS[:2])
         if difference is None and found is not expected.reason:
             now = found.value if found else "applied"
-            difference = Difference(step=report.step, field="skipped", expected=expected.reason.value, found=now)
+            difference = m.Difference(step=report.step, field="skipped", expected=expected.reason.value, found=now)
         return self._taken(difference)
 
     def goes_beyond(self, step: int) -> bool:
         """Return whether the script has steps after `step`, which is the next one to be compared."""
         return bool(self._steps) and self._steps[-1].step > step
 
-    def differs(self, difference: Difference) -> None:
+    def differs(self, difference: m.Difference) -> None:
         """Count a difference that is not one of a step's numbers."""
         self._differing += 1
         self._first = self._first or difference
 
-    def _taken(self, difference: Difference | None) -> RerunReport | None:
+    def _taken(self, difference: m.Difference | None) -> m.RerunReport | None:
         """Count a comparison. Return the report if it was the script's last."""
         if difference is not None:
             self.differs(difference)
         return None if self.active else self._finished()
 
-    def _finished(self) -> RerunReport:
+    def _finished(self) -> m.RerunReport:
         found = self._first
         first = self._steps[0].step if self._steps else self._skips[0].step
-        return RerunReport(
+        return m.RerunReport(
             first=first,
             last=self._steps[-1].step if self._steps else first - 1,
             compared=self._compared,
@@ -128,17 +126,17 @@ class Rerun:
 
 
 def first_difference(
-    expected: ScriptStep | StepSkipped, found: StepReport | StepSkippedReport, fields: Sequence[str]
-) -> Difference | None:
+    expected: m.ScriptStep | m.StepSkipped, found: m.StepReport | m.StepSkippedReport, fields: Sequence[str]
+) -> m.Difference | None:
     """Return the first of `fields` whose bits differ, or None."""
     for field in fields:
         was, now = getattr(expected, field), getattr(found, field)
         if not _same_bits(was, now):
-            return Difference(step=found.step, field=field, expected=_shown(was), found=_shown(now))
+            return m.Difference(step=found.step, field=field, expected=_shown(was), found=_shown(now))
     return None
 
 
-def _of_other_data(difference: Difference | None, was: int, now: int) -> Difference | None:
+def _of_other_data(difference: m.Difference | None, was: int, now: int) -> m.Difference | None:
     """Return a difference that other batches explain as one of the data: that is the cause of the others.
 
     Without a difference in the numbers, a batch that differs does so in a field that nobody trains on.

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from tolariad.core.steps.words import SkipReason
+from tolariad.core import messages as m
 from tolariad.failpoints import reached
 from tolariad.trainer.data.feed import to_device
 from tolariad.trainer.health.monitor import OF_THE_DETECTOR, CheckResult
@@ -89,11 +89,11 @@ class StepperOfUpdates(Stepper):
             return True
         if self.updates.is_dropped:
             # The kernel lets the run go on after many such steps, but this one has updates that were not made.
-            reason = SkipReason.NON_FINITE
+            reason = m.SkipReason.NON_FINITE
             self._skip(batches, measured, reason, CheckResult(reason, reason))
         return self.updates.is_dropped
 
-    def _skip(self, batches: int, measured: Measured, reason: SkipReason, judged: CheckResult) -> None:
+    def _skip(self, batches: int, measured: Measured, reason: m.SkipReason, judged: CheckResult) -> None:
         """Undo the updates of this step, and skip it."""
         if self._undo.put_back():
             # The audit must not take this for a change by other code.

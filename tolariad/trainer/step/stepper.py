@@ -22,9 +22,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec.structs import replace
 
 from tolariad.channel import Activity
-from tolariad.core.checkpoints import words as checkpoints
-from tolariad.core.health import quarantine_words as quarantine
-from tolariad.core.steps import words as steps
+from tolariad.core import messages as m
 from tolariad.failpoints import reached
 from tolariad.trainer.checkpoints.snapshot import Position
 from tolariad.trainer.data.digest import digest_of
@@ -70,16 +68,16 @@ class Stepper:
         # The digest of the batches of the step in progress.
         self._data = 0
         # Batches to skip.
-        self._quarantined: tuple[quarantine.Batches, ...] = ()
-        link.inbox.register(quarantine.SetQuarantine, self._set_quarantine)
-        link.inbox.register(checkpoints.TrainFrom, self._begin_as)
+        self._quarantined: tuple[m.Batches, ...] = ()
+        link.inbox.register(m.SetQuarantine, self._set_quarantine)
+        link.inbox.register(m.TrainFrom, self._begin_as)
 
-    def _begin_as(self, order: checkpoints.TrainFrom) -> None:
+    def _begin_as(self, order: m.TrainFrom) -> None:
         """Take over what the run has already: batches in quarantine, names of metrics."""
         self._quarantined = order.quarantined
         self._metrics.begin(order.metrics)
 
-    def _set_quarantine(self, order: quarantine.SetQuarantine) -> None:
+    def _set_quarantine(self, order: m.SetQuarantine) -> None:
         """Skip these batches, from the next one on."""
         self._quarantined = order.batches
 
@@ -222,10 +220,10 @@ class Stepper:
         rates.saw_loss(self.rerun.loss if rerunning else measured.loss)
         values = (at.step, at.epoch, at.batch, measured.loss, measured.grad_norm, used[0], rates.digest(at.step, used))
         if rerunning:
-            self._compared(self.rerun.compare(steps.report_of(values, data=data)))
+            self._compared(self.rerun.compare(m.report_of(values, data=data)))
         elif metrics:
             if self._metrics.new:
-                self._reporter.report(steps.MetricsNamedReport(names=self._metrics.unreported()))
+                self._reporter.report(m.MetricsNamedReport(names=self._metrics.unreported()))
             self._gate.report_step(values, metrics, data)
         else:
             self._gate.report_step(values, (), data)
@@ -271,7 +269,7 @@ class Stepper:
 
     def _passed_over(self, batches: int) -> bool:
         """Skip these batches without computing if one is in quarantine, or was so in the journal. Return whether."""
-        quarantined = steps.SkipReason.QUARANTINED
+        quarantined = m.SkipReason.QUARANTINED
         if self._progress.rerunning:
             is_one = self.rerun.skip_before(self.position.step + 1) is quarantined
         else:
@@ -281,17 +279,17 @@ class Stepper:
             self._skip(batches, NOT_COMPUTED, quarantined, CheckResult(quarantined, quarantined))
         return is_one
 
-    def _skip(self, batches: int, measured: Measured, reason: steps.SkipReason, judged: CheckResult) -> None:
+    def _skip(self, batches: int, measured: Measured, reason: m.SkipReason, judged: CheckResult) -> None:
         """Make no update from these batches: advance the position, but not the step."""
         if reason in OF_THE_DETECTOR:
             self._setup.watch.backup.put_back()
-        if reason is not steps.SkipReason.QUARANTINED:
+        if reason is not m.SkipReason.QUARANTINED:
             update(self._setup, skip=True)
         drop_gradients(self._setup.owners)
         self._metrics.drop()
         at = self.position
         self.position = Position(at.step, at.epoch, at.batch + batches)
-        report = steps.StepSkippedReport(
+        report = m.StepSkippedReport(
             step=at.step + 1,
             epoch=at.epoch,
             batch=self.position.batch,
@@ -305,7 +303,7 @@ class Stepper:
         else:
             self._gate.report(report)
 
-    def _compared(self, finished: checkpoints.RerunReport | None) -> None:
+    def _compared(self, finished: m.RerunReport | None) -> None:
         """Handle a compared step of the script. `finished`: the report, if it was the last one."""
         self._reporter.beat(Activity.RERUN)
         reached("rerun")

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from tolariad.core.steps.words import NOT_MEASURED
-from tolariad.core.text.nearest import did_you_mean, nearest
+from tolariad.core import messages as m
+from tolariad.core.calc.text.nearest import did_you_mean, nearest
 from tolariad.trainer.errors import SetupRefused
 from tolariad.trainer.step.gradients import backward, beside, drop_gradients, norm_of, scalar
 from tolariad.trainer.step.measured import InFlight, Measured, measured
@@ -158,14 +158,14 @@ class Updates:
         if given is not None and math.isfinite(loss):
             loss = float(given)
         norm = self._norms[0] if len(self._norms) == 1 else math.hypot(*self._norms)
-        return measured(loss, NOT_MEASURED if NOT_MEASURED in self._norms else norm, self._overflow)
+        return measured(loss, m.NOT_MEASURED if m.NOT_MEASURED in self._norms else norm, self._overflow)
 
     def _in_flight(self, given: float | Tensor | None) -> InFlight:
         """Return the same from a device, without waiting for it."""
         loss, norms = torch.stack(self._losses).sum(), torch.stack(self._norms)
         if given is not None:
             loss = torch.where(loss.isfinite(), beside(loss, torch.as_tensor(given)), loss)
-        norm = torch.where((norms == NOT_MEASURED).any(), NOT_MEASURED, torch.linalg.vector_norm(norms))
+        norm = torch.where((norms == m.NOT_MEASURED).any(), m.NOT_MEASURED, torch.linalg.vector_norm(norms))
         return InFlight(torch.stack([loss, norm]))
 
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import numpy as np
 import torch
 
-from tolariad.core.settings.values import DEFAULT_METRIC, read_metric
+from tolariad.core.calc.settings.values import DEFAULT_METRIC, read_metric
 from tolariad.failpoints import reached
 from tolariad.trainer.data.feed import to_device
 from tolariad.trainer.data.randomness import derived_seed, preserved_rng, seed_everything

@@ -10,7 +10,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from tolariad.core.learning_rate.schedule import LRIntegrityError
+from tolariad.core.calc.learning_rate.schedule import LRIntegrityError
 from tolariad.trainer.lr import source_lines
 from tolariad.trainer.tasks.names import takes_context
 

@@ -17,7 +17,7 @@ from torch.nn import functional
 from tolariad.trainer.errors import SetupRefused
 
 if TYPE_CHECKING:
-    from tolariad.core.settings.model import Settings
+    from tolariad.core.calc.settings.model import Settings
 
 _WINDOW: Final = 64
 _TEXT_BYTES: Final = 200_000

@@ -17,11 +17,11 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from tolariad.core.settings.task_defaults import TASK_OPTIONS
+from tolariad.core.calc.settings.task_defaults import TASK_OPTIONS
 from tolariad.trainer.errors import SetupRefused
 
 if TYPE_CHECKING:
-    from tolariad.core.settings.model import Settings
+    from tolariad.core.calc.settings.model import Settings
 
 _SIDE: Final = 8
 _CLASSES: Final = 10

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor, nn
 
-    from tolariad.core.settings.model import Settings
+    from tolariad.core.calc.settings.model import Settings
 
 
 class GivenTask:

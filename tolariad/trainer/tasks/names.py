@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from types import FunctionType, ModuleType
 from typing import Any, Final
 
-from tolariad.core.text.nearest import nearest
+from tolariad.core.calc.text.nearest import nearest
 
 VALIDATION: Final = ("val_data", "evaluate")
 REQUIRED: Final = ("model", "train_data", "loss", *VALIDATION)

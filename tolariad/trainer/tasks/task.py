@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, runtime_chec
 
 from blake3 import blake3
 
-from tolariad.core.settings.task_defaults import LIGHTNING
+from tolariad.core.calc.settings.task_defaults import LIGHTNING
 from tolariad.imported import attribute_of, module_at, place_of
 from tolariad.trainer.errors import SetupRefused
 from tolariad.trainer.lightning.hooks import lightning_base
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
     from torch import Tensor, nn
 
-    from tolariad.core.learning_rate.schedule import GroupConfig
-    from tolariad.core.settings.model import Settings
+    from tolariad.core.calc.learning_rate.schedule import GroupConfig
+    from tolariad.core.calc.settings.model import Settings
     from tolariad.trainer.lr.configured import Horizon
 
 BUILT_IN: Final = {

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from tolariad.core.run.exits import EXIT_CONFIG, EXIT_DAMAGED, EXIT_FAILED, EXIT_IO
-from tolariad.core.settings.reading import ConfigError
+from tolariad.core.calc.run.exits import EXIT_CONFIG, EXIT_DAMAGED, EXIT_FAILED, EXIT_IO
+from tolariad.core.calc.settings.reading import ConfigError
 from tolariad.storage import CheckpointUnfit, CheckpointUnusable
 from tolariad.trainer.errors import SetupRefused, TaskRaised
 from tolariad.trainer.torch_private import light_start

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from msgspec.structs import replace
 
-from tolariad.core.settings.rules import read_resolved, resolved_json
+from tolariad.core.calc.settings.rules import read_resolved, resolved_json
 from tolariad.storage import read_manifest
 from tolariad.trainer.build import build
 from tolariad.trainer.checkpoints.restore import load, restore_weights

@@ -40,7 +40,7 @@ from tolariad.trainer.trials.steps import endless
 from tolariad.trainer.trials.words import Operation, PartOfStep, Profile
 
 if TYPE_CHECKING:
-    from tolariad.core.health import words as hv
+    from tolariad.core import messages as m
     from tolariad.trainer.setup import Setup
     from tolariad.trainer.trials.words import ProfileSteps
 
@@ -57,7 +57,7 @@ class NotWritten(Exception):
 class _OpenGate(Gate):
     """A gate that no kernel serves."""
 
-    def ask(self, report: hv.InstabilityReport) -> None:
+    def ask(self, report: m.InstabilityReport) -> None:
         """Go on: nobody could answer."""
 
 

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from tolariad.core.pruning.analysis import AnalysisRequest, channels_of, choice_of, smallest_units
-from tolariad.core.pruning.budget import UnitKind
-from tolariad.core.pruning.phase import PruningPhase
-from tolariad.core.pruning.plan import plan_of
-from tolariad.core.pruning.schedule import budget_at, cap_at
+from tolariad.core.calc.pruning.analysis import AnalysisRequest, channels_of, choice_of, smallest_units
+from tolariad.core.calc.pruning.budget import UnitKind
+from tolariad.core.calc.pruning.phase import PruningPhase
+from tolariad.core.calc.pruning.plan import plan_of
+from tolariad.core.calc.pruning.schedule import budget_at, cap_at
 from tolariad.trainer.pruning.counting import counted_groups
 from tolariad.trainer.pruning.evidence import groups_of, protected, training_data
 from tolariad.trainer.pruning.units import PruningRefused

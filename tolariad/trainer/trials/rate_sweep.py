@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from tolariad.core.learning_rate.schedule import LRPolicy
+from tolariad.core.calc.learning_rate.schedule import LRPolicy
 from tolariad.trainer.errors import SetupRefused
 from tolariad.trainer.trials.copying import built_copy
 from tolariad.trainer.trials.counter import Counter
@@ -20,7 +20,7 @@ from tolariad.trainer.trials.steps import endless, one_step
 from tolariad.trainer.trials.words import Sweep, SweepPoint, SweptGroup
 
 if TYPE_CHECKING:
-    from tolariad.core.learning_rate.group import Group
+    from tolariad.core.calc.learning_rate.group import Group
     from tolariad.trainer.setup import Setup
     from tolariad.trainer.trials.words import SweepRates
 

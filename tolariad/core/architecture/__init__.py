@@ -1,1 +1,0 @@
-"""The architecture ledger: the recorded changes of the model's shape."""

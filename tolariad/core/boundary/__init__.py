@@ -1,1 +1,0 @@
-"""The boundary: the numbered list of orders that the trainer obeys there, and the end of an epoch."""

@@ -1,0 +1,1 @@
+"""Calculations: values and pure functions that know no message and no state."""

@@ -1,0 +1,1 @@
+"""Changes of a model's shape, as values."""

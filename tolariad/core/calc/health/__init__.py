@@ -1,0 +1,1 @@
+"""Breakers, budgets and histograms, as values."""

@@ -1,0 +1,1 @@
+"""Pruning as calculations: phase and schedule, the budget over layers, and the judgement of masks."""

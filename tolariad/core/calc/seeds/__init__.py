@@ -1,0 +1,1 @@
+"""Stages, gates and blending of seeds, as values."""

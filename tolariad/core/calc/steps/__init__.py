@@ -1,0 +1,1 @@
+"""Branches and the table of steps, as values."""

@@ -1,0 +1,1 @@
+"""Text that people read: names that are near, numbers and durations in words."""

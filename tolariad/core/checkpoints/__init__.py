@@ -1,1 +1,0 @@
-"""Checkpoints on disk: when one is due, the catalogue, retention."""

@@ -1,0 +1,1 @@
+"""The sentence of every event, a file a concern."""

@@ -1,0 +1,57 @@
+"""Describe an event in one plain sentence: one table, with an entry for each type of event.
+
+The console, `tolaria events`, `tolaria why`, `tolaria status` and the library's log use it. Each concern has its own
+entries in its `sentences.py`. An entry is a function or a template of `str.format`. `{e}` is the event, and `{why}` its
+reason and the end of the sentence. `{by}` is the giver of the order, the reason for it, and the end of the sentence.
+
+Promises: pure. A sentence can be understood without the events around it. It contains no digest and no name of a field.
+It may contain any text that an event contains, so it must be escaped before a terminal shows it.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tolariad.core import messages as m
+from tolariad.core.calc.text.phrases import because
+from tolariad.core.messages.sentences import (
+    architecture,
+    checkpoints,
+    control,
+    health,
+    pruning,
+    rates,
+    rollback,
+    run,
+    seeds,
+    snapshots,
+    steps,
+    strategy,
+    trainer,
+)
+from tolariad.core.messages.sentences.givers import Sentences, by
+
+# docs/events.md describes the types.
+SENTENCES: Final[Sentences] = {
+    **run.SENTENCES,
+    **trainer.SENTENCES,
+    **steps.SENTENCES,
+    **checkpoints.SENTENCES,
+    **control.SENTENCES,
+    **rates.SENTENCES,
+    **architecture.SENTENCES,
+    **seeds.SENTENCES,
+    **health.SENTENCES,
+    **rollback.SENTENCES,
+    **snapshots.SENTENCES,
+    **strategy.SENTENCES,
+    **pruning.SENTENCES,
+}
+
+
+def sentence(event: m.Event) -> str:
+    """Return the event in words."""
+    say = SENTENCES[type(event)]
+    if not isinstance(say, str):
+        return say(event)
+    return say.format(e=event, why=because(getattr(event, "why", "")), by=by(event))

@@ -1,0 +1,71 @@
+"""The sentences for a trainer's process: what it built, and how it ended."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tolariad.core import messages as m
+from tolariad.core.calc.text.phrases import because, counted, last_line, last_name, listed
+from tolariad.core.messages.sentences.givers import Sentences
+
+
+def _built(e: m.ExecutionContextRecorded) -> str:
+    a_epoch = f", {counted(e.steps_per_epoch, 'step')} an epoch" if e.steps_per_epoch else ""
+    where = f"{e.environment.device}, torch {e.environment.torch}"
+    other = f" Other data were accepted: {e.other_data.rstrip('.')}." if e.other_data else ""
+    if e.former_steps_per_epoch:
+        other = f"{other} An epoch had {counted(e.former_steps_per_epoch, 'step')} before."
+    if changed := e.other_blueprints:
+        which = f"Blueprint {last_name(changed[0])}" if len(changed) == 1 else counted(len(changed), "blueprint")
+        other = f"{other} {which} changed."
+    # What differs from before is reported at once, and is not to be lost among the rest.
+    more = other or f" On {where}.{f' Note{because(listed(e.notes))}' if e.notes else ''}"
+    return f"Trainer {e.incarnation} built the model: {e.parameters} parameters{a_epoch}.{more}"
+
+
+def _scheduled(e: m.SchedulingRecorded) -> str:
+    own = f"Core {listed(e.daemon_cores)} is the recorder's own" if e.daemon_cores else "No process is pinned to a core"
+    refused = f" The system refused: {e.refused.rstrip('.')}." if e.refused else ""
+    return f"{own}{because(e.why) if not e.daemon_cores else '.'}{refused}"
+
+
+def _raised(e: m.ExceptionRaised) -> str:
+    return f"An exception ended the training loop after step {e.step}{because(last_line(e.traceback))}"
+
+
+def _died(e: m.TrainerDied) -> str:
+    how = {
+        m.DeathReason.SIGNAL: f"{e.signal or 'a signal'} ended it",
+        m.DeathReason.EXCEPTION: last_line(e.output) or "an exception ended it",
+        m.DeathReason.EXIT: "it exited" if e.exit_code is None else f"it exited with code {e.exit_code}",
+        m.DeathReason.HANG: "it hung",
+        m.DeathReason.MEMORY: "it was out of memory",
+        m.DeathReason.KILLED: "the daemon ended it",
+        m.DeathReason.WITH_DAEMON: "it ended with its daemon",
+    }
+    again = "" if e.restart_s is None else f" The next one starts in {e.restart_s:.3g} s."
+    if again and e.in_program:
+        again = " The next start of the program, or the next call of `train`, goes on."
+    return f"Trainer {e.incarnation} died after step {e.step}{because(how[e.reason])}{again}"
+
+
+def _inexact(e: m.InexactDataFound) -> str:
+    return f"The data do not repeat themselves{because(e.why)}"
+
+
+def _noted(e: m.DataNoted) -> str:
+    return f"A note on the data{because(e.why)}"
+
+
+SENTENCES: Final[Sentences] = {
+    m.InexactDataFound: _inexact,
+    m.DataNoted: _noted,
+    m.TrainerStarted: "Trainer {e.incarnation} was started as pid {e.pid}.",
+    m.ExecutionContextRecorded: _built,
+    m.SchedulingRecorded: _scheduled,
+    m.TrainerHung: "Trainer {e.incarnation} was silent for {e.silent_s:.3g} s, over its limit of {e.limit_s:.3g} s.",
+    m.ExceptionRaised: _raised,
+    m.TrainerDied: _died,
+    m.TrainerEnded: "Trainer {e.incarnation} ended after step {e.step}, as ordered.",
+    m.TrainerUnkillable: "Trainer {e.incarnation} (pid {e.pid}) does not end, even by SIGKILL. No other is started.",
+}

@@ -1,0 +1,154 @@
+"""When a checkpoint is due, which ones stay, and which are removed.
+
+Invariants: the first, the best, the newest promoted and the last good ones are never removed, so a start always finds
+one. A removal that has begun is completed in the end, and its checkpoint is never used again. No jump of the wall clock
+makes all checkpoints of a run old at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final, Protocol
+
+import msgspec
+from msgspec.structs import replace
+
+from tolariad.core import messages as m
+from tolariad.core import state as st
+from tolariad.core.calc.pruning.phase import PruningPhase, is_cycle_due
+from tolariad.core.queries.pruning import phase_of
+
+_DAY_NS: Final = 86_400_000_000_000
+# Lower than the catalogue's own limit, so that the catalogue never forgets a checkpoint whose files exist.
+CHECKPOINTS_MAX: Final = 900
+REMOVALS_AT_ONCE: Final = 16
+# The share of `keep_days` that one gap between two checkpoints counts for at most.
+_GAP_SHARE: Final = 1 / 7
+
+
+class DueBy(st.HasRun, st.HasProgress, st.HasCheckpoints, st.HasHealth, st.HasPruning, Protocol):
+    """The slices that decide it: the policy, the time of the last checkpoint, the disk, conservative mode, pruning."""
+
+
+def interval_is_over(state: DueBy, mono: int) -> bool:
+    """Return whether the interval since the last checkpoint is over and none is being written."""
+    elapsed_s = (mono - state.checkpoints.clock_mono) / 1e9
+    return (
+        state.disk.low is None
+        and not state.checkpoints.open
+        and elapsed_s >= state.run.policy.checkpoint_interval_s * state.stability.checkpoint_factor
+    )
+
+
+def due_after_epoch(state: DueBy, epoch: int, mono: int) -> bool:
+    """Return whether a checkpoint is due after an epoch: every N epochs, but never two within the gap.
+
+    Conservative mode halves N. While the model is being pruned one is due for each cycle as well. The last epoch's
+    checkpoint is taken when training has ended.
+    """
+    policy = state.run.policy
+    elapsed_s = (mono - state.checkpoints.clock_mono) / 1e9
+    if state.disk.low is not None:
+        return False
+    every = max(1, int(policy.checkpoint_every_epochs * state.stability.checkpoint_factor))
+    on_epoch = (epoch % every == 0 or _prunes_after(state, epoch)) and elapsed_s >= policy.checkpoint_gap_s
+    return on_epoch or interval_is_over(state, mono)
+
+
+def _prunes_after(state: DueBy, epoch: int) -> bool:
+    """Return whether a cycle of pruning needs a checkpoint of its own. Cycles that only analyse take any."""
+    plan = state.run.policy.prune
+    if plan is None:
+        return False
+    phase = phase_of(state, epoch)
+    return phase is PruningPhase.ACTIVE_PRUNING and is_cycle_due(plan, epoch, phase)
+
+
+# -- which stay --------------------------------------------------------------------------------------------------------
+
+
+class Removal(msgspec.Struct, frozen=True):
+    """A checkpoint to remove."""
+
+    entry: st.CatalogueEntry
+    why: str
+
+
+def pinned_checkpoints(held: st.Checkpoints, keep_last: int, wanted: Iterable[str] = ()) -> dict[str, str]:
+    """Return the ids that are never removed, each with the reason. `wanted`: targets of rollbacks, see `wanted`."""
+    usable = [entry for entry in held.catalogue if entry.is_target]
+    pins = {entry.id: "being gone back to" for entry in usable if entry.id in wanted}
+    pins |= {entry.id: "last good" for entry in usable[-max(1, keep_last) :]}
+    # If the newest ones have another shape than what a start builds, keep those that it can begin from as well.
+    pins |= {entry.id: "last good" for entry in [e for e in usable if not e.unfit_context][-max(1, keep_last) :]}
+    pins |= {entry.id: "promoted" for entry in [e for e in usable if e.promoted][-1:]}
+    pins |= {entry.id: "start" for entry in usable if entry.reason is m.CheckpointReason.START}
+    if any(entry.id == held.best for entry in usable):
+        pins[held.best] = "best"
+    return pins
+
+
+def retention_plan(
+    held: st.Checkpoints, policy: m.Policy, wall: int, wanted: Iterable[str] = ()
+) -> tuple[Removal, ...]:
+    """Return the checkpoints to remove now, in this order: begun before, too old, too many, over the quota."""
+    pins = pinned_checkpoints(held, policy.keep_last, wanted)
+    under_way = {one.id for one in held.removing}
+    free = [entry for entry in held.catalogue if entry.id not in pins and entry.id not in under_way]
+    going = {entry.id: Removal(entry, "its removal was begun") for entry in free if entry.condemned}
+    for entry in free:
+        if entry.id not in going and (wall - entry.wall) / _DAY_NS >= policy.keep_days:
+            going[entry.id] = Removal(entry, f"it is older than {policy.keep_days:g} days")
+    rest = [entry for entry in free if entry.id not in going]
+    # Unusable ones go first, abandoned ones before others.
+    rest.sort(key=lambda entry: (entry.is_target, not entry.abandoned, entry.committed_seq))
+    count, size = len(held.catalogue) - len(under_way) - len(going), used_bytes(held) - freed_bytes(going.values())
+    for entry in rest:
+        if size > policy.quota or count > CHECKPOINTS_MAX:
+            why = (
+                f"the quota is {policy.quota} bytes"
+                if size > policy.quota
+                else f"there are more than {CHECKPOINTS_MAX}"
+            )
+            going[entry.id] = Removal(entry, why)
+            count, size = count - 1, size - entry.size
+    return tuple(going.values())
+
+
+def freed_bytes(removals: Iterable[Removal]) -> int:
+    """Return the bytes that these removals free."""
+    return sum(one.entry.size for one in removals)
+
+
+def used_bytes(held: st.Checkpoints) -> int:
+    """Return the bytes of all checkpoints, without those that are being removed."""
+    under_way = {one.id for one in held.removing}
+    return sum(entry.size for entry in held.catalogue if entry.id not in under_way)
+
+
+def witnessed(held: st.Checkpoints, policy: m.Policy, wall: int) -> st.Checkpoints:
+    """Return the catalogue with the age of each checkpoint corrected for jumps of the wall clock.
+
+    Between two checkpoints the clock may have jumped, or nothing ran for days. Such a gap counts for a share of
+    `keep_days` only. A clock that was set back counts for nothing.
+    """
+    most = int(max(policy.keep_days * _GAP_SHARE * _DAY_NS, 2 * policy.checkpoint_interval_s * 1e9))
+    age, behind, aged = 0, wall, []
+    for entry in reversed(held.catalogue):
+        age += min(max(0, behind - entry.wall), most)
+        behind = entry.wall
+        aged.append(replace(entry, wall=wall - age))
+    return replace(held, catalogue=tuple(reversed(aged)))
+
+
+class WantedBy(st.HasCheckpoints, st.HasRollbacks, st.HasHealth, st.HasPruning, Protocol):
+    """The slices with everything that may need a checkpoint."""
+
+
+def wanted_checkpoints(state: WantedBy) -> frozenset[str]:
+    """Return the checkpoints that must stay. They are the targets of a rollback under way, or of one that the next
+    validation may cause. Others are the one before masks that are being watched, and the one that is being analysed.
+    """
+    s, catalogue = state.instability, state.checkpoints.catalogue
+    sound = [one.id for one in catalogue if one.is_target and one.step <= s.sound_step] if s.fallen else []
+    return state.rollbacks.wanted.union(sound[-1:], state.pruning.needed)

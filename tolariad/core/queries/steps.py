@@ -1,0 +1,136 @@
+"""The order that starts training, the script of the steps to run again, and whether step reports may wait.
+
+Invariants: the script contains the steps after the checkpoint up to the last durable one, each once, in order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final, Protocol, cast
+
+from tolariad.core import messages as m
+from tolariad.core import state as st
+from tolariad.core.calc.steps.branches import Branches
+from tolariad.core.messages.vocabulary import Unknown
+from tolariad.core.queries import run_limit
+from tolariad.core.queries.run_limit import RunAndProgress
+
+SHORT_STEP_NS: Final = 5_000_000
+
+
+class ReadsSteps(st.HasRun, st.HasProgress, st.HasCheckpoints, st.HasRates, st.HasHealth, Protocol):
+    """The slices that the order to train depends on."""
+
+
+def script_from_journal(
+    events: Iterable[m.Event | Unknown],
+    checkpoint: m.CheckpointRef | None,
+    branch: int = 0,
+    branches: Branches | None = None,
+) -> m.Script:
+    """Return the script of a re-run from `checkpoint` (None: from the run's beginning). Other events are ignored.
+
+    `events` begin with the one that began the checkpoint. They begin with that of an older checkpoint if this one does
+    not contain every boundary order that acted before it. `branch`: the branch of the first event. Of branches
+    that were left, only the part on the current line of `branches` counts.
+    """
+    branches = branches or Branches()
+    position = (checkpoint.epoch, checkpoint.batch) if checkpoint else (0, 0)
+    first_step = checkpoint.step + 1 if checkpoint else 1
+    script_steps: list[m.ScriptStep] = []
+    validations: dict[int, dict[str, float]] = {}
+    skips: list[m.StepSkipped] = []
+    orders: list[m.ScriptOrder] = []
+    changes: list[m.ScriptChange] = []
+    ended = 0
+    for event in events:
+        match event:
+            case m.CheckpointBegun() | m.SnapshotBegun():
+                branch = event.branch
+                if branches.holds_position(branch, event.epoch_finished + 1, 0):
+                    ended = max(ended, event.epoch_finished)
+            case m.RolledBack():
+                branch = event.branch
+                # Earlier orders are in the checkpoint itself, or were undone by the rollback.
+                is_own = checkpoint is not None and event.checkpoint == checkpoint.id
+                orders = _within(orders, 0 if is_own else event.orders)
+            case m.RatesRestored():
+                orders = _within(orders, event.orders)
+            case m.StepCompleted(step=step) if not branches.holds_step(event.branch, step):
+                pass
+            case m.StepSkipped(epoch=epoch, batch=batch) if not branches.holds_position(event.branch, epoch, batch):
+                pass
+            case m.ValidationFinished(epoch=epoch) if not branches.holds_position(branch, epoch + 1, 0):
+                pass
+            # At the fork itself the target's own count decides: it may contain the order, or be from before it.
+            case m.BoundaryOrderActed(applied_before_step=before) if not branches.holds_step(branch, before - 1):
+                pass
+            case m.ArchitectureChanged() if not _is_on_line(branches, branch, event):
+                pass
+            case m.ArchitectureChanged(applied_before_step=before, epoch_ended=of_epoch):
+                if checkpoint is None or not st.is_held_at(before, of_epoch, checkpoint.step, checkpoint.epoch):
+                    changes.append(m.ScriptChange(event.number, event.name, event.arguments, before, of_epoch))
+            case m.StepCompleted(step=step) if step == first_step + len(script_steps):
+                numbers = (event.loss, event.grad_norm, event.lr, event.rates)
+                script_steps.append(m.ScriptStep(step, *numbers, event.data))
+            case m.StepSkipped(epoch=epoch, batch=batch) if (epoch, batch) > position:
+                skips.append(event)
+            case m.ValidationFinished(epoch=epoch):
+                validations[epoch] = event.metrics
+            case m.EpochFinished(epoch=epoch):
+                ended = epoch if branches.holds_position(branch, epoch + 1, 0) else ended
+            case m.BoundaryOrderActed():
+                order = cast("m.AnyBoundaryOrder", event.order)
+                orders.append(m.ScriptOrder(event.applied_before_step, ended, event.number, order))
+            case _:
+                pass
+    return m.Script(
+        steps=tuple(script_steps),
+        validations=validations,
+        skips=tuple(skips),
+        orders=tuple(orders),
+        changes=tuple(changes),
+    )
+
+
+def _is_on_line(branches: Branches, branch: int, change: m.ArchitectureChanged) -> bool:
+    """Return whether a change of the model, made on `branch`, is on the current line."""
+    if change.epoch_ended:
+        return branches.holds_position(branch, change.epoch_ended + 1, 0)
+    return branches.holds_step(branch, change.applied_before_step - 1)
+
+
+def _within(orders: list[m.ScriptOrder], held: int | None) -> list[m.ScriptOrder]:
+    """Return the orders that a rollback's target contains; all if that is not known (None)."""
+    return orders if held is None else [one for one in orders if one.number <= held]
+
+
+def train_from(state: ReadsSteps, checkpoint: m.CheckpointRef | None) -> m.TrainFrom:
+    """Return the order that starts the training."""
+    progress = state.progress
+    return m.TrainFrom(
+        checkpoint=checkpoint,
+        epochs=run_limit.last_epoch(state),
+        durable_step=progress.step,
+        epoch_started=progress.epoch_started,
+        epoch_validated=progress.epoch_validated,
+        epoch_finished=progress.epoch_finished,
+        epoch_to_keep=run_limit.epoch_to_keep(state),
+        last_step=run_limit.last_step(state),
+        parent=state.run.parent if checkpoint is None else None,
+        quarantined=state.quarantine.batches,
+        tell_rates=state.rates.stale,
+        metrics=progress.metric_names,
+    )
+
+
+def may_wait(state: RunAndProgress) -> bool:
+    """Return whether step reports may be collected before they are written (`journal.sync`).
+
+    `batch`: always. `auto`: if recent steps took less than 5 ms; one frame each would be hundreds of gigabytes a day.
+    """
+    if state.run.policy.sync != "auto":
+        return state.run.policy.sync == "batch"
+    speed = state.progress.speed
+    steps_measured = speed.mid_step - speed.old_step
+    return steps_measured > 0 and (speed.mid_mono - speed.old_mono) < steps_measured * SHORT_STEP_NS

@@ -1,1 +1,0 @@
-"""Learning rates as recorded in the journal: orders, changes, plateaus."""

@@ -1,1 +1,0 @@
-"""Rollbacks: targets, phases, branches, and what is restored."""

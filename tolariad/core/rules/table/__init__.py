@@ -1,0 +1,1 @@
+"""The table: one row for each input, report and event that has consequences."""

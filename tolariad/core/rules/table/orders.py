@@ -1,0 +1,99 @@
+"""The table of orders: for each, the rule that accepts or refuses it, and the events that end it.
+
+docs/contributing.md shows how to add one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from msgspec.structs import replace
+
+from tolariad.core import messages as m
+from tolariad.core.messages.sentences.rollback import rollback_answer
+from tolariad.core.messages.sentences.text import sentence
+from tolariad.core.rules import control, emergency, pruning, quarantine, rates, rollback, run_limit, seeds, strategy
+from tolariad.core.rules.control import Order
+
+_RUN_ENDS: Final = (m.RunCompleted, m.RunFailed, m.RunStopped)
+
+
+def _seed_order(rule: Callable[[Any, Any], Any]) -> Order:
+    return Order(rule, done=(m.SeedMoved,), failed=(m.SeedMoveAborted,), overtaken_by=_RUN_ENDS)
+
+
+ORDERS: Final[Mapping[type[m.Command], Order]] = {
+    m.Pause: Order(
+        control.pause,
+        done=(m.RunPaused,),
+        overtaken_by=(m.ResumeRequested, m.StopRequested, m.RunFrozen, *_RUN_ENDS),
+    ),
+    m.Resume: Order(control.resume, done=(m.RunResumed,), overtaken_by=(m.StopRequested, m.RunFrozen, *_RUN_ENDS)),
+    # A stop ends with the end of a stronger one that follows it. A run that completes meanwhile needs no stop.
+    m.Stop: Order(
+        control.stop,
+        done=(m.RunStopped,),
+        done_by_any=(m.RunStopped,),
+        # A stop may end without its last checkpoint; its answer then gives the reason.
+        told=lambda stopped: stopped.why,
+        overtaken_by=(m.RunCompleted, m.RunFailed),
+    ),
+    m.Checkpoint: Order(
+        control.checkpoint,
+        done=(m.CheckpointCommitted,),
+        failed=(m.CheckpointAborted,),
+        overtaken_by=_RUN_ENDS,
+    ),
+    # The trainer gets it at once, and the next trainer with its order to train.
+    # The answer does not name the giver of the order, who reads it.
+    m.Extend: Order(run_limit.order, done=(m.EndOrdered,), told=lambda end: sentence(replace(end, actor=None))),
+    m.Note: Order(control.note, done=(m.NoteAdded,), done_by_any=(m.NoteAdded,)),
+    m.LrSet: Order(rates.order, done=(m.RateChanged,), failed=(m.RateOrderAborted,), overtaken_by=_RUN_ENDS),
+    m.Rollback: Order(
+        rollback.order,
+        done=(m.RolledBack,),
+        failed=(m.RollbackAborted,),
+        overtaken_by=(m.StopRequested, m.RunFrozen, *_RUN_ENDS),
+        told=rollback_answer,
+    ),
+    # Done when its consequence is done. Raising it is the end only if nothing follows.
+    m.RaiseEmergency: Order(
+        emergency.order,
+        done=(m.EmergencyRaised, m.RolledBack),
+        failed=(m.RollbackAborted, m.RunFrozen),
+        overtaken_by=(m.StopRequested, m.RunFrozen, *_RUN_ENDS),
+    ),
+    # The trainer gets it at once, and the next trainer with its order to train.
+    m.QuarantineAdd: Order(quarantine.order_to_add, done=(m.QuarantineAdded,)),
+    m.QuarantineRemove: Order(quarantine.order_to_remove, done=(m.QuarantineRemoved,)),
+    m.SeedGerminate: _seed_order(seeds.order_to_germinate),
+    m.SeedAdvance: _seed_order(seeds.order_to_advance),
+    m.SeedCull: _seed_order(seeds.order_to_cull),
+    m.PruneAnalyze: Order(
+        pruning.order_to_analyze,
+        done=(m.PruneAnalyzed,),
+        failed=(m.PruneCycleFailed, m.PruneCycleCancelled),
+        told=sentence,
+    ),
+    m.PruneApply: Order(
+        pruning.order_to_apply, done=(m.MasksApplied,), failed=(m.MasksAborted,), overtaken_by=_RUN_ENDS
+    ),
+    m.PruneCompact: Order(
+        pruning.order_to_compact,
+        done=(m.ModelCompacted,),
+        failed=(m.CompactionAborted,),
+        overtaken_by=_RUN_ENDS,
+        told=sentence,
+    ),
+    m.PruneDisable: Order(pruning.order_to_disable, done=(m.PruneDisabled,)),
+    m.PruneEnable: Order(pruning.order_to_enable, done=(m.PruneEnabled,)),
+}
+
+# The orders that a command of the strategy may lead to. Operators have the first three, and others instead of the rest.
+ADAPTATIONS: Final[Mapping[type[m.Command], Order]] = {
+    **{kind: ORDERS[kind] for kind in (m.Pause, m.Rollback, m.RaiseEmergency)},
+    m.AdaptSeed: Order(strategy.adapt_seed, done=(m.SeedMoved,), failed=(m.SeedMoveAborted,)),
+    m.AdjustOptimizer: Order(rates.adjust, done=(m.HyperparametersChanged, m.RateChanged)),
+    m.SetBreaker: Order(strategy.set_breaker, done=(m.BreakerSet,)),
+}

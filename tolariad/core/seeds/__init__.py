@@ -1,1 +1,0 @@
-"""Seeds: modules that grow in named slots of the model, by recorded moves from stage to stage."""

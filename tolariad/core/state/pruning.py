@@ -1,0 +1,351 @@
+"""Pruning as recorded in the journal: slice, apply table.
+
+Invariants: at most one cycle is open, and at most one safety window. No number of a cycle is used twice, even after a
+rollback. `sets`, `removed` and `pruned` are those that the training of the current branch contains. A rollback takes
+back the others: the number of boundary orders tells which its target contains. Rejected sets, failures and an
+operator's order stay.
+"""
+
+from __future__ import annotations
+
+from math import isfinite
+from typing import Final, Protocol
+
+import msgspec
+from msgspec.structs import replace
+
+from tolariad.core import messages as m
+from tolariad.core.calc.bounds import storable
+from tolariad.core.calc.pruning.phase import PruningPhase
+from tolariad.core.calc.pruning.units import Units, joined, renumbered, without
+from tolariad.core.calc.pruning.verdict import PruningDecision, accuracy_of
+from tolariad.core.calc.seeds.ledger import changes_shape
+from tolariad.core.state.fold import ApplyTable
+from tolariad.core.state.pruning_parts import (
+    Found,
+    ImportanceFile,
+    MaskedSet,
+    OpenCycle,
+    Ordered,
+    Past,
+    Rejected,
+    Window,
+)
+from tolariad.core.state.rates import GivenBy, giver_of, with_giver, without_giver
+
+REJECTED_MAX: Final = 64
+FILES_MAX: Final = 1000
+
+
+class Pruning(msgspec.Struct, frozen=True):
+    """Slice of RunState.
+
+    `cycles`: how many were begun. `last_epoch`: the epoch of the last one that the schedule began. `found`: the newest
+    analysis. `sets`: masks in force, oldest first; `removed`: units that compactions removed, by group; `past`: the
+    same after each order of this line. `total`, `total_parameters`: channels and parameters before any pruning, as last
+    found; 0: not known. `override`: an operator's order. `failures`: failed cycles in a row. `ordered`: of the masks
+    that were ordered last. `given_by`: who gave the waiting orders.
+    """
+
+    cycles: int = 0
+    last_epoch: int = 0
+    open: OpenCycle | None = None
+    found: Found | None = None
+    sets: tuple[MaskedSet, ...] = ()
+    removed: dict[str, int] = {}
+    removed_channels: int = 0
+    removed_parameters: int = 0
+    past: tuple[Past, ...] = ()
+    window: Window | None = None
+    rejected: tuple[Rejected, ...] = ()
+    failures: int = 0
+    why_failed: str = ""
+    override: PruningPhase | None = None
+    total: int = 0
+    total_parameters: int = 0
+    files: tuple[ImportanceFile, ...] = ()
+    ordered: Ordered = Ordered()
+    given_by: tuple[GivenBy, ...] = ()
+
+    @property
+    def pruned(self) -> int:
+        """Return how many channels are masked or removed."""
+        return self.removed_channels + sum(one.channels for one in self.sets)
+
+    @property
+    def masked_parameters(self) -> int:
+        """Return how many parameters are masked, each counted once."""
+        return sum(one.pruned_parameters for one in self.sets)
+
+    @property
+    def pruned_parameters(self) -> int:
+        """Return how many parameters are masked or removed."""
+        return self.removed_parameters + self.masked_parameters
+
+    @property
+    def masked(self) -> Units:
+        """Return all units that are masked, by group."""
+        return joined(one.units for one in self.sets)
+
+    @property
+    def share(self) -> float:
+        """Return the share of the parameters that is masked or removed; 0.0 until an analysis has counted them."""
+        return self.pruned_parameters / self.total_parameters if self.total_parameters > 0 else 0.0
+
+    @property
+    def needed(self) -> frozenset[str]:
+        """Return the checkpoints that must stay: the one being analysed, and the one before masks being watched."""
+        names = {self.open.checkpoint} if self.open is not None else set()
+        return frozenset(names | ({self.window.pinned} if self.window is not None else set())) - {""}
+
+    def set_of(self, cycle: int) -> MaskedSet | None:
+        """Return the masks of this cycle, if they are in force."""
+        return next((one for one in self.sets if one.cycle == cycle), None)
+
+    def rejection_of(self, sha256: str) -> Rejected | None:
+        """Return why these masks proved harmful before; None if they did not."""
+        return next((one for one in self.rejected if one.sha256 == sha256), None)
+
+    def giver(self, cause: int) -> GivenBy:
+        """Return who gave the waiting order with this cause."""
+        return giver_of(self.given_by, cause)
+
+
+class HasPruning(Protocol):
+    """A state with this slice."""
+
+    @property
+    def pruning(self) -> Pruning:
+        """Return cycles, masks and the safety window."""
+
+
+# -- cycles ------------------------------------------------------------------------------------------------------------
+
+
+def _begun(s: Pruning, e: m.PruneCycleBegun, at: m.Cause) -> Pruning:
+    opened = OpenCycle.of(e, cause=at, former_epoch=s.last_epoch)
+    last = storable(e.epoch) if e.reason is m.CycleReason.SCHEDULE else s.last_epoch
+    return replace(s, cycles=max(s.cycles, storable(e.cycle)), open=opened, last_epoch=last)
+
+
+def _analyzed(s: Pruning, e: m.PruneAnalyzed, at: m.Cause) -> Pruning:
+    opened = s.open
+    if opened is None:
+        return s
+    found = Found.of(opened, e, cause=at)
+    found = _emptied(found, opened.void) if opened.void else found
+    files = s.files
+    if e.importance:
+        files = (*files, ImportanceFile(e.cycle, e.importance, e.importance_size, e.wall))[-FILES_MAX:]
+    is_active = opened.phase is PruningPhase.ACTIVE_PRUNING
+    if e.decision is PruningDecision.NO_GO and is_active:
+        s = _failed(s, e.reasons[0] if e.reasons else "the masks were refused")
+    elif not is_active:
+        s = replace(s, failures=0, why_failed="")
+    totals = {"total": e.total or s.total, "total_parameters": e.total_parameters or s.total_parameters}
+    return replace(s, open=None, found=found, files=files, **totals)
+
+
+def _failed(s: Pruning, why: str) -> Pruning:
+    return replace(s, failures=s.failures + 1, why_failed=why)
+
+
+def _cycle_failed(s: Pruning, e: m.PruneCycleFailed, _: m.Cause) -> Pruning:
+    return _failed(replace(s, open=None), e.why)
+
+
+def _cancelled(s: Pruning, _: m.PruneCycleCancelled, __: m.Cause) -> Pruning:
+    return s if s.open is None else replace(s, open=None, last_epoch=s.open.former_epoch)
+
+
+def _importance_removed(s: Pruning, e: m.ImportanceRemoved, _: m.Cause) -> Pruning:
+    return replace(s, files=tuple(one for one in s.files if one.file != e.file))
+
+
+def _disabled(s: Pruning, _: m.PruneDisabled, __: m.Cause) -> Pruning:
+    return replace(s, override=PruningPhase.DISABLED)
+
+
+def _enabled(s: Pruning, _: m.PruneEnabled, __: m.Cause) -> Pruning:
+    return replace(s, override=None, failures=0, why_failed="")
+
+
+# -- masks -------------------------------------------------------------------------------------------------------------
+
+
+def _given(s: Pruning, e: m.Event, at: m.Cause) -> Pruning:
+    return replace(s, given_by=with_giver(s.given_by, e, at))
+
+
+def _masks_given(s: Pruning, e: m.MasksOrdered, at: m.Cause) -> Pruning:
+    return replace(_given(s, e, at), ordered=Ordered(e.channels, e.total, e.total_parameters, e.spread))
+
+
+def _ended(s: Pruning, cause: int) -> Pruning:
+    return replace(s, given_by=without_giver(s.given_by, cause))
+
+
+def _void(s: Pruning, why: str) -> Pruning:
+    return s if s.found is None or s.found.void else replace(s, found=_emptied(s.found, why))
+
+
+def _emptied(found: Found, why: str) -> Found:
+    return replace(found, units={}, plan="", void=why)
+
+
+def _reshaped(s: Pruning, _: m.Event, __: m.Cause) -> Pruning:
+    """Void the findings and the open analysis: they are of a model that has another shape now."""
+    why = "the model has changed its shape since"
+    s = _void(s, why)
+    return s if s.open is None else replace(s, open=replace(s.open, void=why))
+
+
+def _moved(s: Pruning, e: m.SeedMoved, at: m.Cause) -> Pruning:
+    return _reshaped(s, e, at) if changes_shape(e.stage) else s
+
+
+def _changed(s: Pruning, number: int) -> Pruning:
+    """Remember what is in force after this order."""
+    now = Past(storable(number), s.sets, s.removed, s.removed_channels, s.removed_parameters)
+    return replace(s, past=(*s.past, now))
+
+
+def _applied(s: Pruning, e: m.MasksApplied, _: m.Cause) -> Pruning:
+    number, step = storable(e.number), storable(e.applied_before_step)
+    # An older journal has only the number of covered parameters, of which some may be masked before.
+    pruned = e.pruned_parameters or e.parameters
+    applied = MaskedSet.of(e, number=number, applied_before_step=step, pruned_parameters=pruned)
+    until = storable(step + e.grace_steps + e.window_steps - 1)
+    window = Window.of(e, number=number, since_step=step, until_step=until)
+    totals = {"total": e.total or s.total, "total_parameters": e.total_parameters or s.total_parameters}
+    s = replace(s, sets=(*s.sets, applied), window=window, **totals)
+    return _void(_ended(_changed(s, e.number), e.cause), "its masks were applied")
+
+
+def _not_applied(s: Pruning, e: m.MasksAborted, _: m.Cause) -> Pruning:
+    s = _ended(s, e.cause)
+    if s.found is not None and s.found.cycle == e.cycle and s.found.void:
+        # The run left the analysed branch, or the model has another shape: the masks have not failed.
+        return s
+    return _failed(_void(s, e.why), e.why)
+
+
+def _watched(s: Pruning, e: m.PruneWatched, _: m.Cause) -> Pruning:
+    if s.window is None or s.window.cycle != e.cycle:
+        return s
+    return replace(s, window=replace(s.window, is_watched=True))
+
+
+def _validated(s: Pruning, e: m.ValidationFinished, _: m.Cause) -> Pruning:
+    window = s.window
+    if window is None or e.step < window.since_step + window.grace_steps:
+        return s
+    accuracy = accuracy_of(e.metrics, window.loss_before)
+    if accuracy is None or not isfinite(accuracy):
+        return s
+    return replace(s, window=replace(window, accuracy=accuracy))
+
+
+def _passed(s: Pruning, _: m.MaskSetPassed, __: m.Cause) -> Pruning:
+    return replace(s, window=None, failures=0, why_failed="")
+
+
+def _rejected(s: Pruning, e: m.MaskSetRejected, _: m.Cause) -> Pruning:
+    held = s.set_of(e.cycle)
+    one = Rejected(e.cycle, e.sha256, held.units if held else {}, e.why)
+    return _failed(replace(s, window=None, rejected=(*s.rejected, one)[-REJECTED_MAX:]), e.why)
+
+
+def _released(s: Pruning, e: m.MasksReleased, _: m.Cause) -> Pruning:
+    window = None if s.window is not None and s.window.cycle == e.cycle else s.window
+    s = replace(s, sets=tuple(one for one in s.sets if one.cycle != e.cycle), window=window)
+    return _void(_ended(_changed(s, e.number), e.cause), "masks were lifted since")
+
+
+def _release_ended(s: Pruning, e: m.MasksReleaseAborted, _: m.Cause) -> Pruning:
+    return _ended(s, e.cause)
+
+
+def _compacted(s: Pruning, e: m.ModelCompacted, _: m.Cause) -> Pruning:
+    gone = {name: s.removed.get(name, 0) + len(units) for name, units in e.units.items()}
+    channels = sum(one.channels for one in s.sets)
+    parameters = max(0, e.parameters_before - e.parameters) or s.masked_parameters
+    s = replace(
+        s,
+        sets=(),
+        removed={**s.removed, **gone},
+        removed_channels=s.removed_channels + channels,
+        removed_parameters=s.removed_parameters + parameters,
+        total_parameters=s.total_parameters or s.removed_parameters + e.parameters_before,
+        rejected=tuple(replace(one, units=renumbered(one.units, e.units)) for one in s.rejected),
+        window=None,
+    )
+    return _void(_ended(_changed(s, e.number), e.cause), "the model was compacted since")
+
+
+def _not_compacted(s: Pruning, e: m.CompactionAborted, _: m.Cause) -> Pruning:
+    return _ended(s, e.cause)
+
+
+def _rolled_back(s: Pruning, e: m.RolledBack, _: m.Cause) -> Pruning:
+    """Take back the masks and compactions that the target does not contain."""
+    ended = max(0, storable(e.epoch) - 1)
+    s = _void(replace(s, last_epoch=min(s.last_epoch, ended)), "the run went back since")
+    held = tuple(one for one in s.past if one.number <= (e.orders or 0))
+    if len(held) == len(s.past):
+        return s if s.window is None else replace(s, window=_again(s.window, e.step))
+    was = held[-1] if held else Past(0, (), {}, 0, 0)
+    is_left = s.window is not None and all(one.number < s.window.number for one in held)
+    rejected = s.rejected
+    if was.removed != s.removed:
+        # The indices of rejected units are of the smaller model.
+        rejected = tuple(replace(one, units={}) for one in rejected)
+    return replace(
+        s,
+        past=held,
+        sets=was.sets,
+        removed=was.removed,
+        removed_channels=was.removed_channels,
+        removed_parameters=was.removed_parameters,
+        window=None if is_left or s.window is None else _again(s.window, e.step),
+        rejected=rejected,
+    )
+
+
+def _again(window: Window, step: int) -> Window:
+    """Return the window after a rollback to a place within it: it is judged once more.
+
+    At its last update the trainer has reported it, and does not do so again.
+    """
+    return window if step >= window.until_step else replace(window, is_watched=False, accuracy=None)
+
+
+def avoided(s: Pruning) -> Units:
+    """Return the live units of rejected sets."""
+    return without(joined(one.units for one in s.rejected), s.masked)
+
+
+APPLY: Final[ApplyTable] = {
+    m.PruneCycleBegun: _begun,
+    m.PruneAnalyzed: _analyzed,
+    m.PruneCycleFailed: _cycle_failed,
+    m.PruneCycleCancelled: _cancelled,
+    m.ImportanceRemoved: _importance_removed,
+    m.PruneDisabled: _disabled,
+    m.PruneEnabled: _enabled,
+    m.MasksOrdered: _masks_given,
+    **dict.fromkeys((m.MasksReleaseOrdered, m.CompactionOrdered), _given),
+    m.MasksApplied: _applied,
+    m.MasksAborted: _not_applied,
+    m.PruneWatched: _watched,
+    m.ValidationFinished: _validated,
+    m.MaskSetPassed: _passed,
+    m.MaskSetRejected: _rejected,
+    m.MasksReleased: _released,
+    m.MasksReleaseAborted: _release_ended,
+    m.ModelCompacted: _compacted,
+    m.CompactionAborted: _not_compacted,
+    m.RolledBack: _rolled_back,
+    m.ArchitectureChanged: _reshaped,
+    m.SeedMoved: _moved,
+}

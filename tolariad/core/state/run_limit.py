@@ -1,0 +1,111 @@
+"""The limits that end a run before its epochs do, and the best epoch: slice, apply table.
+
+Invariants: the time of training is folded from the journal, so it continues after a restart. It does not count while
+nothing trains, during a pause, and during a re-run. A limit stays reached. The best epoch is one of the current branch.
+The checkpoint kept as the best holds the end of that epoch, never a later state.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+from msgspec.structs import replace
+
+from tolariad.core import messages as m
+from tolariad.core.calc.settings.changes import is_of_end
+from tolariad.core.state.fold import ApplyTable
+
+_NS_MAX: Final = 2**63 - 1
+
+
+class OrderedEnd(msgspec.Struct, frozen=True):
+    """An end that was ordered: after epoch `epochs`, or after step `steps`."""
+
+    epochs: int | None
+    steps: int | None
+    cause: m.Cause
+
+
+class RunLimits(msgspec.Struct, frozen=True):
+    """Slice of RunState. `clock_mono`: the time up to which training is counted; 0 while the clock is stopped.
+
+    `best`: the best value on the current branch, of `best_epoch`. `end`: the end that was ordered; None: as configured.
+    """
+
+    trained_ns: int = 0
+    clock_mono: int = 0
+    best: float | None = None
+    best_epoch: int = 0
+    reached: m.Limit | None = None
+    end: OrderedEnd | None = None
+
+    @property
+    def is_spent(self) -> bool:
+        """Return whether the run has used up its hours or its patience. Another end does not change that."""
+        return self.reached in (m.Limit.HOURS, m.Limit.PATIENCE)
+
+    def trained_until(self, mono: int) -> int:
+        """Return the ns of training so far, at monotonic time `mono` of this boot."""
+        return self.trained_ns + (max(0, mono - self.clock_mono) if self.clock_mono else 0)
+
+
+def _tick(s: RunLimits, e: m.Event, _: m.Cause) -> RunLimits:
+    """Count the time of training up to this event."""
+    if not s.clock_mono:
+        return s
+    trained = s.trained_ns + max(0, e.mono - s.clock_mono)
+    return replace(s, trained_ns=min(trained, _NS_MAX), clock_mono=e.mono)
+
+
+def _start_clock(s: RunLimits, e: m.Event, _: m.Cause) -> RunLimits:
+    return replace(s, clock_mono=e.mono)
+
+
+def _stop_clock(s: RunLimits, _: m.Event, __: m.Cause) -> RunLimits:
+    return replace(s, clock_mono=0)
+
+
+def _tick_and_stop(s: RunLimits, e: m.Event, at: m.Cause) -> RunLimits:
+    return _stop_clock(_tick(s, e, at), e, at)
+
+
+def _improved(s: RunLimits, e: m.ValidationImproved, _: m.Cause) -> RunLimits:
+    return replace(s, best=e.value, best_epoch=e.epoch)
+
+
+def _reached(s: RunLimits, e: m.LimitReached, _: m.Cause) -> RunLimits:
+    return replace(s, reached=e.limit)
+
+
+def _end_ordered(s: RunLimits, e: m.EndOrdered, at: m.Cause) -> RunLimits:
+    return replace(s, end=OrderedEnd(e.epochs, e.steps, at), reached=s.reached if s.is_spent else None)
+
+
+def _config_changed(s: RunLimits, e: m.ConfigChanged, _: m.Cause) -> RunLimits:
+    # The newest word counts: another end in the configuration takes the place of one that was ordered before.
+    s = replace(s, end=None, reached=None) if any(map(is_of_end, e.keys)) else s
+    # A value of another metric cannot be compared. `patience` counts on from the best epoch so far.
+    return replace(s, best=None) if "keep_best" in e.keys else s
+
+
+APPLY: Final[ApplyTable] = {
+    m.TrainingStarted: _start_clock,
+    m.RerunBegun: _stop_clock,
+    m.RerunFinished: _start_clock,
+    m.StepCompleted: _tick,
+    m.StepSkipped: _tick,
+    m.ValidationFinished: _tick,
+    m.EpochFinished: _tick,
+    m.CheckpointCommitted: _tick,
+    m.RunPaused: _tick_and_stop,
+    m.RunFrozen: _tick_and_stop,
+    m.RunResumed: _start_clock,
+    m.TrainerStarted: _stop_clock,
+    m.TrainerDied: _stop_clock,
+    m.TrainerEnded: _stop_clock,
+    m.ValidationImproved: _improved,
+    m.LimitReached: _reached,
+    m.EndOrdered: _end_ordered,
+    m.ConfigChanged: _config_changed,
+}

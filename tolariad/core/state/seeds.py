@@ -1,0 +1,220 @@
+"""Seeds as recorded in the journal: slice, apply table.
+
+Invariants: a seed is only in a stage to which a legal move led. At most one move of a slot waits. No number of a
+germination is used twice, even after a rollback. A slot that is back in DORMANT has no entry.
+
+A rollback takes back the moves that its target does not contain. The number of boundary orders that acted tells which.
+Step and batch do not: an order may act before or after a copy of the same place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from math import isfinite
+from typing import Final, Protocol
+
+import msgspec
+from msgspec.structs import replace
+
+from tolariad.core import messages as m
+from tolariad.core.calc.bounds import storable
+from tolariad.core.calc.seeds.blending import alpha
+from tolariad.core.calc.seeds.gates import SeedMeasure
+from tolariad.core.calc.seeds.stages import PLANTED, Learning, Stage
+from tolariad.core.state.fold import ApplyTable
+from tolariad.core.state.rates import GivenBy, giver_of, with_giver, without_giver
+
+# Leyline's limit of seeds in one packet.
+SEED_SLOTS_MAX: Final = 100
+# A slot that the model has lost keeps the entry of its seed: the former model may come back.
+_ENTRIES_MAX: Final = 2 * SEED_SLOTS_MAX
+_FULL: Final = (Stage.SHADOWING, Stage.PROBATIONARY, Stage.FOSSILIZED)
+
+
+class Seed(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The seed of one slot, or what is left of it until the slot can germinate again.
+
+    `germination`: which one of the run it is, from 1. `since_step`: the first update in this stage; `since_epochs`: how
+    many epochs had ended then. `born_step` and `born_epochs`: the same of the germination. `loss_before`: the loss of
+    the validation before the blending began. `by` and `reason`: of the move to this stage. `source`: the hash of the
+    blueprint's file at the germination. `learning`: whether the seed is updated in this stage.
+    """
+
+    slot: str
+    stage: Stage = Stage.DORMANT
+    germination: int = 0
+    blueprint: str = ""
+    parameters: dict[str, float] = {}
+    example: tuple[int, ...] = ()
+    dtype: str = ""
+    parameters_added: int = 0
+    blend_steps: int = 0
+    since_step: int = 1
+    since_epochs: int = 0
+    born_step: int = 1
+    born_epochs: int = 0
+    loss_before: float | None = None
+    by: str = ""
+    reason: str = ""
+    source: str = ""
+    learning: Learning = Learning.TRAIN
+
+    def alpha_after(self, step: int) -> float:
+        """Return the share of the seed in the slot's output after update `step`."""
+        if self.stage is Stage.BLENDING:
+            return alpha(step - self.since_step + 1, self.blend_steps)
+        return 1.0 if self.stage in _FULL else 0.0
+
+
+def group_of(slot: str) -> str:
+    """Return the name of the parameter group of a slot's seed, which is that of its owner too."""
+    return f"{m.SEED}{slot}"
+
+
+class PastMove(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The seed after boundary order `number`."""
+
+    number: int
+    seed: Seed
+
+
+class Seeds(msgspec.Struct, frozen=True):
+    """Slice of RunState. `slots`: those of the model, in the order of its modules. `blueprints`: the known names.
+
+    `seeds`: by slot, without the slots in DORMANT. `moves`: all of the current line, oldest first: the checkpoint of
+    step 0 is kept, so a rollback may take back any. The ledger's bound on germinations bounds them. `measures`: the
+    newest measurements, by slot. `germinations`: how many were ever ordered. `given_by`: who gave the waiting orders.
+    """
+
+    slots: tuple[m.SlotFound, ...] = ()
+    blueprints: tuple[str, ...] = ()
+    seeds: dict[str, Seed] = {}
+    moves: tuple[PastMove, ...] = ()
+    measures: dict[str, SeedMeasure] = {}
+    germinations: int = 0
+    given_by: tuple[GivenBy, ...] = ()
+
+    def has(self, slot: str) -> bool:
+        """Return whether the model has this slot."""
+        return any(one.name == slot for one in self.slots)
+
+    def seed(self, slot: str) -> Seed:
+        """Return the seed of a slot; that of an empty one if there is none."""
+        return self.seeds.get(slot) or Seed(slot)
+
+    def other_blueprints(self, found: Iterable[m.BlueprintSource]) -> tuple[str, ...]:
+        """Return the blueprints whose files are others than when seeds of this line germinated from them."""
+        now = {one.name: one.hash for one in found}
+        grown = (one.seed for one in self.moves if one.seed.stage is Stage.GERMINATED and one.seed.source)
+        return tuple(dict.fromkeys(one.blueprint for one in grown if now.get(one.blueprint, one.source) != one.source))
+
+    @property
+    def frozen_groups(self) -> frozenset[str]:
+        """Return the parameter groups of seeds that no update moves."""
+        return frozenset(group_of(slot) for slot, one in self.seeds.items() if one.learning is Learning.FROZEN)
+
+    def giver(self, cause: int) -> GivenBy:
+        """Return who gave the waiting order with this cause."""
+        return giver_of(self.given_by, cause)
+
+
+class HasSeeds(Protocol):
+    """A state with this slice."""
+
+    @property
+    def seeds(self) -> Seeds:
+        """Return slots and seeds."""
+
+
+def _registered(s: Seeds, e: m.SeedSlotsRegistered, _: m.Cause) -> Seeds:
+    return replace(s, slots=e.slots[:SEED_SLOTS_MAX], blueprints=e.blueprints)
+
+
+def _ordered(s: Seeds, e: m.SeedMoveOrdered, at: m.Cause) -> Seeds:
+    numbered = max(s.germinations, storable(e.number))
+    return replace(s, given_by=with_giver(s.given_by, e, at), germinations=numbered)
+
+
+def _moved(s: Seeds, e: m.SeedMoved, _: m.Cause) -> Seeds:
+    seed = _after(s.seed(e.slot), e)
+    measures = {slot: one for slot, one in s.measures.items() if slot != e.slot}
+    if e.measure is not None and e.stage in PLANTED:
+        measures[e.slot] = e.measure
+    return replace(
+        s,
+        given_by=without_giver(s.given_by, e.cause),
+        seeds=_with(s.seeds, seed),
+        moves=(*s.moves, PastMove(storable(e.number), seed)),
+        measures=measures,
+    )
+
+
+def _with(seeds: dict[str, Seed], seed: Seed) -> dict[str, Seed]:
+    others = {slot: one for slot, one in seeds.items() if slot != seed.slot}
+    if seed.stage is Stage.DORMANT or len(others) >= _ENTRIES_MAX:
+        return others
+    return {**others, seed.slot: seed}
+
+
+def _after(seed: Seed, e: m.SeedMoved) -> Seed:
+    """Return the seed after a move."""
+    if e.stage is Stage.GERMINATED:
+        seed = Seed(
+            e.slot,
+            germination=storable(e.germination),
+            blueprint=e.blueprint,
+            parameters=e.parameters,
+            example=e.example,
+            dtype=e.dtype,
+            parameters_added=storable(e.parameters_added),
+            born_step=storable(e.applied_before_step),
+            born_epochs=storable(e.epochs),
+            source=e.source,
+        )
+    if e.stage is Stage.BLENDING:
+        seed = replace(seed, blend_steps=storable(e.blend_steps), loss_before=_finite(e.validation_loss))
+    if e.stage is Stage.CULLED:
+        seed = replace(seed, parameters_added=0)
+    return replace(
+        seed,
+        stage=e.stage,
+        since_step=storable(e.applied_before_step),
+        since_epochs=storable(e.epochs),
+        by=e.by,
+        reason=e.reason,
+        learning=e.learning,
+    )
+
+
+def _finite(value: float | None) -> float | None:
+    return value if value is not None and isfinite(value) else None
+
+
+def _aborted(s: Seeds, e: m.SeedMoveAborted, _: m.Cause) -> Seeds:
+    return replace(s, given_by=without_giver(s.given_by, e.cause))
+
+
+def _measured(s: Seeds, e: m.SeedsMeasured, _: m.Cause) -> Seeds:
+    found = {one.slot: one for one in e.seeds[:SEED_SLOTS_MAX]}
+    return replace(s, measures={slot: one for slot, one in found.items() if slot in s.seeds})
+
+
+def _rolled_back(s: Seeds, e: m.RolledBack, _: m.Cause) -> Seeds:
+    """Take back the moves that the target does not contain. A target of an older version contains none."""
+    if not s.moves:
+        return s
+    held = tuple(one for one in s.moves if one.number <= (e.orders or 0))
+    seeds: dict[str, Seed] = {}
+    for one in held:
+        seeds = _with(seeds, one.seed)
+    return replace(s, seeds=seeds, moves=held, measures={})
+
+
+APPLY: Final[ApplyTable] = {
+    m.SeedSlotsRegistered: _registered,
+    m.SeedMoveOrdered: _ordered,
+    m.SeedMoved: _moved,
+    m.SeedMoveAborted: _aborted,
+    m.SeedsMeasured: _measured,
+    m.RolledBack: _rolled_back,
+}

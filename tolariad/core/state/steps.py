@@ -1,0 +1,368 @@
+"""Steps, epochs, validations and re-runs: slice, apply table, queries.
+
+Invariants: `step` only rises, by one, except in a rollback. A re-run ends exactly once. The digest covers what the
+training did, and not when, where or under which sequence number it was recorded. So two runs are equal if and only if
+their digests are.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import struct
+from typing import Final, Protocol
+
+import msgspec
+from msgspec.structs import replace
+
+from tolariad.core import messages as m
+from tolariad.core.calc.bounds import METRICS_MAX, storable
+from tolariad.core.state.fold import ApplyTable, setting
+
+# The speed shown is measured over the last one to two windows of this many steps.
+_SPEED_WINDOW_STEPS: Final = 256
+INEXACT_MAX: Final = 8
+_DIGEST_STEP: Final = struct.Struct("<QQQQQddd")
+_DIGEST_SKIP: Final = struct.Struct("<QQQQdd")
+_WORD: Final = 2**64 - 1
+
+
+class Speed(msgspec.Struct, frozen=True):
+    """Two earlier moments of this start: (step, monotonic ns). If they are equal, the speed is not known yet."""
+
+    old_step: int = 0
+    old_mono: int = 0
+    mid_step: int = 0
+    mid_mono: int = 0
+
+
+class Measured(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The task's metrics, in the order of the run's names: the last step's, and the epoch's sums over `counts` steps.
+
+    A NaN is in no sum.
+    """
+
+    last: tuple[float, ...] = ()
+    sums: tuple[float, ...] = ()
+    counts: tuple[int, ...] = ()
+
+    def with_step(self, metrics: tuple[float, ...]) -> Measured:
+        """Return them after one more step. Names that came later have longer tuples."""
+        more = len(metrics) - len(self.sums)
+        sums, counts = self.sums + (0.0,) * more, self.counts + (0,) * more
+        # NaN is the only value that differs from itself.
+        return Measured(
+            metrics,
+            tuple([_one_nan(a + b) if b == b else a for a, b in zip(sums, metrics, strict=False)]),  # noqa: PLR0124
+            tuple([a + (b == b) for a, b in zip(counts, metrics, strict=False)]),  # noqa: PLR0124
+        )
+
+
+class OpenRerun(msgspec.Struct, frozen=True):
+    """A re-run that has not ended."""
+
+    first: int
+    last: int
+    cause: m.Cause
+
+
+class Progress(msgspec.Struct, frozen=True):
+    """Slice of RunState: the place of training. Each epoch field is the highest epoch with that event.
+
+    `data`: fingerprints of the data that the run is trained on and validated with; empty if none was recorded yet.
+    `metric_names`: the names of the steps' metrics, at most METRICS_MAX. `measured`: None before the first step with
+    one. `inexact`: why steps that are made again may differ, as clauses; at most INEXACT_MAX.
+    """
+
+    step: int = 0
+    epoch: int = 0
+    batch: int = 0
+    branch: int = 0
+    loss: float | None = None
+    grad_norm: float | None = None
+    lr: float | None = None
+    last_mono: int = 0
+    last_wall: int = 0
+    steps_per_epoch: int = 0
+    epoch_started: int = 0
+    epoch_validated: int = 0
+    epoch_finished: int = 0
+    epoch_first_step: int = 1
+    epoch_loss_sum: float = 0.0
+    epoch_mono: int = 0
+    validating: m.Cause | None = None
+    validating_epoch: int = 0
+    metrics: dict[str, float] = {}
+    best_accuracy: float | None = None
+    train_loss: float | None = None
+    environment: str = ""
+    environment_since: int = 1
+    determinism: str = ""
+    data: tuple[m.DataPrint, ...] = ()
+    speed: Speed = Speed()
+    digest: bytes = b""
+    skip_epoch: int = 0
+    skip_batch: int = 0
+    skipped: int = 0
+    rerun: OpenRerun | None = None
+    metric_names: tuple[str, ...] = ()
+    measured: Measured | None = None
+    inexact: tuple[str, ...] = ()
+
+    @property
+    def step_metrics(self) -> dict[str, float]:
+        """Return the last step's metrics by name."""
+        last = self.measured.last if self.measured is not None else ()
+        return dict(zip(self.metric_names, last, strict=False))
+
+    @property
+    def epoch_metrics(self) -> dict[str, float]:
+        """Return the means over the epoch's steps so far. A NaN counts in none."""
+        if self.measured is None:
+            return {}
+        found = zip(self.metric_names, self.measured.sums, self.measured.counts, strict=False)
+        return {name: total / count for name, total, count in found if count}
+
+    @property
+    def place(self) -> tuple[int, int]:
+        """Return epoch and batch after which training goes on.
+
+        After an epoch has ended, that is the next one's beginning.
+        """
+        if self.epoch_finished >= self.epoch:
+            return storable(self.epoch_finished + 1), 0
+        return self.epoch, self.batch
+
+    @property
+    def last_skip(self) -> tuple[int, int]:
+        """Return epoch and batch after the last skipped step; (0, 0) if none was skipped."""
+        return self.skip_epoch, self.skip_batch
+
+
+class HasProgress(Protocol):
+    """A state with this slice."""
+
+    @property
+    def progress(self) -> Progress:
+        """Return where training stands."""
+
+
+def _one_nan(value: float) -> float:
+    """Return the value, with the same bits for every NaN: a NaN's bits depend on the processor, not on the training."""
+    return math.nan if math.isnan(value) else value
+
+
+def _digest(before: bytes, *parts: bytes) -> bytes:
+    return hashlib.sha256(b"".join((before, *parts))).digest()
+
+
+def _step_completed(s: Progress, e: m.StepCompleted, _: m.Cause) -> Progress:
+    # Masked, since `apply` takes every event, even one with a negative number.
+    packed = _DIGEST_STEP.pack(
+        *(e.branch & _WORD, e.step & _WORD, e.epoch & _WORD, e.batch & _WORD, e.rates & _WORD),
+        *(_one_nan(e.loss), _one_nan(e.grad_norm), _one_nan(e.lr)),
+    )
+    speed = s.speed
+    if e.step - speed.mid_step >= _SPEED_WINDOW_STEPS:
+        speed = Speed(speed.mid_step, speed.mid_mono, e.step, e.mono)
+    return replace(
+        s,
+        step=e.step,
+        epoch=e.epoch,
+        batch=e.batch,
+        branch=e.branch,
+        loss=e.loss,
+        grad_norm=s.grad_norm if e.grad_norm == m.NOT_MEASURED else e.grad_norm,
+        lr=e.lr,
+        last_mono=e.mono,
+        last_wall=e.wall,
+        epoch_loss_sum=_one_nan(s.epoch_loss_sum + e.loss),
+        speed=speed,
+        digest=_digest(s.digest, b"step", packed),
+        measured=(s.measured or Measured()).with_step(e.metrics) if e.metrics else _not_measured(s.measured),
+    )
+
+
+def _not_measured(measured: Measured | None) -> Measured | None:
+    """Return the metrics after a step that has none."""
+    return replace(measured, last=()) if measured is not None and measured.last else measured
+
+
+def _epoch_over(measured: Measured | None) -> Measured | None:
+    return measured and Measured(last=measured.last)
+
+
+def _metrics_named(s: Progress, e: m.MetricsNamed, _: m.Cause) -> Progress:
+    new = [name for name in dict.fromkeys(e.names) if name not in s.metric_names]
+    return replace(s, metric_names=(*s.metric_names, *new)[:METRICS_MAX])
+
+
+def _step_skipped(s: Progress, e: m.StepSkipped, _: m.Cause) -> Progress:
+    whole = (number & _WORD for number in (e.branch, e.step, e.epoch, e.batch))
+    packed = _DIGEST_SKIP.pack(*whole, _one_nan(e.loss), _one_nan(e.grad_norm))
+    return replace(
+        s,
+        epoch=e.epoch,
+        batch=e.batch,
+        skipped=s.skipped + 1,
+        skip_epoch=e.epoch,
+        skip_batch=e.batch,
+        digest=_digest(s.digest, b"skip", packed, e.reason.value.encode()),
+    )
+
+
+def _rerun_begun(s: Progress, e: m.RerunBegun, at: m.Cause) -> Progress:
+    return replace(s, rerun=OpenRerun(e.first, e.last, at))
+
+
+def _speed_anew(s: Progress, e: m.Event, _: m.Cause) -> Progress:
+    # No step counted while the trainer started, ran steps again or was paused: that time says nothing of the speed.
+    return replace(s, speed=Speed(s.step, e.mono, s.step, e.mono))
+
+
+def _rerun_ended(s: Progress, e: m.Event, at: m.Cause) -> Progress:
+    return _speed_anew(replace(s, rerun=None), e, at)
+
+
+def _epoch_started(s: Progress, e: m.EpochStarted, _: m.Cause) -> Progress:
+    return replace(
+        s,
+        epoch=e.epoch,
+        batch=0,
+        epoch_started=e.epoch,
+        epoch_first_step=storable(s.step + 1),
+        epoch_loss_sum=0.0,
+        epoch_mono=e.mono,
+        measured=_epoch_over(s.measured),
+    )
+
+
+def _epoch_finished(s: Progress, e: m.EpochFinished, _: m.Cause) -> Progress:
+    digest = _digest(s.digest, b"epoch", struct.pack("<QQ", e.epoch & _WORD, e.step & _WORD))
+    return replace(
+        s,
+        epoch_finished=e.epoch,
+        batch=0,
+        epoch_first_step=storable(s.step + 1),
+        epoch_loss_sum=0.0,
+        train_loss=e.train_loss,
+        digest=digest,
+        measured=_epoch_over(s.measured),
+    )
+
+
+def _validation_begun(s: Progress, e: m.ValidationBegun, at: m.Cause) -> Progress:
+    return replace(s, validating=at, validating_epoch=e.epoch)
+
+
+def _validation_finished(s: Progress, e: m.ValidationFinished, _: m.Cause) -> Progress:
+    names = sorted(e.metrics)
+    packed = b"".join(name.encode() + struct.pack("<d", _one_nan(e.metrics[name])) for name in names)
+    accuracy = e.metrics.get("accuracy")
+    best = s.best_accuracy
+    if accuracy is not None and (best is None or accuracy > best):
+        best = accuracy
+    return replace(
+        s,
+        validating=None,
+        epoch_validated=max(s.epoch_validated, e.epoch),
+        metrics=e.metrics,
+        best_accuracy=best,
+        digest=_digest(s.digest, b"validation", struct.pack("<Q", e.epoch & _WORD), packed),
+    )
+
+
+def _context(s: Progress, e: m.ExecutionContextRecorded, _: m.Cause) -> Progress:
+    """Remember the step from which on the environment is the present one."""
+    since = s.environment_since if e.hash == s.environment else s.step + 1
+    return replace(
+        s,
+        environment=e.hash,
+        environment_since=since,
+        determinism=e.environment.determinism,
+        data=e.environment.data or s.data,
+        steps_per_epoch=e.steps_per_epoch,
+    )
+
+
+def _inexact(s: Progress, why: str) -> Progress:
+    return s if why in s.inexact else replace(s, inexact=(*s.inexact, why)[:INEXACT_MAX])
+
+
+def _inexact_data(s: Progress, e: m.InexactDataFound, _: m.Cause) -> Progress:
+    return _inexact(s, e.why)
+
+
+def _diverged(s: Progress, e: m.RerunDiverged, _: m.Cause) -> Progress:
+    """Remember that the run does not repeat itself: if it goes on, it is by a word of the user's."""
+    return _inexact(s, f"step {e.difference.step} came out differently before")
+
+
+def _rolled_back(s: Progress, e: m.RolledBack, _: m.Cause) -> Progress:
+    """Put training at the target. `known` restores the other fields."""
+    packed = struct.pack("<QQQQ", *(number & _WORD for number in (e.branch, e.step, e.epoch, e.batch)))
+    last = storable(e.epoch - 1)
+    return replace(
+        s,
+        step=e.step,
+        epoch=e.epoch if e.batch else last,
+        batch=e.batch,
+        branch=e.branch,
+        epoch_started=e.epoch if e.batch else last,
+        epoch_validated=min(s.epoch_validated, last),
+        epoch_finished=min(s.epoch_finished, last),
+        epoch_mono=e.mono,
+        environment_since=storable(e.step + 1),
+        speed=Speed(e.step, e.mono, e.step, e.mono),
+        digest=_digest(s.digest, b"rollback", packed),
+    )
+
+
+def _architecture_changed(s: Progress, e: m.ArchitectureChanged, _: m.Cause) -> Progress:
+    parts = struct.pack("<QQ", e.applied_before_step & _WORD, e.epoch_ended & _WORD), e.name, "\0", e.arguments
+    return replace(s, digest=_digest(s.digest, b"architecture", *(_bytes(part) for part in parts)))
+
+
+def _bytes(part: bytes | str) -> bytes:
+    return part if isinstance(part, bytes) else part.encode("utf-8", "surrogatepass")
+
+
+def _rates_restored(s: Progress, e: m.RatesRestored, _: m.Cause) -> Progress:
+    return replace(s, epoch_first_step=storable(s.step - e.losses + 1), epoch_loss_sum=_one_nan(e.loss_sum))
+
+
+APPLY: Final[ApplyTable] = {
+    m.RatesRestored: _rates_restored,
+    m.RolledBack: _rolled_back,
+    m.ArchitectureChanged: _architecture_changed,
+    m.StepCompleted: _step_completed,
+    m.MetricsNamed: _metrics_named,
+    m.StepSkipped: _step_skipped,
+    m.EpochStarted: _epoch_started,
+    m.EpochFinished: _epoch_finished,
+    m.ValidationBegun: _validation_begun,
+    m.ValidationFinished: _validation_finished,
+    m.ValidationAborted: setting(validating=None),
+    m.TrainingStarted: _speed_anew,
+    m.RerunBegun: _rerun_begun,
+    m.RerunFinished: _rerun_ended,
+    m.RerunAborted: _rerun_ended,
+    m.RunResumed: _speed_anew,
+    m.ExecutionContextRecorded: _context,
+    m.InexactDataFound: _inexact_data,
+    m.RerunDiverged: _diverged,
+}
+
+
+def speed_steps_s(progress: Progress, mono: int) -> float | None:
+    """Return recent steps per second at monotonic time `mono` (ns of the same boot); None if that is not known yet."""
+    elapsed = mono - progress.speed.old_mono
+    done = progress.step - progress.speed.old_step
+    return done * 1e9 / elapsed if elapsed > 0 and done > 0 else None
+
+
+def plateau_metric(validated: dict[str, float], train_loss: float | None) -> tuple[str, float | None]:
+    """Return name and value of the metric by which an epoch's plateaus are judged; None if it has no value."""
+    if "loss" in validated:
+        return "val_loss", validated["loss"]
+    return ("host_loss", train_loss) if train_loss is not None else ("", None)

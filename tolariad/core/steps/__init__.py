@@ -1,1 +1,0 @@
-"""Steps, epochs and validations: progress, branches, and steps that are run again."""

@@ -1,1 +1,0 @@
-"""The trainer's life: starts, deaths, restarts."""
