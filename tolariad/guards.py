@@ -39,8 +39,8 @@ class CircuitBreaker:
         self._rule = BreakerRule(failures=failure_threshold, reset_s=reset_after_s, probes=half_open_probes)
         self._clock = clock
         self._lock = threading.Lock()
-        # The state is an immutable value, and core.calc.health.breaker has the rules. The daemon folds the same rules from the
-        # journal with the times of its events, so both agree on when a breaker opens.
+        # The state is an immutable value, and core.calc.health.breaker has the rules. The daemon folds the same rules
+        # from the journal with the times of its events, so both agree on when a breaker opens.
         self._breaker = Breaker()
 
     @property

@@ -34,8 +34,8 @@ The stamp:
 * `skippable`: it never changes the state.
 
 "Folded into" names the slices of the state that the event changes. They are the fields of `RunState` in
-`tolariad/core/state/run_state.py`; each has its apply table in the `slice.py` of its concern. An event may also change the phase
-(`TRANSITIONS` in `tolariad/core/state/run.py`).
+`tolariad/core/state/run_state.py`; each has its apply table in its file beside that one. An event may also change the
+phase (`TRANSITIONS` in `tolariad/core/state/run.py`).
 """
 
 

@@ -1,77 +1,86 @@
-"""The layers of core: values < words < slice < ask < engine < rules < table. A module imports only layers below its
-own.
+"""The layers of core are its folders: calc < messages < state < queries < rules. A file imports lower folders only.
 
-A module's name says its layer: `words.py` or `NAME_words.py`, and so on. `sentences.py` puts words into text, and
-`reactions.py` holds rows of the table. Any other module of a package is a value: it knows no message. The files beside
-the packages are listed here. docs/architecture.md explains the layers.
+In a folder there is a file for each concern. Messages, state and queries are namespaces: another folder takes them
+whole (`from tolariad.core import messages as m`), a file of the same folder takes names directly. docs/architecture.md
+explains the layers.
 """
 
 from __future__ import annotations
 
+import ast
+import importlib
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from pathlib import Path
 
 import pytest
 
 from tests.house import tree
-from tests.house.tree import cycle_in, graph_of, python_files
+from tests.house.tree import cycle_in, graph_of, imports_of, module_name, parse, python_files, shown
 
-LAYERS = ("values", "words", "slice", "ask", "engine", "rules", "table")
-# A message may hold a value of another concern's message, an ask may need the answer of another ask. Rules never call
-# rules: what one concern decides reaches another as an event.
-MAY_IMPORT_ITS_OWN = {"values", "words", "slice", "ask", "engine", "table"}
-# Packages of calculations: nothing in them knows a message, whatever its name.
-CALCULATIONS = {"detection", "learning_rate", "settings"}
-FILES = {
-    "base": "words",
-    "copying": "values",
-    "folding": "words",
-    "units": "values",
-    "bounds": "values",
-    "interfaces": "values",
-    "stability": "values",
-    "vocabulary": "words",
-    "inputs": "words",
+LAYERS = ("calc", "messages", "state", "queries", "engine", "rules")
+# The files beside the folders, with their layers. The last three have names that outside programs import.
+BESIDE = {
     "decision": "engine",
     "engine": "engine",
-    "state": "table",
-    "orders": "table",
-    "reactions": "table",
-    "decide": "table",
-    "replay": "table",
+    "interfaces": "calc",
+    "pruning": "calc",
+    "stability": "calc",
 }
-_NAMED = re.compile(r"(?:^|_)(words|sentences|slice|ask|rules|reactions)$")
-_ALSO_NAMED = {"sentences": "words", "reactions": "table"}
+# Files that are no part of their folder's namespace. They have names of their own, or all concerns together.
+APART = {
+    "messages": {"vocabulary", "sentences"},
+    "state": {"run_state", "replay"},
+    "queries": set(),
+}
+# Every file of state has its own.
+IN_EVERY_FILE = {"APPLY"}
+# Rules declare the slices that they read; only these know the whole state.
+KNOW_RUN_STATE = re.compile(r"tolariad\.core\.(state\.(run_state|replay)|rules\.table\.\w+)")
+RUN_STATE = "tolariad.core.state.run_state"
 
 
 def layer_of(module: str) -> str:
-    """Return the layer of a module of core; KeyError for a file beside the packages that is not listed."""
-    parts = module.split(".")[2:]
-    if len(parts) < 2:
-        return FILES[parts[0]] if parts[0] in FILES else _of_package(parts[0])
-    if parts[0] in CALCULATIONS:
-        return "values"
-    named = _NAMED.search(parts[-1])
-    return _ALSO_NAMED.get(named.group(1), named.group(1)) if named else "values"
-
-
-def _of_package(name: str) -> str:
-    if not (tree.ROOT / "tolariad" / "core" / name).is_dir():
-        raise KeyError(f"core/{name}.py: list it in FILES, or put it into the package of its concern")
-    return "values"
+    """Return the layer of a module of core; KeyError for a file beside the folders that is not listed."""
+    first = module.split(".")[2]
+    if first in LAYERS and first != "engine":
+        return first
+    if first not in BESIDE:
+        raise KeyError(f"core/{first}: put it into the folder of its layer, or list it in BESIDE")
+    return BESIDE[first]
 
 
 def faults(graph: Mapping[str, set[str]]) -> list[str]:
-    """List the imports that go up, or stay in a layer where they may not."""
+    """List the imports that go up, those from rules to rules, and those of the whole state."""
     found = []
     for module, imported in graph.items():
-        mine = layer_of(module)
         for name in sorted(imported):
-            theirs = layer_of(name)
-            is_below = LAYERS.index(theirs) < LAYERS.index(mine)
-            if not is_below and not (theirs == mine and mine in MAY_IMPORT_ITS_OWN):
-                found.append(f"{module} ({mine}) imports {name} ({theirs})")
+            mine, theirs = layer_of(module), layer_of(name)
+            if LAYERS.index(theirs) > LAYERS.index(mine):
+                found.append(f"{module} imports {name}, which is above it")
+            elif mine == theirs == "rules" and ".table." not in module:
+                found.append(f"{module} imports {name}: rules never call rules, they react to events")
+            elif name == RUN_STATE and not KNOW_RUN_STATE.fullmatch(module):
+                found.append(f"{module} imports {name}: declare the slices that it reads")
     return found
+
+
+def taken_apart(paths: Iterable[Path]) -> list[str]:
+    """List the imports of one file of a namespace from another folder."""
+    return [
+        f"{shown(path, one.line)}: {one.name}; write `from tolariad.core import {folder}`"
+        for path in paths
+        for one in imports_of(path)
+        if (folder := namespace_of(one.name)) and module_name(path).rpartition(".")[0] != f"tolariad.core.{folder}"
+        if module_name(path) != f"tolariad.core.{folder}"
+    ]
+
+
+def namespace_of(module: str) -> str:
+    """Return the namespace that a file is part of, or ""."""
+    parts = module.split(".")
+    is_part = len(parts) == 4 and parts[:2] == ["tolariad", "core"] and parts[2] in APART
+    return parts[2] if is_part and parts[3] not in APART[parts[2]] else ""
 
 
 def core() -> dict[str, set[str]]:
@@ -81,8 +90,8 @@ def core() -> dict[str, set[str]]:
     return graph
 
 
-def test_a_module_of_core_imports_only_layers_below_its_own():
-    """Of any package; imports for types alone count."""
+def test_a_module_of_core_imports_only_folders_below_its_own():
+    """Imports for types alone count, and those inside functions."""
     graph = core()
 
     assert len(graph) > 80, "all of core is looked at"
@@ -90,33 +99,75 @@ def test_a_module_of_core_imports_only_layers_below_its_own():
 
 
 def test_core_has_no_circle_of_modules():
-    """Those of one layer import each other one way."""
+    """Files of one folder import each other one way."""
     assert cycle_in(core()) == []
 
 
-def test_a_package_of_a_concern_imports_only_values_by_itself():
-    """Importing a concern's words must not import its rules."""
-    packages = {name for name in core() if name.count(".") == 2 and name.split(".")[2] not in FILES}
-    calculations = {f"tolariad.core.{name}" for name in CALCULATIONS}
+def test_the_folders_have_no_circle():
+    """No pair of folders imports each other, those inside a layer included; calculations are one."""
+    rooms: dict[str, set[str]] = {}
+    for module, imported in core().items():
+        rooms.setdefault(room_of(module), set()).update(room_of(name) for name in imported)
 
-    above = {name: {one for one in core()[name] if layer_of(one) != "values"} for name in packages - calculations}
+    assert cycle_in({room: others - {room} for room, others in rooms.items()}) == []
+    assert len(rooms) <= 13
 
-    assert {name: found for name, found in above.items() if found} == {}
+
+def room_of(module: str) -> str:
+    """Return the folder of a module, or its own name beside the folders."""
+    parts = module.split(".")[2:]
+    is_package = (tree.ROOT / "tolariad" / "core" / "/".join(parts)).is_dir()
+    return "calc" if parts[0] == "calc" else ".".join(parts if is_package else parts[:-1] or parts)
+
+
+def test_other_folders_take_a_namespace_whole():
+    """In all rooms: a reader sees at each name which layer it is from."""
+    assert not (found := taken_apart(python_files("tolariad"))), "\n".join(["", *found])
+
+
+@pytest.mark.parametrize("folder", list(APART))
+def test_a_namespace_has_the_names_of_its_files_once(folder):
+    """Two files that define one name would hide each other; a file that is left out would be missing."""
+    whole = importlib.import_module(f"tolariad.core.{folder}")
+    files = [path for path in python_files("tolariad") if namespace_of(module_name(path)) == folder]
+    wrong = [
+        f"{module_name(path)}.{name}"
+        for path in files
+        for name in public_names(path) - IN_EVERY_FILE
+        if getattr(whole, name, None) is not getattr(importlib.import_module(module_name(path)), name)
+    ]
+
+    assert len(files) > 8, "they are looked for where they are"
+    assert wrong == []
+
+
+def public_names(path: Path) -> set[str]:
+    """Return the names that a file defines for others."""
+    found: set[str] = set()
+    for node in parse(path).body:
+        match node:
+            case ast.FunctionDef(name=name) | ast.ClassDef(name=name) | ast.AnnAssign(target=ast.Name(id=name)):
+                found.add(name)
+            case ast.Assign(targets=targets):
+                found |= {one.id for one in targets if isinstance(one, ast.Name)}
+            case _:
+                pass
+    return {name for name in found if not name.startswith("_")}
 
 
 @pytest.fixture
 def made_up(tmp_path, monkeypatch):
-    """A function that writes modules of a core, and returns their graph."""
+    """A function that writes modules of a core, and returns their paths."""
     monkeypatch.setattr(tree, "ROOT", tmp_path)
 
-    def write(modules: dict[str, str]) -> dict[str, set[str]]:
+    def write(modules: dict[str, str]) -> list[Path]:
         paths = []
         for name, text in modules.items():
             path = tmp_path / "tolariad" / "core" / f"{name.replace('.', '/')}.py"
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(text)
             paths.append(path)
-        return graph_of(paths)
+        return paths
 
     return write
 
@@ -124,60 +175,74 @@ def made_up(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("modules", "expected"),
     [
-        ({"run.words": "", "run.slice": "from tolariad.core.run import words"}, []),
+        ({"messages.__init__": "", "state.run": "from tolariad.core import messages as m"}, []),
         (
-            {"run.words": "from tolariad.core.state.run import Run", "run.slice": "Run = 1"},
-            ["tolariad.core.messages.run (words) imports tolariad.core.state.run (slice)"],
+            {"messages.run": "from tolariad.core import state as st", "state.__init__": "Run = 1"},
+            ["tolariad.core.messages.run imports tolariad.core.state, which is above it"],
         ),
         (
             {
-                "run.slice": "if TYPE_CHECKING:\n    from tolariad.core.state.run_state import RunState",
-                "state": "RunState = 1",
+                "queries.run": "if TYPE_CHECKING:\n    from tolariad.core.rules.run import go_on",
+                "rules.run": "go_on = 1",
             },
-            ["tolariad.core.state.run (slice) imports tolariad.core.state.run_state (table)"],
+            ["tolariad.core.queries.run imports tolariad.core.rules.run, which is above it"],
         ),
         (
-            {"run.ask": "def f():\n    from tolariad.core.engine import At", "engine": "At = 1"},
-            ["tolariad.core.queries.run (ask) imports tolariad.core.engine (engine)"],
+            {"queries.run": "def f():\n    from tolariad.core.engine import At", "engine": "At = 1"},
+            ["tolariad.core.queries.run imports tolariad.core.engine, which is above it"],
         ),
-        ({"run.ask": "from tolariad.core.steps.limit_ask import f", "steps.limit_ask": "f = 1"}, []),
+        ({"queries.run": "from tolariad.core.queries.limits import f", "queries.limits": "f = 1"}, []),
         (
-            {"run.rules": "from tolariad.core.steps import other_rules", "steps.other_rules": ""},
-            ["tolariad.core.rules.run (rules) imports tolariad.core.steps.other_rules (rules)"],
+            {"rules.run": "from tolariad.core.rules import steps", "rules.steps": ""},
+            ["tolariad.core.rules.run imports tolariad.core.rules.steps: rules never call rules, they react to events"],
         ),
+        ({"rules.table.reactions": "from tolariad.core.rules import steps", "rules.steps": ""}, []),
         (
-            {"run.sums": "from tolariad.core.messages.run import A", "run.words": "A = 1"},
-            ["tolariad.core.run.sums (values) imports tolariad.core.messages.run (words)"],
-        ),
-        (
-            {"run.sentences": "from tolariad.core.state.run import Run", "run.slice": "Run = 1"},
-            ["tolariad.core.messages.sentences.run (words) imports tolariad.core.state.run (slice)"],
+            {"calc.run.sums": "from tolariad.core.messages.run import A", "messages.run": "A = 1"},
+            ["tolariad.core.calc.run.sums imports tolariad.core.messages.run, which is above it"],
         ),
         (
-            {"run.rules": "from tolariad.core.run import reactions", "run.reactions": ""},
-            ["tolariad.core.rules.run (rules) imports tolariad.core.run.reactions (table)"],
+            {"rules.run": "from tolariad.core.state.run_state import RunState", "state.run_state": "RunState = 1"},
+            ["tolariad.core.rules.run imports tolariad.core.state.run_state: declare the slices that it reads"],
         ),
     ],
 )
 def test_an_import_that_goes_up_is_found(made_up, modules, expected):
-    """On a made-up tree: across packages, for types alone, inside functions, between rules."""
-    assert faults(made_up(modules)) == expected
+    """On a made-up tree: for types alone, inside functions, between rules, of the whole state."""
+    assert faults(graph_of(made_up(modules))) == expected
+
+
+def test_a_name_that_is_taken_from_one_file_of_a_namespace_is_found(made_up):
+    """From another folder only; vocabulary and the whole state are asked for by their files."""
+    paths = made_up(
+        {
+            "messages.run": "A = 1",
+            "messages.vocabulary": "from tolariad.core.messages.run import A",
+            "state.run": "from tolariad.core.messages.run import A\nfrom tolariad.core.messages.vocabulary import B",
+        }
+    )
+
+    assert [line.split(": ")[1] for line in taken_apart(paths)] == [
+        "tolariad.core.messages.run; write `from tolariad.core import messages`"
+    ]
 
 
 def test_a_circle_for_types_alone_is_found(made_up):
-    """Also within one layer, in which a single import is allowed."""
-    graph = made_up(
-        {
-            "run.ask": "from tolariad.core.queries.steps import f",
-            "steps.ask": "if TYPE_CHECKING:\n    from tolariad.core.queries.run import g",
-        }
+    """Also within one folder, in which a single import is allowed."""
+    graph = graph_of(
+        made_up(
+            {
+                "queries.run": "from tolariad.core.queries.steps import f",
+                "queries.steps": "if TYPE_CHECKING:\n    from tolariad.core.queries.run import g",
+            }
+        )
     )
 
     assert faults(graph) == []
     assert cycle_in(graph) == ["tolariad.core.queries.run", "tolariad.core.queries.steps", "tolariad.core.queries.run"]
 
 
-def test_a_file_beside_the_packages_must_be_listed(made_up):
-    """A file there belongs to no concern: that is a decision."""
-    with pytest.raises(KeyError, match="list it in FILES"):
-        faults(made_up({"miscellany": "import tolariad.core.messages.base", "base": ""}))
+def test_a_file_beside_the_folders_must_be_listed(made_up):
+    """A file there is in no layer: that is a decision."""
+    with pytest.raises(KeyError, match="list it in BESIDE"):
+        faults(graph_of(made_up({"miscellany": "import tolariad.core.engine", "engine": ""})))

@@ -238,13 +238,17 @@ def test_tests_mirror_the_tree():
     assert folders - rooms - beside == set()
 
 
-def test_tests_of_core_mirror_its_packages():
-    """A folder of them is named for a package of core; those of several concerns lie beside the folders."""
-    packages = {path.parent.name for path in (ROOT / "tolariad" / "core").glob("*/__init__.py")}
+def test_tests_of_core_have_a_folder_for_each_concern():
+    """A folder of them is named for a concern: a file of a layer, or a folder of calculations. The others lie
+    beside.
+    """
+    core = ROOT / "tolariad" / "core"
+    concerns = {path.stem for layer in ("messages", "state", "rules") for path in (core / layer).glob("*.py")}
+    concerns |= {path.parent.name for path in (core / "calc").glob("*/__init__.py")}
     folders = {path.parent.name for path in (ROOT / "tests" / "core").glob("*/*.py")}
 
     assert len(folders) > 5, "they are looked for where they are"
-    assert folders - packages == {"reactions"}
+    assert folders - concerns == {"reactions"}
 
 
 def lines_with(pattern: re.Pattern[str], kinds: set[str]) -> list[str]:

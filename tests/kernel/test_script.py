@@ -20,8 +20,8 @@ class Slow:
     def __init__(self, monkeypatch):
         self.begun, self.go_on = threading.Event(), threading.Event()
         self.error: Exception | None = None
-        self._cut = script_module.script_from_journal
-        monkeypatch.setattr(script_module, "script_from_journal", self)
+        self._cut = script_module.q.script_from_journal
+        monkeypatch.setattr(script_module.q, "script_from_journal", self)
 
     def __call__(self, events, checkpoint, *more):
         if checkpoint is None:

@@ -6,8 +6,8 @@ Invariants. Each is kept in the function named after it (a function of `recorder
    Answers, effects, streams and the page follow `durable`, which becomes `head` when the frame is on disk. If the frame
    can never be written, `head` goes back to `durable` (`_commit`).
 2. `apply` never refuses an event; only `decide` refuses (core.state.run_state, core.rules.table.decide).
-3. Replay runs `apply` only. After a replay, each operation that a crash left open gets its closing event (core.state.replay,
-   core.rules.table.reactions `Opened`).
+3. Replay runs `apply` only. After a replay, each operation that a crash left open gets its closing event
+   (core.state.replay, core.rules.table.reactions `Opened`).
 4. An operation has two events: begun, then committed or aborted. A level, such as whether the gate is open, is read
    again from the durable state after every turn (`trainer_link.show_durable`).
 5. Clock readings, random numbers and ids enter as fields of inputs. A turn reads the clock once (`_turn`).

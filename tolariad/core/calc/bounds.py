@@ -117,7 +117,7 @@ def _check_of(kind: inspect.Type, bounds: dict[str, Any]) -> tuple[Any, _Check]:
         case inspect.NoneType():
             return type(None), _one_of((type(None), _anything))
         case _:
-            raise TypeError(f"no bounds are known for {kind}; write a check of it in core/bounds.py")
+            raise TypeError(f"no bounds are known for {kind}; write a check of it in core/calc/bounds.py")
 
 
 def _anything(_value: Any, _path: str) -> None:

@@ -2,7 +2,7 @@
 
 A cycle is PruneCycleBegun, then exactly one of PruneAnalyzed, PruneCycleFailed and PruneCycleCancelled. At most one is
 open. It reads a committed checkpoint in a process of its own, and training goes on meanwhile. What an analysis leads to
-is in `mask_words.py`.
+is in `pruning_mask.py`.
 """
 
 from __future__ import annotations

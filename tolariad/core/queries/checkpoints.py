@@ -75,7 +75,7 @@ class Removal(msgspec.Struct, frozen=True):
 
 
 def pinned_checkpoints(held: st.Checkpoints, keep_last: int, wanted: Iterable[str] = ()) -> dict[str, str]:
-    """Return the ids that are never removed, each with the reason. `wanted`: targets of rollbacks, see `wanted`."""
+    """Return the ids that are never removed, each with the reason. `wanted`: what `wanted_checkpoints` returns."""
     usable = [entry for entry in held.catalogue if entry.is_target]
     pins = {entry.id: "being gone back to" for entry in usable if entry.id in wanted}
     pins |= {entry.id: "last good" for entry in usable[-max(1, keep_last) :]}

@@ -1,7 +1,7 @@
 """The rules of pruning: cycles from a checkpoint to their result, and orders of masks and compactions on their way.
 
 A cycle: PruneCycleBegun -> the daemon analyses -> PruneAnalyzed -> MasksOrdered, if the schedule began it and the
-verdict allows it. What follows after masks act is in `window_rules.py`.
+verdict allows it. What follows after masks act is in `pruning_window.py`.
 """
 
 from __future__ import annotations

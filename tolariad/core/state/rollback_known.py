@@ -1,8 +1,10 @@
-"""The values of training at each place that a rollback may go to: the slice. `known_ask` fills it and restores from it.
+"""The values of training at each place that a rollback may go to: the slice. `rollback_restored` fills it and restores
+from it.
 
 Invariants: every entry belongs to a checkpoint or snapshot that is open or may be gone back to. There are at most
-CATALOGUE_MAX and SLOTS_MAX of them, and two further places. Equal values have equal bytes: a Struct here that has a
-float with a default omits no defaults. msgspec compares a default by identity, and a capture gives back another object.
+CATALOGUE_MAX and SNAPSHOT_SLOTS_MAX of them, and two further places. Equal values have equal bytes: a Struct here that
+has a float with a default omits no defaults. msgspec compares a default by identity, and a capture gives back another
+object.
 """
 
 from __future__ import annotations

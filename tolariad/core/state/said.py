@@ -1,7 +1,7 @@
 """The events that are reported at once to the people who watch a run: slice, apply table, and list.
 
-The console and `tolaria status` show them as the sentences of `core.messages.sentences.text`. The slice holds the events and not
-their sentences, so that a change of wording does not change the state.
+The console and `tolaria status` show them as the sentences of `core.messages.sentences.text`. The slice holds the
+events and not their sentences, so that a change of wording does not change the state.
 
 Invariants: at most LATEST_MAX are kept, and the last of each kind of trouble with their number; the journal has the
 others. If there is no room, a skipped batch leaves first: a hundred of them must not hide a rollback.

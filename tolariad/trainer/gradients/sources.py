@@ -79,8 +79,8 @@ def weigh(
 ) -> Weighed:
     """Return the seeds with a weight above 0 and a finite loss. `progress`: epoch and total epochs.
 
-    `weights`: of the stages that differ from `tolariad.core.calc.seeds.stages.WEIGHTS`. Raises ValueError, which names the
-    seed, for a second entry of a seed, a size below 1, or a loss without a graph. It also does for an importance or
+    `weights`: of the stages that differ from `tolariad.core.calc.seeds.stages.WEIGHTS`. Raises ValueError, which names
+    the seed, for a second entry of a seed, a size below 1, or a loss without a graph. It also does for an importance or
     alpha out of range.
     """
     if not infos:

@@ -3,8 +3,8 @@
 Order within a step: the guard compares and writes the rates, the optimizer updates, `step` advances. A loop other than
 tolariad's must call `step(epoch, metrics)` after every `optimizer.step()`.
 
-Promises: every update uses the rate of `core.calc.learning_rate`, even if other code wrote another one into the optimizer. A
-difference is corrected, reported and counted, and training continues.
+Promises: every update uses the rate of `core.calc.learning_rate`, even if other code wrote another one into the
+optimizer. A difference is corrected, reported and counted, and training continues.
 """
 
 from __future__ import annotations
@@ -207,8 +207,8 @@ class UnifiedLRController(Integrity):
 
         The order scales the group's schedule so that the next rate is `value`. `policy` replaces the schedule:
         CONSTANT keeps the value, FROZEN requires 0; FUNCTION is for registered groups only. Raises KeyError for an
-        unknown group, ValueError if `core.calc.learning_rate.group.refusal` refuses (one order changes a rate by at most the
-        factor `learning_rate.max_order_factor`).
+        unknown group, ValueError if `core.calc.learning_rate.group.refusal` refuses (one order changes a rate by at
+        most the factor `learning_rate.max_order_factor`).
         """
         if policy is LRPolicy.FUNCTION:
             raise ValueError("a function is given by GroupConfig, when the optimizer is registered")

@@ -1,4 +1,4 @@
-"""The circuit breaker and conservative mode as functions of values, and the table of budgets.
+"""The circuit breaker and conservative mode as functions of values.
 
 Promises: every function is pure and total. Time is an argument, in seconds of a monotonic clock. A time before the one
 that a value remembers comes from another boot; the wait then counts as over.
