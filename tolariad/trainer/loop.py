@@ -169,6 +169,9 @@ class Trainer:
                 self._reporter.report(m.BudgetsReport(tallies=tallies))
             self._saver.close()
             self._snapshots.close()
+            for data in (self.setup.train, self.setup.validation):
+                if data is not None:
+                    data.end_workers()
 
     def _flow(self) -> Flow:
         setup = self.setup

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import multiprocessing
 import random
 import time
 from collections.abc import Iterator
@@ -254,3 +255,18 @@ def test_a_change_that_workers_who_live_on_do_not_see_is_said():
     (found,) = feed.findings
     assert "dataset.scale has changed" in found.words
     assert "persistent_workers=False" in found.words
+
+
+@pytest.mark.parametrize("persistent", [False, True])
+def test_no_worker_outlives_the_run_or_an_epoch_that_was_left(persistent):
+    """The garbage collector would end them some time later, and torch waits five seconds for each one then."""
+    feed = loader_feed(num_workers=2, persistent_workers=persistent)
+    batches = feed.epoch(1, 0)
+    next(batches)
+    before = set(multiprocessing.active_children())
+    assert len(before) == 2
+    assert [len(batch) for batch in feed.epoch(2, 0)]
+    now = set(multiprocessing.active_children())
+    assert now == before if persistent else not now
+    feed.end_workers()
+    assert not multiprocessing.active_children()

@@ -33,6 +33,7 @@ from tolariad.trainer.data.randomness import preserved_host_rng, seed_host, seed
 from tolariad.trainer.data.sources import RebuiltSource, Source, SwappedSource
 from tolariad.trainer.data.walk import Place, has_thread_of_the_user
 from tolariad.trainer.data.workers import warm_up
+from tolariad.trainer.torch_private.loaders import shut_down
 
 
 def is_shared(value: Any) -> bool:
@@ -58,6 +59,7 @@ class IteratedFeed(Feed):
         self._held_state = OwnState(self._data_roots, OF_DATA, leaves_out=lambda one: id(one) not in self._shared)
         # The epoch that is being iterated, its begin, and how many of its batches were taken; 0 between two epochs.
         self._epoch = self._taken = 0
+        self._iterated: Any = None
         self._begin: tuple[Moved, Moved] = ({}, {})
         self._seen = 0
         self._begins: dict[int, tuple[Moved, Moved]] = {}
@@ -128,6 +130,7 @@ class IteratedFeed(Feed):
 
     def epoch(self, epoch: int, start: int) -> Iterator[Any]:
         """Yield the batches of `epoch` after the first `start`."""
+        self._leave()
         resumed, self._resumed = self._resumed, None
         if resumed is not None and (resumed["epoch"], resumed["taken"]) != (epoch, start):
             resumed = None
@@ -137,6 +140,7 @@ class IteratedFeed(Feed):
             if resumed is not None and self._back is Return.BY_INDEX:
                 # Workers have copies of the data set as it was at the epoch's begin.
                 self._held_state.restore(resumed["now"][1])
+        self._iterated = iterator
         if self._back is Return.BY_LOADING and start:
             self._load_again(iterator, epoch, start, resumed)
         return self._batches(iterator, epoch)
@@ -273,8 +277,14 @@ class IteratedFeed(Feed):
         elif isinstance(self._data, DataLoader) and not orders[0].drawn:
             self.found(findings.bypasses_order())
 
+    def _leave(self) -> None:
+        """End the workers of an epoch that was left before its end. Those that live on go on with the next one."""
+        if not any(source.is_persistent for source in self._sources):
+            shut_down(self._iterated)
+        self._iterated = None
+
     def _is_over(self, epoch: int) -> None:
-        self._epoch = self._taken = 0
+        self._epoch, self._taken, self._iterated = 0, 0, None
         if self._order.iterators and self._back is Return.BY_INDEX and epoch:
             order = self._sources[0].order
             self._past.append(PastEpoch(epoch, order.drawn, order.digest))
@@ -373,7 +383,8 @@ class IteratedFeed(Feed):
             self.found(findings.iterator_is_lost(self._order.iterators, why))
 
     def end_workers(self) -> None:
-        """End the workers that wait for the next epoch."""
+        """End all workers: those of an epoch that was left, and those that wait for the next one."""
+        self._leave()
         for source in self._sources:
             source.end_workers()
 

@@ -23,6 +23,7 @@ from tolariad.trainer.data.carriers import Seeder
 from tolariad.trainer.data.order import Fetching, Order
 from tolariad.trainer.data.randomness import derived_seed
 from tolariad.trainer.data.workers import WorkerPlan, WorkerStart, require_sendable
+from tolariad.trainer.torch_private.loaders import shut_down
 
 # What decides how torch iterates.
 _MACHINERY: Final = (
@@ -247,6 +248,7 @@ class RebuiltSource(Source):
     def end_workers(self) -> None:
         """End workers that wait for the next epoch."""
         if self.rebuilt is not None:
+            shut_down(self.rebuilt._iterator)  # noqa: SLF001 - as above
             self.rebuilt._iterator = None  # noqa: SLF001 - as above
 
 
@@ -305,6 +307,7 @@ class SwappedSource(Source):
 
     def end_workers(self) -> None:
         """End workers that wait for the next epoch."""
+        shut_down(self.loader._iterator)  # noqa: SLF001 - as above
         self.loader._iterator = None  # noqa: SLF001 - as above
 
 

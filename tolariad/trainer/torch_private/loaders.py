@@ -27,6 +27,17 @@ def forget_iterator(loader: DataLoader[Any]) -> None:
         loader._iterator = None
 
 
+def shut_down(iterator: Any) -> None:
+    """End the workers of an iterator over a loader, if it has any.
+
+    The public way waits until nobody holds it. The garbage collector may be the last one, in the middle of a step:
+    then torch waits five seconds for each worker.
+    """
+    end = private(iterator, "_shutdown_workers")
+    if end is not None:
+        end()
+
+
 def set_prefetch(iterator: Any, batches: int | None) -> None:
     """Let the iterator load so many batches ahead for each worker, from its next epoch on.
 
