@@ -136,7 +136,7 @@ class IteratedFeed(Feed):
             resumed = None
         with preserved_host_rng():
             self._prepare(epoch, start, resumed)
-            iterator = iter(()) if resumed is not None and self._was_at_end(resumed) else self._iterator(epoch)
+            iterator = iter(()) if resumed is not None and self._was_at_end(resumed) else self._iterator_over(epoch)
             if resumed is not None and self._back is Return.BY_INDEX:
                 # Workers have copies of the data set as it was at the epoch's begin.
                 self._held_state.restore(resumed["now"][1])
@@ -227,7 +227,7 @@ class IteratedFeed(Feed):
         is_beside = differing and all(source.order.counts_agree for source in self._sources)
         self.found(findings.order_moved(place, differing) if is_beside else findings.order_differs(place))
 
-    def _iterator(self, epoch: int) -> Iterator[Any]:
+    def _iterator_over(self, epoch: int) -> Iterator[Any]:
         source = self._sources[0] if self._sources else None
         if isinstance(source, RebuiltSource):
             if source.fetching.of_stream and not source.loader.num_workers:

@@ -89,9 +89,9 @@ class NodesFeed(AskedFeed):
         super()._load_own(state)
         self._comes_back = state is not None
 
-    def _iterator(self, epoch: int) -> Iterator[Any]:
+    def _iterator_over(self, epoch: int) -> Iterator[Any]:
         if not self._comes_back:
-            return super()._iterator(epoch)
+            return super()._iterator_over(epoch)
         self._comes_back, loader = False, self._data
         seed_host(derived_seed(self._rng_seed, "batch", epoch, self._taken + 1))
         # At its end it would begin anew: right between two epochs, and wrong after an epoch's last batch.

@@ -11,7 +11,6 @@ Promises: what the user's code sees is the user's own object, or such an instanc
 from __future__ import annotations
 
 import types
-from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Final
@@ -23,7 +22,7 @@ from tolariad.trainer.data.carriers import Seeder
 from tolariad.trainer.data.order import Fetching, Order
 from tolariad.trainer.data.randomness import derived_seed
 from tolariad.trainer.data.workers import WorkerPlan, WorkerStart, require_sendable
-from tolariad.trainer.torch_private.loaders import shut_down
+from tolariad.trainer.torch_private.loaders import forget_iterator, iterator_of, set_prefetch
 
 # What decides how torch iterates.
 _MACHINERY: Final = (
@@ -69,13 +68,15 @@ def reads_ahead(data: Any) -> bool:
     return any(kind.__name__ == "Loader" and kind.__module__.startswith("torchdata.nodes") for kind in kinds)
 
 
-class Source(ABC):
+class Source:
     """One loader, and the order that it draws from."""
 
     def __init__(self, loader: DataLoader[Any], rng_seed: int, number: int = 0) -> None:
         """`number`: which of the loaders that one data object holds. Raises SetupRefused."""
         require_sendable(loader)
         self.loader = loader
+        # What torch iterates over; None before the first epoch of a loader that is rebuilt.
+        self._iterated: DataLoader[Any] | None = loader
         self._rng_seed = rng_seed
         self._label = f".{number}" if number else ""
         self.seeder = Seeder()
@@ -128,13 +129,14 @@ class Source(ABC):
         return Fetching.BATCH if whole else Fetching.ITEMS
 
     @property
-    @abstractmethod
     def has_workers(self) -> bool:
         """Whether workers wait for the next epoch."""
+        return self._iterated is not None and iterator_of(self._iterated) is not None
 
-    @abstractmethod
     def end_workers(self) -> None:
         """End workers that wait for the next epoch."""
+        if self._iterated is not None:
+            forget_iterator(self._iterated)
 
     @property
     def is_persistent(self) -> bool:
@@ -194,25 +196,23 @@ class RebuiltSource(Source):
         super().__init__(loader, rng_seed)
         self._generator = torch.Generator()
         self._made: tuple[Any, ...] = ()
-        self.rebuilt: DataLoader[Any] | None = None
+        self._iterated = None
 
     def iterator(self, epoch: int) -> Iterator[Any]:
         """Return torch's iterator over the epoch."""
         loader = self._refreshed(epoch)
         self._generator.manual_seed(self._base(epoch))
-        persistent: Any = loader._iterator  # noqa: SLF001 - torch has no public name for it
-        if persistent is not None:
-            # Only between two epochs: within one it may have sent more batches to its workers than the new number.
-            persistent._prefetch_factor = loader.prefetch_factor  # noqa: SLF001 - its copy
+        # Only between two epochs: within one it may have sent more batches to its workers than the new number.
+        set_prefetch(iterator_of(loader), loader.prefetch_factor)
         return iter(loader)
 
     def _refreshed(self, epoch: int) -> DataLoader[Any]:
         """Return the loader, made anew if the user's has other attributes than before."""
         now = self._arguments()
-        rebuilt = self.rebuilt
+        rebuilt = self._iterated
         if rebuilt is None or not _are_equal(now, self._made):
             rebuilt = self._rebuilt()
-            self.rebuilt, self._made = rebuilt, now
+            self._iterated, self._made = rebuilt, now
         if self.loader.num_workers:
             rebuilt.worker_init_fn = self._start(epoch)
             rebuilt.prefetch_factor = self._ahead or self.loader.prefetch_factor
@@ -239,17 +239,6 @@ class RebuiltSource(Source):
                 return DataLoader(loader.dataset, batch_size=None, sampler=self.order, **kept)
             case _:
                 return DataLoader(loader.dataset, batch_sampler=self.order, **kept)
-
-    @property
-    def has_workers(self) -> bool:
-        """Whether workers wait for the next epoch."""
-        return self.rebuilt is not None and self.rebuilt._iterator is not None  # noqa: SLF001 - as above
-
-    def end_workers(self) -> None:
-        """End workers that wait for the next epoch."""
-        if self.rebuilt is not None:
-            shut_down(self.rebuilt._iterator)  # noqa: SLF001 - as above
-            self.rebuilt._iterator = None  # noqa: SLF001 - as above
 
 
 def _are_equal(now: tuple[Any, ...], then: tuple[Any, ...]) -> bool:
@@ -288,7 +277,7 @@ class SwappedSource(Source):
             exchanged["worker_init_fn"] = self._start(self._epoch)
             exchanged["prefetch_factor"] = self._ahead or loader.prefetch_factor
         lives_on = self.is_persistent and self._epoch > 1
-        if self._has_own_base or (lives_on and loader._iterator is None):  # noqa: SLF001 - torch has no public name
+        if self._has_own_base or (lives_on and not self.has_workers):
             # Workers that live on had their seed drawn in epoch 1.
             exchanged["generator"] = torch.Generator().manual_seed(self._base(self._epoch))
         own = {name: held[name] for name in exchanged if name in held}
@@ -299,16 +288,6 @@ class SwappedSource(Source):
             for name in exchanged:
                 held.pop(name)
             held.update(own)
-
-    @property
-    def has_workers(self) -> bool:
-        """Whether workers wait for the next epoch."""
-        return self.loader._iterator is not None  # noqa: SLF001 - torch has no public name for it
-
-    def end_workers(self) -> None:
-        """End workers that wait for the next epoch."""
-        shut_down(self.loader._iterator)  # noqa: SLF001 - as above
-        self.loader._iterator = None  # noqa: SLF001 - as above
 
 
 def stand_in(indices: Any, order: Order) -> Any:

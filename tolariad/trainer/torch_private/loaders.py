@@ -18,15 +18,6 @@ def iterator_of(loader: DataLoader[Any]) -> Any:
     return private(loader, "_iterator")
 
 
-def forget_iterator(loader: DataLoader[Any]) -> None:
-    """Let the loader start new workers with its next epoch. The old ones end when nobody holds the iterator any more.
-
-    The public way does nothing: a new loader has no iterator.
-    """
-    if private(loader, "_iterator") is not None:
-        loader._iterator = None
-
-
 def shut_down(iterator: Any) -> None:
     """End the workers of an iterator over a loader, if it has any.
 
@@ -36,6 +27,17 @@ def shut_down(iterator: Any) -> None:
     end = private(iterator, "_shutdown_workers")
     if end is not None:
         end()
+
+
+def forget_iterator(loader: DataLoader[Any]) -> None:
+    """End the loader's workers. It starts new ones with its next epoch.
+
+    The public way does nothing: a new loader has no iterator.
+    """
+    iterator = iterator_of(loader)
+    if iterator is not None:
+        shut_down(iterator)
+        loader._iterator = None
 
 
 def set_prefetch(iterator: Any, batches: int | None) -> None:
