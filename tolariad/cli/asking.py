@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import shlex
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
@@ -12,7 +13,7 @@ import msgspec
 
 from journal.reader import Reader
 from tolariad.cli import output, runs
-from tolariad.cli.errors import Exit
+from tolariad.cli.errors import CommandError, Exit
 from tolariad.cli.events import line, position, read_position, verbose
 from tolariad.cli.status_words import FACTS_INDENT, state_lines
 from tolariad.control.status import LiveFacts, run_status
@@ -20,11 +21,12 @@ from tolariad.core.calc.text.plain import plain, plain_event
 from tolariad.forensics.moment import seq_at, state_at
 from tolariad.forensics.positions import BadPosition, JournalPosition
 from tolariad.forensics.timeline import decode_fields
-from tolariad.forensics.why import Answer, Link
+from tolariad.forensics.why import TOPICS, Answer, Link, happened, is_topic
 from tolariad.forensics.why import why as explain
 from tolariad.forensics.words import block, in_words, is_cut, safe
 
 _INDENT: Final = 11
+_TOPIC_WIDTH: Final = max(map(len, TOPICS)) + 1
 
 
 @click.command()
@@ -69,7 +71,7 @@ def state(run: str | None, at: JournalPosition | None, full: bool, as_json: bool
 @output.in_style("verbose")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def why(run: str | None, topic: str | None, slot: str | None, *, as_json: bool, **how: Any) -> int:
-    """Show the causes of an event of RUN, and its consequences.
+    """Show the causes of an event of RUN, and its consequences. Without TOPIC, list the topics that have an answer.
 
     TOPIC selects the event: seq:N, step:N, a checkpoint's id, an event type, or a word.
 
@@ -85,11 +87,39 @@ def why(run: str | None, topic: str | None, slot: str | None, *, as_json: bool, 
             raise click.UsageError(f"only the topic seed takes a slot, not {topic}")
         topic = f"seed:{slot}"
     if topic is None:
-        # One argument is the topic. A folder is no topic: its topic was forgotten.
-        if run is None or Path(run).is_dir():
-            raise click.MissingParameter(param_hint="'TOPIC'", param_type="argument")
+        # One argument is a topic, or a run.
+        if run is None or _is_run(run):
+            return _listed(run, as_json=as_json, **how)
         return _answered(None, run, as_json=as_json, **how)
     return _answered(run, topic, as_json=as_json, **how)
+
+
+def _is_run(word: str) -> bool:
+    """Return whether a word names a run's folder, or a known run, and no topic."""
+    if Path(word).is_dir():
+        return True
+    if is_topic(word) or _as_position(word) is not None:
+        return False
+    with contextlib.suppress(CommandError):
+        return runs.by_name(word).folder is not None
+    return False
+
+
+def _listed(run: str | None, *, at: JournalPosition | None, style: str, as_json: bool) -> int:
+    """List the topics that have an answer, each with the event that it explains; then those of which nothing is."""
+    with Reader(runs.journal_folder(run)) as reader:
+        found = happened(reader, seq_at(reader, at) if at else None)
+    if as_json:
+        topics = {topic: plain_event(link.seq, link.fields) for topic, link in found.items()}
+        output.put_json({"topics": topics, "never": sorted(TOPICS.keys() - found.keys())})
+        return Exit.DONE
+    shown = verbose if style == "verbose" else line
+    for topic, link in found.items():
+        output.put(f"  {topic:<{_TOPIC_WIDTH}}{shown(link.seq, link.fields)}", indent=_TOPIC_WIDTH + 2)
+    output.put(f"nothing happened of: {', '.join(sorted(TOPICS.keys() - found.keys()))}")
+    given = f"{shlex.quote(run)} " if run is not None else ""
+    output.note(f"`tolaria why {given}TOPIC` shows causes and consequences; TOPIC may be phase, step:N or seq:N too")
+    return Exit.DONE
 
 
 def _answered(run: str | None, topic: str, *, at: JournalPosition | None, style: str, as_json: bool) -> int:

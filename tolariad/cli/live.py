@@ -19,7 +19,7 @@ import msgspec
 
 from tolariad.cli import output, runs
 from tolariad.cli.errors import CommandError, Exit, translated
-from tolariad.cli.status_words import FACTS_INDENT, budget_lines, status_lines, status_row
+from tolariad.cli.status_words import FACTS_INDENT, budget_lines, phase_words, status_lines, status_row
 from tolariad.control.where import SOCKET_NAME, socket_of
 from tolariad.core.calc.bounds import SECONDS_MAX
 from tolariad.forensics.words import safe
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from tolariad.control.replies import RunStatus
     from tolariad.control.reply_tables import BudgetTable
     from tolariad.core.calc.health.histogram import Histogram
+    from tolariad.core.state.run_state import RunState
 
 
 def folded(journal: Path) -> RunStatus:
@@ -37,7 +38,17 @@ def folded(journal: Path) -> RunStatus:
     from tolariad.forensics.moment import state_at
 
     with Reader(journal) as reader:
-        return run_status(state_at(reader).state, str(journal.parent.resolve()), LiveFacts(segment=reader.segments))
+        state = state_at(reader).state
+        told = run_status(state, str(journal.parent.resolve()), LiveFacts(segment=reader.segments))
+    return msgspec.structs.replace(told, dead=_is_dead(state, journal))
+
+
+def _is_dead(state: RunState, journal: Path) -> bool:
+    """Return whether a run has not ended, and the process that recorded it has. False if that is not known."""
+    from tolariad.core import state as st
+    from tolariad.supervisor.procfs import boot_id, is_locked
+
+    return state.run.phase not in st.TERMINAL and state.run.boot_id == boot_id() and is_locked(journal) is False
 
 
 def _folded_budgets(journal: Path) -> BudgetTable:
@@ -153,7 +164,7 @@ def row(target: runs.Target) -> dict[str, Any]:
             raise
         return {**shown, "live": False, "phase": None, "step": None, "error": known.what, "size": _size(folder)}
     folder = folder or Path(status["dir"])
-    copied = ("live", "phase", "epoch", "epochs", "step", "loss", "loss_state", "accuracy")
+    copied = ("live", "dead", "phase", "epoch", "epochs", "step", "loss", "loss_state", "accuracy")
     return {
         "name": status["name"] or shown["name"],
         "dir": str(folder),
@@ -209,7 +220,7 @@ def _run_cells(one: Mapping[str, Any]) -> tuple[str, ...]:
     accuracy = one.get("accuracy")
     return (
         safe(str(one["name"])),
-        safe(one["phase"] or "?"),
+        safe(phase_words(one)) if one["phase"] else "?",
         "yes" if one["live"] else "no",
         f"{one['epoch']}/{one['epochs']}" if one["phase"] else "-",
         output.number(one["step"]),

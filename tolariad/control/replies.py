@@ -178,6 +178,8 @@ class RunStatus(msgspec.Struct, frozen=True, kw_only=True):
     `daemon` or `library` (a program that calls `Tolaria.train` or `run`), absent if the run is not live; `pid` is this
     process. `detector`: what it does not act on, if findings are only recorded. `dir_inode`: device and inode of `dir`,
     of a live run: a client compares them, because a copy of the folder has the same run's id.
+    `dead`: the run has not ended, but nothing records it: its process was killed on this machine. If the run was
+    recorded on another machine, or before this one was booted, that is not known.
     """
 
     name: str
@@ -233,6 +235,7 @@ class RunStatus(msgspec.Struct, frozen=True, kw_only=True):
     pruning: PruneSummary | None = None
     detector: str | None = None
     dir_inode: str | None = None
+    dead: bool = False
 
 
 class RollbackPlace(msgspec.Struct, frozen=True, kw_only=True):

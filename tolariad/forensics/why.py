@@ -157,6 +157,35 @@ def why(reader: Reader, topic: str, *, position: JournalPosition | None = None, 
     )
 
 
+def happened(reader: Reader, until_seq: int | None = None) -> dict[str, Link]:
+    """Return the words of TOPICS that have an answer in this run, newest first, each with the event it explains."""
+    newest: dict[str, Link] = {}
+    kinds = {kind for types in TOPICS.values() for entry in types for kind in entry.split("|")}
+    of_type: dict[str, list[str]] = {}
+    for kind in kinds:
+        of_type.setdefault(kind.partition(":")[0], []).append(kind)
+    for entry in reader:
+        if until_seq is not None and entry.seq > until_seq:
+            break
+        told = brief(entry.event)
+        fitting = [kind for kind in of_type.get(told.type, ()) if told.is_of(kind)]
+        if fitting:
+            link = Link(entry.seq, decode_fields(entry.event))
+            newest.update(dict.fromkeys(fitting, link))
+    found: dict[str, Link] = {}
+    for topic, types in TOPICS.items():
+        for entry_types in types:
+            if links := [newest[kind] for kind in entry_types.split("|") if kind in newest]:
+                found[topic] = max(links, key=lambda link: link.seq)
+                break
+    return dict(sorted(found.items(), key=lambda item: item[1].seq, reverse=True))
+
+
+def is_topic(word: str) -> bool:
+    """Return whether this is a word that `why` knows, or an event's type. A checkpoint's id depends on the run."""
+    return word in TOPICS or word == "phase" or word.startswith("seed:") or word in EVENT_TYPES
+
+
 def _nothing(topic: str, *, by_then: bool) -> str:
     then = "by then " if by_then else ""
     if topic == "lr":
