@@ -50,6 +50,16 @@ def unseen_by_workers(changed: Sequence[str]) -> Finding:
     )
 
 
+def workers_stay() -> Finding:
+    """Return what is said of workers that live on and cannot be ended, because torch's private names are not used."""
+    return Finding(
+        Bearing.INEXACT,
+        "the loader's workers live on (persistent_workers=True), and without torch's private names (TOLARIAD_TORCH) "
+        "they cannot be ended when an epoch goes on in its middle: an item that uses its worker's number or seed may "
+        "be another one after a resume. Use persistent_workers=False",
+    )
+
+
 def built_otherwise(paths: Sequence[str]) -> Finding:
     """Return what a resume says of a sampler that the script builds with other values."""
     return Finding(

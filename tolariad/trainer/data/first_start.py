@@ -13,7 +13,6 @@ from __future__ import annotations
 import copy
 import math
 import re
-import threading
 import time
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -34,7 +33,7 @@ from tolariad.trainer.data.order import Drawn
 from tolariad.trainer.data.own_state import OF_DATA, Moved, OwnState
 from tolariad.trainer.data.randomness import derived_seed
 from tolariad.trainer.data.sources import Source, reads_ahead
-from tolariad.trainer.data.walk import WHOLE, Place
+from tolariad.trainer.data.walk import WHOLE, Place, threads_that_may_draw
 
 _LIMIT_S: Final = 2.0
 _ORDER_S: Final = 0.3
@@ -302,11 +301,11 @@ def _try_anew(subject: Subject, later: Sequence[Mapping[str, Any]], send: Send) 
 
 
 def _try_stream(data: Any, seeder: Seeder, before: OwnState, send: Send) -> None:
-    alone = threading.active_count()
+    alone = threads_that_may_draw()
     iterator = _begun(data, seeder)
-    begun = threading.active_count()
+    begun = threads_that_may_draw()
     first = _streamed(iterator, seeder)
-    is_read_ahead = max(begun, threading.active_count()) > alone
+    is_read_ahead = max(begun, threads_that_may_draw()) > alone
     before.restore({})
     _compare("stream", first, _streamed(_begun(data, seeder), seeder), send)
     if is_read_ahead:
@@ -316,16 +315,16 @@ def _try_stream(data: Any, seeder: Seeder, before: OwnState, send: Send) -> None
 
 def _try_own_state(data: Any, keeper: Any, seeder: Seeder, send: Send) -> None:
     """Go on after a few items, and then once more from the state that was said at that place."""
-    alone = threading.active_count()
+    alone = threads_that_may_draw()
     iterator = _begun(data, seeder)
-    begun = threading.active_count()
+    begun = threads_that_may_draw()
     _streamed(iterator, seeder)
     # A state may hold what the data change later.
     state = copy.deepcopy(keeper.state_dict())
     rest = _streamed(iterator, seeder, _STREAMED)
     keeper.load_state_dict(state)
     rest = rest[: rest.index(_AT_END)] if _AT_END in rest else rest
-    if max(begun, threading.active_count()) > alone:
+    if max(begun, threads_that_may_draw()) > alone:
         keeper.load_state_dict(copy.deepcopy(state))
         _tell_draws(rest, data, seeder, send)
         keeper.load_state_dict(state)

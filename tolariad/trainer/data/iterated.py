@@ -15,7 +15,6 @@ from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import Any, Final
 
-import torch
 from torch.utils.data import DataLoader
 
 from tolariad.core import messages as m
@@ -27,19 +26,13 @@ from tolariad.trainer.data.first_start import Subject, checked
 from tolariad.trainer.data.held import held_by, shared_with, with_set_epoch
 from tolariad.trainer.data.leaves import same
 from tolariad.trainer.data.order import DrawnSoFar
-from tolariad.trainer.data.own_state import OF_DATA, OF_ORDER, Moved, OwnState
+from tolariad.trainer.data.own_state import OF_DATA, OF_ORDER, Moved, OwnState, is_shared
 from tolariad.trainer.data.past import PastEpoch, draw_again
 from tolariad.trainer.data.randomness import preserved_host_rng, seed_host, seeds_of
 from tolariad.trainer.data.sources import RebuiltSource, Source, SwappedSource
 from tolariad.trainer.data.walk import Place, has_thread_of_the_user
 from tolariad.trainer.data.workers import warm_up
 from tolariad.trainer.torch_private.loaders import shut_down
-
-
-def is_shared(value: Any) -> bool:
-    """Return whether workers see each change of this value."""
-    return isinstance(value, torch.Tensor) and value.is_shared()
-
 
 # Of so many epochs the state at their begin is remembered: one that begins once more is the same again.
 _BEGINS_MAX: Final = 4
@@ -67,12 +60,13 @@ class IteratedFeed(Feed):
         # The epochs before, of a sampler that holds an iterator, and whether this process has drawn any.
         self._past: list[PastEpoch] = []
         self._has_drawn = False
+        self._lasting: dict[str, Any] = {}  # the iterators that the data held at the end of the epoch before
         # The state of the data set when workers that live on were started, and told the epoch.
         self._at_start: Moved = {}
         # Items that are read first in each process: reading one makes a generator.
         self._warms: tuple[int | str, ...] = ()
         self._is_warm = False
-        # Whether an epoch's order is drawn at its beginning, and stored in checkpoints.
+        # Its order is drawn at an epoch's beginning, and stored.
         self._is_whole = self._order.holds_model and back is Return.BY_INDEX
 
     # -- the user's objects --------------------------------------------------------------------------------------------
@@ -123,6 +117,8 @@ class IteratedFeed(Feed):
             self.found(findings.holds_model())
         if any(source.loader.num_workers and not getattr(source.loader, "in_order", True) for source in self._sources):
             self.found(findings.in_no_order())
+        if not all(source.can_end_workers for source in self._sources):
+            self.found(findings.workers_stay())
         if self._order.iterators and not subject.is_kept:
             self.found(findings.holds_iterator(self._order.iterators))
 
@@ -269,10 +265,15 @@ class IteratedFeed(Feed):
             yield batch
 
     def _look_at_draws(self) -> None:
-        """Say after the first batch of an epoch if its indices came in a way that a resume cannot repeat."""
+        """Say if a first batch came in a way that a resume cannot repeat. torch's lasting iterators begin anew."""
+        now = self._order.running() if self._lasting else {}
+        room = DataLoader.__module__ if any(source.is_persistent for source in self._sources) else ""
+        lasting, self._lasting = self._lasting, {}
+        if paths := [path for path, one in now.items() if lasting.get(path) is one and type(one).__module__ != room]:
+            self.found(findings.holds_iterator(paths))
         orders = [source.order for source in self._sources]
-        is_read_elsewhere = bool(orders) and not any(order.drawn for order in orders) and has_thread_of_the_user()
-        if is_read_elsewhere or any(order.is_in_thread for order in orders):
+        is_hidden = bool(orders) and not any(order.drawn for order in orders) and has_thread_of_the_user()
+        if is_hidden or any(order.is_in_thread for order in orders):
             self.found(findings.in_a_thread())
         elif isinstance(self._data, DataLoader) and not orders[0].drawn:
             self.found(findings.bypasses_order())
@@ -285,6 +286,7 @@ class IteratedFeed(Feed):
 
     def _is_over(self, epoch: int) -> None:
         self._epoch, self._taken, self._iterated = 0, 0, None
+        self._lasting = self._order.running() if self._back is Return.BY_LOADING else {}
         if self._order.iterators and self._back is Return.BY_INDEX and epoch:
             order = self._sources[0].order
             self._past.append(PastEpoch(epoch, order.drawn, order.digest))

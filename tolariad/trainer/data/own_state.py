@@ -19,8 +19,9 @@ from collections.abc import Callable, Collection, Iterable
 from contextlib import suppress
 from typing import Any, Final, NamedTuple
 
+import torch
 from torch import nn
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, IterableDataset
 
 from tolariad.trainer.data.generators import is_generator
 from tolariad.trainer.data.leaves import Budget, Known, Leaf, can_be_written, leaf_of, put_back, same
@@ -48,6 +49,11 @@ class _Live(NamedTuple):
 
     place: Place
     leaf: Leaf
+
+
+def is_shared(value: Any) -> bool:
+    """Return whether workers see each change of this value."""
+    return isinstance(value, torch.Tensor) and value.is_shared()
 
 
 class OwnState:
@@ -97,6 +103,15 @@ class OwnState:
         """
         now = self.marks()
         return [path for path, mark in marks.items() if path not in moved and now.get(path, mark) != mark]
+
+    def running(self) -> dict[str, Any]:
+        """Return the iterators that are held, by path: nobody can read how far they are. A stream is none of them."""
+        places = (place for met in self._walk() for place in met.places)
+        return {
+            place.path: place.value
+            for place in places
+            if _runs(place.value) and not isinstance(place.value, IterableDataset)
+        }
 
     def differing(self, other: Moved, unless: Callable[[Any], bool] = lambda _: False) -> list[str]:
         """Return the paths at which the present state differs from another one. `unless`: of a value, not to count."""
@@ -210,9 +225,13 @@ class OwnState:
             state = value.state_dict()
             if can_be_written(state):
                 return "o", state
-        elif is_running(value) and not isinstance(value, (io.IOBase, itertools.count)):
+        elif _runs(value):
             self.iterators.append(place.path)
         return "?", type(value).__qualname__
+
+
+def _runs(value: Any) -> bool:
+    return is_running(value) and not isinstance(value, (io.IOBase, itertools.count))
 
 
 def _mark(leaf: Leaf) -> int:
