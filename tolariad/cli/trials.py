@@ -24,6 +24,7 @@ from tolariad.config import load
 from tolariad.core.calc.run.exits import EXIT_CONFIG, EXIT_DAMAGED, EXIT_USAGE
 from tolariad.core.calc.settings.reading import ConfigError
 from tolariad.core.calc.settings.rules import require_task, resolved_json
+from tolariad.core.calc.settings.task_defaults import GIVEN
 from tolariad.forensics.words import safe_lines
 from tolariad.storage import held
 from tolariad.storage.manifest import FILE_NAME
@@ -37,8 +38,6 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Any])
-# The task of a run that a program started; its model and data exist only there.
-_GIVEN: Final = "given"
 # A live run may remove a checkpoint between the look at its journal and the hold.
 _LOOKS: Final = 3
 
@@ -143,7 +142,7 @@ def _state(run: Path) -> RunState:
 def _settings_for(state: RunState, config: Path | None, task: str | None, sets: tuple[str, ...]) -> Settings:
     """Return the settings for a run's checkpoint: its own, unless others are given; its seed, unless one is set."""
     own: dict[str, Any] = msgspec.json.decode(state.run.config) if state.run.config else {"tolaria": {}}
-    if config is None and task is None and own["tolaria"].get("task") == _GIVEN:
+    if config is None and task is None and own["tolaria"].get("task") == GIVEN:
         what = "a program started this run (Tolaria.train): its model and its data are there only"
         hint = "give a CONFIG whose task builds the same model, beside --dir"
         raise CommandError(EXIT_CONFIG, what, hint=hint, name="Config")

@@ -62,7 +62,7 @@ class Live:
         self._opened = opened
         self._setup = setup
         self._stepper = stepper
-        self._place = RunPlace(opened.run_dir, opened.journal)
+        self._place = RunPlace(opened.run_dir, opened.journal, "Tolaria(..., run_dir='{}')")
         self._kernel = Kernel(opened.journal, opened.state, clock=now, publish=self._publish, lost=self._place.lost)
         self._effects: queue.SimpleQueue[m.SpawnTrainer | m.ExitDaemon | RunFailed] = queue.SimpleQueue()
         self._saved = SavedStates(opened.run_dir / "checkpoints", self._kernel.submit)
@@ -154,7 +154,7 @@ class Live:
                 run = self.state.run
                 if run.phase is st.Phase.FROZEN:
                     # Do not wait for an operator: the program is to learn at once what happened.
-                    raise RunFailed(f"{run.why}; the run is frozen. Call `train` again to resume it nevertheless")
+                    raise RunFailed(f"{run.why}; the run is frozen. {self._setup.task.AGAIN} to resume it nevertheless")
                 continue
             if effect.code not in ORDERLY:
                 raise RunFailed(effect.why)

@@ -92,6 +92,8 @@ class OwnLoop:
         self._due: tuple[Any, ...] | EpochBegins | None = None
         self._is_over = False
         self._is_validated = False
+        # In mid-epoch: undoes what the loop's code for the begin of the epoch does to kept objects and generators.
+        self._put_back: Callable[[], None] | None = None
         self._values: dict[str, Any] = {}
 
     # -- before the loop -----------------------------------------------------------------------------------------------
@@ -174,6 +176,8 @@ class OwnLoop:
         """
         step = self._within("batches")
         if isinstance(self._due, EpochBegins):
+            if self._put_back is not None:
+                self._put_back()
             self._advance()
         while isinstance(self._due, tuple) and self._due and not self.interrupted:
             yield from step.batches(self._due)
@@ -289,6 +293,8 @@ class OwnLoop:
             self._due = next(self._steps) if thrown is None else self._steps.throw(thrown)
         except StopIteration:
             self._due, self._is_over = None, True
+        in_mid_epoch = isinstance(self._due, EpochBegins) and self._running.stepper.position.batch > 0
+        self._put_back = self._task.remembered() if in_mid_epoch else None
 
     def _take(self, metrics: Mapping[str, Any], name: str) -> None:
         if metrics:

@@ -30,21 +30,23 @@ from torch import nn
 from tolariad import config as reading
 from tolariad.core.calc.run.exits import EXIT_TERMINATED
 from tolariad.core.calc.settings.model import Settings, SignalSettings
+from tolariad.core.calc.settings.reading import ConfigError
+from tolariad.core.calc.settings.task_defaults import GIVEN
 from tolariad.core.state.run_state import RunState
-from tolariad.daemon.request import RunRequest
-from tolariad.library.live import Live
+from tolariad.daemon.request import RunRequest, StartRefused
+from tolariad.library.live import Live, RunFailed
 from tolariad.library.loop_task import LoopTask, for_own_loop
 from tolariad.library.own_loop import OwnLoop
 from tolariad.library.result import TrainingResult
 from tolariad.storage import copy_checkpoint
 from tolariad.trainer.data.randomness import preserved_rng
+from tolariad.trainer.errors import SetupRefused, TaskRaised
 from tolariad.trainer.loop import Trainer
 from tolariad.trainer.process.determinism import lent
 from tolariad.trainer.process.lifecycle import Steps, train_task
 from tolariad.trainer.step.several import StepperOfUpdates
 from tolariad.trainer.step.stepper import Stepper
 from tolariad.trainer.tasks.given import GivenTask
-from tolariad.trainer.tasks.task import GIVEN
 
 _busy: Final = threading.Lock()
 # What a second signal does, as in any Python program.
@@ -164,13 +166,21 @@ class Tolaria:
                     yield from live.run(hear, drive)
                 finally:
                     self._state, self._live = live.state, None
+        except TaskRaised:
+            raise  # its cause shows the line of the user's
+        except (StartRefused, SetupRefused, RunFailed) as refusal:
+            # The sentence says what to do. The frames and errors within the library that led to it would hide it.
+            raise refusal.with_traceback(None) from None
         finally:
             _busy.release()
 
     def _settings(self, epochs: int | None) -> Settings:
         """Return the configuration for a run of `epochs` epochs. Raises ConfigError."""
         if not isinstance(self._config, Settings):
-            return reading.load(self._config, () if epochs is None else (f"epochs={epochs}",))
+            try:
+                return reading.load(self._config, () if epochs is None else (f"epochs={epochs}",))
+            except ConfigError as refusal:
+                raise refusal.with_traceback(None) from None
         return self._config if epochs is None else replace(self._config, epochs=epochs)
 
     def _result(self) -> TrainingResult:

@@ -36,7 +36,7 @@ from tolariad.trainer.setup import Setup
 from tolariad.trainer.step.compiled import compile_forward
 from tolariad.trainer.step.measured import reads_late
 from tolariad.trainer.step.precision import Scaling, forward_context
-from tolariad.trainer.tasks.given import program_of
+from tolariad.trainer.tasks.given import GivenTask, model_of, program_of
 from tolariad.trainer.tasks.names import misnamed, uncallable
 from tolariad.trainer.tasks.task import FoundTask, find_task
 from tolariad.trainer.torch_private.choice import notes as notes_of_torch
@@ -239,7 +239,7 @@ def _model(task: Any, settings: Settings, device: torch.device) -> nn.Module:
     seed_everything(derived_seed(settings.rng_seed or 0, "model"))
     model = task.model(settings)
     if not isinstance(model, torch.nn.Module):
-        raise SetupRefused(f"the task's model(cfg) must return a torch.nn.Module, not a {type(model).__name__}")
+        raise SetupRefused(f"{model_of(task)} must be a torch.nn.Module, not a {type(model).__name__}")
     as_built(model)
     for kind in type(model).__mro__:
         if kind.__name__ in _DISTRIBUTED:
@@ -248,7 +248,8 @@ def _model(task: Any, settings: Settings, device: torch.device) -> nn.Module:
             )
     for name, parameter in (*model.named_parameters(), *model.named_buffers()):
         if is_lazy(parameter):
-            raise SetupRefused(f"{name} gets its shape from the first batch: pass a batch through it in model(cfg)")
+            before = f"before {task.CALL}" if isinstance(task, GivenTask) else "in model(cfg)"
+            raise SetupRefused(f"{name} gets its shape from the first batch: pass a batch through it {before}")
     return model.to(device).train()
 
 

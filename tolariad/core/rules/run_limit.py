@@ -74,7 +74,7 @@ def after_validation(state: Reads, event: m.ValidationFinished, _: At[Reads]) ->
     value = event.metrics.get(policy.metric)
     if value is None:
         there = ", ".join(sorted(event.metrics)) or "none at all"
-        why = f"keep_best or stop.patience needs the validation's {policy.metric}; the task's metrics are: {there}"
+        why = f"keep_best or stop.patience needs the validation's {policy.metric}; its metrics are: {there}"
         return Decision((m.RunFailed(kind=m.FailureKind.CONFIGURATION, why=why),))
     if math.isnan(value) or not _is_better(value, state.limits.best, policy.better):
         return None

@@ -178,7 +178,7 @@ def rerun_compared(_: Reads, event: m.RerunFinished, __: At[Reads]) -> Decision 
     return Decision((m.RerunDiverged(difference=difference),))
 
 
-def rerun_diverged(_: Reads, event: m.RerunDiverged, __: At[Reads]) -> Decision:
+def rerun_diverged(state: Reads, event: m.RerunDiverged, _: At[Reads]) -> Decision:
     """Fail the run: a run that does not repeat itself must not be trained on without a word of the user's."""
     one = event.difference
     if one.field == "data":
@@ -190,11 +190,15 @@ def rerun_diverged(_: Reads, event: m.RerunDiverged, __: At[Reads]) -> Decision:
     else:
         name = _NAMES.get(one.field, one.field)
         what = f"step {one.step} came out differently when it was run again: {name} was {one.expected}, is {one.found}"
-        causes = (
-            "random numbers without a seed in the data, task state that its state_dict does not save, and changed files"
+        unsaved = (
+            "state of the program that no checkpoint has (a loop keeps it by run.keep(name, object), a task by its "
+            "state_dict)"
+            if q.is_program(state)
+            else "task state that its state_dict does not save"
         )
+        causes = f"random numbers without a seed in the data, {unsaved}, and changed files"
     why = (
-        f"{what}. Versions, hardware and number of threads are the same. The usual causes are {causes}. `--retry` goes "
-        "on with the difference; later ones are then only recorded"
+        f"{what}. Versions, hardware and number of threads are the same. The usual causes are {causes}. To go on "
+        f"with the difference, {q.start_again(state)}; later ones are then only recorded"
     )
     return Decision((m.RunFailed(kind=m.FailureKind.DIVERGED, why=why),))

@@ -49,13 +49,16 @@ def ready(state: Reads, report: m.ReadyReport, _: At[Reads]) -> Decision:
     """
     other = q.other_data(state.progress, report.environment)
     if other and not state.trainer.accepts_data:
-        why = f"{q.data_refusal(other)}. Start the run with its former data and --retry, or go on with --accept-data"
+        why = (
+            f"{q.data_refusal(other)}. Give the run its former data and {q.start_again(state)}, or go on with "
+            f"{q.accept_data(state)}"
+        )
         return Decision((m.RunFailed(kind=m.FailureKind.DATA, why=why),))
     if state.progress.step and (name := other_values(state.rates.groups, report.groups)):
         why = (
             f"the rate function {name} gives other values than those in the journal, although its file is the same: "
-            "something that it imports has changed. Put that back and start with --retry; or change the file as well, "
-            "and start with --retry --accept-config"
+            f"something that it imports has changed. Put that back and {q.start_again(state)}; or change the file as "
+            f"well, and {q.accept_config(state)}"
         )
         return Decision((m.RunFailed(kind=m.FailureKind.CONFIGURATION, why=why),))
     former = state.progress.steps_per_epoch if state.progress.step else 0
@@ -77,21 +80,27 @@ def train(state: Reads, event: m.ExecutionContextRecorded, _: At[Reads]) -> Deci
     return _from_newest(state, event.hash)
 
 
-def train_from_another(state: Reads, _: m.CheckpointUnusableReport, __: At[Reads]) -> Decision | None:
+def train_from_another(state: Reads, report: m.CheckpointUnusableReport, _: At[Reads]) -> Decision | None:
     """Order the training from another checkpoint: the chosen one is unusable.
 
     The other messages of a start were sent with the first order.
     """
-    return None if state.run.phase is st.Phase.FAILED else _from_newest(state, state.progress.environment)
+    if state.run.phase is st.Phase.FAILED:
+        return None
+    return _from_newest(state, state.progress.environment, f"{report.file}: {report.why}" if report.unfit else "")
 
 
-def _from_newest(state: Reads, context: str) -> Decision:
-    """Order the training, from memory if that is newer. Fail the run if no checkpoint is usable in this context."""
+def _from_newest(state: Reads, context: str, unfit: str = "") -> Decision:
+    """Order the training, from memory if that is newer. Fail the run if no checkpoint is usable in this context.
+
+    `unfit`: why the last one that was tried does not fit; "" if none was tried now.
+    """
     newest = state.checkpoints.newest_for(context)
     if newest is None and state.checkpoints.newest is not None:
+        maker, named = "program" if q.is_program(state) else "task", unfit or "`tolaria why RUN rejected` names it"
         why = (
-            "no checkpoint of this run fits the model that the task builds now; `tolaria why RUN rejected` names the "
-            "first difference. Give the task its former model and start with --retry"
+            f"no checkpoint of this run fits what the {maker} has now. The first difference: {named}. Give the {maker} "
+            f"what it had and {q.start_again(state)}"
         )
         return Decision((m.RunFailed(kind=m.FailureKind.CONFIGURATION, why=why),))
     chosen = q.newest_beyond(state, newest) or newest

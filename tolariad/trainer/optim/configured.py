@@ -7,6 +7,7 @@ that the optimizer does not have, are refused before training.
 from __future__ import annotations
 
 import fnmatch
+import gc
 import re
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -18,6 +19,7 @@ from tolariad.core.calc.settings.rules import optimizer_arguments, rates_of
 from tolariad.trainer.errors import SetupRefused
 from tolariad.trainer.optim import CautiousAdamW
 from tolariad.trainer.optim.owners import HOST
+from tolariad.trainer.tasks.given import model_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -62,7 +64,7 @@ def build_optimizer(task: Any, model: nn.Module, settings: Settings) -> Groups:
         groups = Groups(optimizer, (None,) * len(optimizer.param_groups))
     else:
         groups = _grouped(_trained(model), settings.optimizer, settings.learning_rate, "optimizer")
-    _check_cover(model, {HOST: groups.optimizer})
+    _check_cover(task, model, {HOST: groups.optimizer})
     return groups
 
 
@@ -87,7 +89,7 @@ def build_optimizers(task: Any, model: nn.Module, settings: Settings) -> dict[st
         raise SetupRefused(f"the task's optimizers(model) gave {found!r}, not a dict of optimizers by name")
     _check_names(found, "optimizers(model)")
     owned = {name: _own(optimizer, f"optimizers(model)[{name!r}]") for name, optimizer in found.items()}
-    _check_cover(model, {name: groups.optimizer for name, groups in owned.items()})
+    _check_cover(task, model, {name: groups.optimizer for name, groups in owned.items()})
     return owned
 
 
@@ -190,7 +192,7 @@ def _made(options: Optimizer, rates: LearningRate, parameters: list[Any], where:
         raise SetupRefused(f"{where}: {options.name} refuses its arguments: {error}") from error
 
 
-def _check_cover(model: nn.Module, owners: Mapping[str, torch.optim.Optimizer]) -> None:
+def _check_cover(task: Any, model: nn.Module, owners: Mapping[str, torch.optim.Optimizer]) -> None:
     names = {id(parameter): name for name, parameter in model.named_parameters()}
     every = [
         (owner, index, parameter)
@@ -214,6 +216,21 @@ def _check_cover(model: nn.Module, owners: Mapping[str, torch.optim.Optimizer]) 
         if id(parameter) not in names:
             which = "the optimizer" if len(owners) == 1 else f"optimizer {owner}"
             raise SetupRefused(
-                f"group {index} of {which} holds a parameter of shape {tuple(parameter.shape)} that is not the "
-                "model's. No checkpoint would contain it. Make it a part of the module that model(cfg) returns"
+                f"group {index} of {which} holds {_foreign(parameter)}, which is not the model's. No checkpoint would "
+                f"contain it. Make it a part of {model_of(task)}: nn.ModuleList([model, loss]), for example, or "
+                "model.loss = loss"
             )
+
+
+def _foreign(parameter: torch.Tensor) -> str:
+    """Return the words for a parameter that the model does not have: its longest name in a module, and its shape."""
+    modules = [one for one in gc.get_objects() if issubclass(type(one), torch.nn.Module)]
+    names = [
+        (name, type(module).__name__)
+        for module in modules
+        for name, found in module.named_parameters(remove_duplicate=False)
+        if found is parameter
+    ]
+    shape = f"shape {tuple(parameter.shape)}"
+    name, kind = max(names, key=lambda one: len(one[0]), default=("", ""))
+    return f"{name} of a {kind} ({shape})" if name else f"a parameter of {shape}"

@@ -154,7 +154,7 @@ class Garden:
         if more := slots_of(self._model).keys() - self.plots.keys():
             raise SetupRefused(
                 f"the change adds the slot {', '.join(sorted(more))}, but a run has only the slots of the task's "
-                "model. Give it the slot in model(cfg) or seed_slots(model)"
+                "model. Build the model with it, or name its place in seed_slots(model)"
             )
 
     # -- where training stands -----------------------------------------------------------------------------------------
