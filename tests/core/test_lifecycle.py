@@ -7,7 +7,6 @@ from collections import Counter
 from collections.abc import Callable
 
 import pytest
-from msgspec.structs import replace
 
 from tests.core.facts import EPOCHS
 from tests.core.simulate import World, completes, daemon_started, environment, find, kinds, run_started, until
@@ -291,22 +290,6 @@ def test_nothing_fails_for_good_because_it_came_out_differently():
     assert find(world, m.RerunFinished)[-1].expected == "step 5 came out differently before"
     assert (world.state.run.phase, world.exit) == (st.Phase.COMPLETED, 0)
     assert len(find(world, m.RerunDiverged)) == 1
-
-
-@pytest.mark.parametrize(("task", "says"), [("digits", "start with --retry"), ("given", "start the program again")])
-def test_the_remedy_is_in_the_words_of_who_trains(task, says):
-    """A program has no command line, and what a loop changes it keeps."""
-    world = World(0)
-    world.environment = environment(determinism="strict")
-    until(world, 6)
-    world.state = replace(world.state, run=replace(world.state.run, task=task))
-    rerun_that_differs(world)
-    world.run()
-    assert says in world.state.run.why
-    assert ("--" in world.state.run.why, "run.keep(name, object)" in world.state.run.why) == (
-        task == "digits",
-        task == "given",
-    )
 
 
 def test_no_run_keeps_more_reasons_than_it_may():

@@ -68,13 +68,6 @@ def test_a_silent_document_gives_the_source_documents_defaults():
     assert settings.journal.segment_bytes == 100_000_000
 
 
-@pytest.mark.parametrize("section", ["checkpoint", "stop"])
-def test_a_key_of_the_top_level_in_a_section_is_pointed_to_its_place(section):
-    """Not to a key of the section that is spelt alike, such as keep_last."""
-    what = f"unknown key; keep_best is set at the top level, beside {section}"
-    assert problems_of({section: {"keep_best": "loss"}}) == {f"{section}.keep_best": (what, None)}
-
-
 @pytest.mark.parametrize(
     ("document", "path", "nearest"),
     [

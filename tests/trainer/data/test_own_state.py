@@ -5,7 +5,6 @@ from __future__ import annotations
 import collections
 import itertools
 import math
-import multiprocessing
 import random
 import threading
 import types
@@ -393,19 +392,3 @@ def test_entries_of_a_list_and_a_dict_that_were_plain_are_put_back():
     first.by_key["a.[b"], first.by_index[1] = torch.tensor([1.0]), torch.tensor([2.0])
     restored.restore(saved.moved())
     assert (again.by_key["a.[b"].tolist(), again.by_index[0], again.by_index[1].tolist()) == ([1.0], None, [2.0])
-
-
-def test_what_is_shared_with_workers_by_multiprocessing_is_put_back_in_place():
-    """A difficulty or a count that a loop or a hook moves; the workers' copies are the same memory."""
-
-    def make():
-        return Object(value=multiprocessing.Value("d", 1.0), rows=multiprocessing.Array("i", [1, 2, 3]))
-
-    held = make().value
-
-    def move(one):
-        one.value.value, one.rows[1] = 2.5, 7
-
-    _, other, moved = moved_and_back(make, move)
-    assert (other.value.value, list(other.rows), held.value) == (2.5, [1, 7, 3], 1.0)
-    assert moved.keys() == {"one.value", "one.rows"}
