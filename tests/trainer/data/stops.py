@@ -42,8 +42,8 @@ def through_a_checkpoint(state):
 def differing_stops(make, stops, *, moves=False, checked=False, **options):
     """Return the stops (epoch, batch) after which a new process goes on otherwise, and what the feeds found.
 
-    None stands for all stops: the states are those of one process, which is asked at each, but for one stop in the
-    middle: its process is asked nowhere else. A stop is compared to the end of the epoch after it, up to the third.
+    None stands for all stops. One process is asked for its state at each; one more is asked at a stop in the middle
+    only. A stop is compared to the end of the epoch after it, up to the third.
     """
 
     def hook_of(data):

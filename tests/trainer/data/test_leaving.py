@@ -15,10 +15,12 @@ from tests.trainer.data.kinds import Around, Both, Holding, Scaling
 from tests.trainer.data.stops import feed_over
 
 
-@pytest.fixture(autouse=True)
-def _without_collector():
+@pytest.fixture
+def workers():
+    """The processes of this test; without those that another one may have left. The collector ends none meanwhile."""
+    others = set(multiprocessing.active_children())
     gc.disable()
-    yield
+    yield lambda: set(multiprocessing.active_children()) - others
     gc.enable()
 
 
@@ -40,13 +42,9 @@ KINDS = {
 }
 
 
-def workers():
-    return set(multiprocessing.active_children())
-
-
 @pytest.mark.parametrize("persistent", [False, True], ids=["", "persistent"])
 @pytest.mark.parametrize("kind", KINDS)
-def test_no_worker_outlives_an_epoch_that_was_left_or_the_run(kind, persistent):
+def test_no_worker_outlives_an_epoch_that_was_left_or_the_run(kind, persistent, workers):
     """Also while somebody holds the batches, as a traceback does. Those that the user wants to live on do."""
     _, feed = feed_over(KINDS[kind], persistent_workers=persistent)
     held = feed.epoch(1, 0)
@@ -68,7 +66,7 @@ def test_no_worker_outlives_an_epoch_that_was_left_or_the_run(kind, persistent):
 
 
 @pytest.mark.parametrize("kind", ["a loader", "a stateful loader"])
-def test_an_exception_of_the_data_leaves_no_worker(kind):
+def test_an_exception_of_the_data_leaves_no_worker(kind, workers):
     """Its traceback holds the frames that hold the iterator. What a frame of the user's holds is the user's."""
     data, feed = feed_over(KINDS[kind])
     data.collate_fn = _failing
