@@ -36,6 +36,7 @@ from tests.trainer.data.stops import differing_stops, feed_over, taken
 from tolariad.trainer.data import sources
 from tolariad.trainer.data.feed import Bearing
 from tolariad.trainer.data.loaders import IterableFeed, LoaderFeed, feed_of
+from tolariad.trainer.torch_private.loaders import shut_down
 
 
 def _stream(kind, size=4, **more):
@@ -164,7 +165,8 @@ def test_a_loader_that_made_its_iterator_before_is_named(workers):
         def __iter__(self):
             return itertools.islice(self.made, 2)
 
-    feed = IterableFeed(Early(Holding(), 4, shuffle=True, num_workers=workers), 3)
+    loader = Early(Holding(), 4, shuffle=True, num_workers=workers)
+    feed = IterableFeed(loader, 3)
     feed.check(())
     assert len(taken(feed, 1)) == 2
     feed.load_state(feed.state())
@@ -173,6 +175,7 @@ def test_a_loader_that_made_its_iterator_before_is_named(workers):
     words = [finding.words for finding in feed.findings]
     assert any("holds an iterator" in one or "hold an iterator" in one for one in words)
     assert any("does not draw from its sampler" in one for one in words)
+    shut_down(loader.made)
 
 
 class ReadAhead:

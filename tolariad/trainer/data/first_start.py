@@ -32,7 +32,7 @@ from tolariad.trainer.data.held import held_by
 from tolariad.trainer.data.order import Drawn
 from tolariad.trainer.data.own_state import OF_DATA, Moved, OwnState
 from tolariad.trainer.data.randomness import derived_seed
-from tolariad.trainer.data.sources import Source, reads_ahead
+from tolariad.trainer.data.sources import Source, is_known, reads_ahead
 from tolariad.trainer.data.walk import WHOLE, Place, threads_that_may_draw
 
 _LIMIT_S: Final = 2.0
@@ -76,6 +76,8 @@ class Checked(NamedTuple):
 
 def checked(subject: Subject, ignored: Sequence[str]) -> Checked:
     """Check the data. `ignored`: fields of an item that nobody trains on."""
+    if is_known(subject.data):
+        return Checked([], draws_otherwise=False, warms=())
     begun = time.monotonic()
     said: list[dict[str, Any]] = list(said_by_child(lambda send: _try(subject, send), _LIMIT_S))
     later = [one for one in said if one["part"] == "later"]

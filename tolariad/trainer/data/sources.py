@@ -16,7 +16,17 @@ from contextlib import contextmanager
 from typing import Any, Final
 
 import torch
-from torch.utils.data import DataLoader, IterableDataset, IterDataPipe
+from torch.utils.data import (
+    BatchSampler,
+    DataLoader,
+    IterableDataset,
+    IterDataPipe,
+    RandomSampler,
+    SequentialSampler,
+    TensorDataset,
+    default_collate,
+    default_convert,
+)
 
 from tolariad.trainer.data.carriers import Seeder
 from tolariad.trainer.data.order import Fetching, Order
@@ -63,6 +73,20 @@ def is_stateful(loader: Any) -> bool:
     """Return whether this is exactly torchdata's StatefulDataLoader, which iterates as torch's own does."""
     kind = type(loader)
     return kind.__name__ == "StatefulDataLoader" and kind.__module__.startswith("torchdata.")
+
+
+def is_known(loader: Any) -> bool:
+    """Return whether a loader is torch's own in every part: tensors in memory, in an order that torch draws."""
+    if type(loader) is not DataLoader or type(loader.dataset) is not TensorDataset or loader.worker_init_fn is not None:
+        return False
+    batches = loader.batch_sampler
+    return (
+        vars(loader.dataset).keys() == {"tensors"}
+        and {type(one) for one in loader.dataset.tensors} <= {torch.Tensor}
+        and loader.collate_fn in (default_collate, default_convert)
+        and type(loader.sampler) in (RandomSampler, SequentialSampler)
+        and (batches is None or (type(batches) is BatchSampler and batches.sampler is loader.sampler))
+    )
 
 
 def reads_ahead(data: Any) -> bool:
