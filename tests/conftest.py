@@ -35,6 +35,10 @@ _SEED = _seed_of_this_session()
 os.environ["TOLARIA_SEED"] = str(_SEED)
 # Temporary folders may lie on a container's stacked file system, on which a daemon writes no journal unasked.
 os.environ.setdefault("TOLARIA_ALLOW_FILESYSTEM", "1")
+# Workers of a loader fork, also where Python 3.14 would start them by a server: each would import torch again, for
+# seconds. Tests that are about another way name it. Programs that tests start have the default of their Python.
+if "fork" in multiprocessing.get_all_start_methods() and multiprocessing.get_start_method(allow_none=True) is None:
+    multiprocessing.set_start_method("fork")
 # A shell that starts the suite in the background has ^C ignored by everything below it; tests send it on purpose.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)

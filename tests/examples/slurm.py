@@ -11,6 +11,7 @@ import shutil
 import signal
 import socket
 import subprocess
+import sys
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -22,6 +23,8 @@ from tests.waiting import wait_for
 PROGRAMS = ("slurmctld", "slurmd", "sbatch", "srun", "scancel", "scontrol", "squeue")
 INSTALL = "apt-get install slurm-wlm"
 JOB = ROOT / "examples" / "slurm" / "job.sh"
+# The commands that are installed beside this interpreter, whichever environment it is of.
+COMMANDS = Path(sys.executable).parent
 PATIENCE_S = 180.0
 CONFIGURATION = """\
 ClusterName=tolaria
@@ -75,7 +78,7 @@ class Slurm:
         for name in ("state", "spool", "x"):
             (folder / name).mkdir(mode=0o700)
         own = {"SLURM_CONF": str(folder / "slurm.conf"), "XDG_RUNTIME_DIR": str(folder / "x")}
-        self.environment = {**os.environ, **own, "PATH": f"{ROOT / '.venv/bin'}:{os.environ['PATH']}"}
+        self.environment = {**os.environ, **own, "PATH": f"{COMMANDS}:{os.environ['PATH']}"}
         self._undo = ExitStack()
 
     def __enter__(self) -> Slurm:

@@ -8,8 +8,7 @@ import subprocess
 import pytest
 
 from tests.daemon.harness import of_type
-from tests.examples.slurm import PATIENCE_S, Slurm, missing
-from tests.house.tree import ROOT
+from tests.examples.slurm import COMMANDS, PATIENCE_S, Slurm, missing
 from tests.recorded import events_of
 from tolariad.core import messages as m
 
@@ -49,7 +48,7 @@ def trained(run) -> list:
 
 def tolaria(run, *words: str) -> subprocess.CompletedProcess:
     """Give an order to the run."""
-    command = [ROOT / ".venv/bin/tolaria", "--dir", run, *words]
+    command = [COMMANDS / "tolaria", "--dir", run, *words]
     return subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S)
 
 

@@ -14,7 +14,9 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 PRODUCT = ("journal", "tolariad")
 GENERATED = ("tolariad/leyline/v1",)
-_NEVER_SOURCE = {".git", ".venv", "__pycache__", "runs", "dist", "build", "node_modules"}
+# Environments: .venv, and one for each other version of torch.
+_ENVIRONMENT = ".venv"
+_NEVER_SOURCE = {".git", "__pycache__", "runs", "dist", "build", "node_modules"}
 
 
 @dataclass(frozen=True)
@@ -39,7 +41,7 @@ def every_file() -> list[Path]:
 
 def _walked(folder: Path) -> Iterator[Path]:
     for path in folder.iterdir():
-        if path.name in _NEVER_SOURCE:
+        if path.name in _NEVER_SOURCE or path.name.startswith(_ENVIRONMENT):
             continue
         if path.is_file():
             yield path

@@ -1,14 +1,17 @@
 """What a worker of a loader does before its first batch.
 
 Promises: the user's `worker_init_fn` is called as torch calls it, and `get_worker_info().dataset` is the user's object.
-A signal to the trainer's process group reaches the trainer only. Generators that the worker's copy of data set and
-collate function hold are found after the user's function has run: it may have made them.
+A signal to the trainer's process group reaches the trainer only. A worker ends with the trainer, whatever started it.
+Generators that the worker's copy of data set and collate function hold are found after the user's function has run: it
+may have made them.
 """
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import signal
+import threading
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, NamedTuple
@@ -54,6 +57,7 @@ class WorkerStart:
         """Begin the worker with this number."""
         plan = self.plan
         leave_group()
+        end_with_the_trainer()
         info: Any = get_worker_info()
         worker = _as_in_turn(info, plan.turn, plan.base)
         if plan.user is not None:
@@ -104,6 +108,22 @@ def leave_group() -> None:
         os.setpgid(0, 0)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
+def end_with_the_trainer() -> None:
+    """Let this worker end when the trainer is killed, if torch would not notice: a fork server has started it.
+
+    torch looks whether the worker still has the parent that it began with. With "forkserver" (the default of Python
+    3.14) that is the server, and the server lives as long as one of its workers does.
+    """
+    trainer = multiprocessing.parent_process()
+    if trainer is not None and trainer.pid != os.getppid():
+        threading.Thread(target=_end_after, args=(trainer,), name="end with the trainer", daemon=True).start()
+
+
+def _end_after(trainer: Any) -> None:
+    trainer.join()
+    os._exit(1)
 
 
 def warm_up(dataset: Any, index: Any) -> None:

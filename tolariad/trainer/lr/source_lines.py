@@ -43,7 +43,8 @@ def of_call(method: str, codes: Iterable[CodeType], *, near: str) -> str:
     for code in codes:
         line, before = 0, ""
         for one in dis.get_instructions(code):
-            line = one.starts_line or line
+            # `starts_line` is a number up to Python 3.12, and True from 3.13 on.
+            line = (one.positions and one.positions.lineno) or line
             if one.argval == method and near in before.lower():
                 return _place(code.co_filename, line, code.co_name)
             before = str(one.argval)
