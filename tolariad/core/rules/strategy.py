@@ -32,7 +32,7 @@ class Reads(
     st.HasRollbacks,
     st.HasHealth,
     st.HasBoundary,
-    st.HasKnown,
+    st.HasCopies,
     st.HasArchitecture,
     st.HasSeeds,
     st.HasStrategy,
@@ -242,11 +242,11 @@ def ask_vote(state: Reads, _: m.RollbackBegun | m.RollbackEscalated, __: At[Read
     opened = state.rollbacks.open
     if opened is None or not q.awaits_vote(state):
         return None
-    known = state.known.held.get(opened.checkpoint, st.Known())
+    branch = state.copies.held.get(opened.checkpoint, st.Branch())
     effect = m.AskVote(
         rollback=opened.id,
         checkpoint=opened.checkpoint,
-        state=known.strategy.kept,
+        state=branch.strategy.kept,
         limit_s=q.vote_limit_s(state, opened.tier),
     )
     return Decision((), (effect,))

@@ -10,7 +10,7 @@ SeedMoved and ModelCompacted are each an order that acted and an entry here, so 
 
 from __future__ import annotations
 
-from typing import Final, Protocol
+from typing import Annotated, Final, Protocol
 
 import msgspec
 from msgspec.structs import replace
@@ -20,6 +20,7 @@ from tolariad.core.calc.bounds import storable
 from tolariad.core.calc.pruning.ledger import COMPACT
 from tolariad.core.calc.seeds import ledger
 from tolariad.core.calc.seeds.stages import Stage
+from tolariad.core.state.fates import set_back
 from tolariad.core.state.fold import ApplyTable
 from tolariad.core.state.seeds import SEED_SLOTS_MAX
 
@@ -47,7 +48,7 @@ class ShapeChange(msgspec.Struct, frozen=True, omit_defaults=True):
 class Architecture(msgspec.Struct, frozen=True):
     """Slice of RunState. `changes`: those in force, at most CHANGES_MAX and a removal for each seed."""
 
-    changes: tuple[ShapeChange, ...] = ()
+    changes: Annotated[tuple[ShapeChange, ...], set_back("a change that the target does not contain is undone")] = ()
 
 
 class HasArchitecture(Protocol):
@@ -119,7 +120,8 @@ def _compacted(s: Architecture, e: m.ModelCompacted, _: m.Cause) -> Architecture
     return replace(s, changes=(*s.changes, change)[:_HELD_MAX])
 
 
-def _rolled_back(s: Architecture, e: m.RolledBack, _: m.Cause) -> Architecture:
+def architecture_at(s: Architecture, e: m.RolledBack) -> Architecture:
+    """Return the ledger without the changes that the target of a rollback does not contain."""
     return replace(s, changes=tuple(one for one in s.changes if is_in(one, e))) if s.changes else s
 
 
@@ -127,5 +129,4 @@ APPLY: Final[ApplyTable] = {
     m.ArchitectureChanged: _changed,
     m.SeedMoved: _moved,
     m.ModelCompacted: _compacted,
-    m.RolledBack: _rolled_back,
 }

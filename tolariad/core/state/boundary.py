@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import struct
 from collections.abc import Iterator
-from typing import Final, Protocol, TypeVar, cast
+from typing import Annotated, Final, Protocol, TypeVar, cast
 
 import msgspec
 from msgspec.structs import replace
@@ -19,6 +19,7 @@ from msgspec.structs import replace
 from tolariad.core import messages as m
 from tolariad.core.calc.bounds import storable
 from tolariad.core.messages.vocabulary import kinds_of
+from tolariad.core.state.fates import ACTS_ONCE, COUNTER, anew, survives
 from tolariad.core.state.fold import ApplyTable
 
 # The trainer remembers this many keys. It can get an order again only as long as the order waits here.
@@ -51,11 +52,11 @@ class Boundary(msgspec.Struct, frozen=True):
     `generations`: how many questions were asked.
     """
 
-    waiting: tuple[Waiting, ...] = ()
-    acted: int = 0
-    digest: bytes = b""
-    asked: OpenQuestion | None = None
-    generations: int = 0
+    waiting: Annotated[tuple[Waiting, ...], ACTS_ONCE] = ()
+    acted: Annotated[int, survives("the trainer that stands at the target reports it (RatesRestored)")] = 0
+    digest: Annotated[bytes, survives("it covers all orders that acted, on abandoned branches too")] = b""
+    asked: Annotated[OpenQuestion | None, anew("the run leaves the epoch's end that the question was about")] = None
+    generations: Annotated[int, COUNTER] = 0
 
     @property
     def next_generation(self) -> int:
@@ -117,10 +118,7 @@ def _closed(s: Boundary, e: m.BoundaryClosed, _: m.Cause) -> Boundary:
 
 
 def _left(s: Boundary, _: m.Event, __: m.Cause) -> Boundary:
-    """Close the question: a rollback leaves this epoch's end, or the waiting trainer is gone.
-
-    RolledBack closes one that was asked while the rollback was under way.
-    """
+    """Close the question: a rollback leaves this epoch's end, or the waiting trainer is gone."""
     return s if s.asked is None else replace(s, asked=None)
 
 
@@ -131,5 +129,5 @@ APPLY: Final[ApplyTable] = {
     m.RatesRestored: _restored,
     **dict.fromkeys(kinds_of(m.BoundaryAsked), _asked),
     **dict.fromkeys(kinds_of(m.BoundaryClosed), _closed),
-    **dict.fromkeys((m.RollbackBegun, m.RolledBack, m.TrainerDied, m.TrainerEnded), _left),
+    **dict.fromkeys((m.RollbackBegun, m.TrainerDied, m.TrainerEnded), _left),
 }

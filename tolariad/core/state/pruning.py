@@ -9,9 +9,8 @@ operator's order stay.
 from __future__ import annotations
 
 from math import isfinite
-from typing import Final, Protocol
+from typing import Annotated, Any, Final, Protocol
 
-import msgspec
 from msgspec.structs import replace
 
 from tolariad.core import messages as m
@@ -20,10 +19,12 @@ from tolariad.core.calc.pruning.phase import PruningPhase
 from tolariad.core.calc.pruning.units import Units, joined, renumbered, without
 from tolariad.core.calc.pruning.verdict import PruningDecision, accuracy_of
 from tolariad.core.calc.seeds.ledger import changes_shape
+from tolariad.core.state.fates import ACTS_ONCE, CONFIGURATION, COUNTER, set_back, survives
 from tolariad.core.state.fold import ApplyTable
 from tolariad.core.state.pruning_parts import (
     Found,
     ImportanceFile,
+    InForce,
     MaskedSet,
     OpenCycle,
     Ordered,
@@ -37,35 +38,35 @@ REJECTED_MAX: Final = 64
 FILES_MAX: Final = 1000
 
 
-class Pruning(msgspec.Struct, frozen=True):
+_TAKEN_BACK: Final = set_back("masks and compactions that the target does not contain are taken back")
+_REJECTED: Final = set_back("units of a model that was compacted have other numbers again")
+_FAILURES: Final = survives("rollbacks of masks must not hide that they fail; an operator's order stands")
+
+
+class Pruning(InForce, frozen=True):
     """Slice of RunState.
 
     `cycles`: how many were begun. `last_epoch`: the epoch of the last one that the schedule began. `found`: the newest
-    analysis. `sets`: masks in force, oldest first; `removed`: units that compactions removed, by group; `past`: the
-    same after each order of this line. `total`, `total_parameters`: channels and parameters before any pruning, as last
-    found; 0: not known. `override`: an operator's order. `failures`: failed cycles in a row. `ordered`: of the masks
-    that were ordered last. `given_by`: who gave the waiting orders.
+    analysis. `past`: what was in force after each order of this line. `total`, `total_parameters`: channels and
+    parameters before any pruning, as last found; 0: not known. `override`: an operator's order. `failures`: failed
+    cycles in a row. `ordered`: of the masks that were ordered last. `given_by`: who gave the waiting orders.
     """
 
-    cycles: int = 0
-    last_epoch: int = 0
-    open: OpenCycle | None = None
-    found: Found | None = None
-    sets: tuple[MaskedSet, ...] = ()
-    removed: dict[str, int] = {}
-    removed_channels: int = 0
-    removed_parameters: int = 0
-    past: tuple[Past, ...] = ()
-    window: Window | None = None
-    rejected: tuple[Rejected, ...] = ()
-    failures: int = 0
-    why_failed: str = ""
-    override: PruningPhase | None = None
-    total: int = 0
-    total_parameters: int = 0
-    files: tuple[ImportanceFile, ...] = ()
-    ordered: Ordered = Ordered()
-    given_by: tuple[GivenBy, ...] = ()
+    cycles: Annotated[int, COUNTER] = 0
+    last_epoch: Annotated[int, set_back("cycles are due by the epoch of the target")] = 0
+    open: Annotated[OpenCycle | None, survives("a cycle is given up when the rollback begins, before this")] = None
+    found: Annotated[Found | None, set_back("the newest analysis is void")] = None
+    past: Annotated[tuple[Past, ...], _TAKEN_BACK] = ()
+    window: Annotated[Window | None, _TAKEN_BACK] = None
+    rejected: Annotated[tuple[Rejected, ...], _REJECTED] = ()
+    failures: Annotated[int, _FAILURES] = 0
+    why_failed: Annotated[str, _FAILURES] = ""
+    override: Annotated[PruningPhase | None, _FAILURES] = None
+    total: Annotated[int, CONFIGURATION] = 0
+    total_parameters: Annotated[int, CONFIGURATION] = 0
+    files: Annotated[tuple[ImportanceFile, ...], survives("they describe files on disk")] = ()
+    ordered: Annotated[Ordered, ACTS_ONCE] = Ordered()
+    given_by: Annotated[tuple[GivenBy, ...], ACTS_ONCE] = ()
 
     @property
     def pruned(self) -> int:
@@ -206,8 +207,11 @@ def _moved(s: Pruning, e: m.SeedMoved, at: m.Cause) -> Pruning:
 
 def _changed(s: Pruning, number: int) -> Pruning:
     """Remember what is in force after this order."""
-    now = Past(storable(number), s.sets, s.removed, s.removed_channels, s.removed_parameters)
-    return replace(s, past=(*s.past, now))
+    return replace(s, past=(*s.past, Past(number=storable(number), **_in_force(s))))
+
+
+def _in_force(s: InForce) -> dict[str, Any]:
+    return {field: getattr(s, field) for field in InForce.__struct_fields__}
 
 
 def _applied(s: Pruning, e: m.MasksApplied, _: m.Cause) -> Pruning:
@@ -287,14 +291,14 @@ def _not_compacted(s: Pruning, e: m.CompactionAborted, _: m.Cause) -> Pruning:
     return _ended(s, e.cause)
 
 
-def _rolled_back(s: Pruning, e: m.RolledBack, _: m.Cause) -> Pruning:
-    """Take back the masks and compactions that the target does not contain."""
+def pruning_at(s: Pruning, e: m.RolledBack) -> Pruning:
+    """Return the slice without the masks and compactions that the target of a rollback does not contain."""
     ended = max(0, storable(e.epoch) - 1)
     s = _void(replace(s, last_epoch=min(s.last_epoch, ended)), "the run went back since")
     held = tuple(one for one in s.past if one.number <= (e.orders or 0))
     if len(held) == len(s.past):
         return s if s.window is None else replace(s, window=_again(s.window, e.step))
-    was = held[-1] if held else Past(0, (), {}, 0, 0)
+    was = held[-1] if held else InForce()
     is_left = s.window is not None and all(one.number < s.window.number for one in held)
     rejected = s.rejected
     if was.removed != s.removed:
@@ -303,10 +307,7 @@ def _rolled_back(s: Pruning, e: m.RolledBack, _: m.Cause) -> Pruning:
     return replace(
         s,
         past=held,
-        sets=was.sets,
-        removed=was.removed,
-        removed_channels=was.removed_channels,
-        removed_parameters=was.removed_parameters,
+        **_in_force(was),
         window=None if is_left or s.window is None else _again(s.window, e.step),
         rejected=rejected,
     )
@@ -345,7 +346,6 @@ APPLY: Final[ApplyTable] = {
     m.MasksReleaseAborted: _release_ended,
     m.ModelCompacted: _compacted,
     m.CompactionAborted: _not_compacted,
-    m.RolledBack: _rolled_back,
     m.ArchitectureChanged: _reshaped,
     m.SeedMoved: _moved,
 }

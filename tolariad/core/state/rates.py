@@ -7,7 +7,7 @@ them.
 
 from __future__ import annotations
 
-from typing import Final, Protocol
+from typing import Annotated, Final, Protocol
 
 import msgspec
 from msgspec.structs import replace
@@ -15,6 +15,7 @@ from msgspec.structs import replace
 from tolariad.core import messages as m
 from tolariad.core.calc.learning_rate.group import Group, after_epoch, carried_over, with_order
 from tolariad.core.state.boundary import WAITING_MAX
+from tolariad.core.state.fates import ACTS_ONCE, CONFIGURATION, set_back
 from tolariad.core.state.fold import ApplyTable
 
 GROUPS_MAX: Final = 512
@@ -58,19 +59,30 @@ class RateChange(msgspec.Struct, frozen=True):
     wall: int
 
 
-class Rates(msgspec.Struct, frozen=True):
+class BranchRates(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What of the rates belongs to a branch: why each is what it is; whether an epoch without a metric was recorded.
+
+    The rates themselves are in the checkpoint.
+    """
+
+    changes: dict[str, RateChange] = {}
+    unjudged: bool = False
+
+
+_IN_THE_CHECKPOINT: Final = set_back("in the checkpoint: the trainer that stands at the target reports them")
+
+
+class Rates(BranchRates, frozen=True, omit_defaults=False):
     """Slice of RunState. `given_by`: who gave the waiting orders of rates. `changes`: by group.
 
     `stale`: after a rollback the groups are still those from after its target, until the trainer at the target reports
     its rates. `unjudged`: the newest epoch had no metric for its plateaus, and that was recorded.
     """
 
-    groups: tuple[Group, ...] = ()
-    given_by: tuple[GivenBy, ...] = ()
-    changes: dict[str, RateChange] = {}
-    max_order_factor: float = 10.0
-    stale: bool = False
-    unjudged: bool = False
+    groups: Annotated[tuple[Group, ...], _IN_THE_CHECKPOINT] = ()
+    given_by: Annotated[tuple[GivenBy, ...], ACTS_ONCE] = ()
+    max_order_factor: Annotated[float, CONFIGURATION] = 10.0
+    stale: Annotated[bool, _IN_THE_CHECKPOINT] = False
 
     def group(self, name: str) -> Group | None:
         """Return the group of that name, or None."""
@@ -158,17 +170,12 @@ def _restored(s: Rates, e: m.RatesRestored, _: m.Cause) -> Rates:
     return replace(s, groups=e.groups[:GROUPS_MAX], stale=False)
 
 
-def _rolled_back(s: Rates, _: m.RolledBack, __: m.Cause) -> Rates:
-    return replace(s, stale=True)
-
-
 def _training_started(s: Rates, e: m.TrainingStarted, _: m.Cause) -> Rates:
     return s if s.stale == e.rates_owed else replace(s, stale=e.rates_owed)
 
 
 APPLY: Final[ApplyTable] = {
     m.RatesRestored: _restored,
-    m.RolledBack: _rolled_back,
     m.TrainingStarted: _training_started,
     m.RunStarted: _policy,
     m.ConfigChanged: _policy,

@@ -9,7 +9,7 @@ others. If there is no room, a skipped batch leaves first: a hundred of them mus
 
 from __future__ import annotations
 
-from typing import Final, TypeAlias, get_args
+from typing import Annotated, Final, TypeAlias, get_args
 
 import msgspec
 from msgspec.structs import replace
@@ -18,6 +18,7 @@ from tolariad.core import messages as m
 from tolariad.core.calc.detection.rules import Finding
 from tolariad.core.calc.seeds.stages import Stage
 from tolariad.core.calc.text.phrases import last_line
+from tolariad.core.state.fates import COUNTER, set_back
 from tolariad.core.state.fold import ApplyTable
 
 LATEST_MAX: Final = 16
@@ -113,16 +114,19 @@ class TroubleKind(msgspec.Struct, frozen=True):
     last: SaidEntry
 
 
+_ADDED: Final = set_back("the rollback itself is added; earlier entries stay")
+
+
 class Said(msgspec.Struct, frozen=True):
     """Slice of RunState: the latest, oldest first. Numbers are missing if skipped batches left.
 
     `starts`: of the daemon. `troubles`: by the name of the event's type, since the run's beginning.
     """
 
-    total: int = 0
-    starts: int = 0
-    latest: tuple[SaidEntry, ...] = ()
-    troubles: dict[str, TroubleKind] = {}
+    total: Annotated[int, _ADDED] = 0
+    starts: Annotated[int, COUNTER] = 0
+    latest: Annotated[tuple[SaidEntry, ...], _ADDED] = ()
+    troubles: Annotated[dict[str, TroubleKind], _ADDED] = {}
 
 
 def is_said(event: m.Event) -> bool:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from math import isfinite
-from typing import Final, Protocol
+from typing import Annotated, Final, Protocol
 
 import msgspec
 from msgspec.structs import replace
@@ -21,6 +21,7 @@ from tolariad.core.calc.bounds import storable
 from tolariad.core.calc.seeds.blending import alpha
 from tolariad.core.calc.seeds.gates import SeedMeasure
 from tolariad.core.calc.seeds.stages import PLANTED, Learning, Stage
+from tolariad.core.state.fates import ACTS_ONCE, COUNTER, OF_THE_TRAINER, set_back
 from tolariad.core.state.fold import ApplyTable
 from tolariad.core.state.rates import GivenBy, giver_of, with_giver, without_giver
 
@@ -78,6 +79,9 @@ class PastMove(msgspec.Struct, frozen=True, omit_defaults=True):
     seed: Seed
 
 
+_TAKEN_BACK: Final = set_back("a move that the target does not contain is taken back")
+
+
 class Seeds(msgspec.Struct, frozen=True):
     """Slice of RunState. `slots`: those of the model, in the order of its modules. `blueprints`: the known names.
 
@@ -86,13 +90,13 @@ class Seeds(msgspec.Struct, frozen=True):
     newest measurements, by slot. `germinations`: how many were ever ordered. `given_by`: who gave the waiting orders.
     """
 
-    slots: tuple[m.SlotFound, ...] = ()
-    blueprints: tuple[str, ...] = ()
-    seeds: dict[str, Seed] = {}
-    moves: tuple[PastMove, ...] = ()
-    measures: dict[str, SeedMeasure] = {}
-    germinations: int = 0
-    given_by: tuple[GivenBy, ...] = ()
+    slots: Annotated[tuple[m.SlotFound, ...], OF_THE_TRAINER] = ()
+    blueprints: Annotated[tuple[str, ...], OF_THE_TRAINER] = ()
+    seeds: Annotated[dict[str, Seed], _TAKEN_BACK] = {}
+    moves: Annotated[tuple[PastMove, ...], _TAKEN_BACK] = ()
+    measures: Annotated[dict[str, SeedMeasure], set_back("they are of seeds after the target")] = {}
+    germinations: Annotated[int, COUNTER] = 0
+    given_by: Annotated[tuple[GivenBy, ...], ACTS_ONCE] = ()
 
     def has(self, slot: str) -> bool:
         """Return whether the model has this slot."""
@@ -199,8 +203,8 @@ def _measured(s: Seeds, e: m.SeedsMeasured, _: m.Cause) -> Seeds:
     return replace(s, measures={slot: one for slot, one in found.items() if slot in s.seeds})
 
 
-def _rolled_back(s: Seeds, e: m.RolledBack, _: m.Cause) -> Seeds:
-    """Take back the moves that the target does not contain. A target of an older version contains none."""
+def seeds_at(s: Seeds, e: m.RolledBack) -> Seeds:
+    """Return the seeds without the moves that the target of a rollback does not contain."""
     if not s.moves:
         return s
     held = tuple(one for one in s.moves if one.number <= (e.orders or 0))
@@ -216,5 +220,4 @@ APPLY: Final[ApplyTable] = {
     m.SeedMoved: _moved,
     m.SeedMoveAborted: _aborted,
     m.SeedsMeasured: _measured,
-    m.RolledBack: _rolled_back,
 }
