@@ -16,6 +16,7 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
+from tests import order_events
 from tests.house.tree import ROOT
 from tests.recorded import events_of, of
 from tolariad import Tolaria
@@ -110,7 +111,7 @@ def train(
     )
     seconds = time.process_time() - began
     assert result.phase == "completed", result
-    moves = of(events_of(run_dir), m.SeedMoved)
+    moves = of(events_of(run_dir), order_events.acted(m.MoveSeed))
     images, labels = tested.tensors
     model.eval()
     with torch.no_grad():

@@ -75,7 +75,7 @@ def _told(found: m.Standing) -> m.RatesRestored:
 # -- orders ------------------------------------------------------------------------------------------------------------
 
 
-def order(state: Reads, command: m.LrSet) -> m.RateOrdered | m.Refusal:
+def order(state: Reads, command: m.LrSet) -> m.OrderGiven | m.Refusal:
     """Accept or refuse an order of a rate."""
     rates, boundary, phase = state.rates, state.boundary, state.run.phase
     if phase in st.TERMINAL or phase is st.Phase.STOPPING:
@@ -98,7 +98,9 @@ def order(state: Reads, command: m.LrSet) -> m.RateOrdered | m.Refusal:
         why = refusal(expected, step, command.value, policy, most, function=command.function)
     if why is not None:
         return m.Refusal("Refused", why)
-    return m.RateOrdered(group=command.group, value=command.value, policy=policy, function=command.function)
+    return m.OrderGiven(
+        order=m.SetRate(group=command.group, value=command.value, policy=policy, function=command.function)
+    )
 
 
 def adjust(state: Reads, command: m.AdjustOptimizer) -> Decision | m.Refusal:
@@ -118,7 +120,7 @@ def adjust(state: Reads, command: m.AdjustOptimizer) -> Decision | m.Refusal:
             return found
         events.append(replace(found, actor=actor))
     if values:
-        events.append(m.HyperparametersOrdered(optimizer=command.optimizer, values=values, actor=actor))
+        events.append(m.OrderGiven(order=m.SetHyperparameters(optimizer=command.optimizer, values=values), actor=actor))
     if len(events) + len(state.boundary.waiting) > st.WAITING_MAX:
         return m.Refusal("Refused", f"{len(state.boundary.waiting)} orders wait for their boundary already")
     if not events:
@@ -176,30 +178,19 @@ def back_off(
     if len(groups) + len(state.boundary.waiting) > st.WAITING_MAX:
         groups = []
     by = m.Actor(program="tolariad", reason=f"a rollback multiplies rates by {factor:.6g}")
-    orders = (m.RateOrdered(group=one.name, value=rate_of(one, step) * factor, actor=by) for one in groups)
+    orders = (
+        m.OrderGiven(order=m.SetRate(group=one.name, value=rate_of(one, step) * factor), actor=by) for one in groups
+    )
     return Decision((m.RatesBackedOff(factor=factor, groups=len(groups)), *orders))
 
 
-def applied(state: Reads, report: m.BoundaryOrderReport, _: At[Reads]) -> Decision | None:
-    """Record that an order of a rate acts, or that it was refused. An order that has ended is skipped."""
-    waiting = state.boundary.find(report.order, m.SetRate)
-    if waiting is None:
-        return None
-    at, found = waiting
-    group = state.rates.group(found.group)
-    if group is None or report.refused:
-        why = report.refused or f"there is no group {found.group!r} any more"
-        return Decision((m.RateOrderAborted(group=found.group, why=why).caused_by(at),))
-    step = report.applied_before_step
-    changed = m.RateChanged.of(
-        found,
-        report,
-        before=rate_of(group, max(1, step - 1)),
-        rate=found.value,
-        curve=_curve(group, found, step),
-        number=state.boundary.acted + 1,
-    )
-    return Decision((changed.caused_by(at),))
+def acts(state: Reads, order: m.SetRate, report: m.BoundaryOrderReport) -> m.Acts | str:
+    """Return the order with the rate of the curve at its step; a sentence if its group is gone."""
+    group, step = state.rates.group(order.group), report.applied_before_step
+    if group is None:
+        return f"there is no group {order.group!r} any more"
+    before = rate_of(group, max(1, step - 1))
+    return m.Acts(replace(order, curve=_curve(group, order, step)), m.RateSet(before=before))
 
 
 # -- plateaus and checks -----------------------------------------------------------------------------------------------

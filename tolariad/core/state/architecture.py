@@ -5,7 +5,7 @@ Hooks change the model before a checkpoint of the same place, so for their chang
 compactions change it by boundary orders, which may act before or after such a checkpoint: there the number of orders
 tells.
 
-SeedMoved and ModelCompacted are each an order that acted and an entry here, so that no crash comes between the two.
+A move of a seed and a compaction are each an order that acts and an entry here, so that no crash comes between the two.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from tolariad.core.calc.pruning.ledger import COMPACT
 from tolariad.core.calc.seeds import ledger
 from tolariad.core.calc.seeds.stages import Stage
 from tolariad.core.state.fates import set_back
-from tolariad.core.state.fold import ApplyTable
+from tolariad.core.state.fold import ApplyTable, by_order
 from tolariad.core.state.seeds import SEED_SLOTS_MAX
 
 # A seed that comes and goes takes two: 4096 are enough for four slots in every epoch of a run of 500 epochs. The ledger
@@ -96,27 +96,27 @@ def _changed(s: Architecture, e: m.ArchitectureChanged, _: m.Cause) -> Architect
     return replace(s, changes=(*s.changes[: max(0, e.number - 1)], change)[:CHANGES_MAX])
 
 
-def _moved(s: Architecture, e: m.SeedMoved, _: m.Cause) -> Architecture:
-    if e.stage is Stage.GERMINATED:
+def _moved(s: Architecture, order: m.MoveSeed, e: m.OrderActed) -> Architecture:
+    if order.stage is Stage.GERMINATED:
         entry = ledger.germinated(
-            e.slot,
-            e.germination,
-            blueprint=e.blueprint,
-            parameters=e.parameters,
-            example=e.example,
-            dtype=e.dtype,
-            warmup_steps=e.warmup_steps,
+            order.slot,
+            order.number,
+            blueprint=order.blueprint,
+            parameters=order.parameters,
+            example=order.example,
+            dtype=order.dtype,
+            warmup_steps=order.warmup_steps,
         )
-    elif e.stage is Stage.CULLED:
-        entry = ledger.removed(e.slot, e.germination)
+    elif order.stage is Stage.CULLED:
+        entry = ledger.removed(order.slot, order.number)
     else:
         return s
     change = ShapeChange(entry.name, entry.arguments, e.applied_before_step, order=storable(e.number))
     return replace(s, changes=(*s.changes, change)[:_HELD_MAX])
 
 
-def _compacted(s: Architecture, e: m.ModelCompacted, _: m.Cause) -> Architecture:
-    change = ShapeChange(COMPACT, e.removal, e.applied_before_step, order=storable(e.number))
+def _compacted(s: Architecture, order: m.CompactModel, e: m.OrderActed) -> Architecture:
+    change = ShapeChange(COMPACT, order.removal, e.applied_before_step, order=storable(e.number))
     return replace(s, changes=(*s.changes, change)[:_HELD_MAX])
 
 
@@ -127,6 +127,5 @@ def architecture_at(s: Architecture, e: m.RolledBack) -> Architecture:
 
 APPLY: Final[ApplyTable] = {
     m.ArchitectureChanged: _changed,
-    m.SeedMoved: _moved,
-    m.ModelCompacted: _compacted,
+    m.OrderActed: by_order({m.MoveSeed: _moved, m.CompactModel: _compacted}),
 }

@@ -73,7 +73,7 @@ def _refused(s: Control, e: m.CommandRefused, at: m.Cause) -> Control:
 
 
 APPLY: Final[ApplyTable] = {
-    # The last two accept commands of the strategy, which operators cannot give.
-    **dict.fromkeys((*ACCEPTING, m.HyperparametersOrdered, m.BreakerSet), _accepted),
+    # The last one accepts a command of the strategy, which operators cannot give.
+    **dict.fromkeys((*ACCEPTING, m.BreakerSet), _accepted),
     m.CommandRefused: _refused,
 }

@@ -19,20 +19,18 @@ from tolariad.core.calc.pruning.phase import PruningPhase
 from tolariad.core.calc.pruning.units import Units, joined, renumbered, without
 from tolariad.core.calc.pruning.verdict import PruningDecision, accuracy_of
 from tolariad.core.calc.seeds.ledger import changes_shape
-from tolariad.core.state.fates import ACTS_ONCE, CONFIGURATION, COUNTER, set_back, survives
-from tolariad.core.state.fold import ApplyTable
+from tolariad.core.state.fates import CONFIGURATION, COUNTER, set_back, survives
+from tolariad.core.state.fold import ApplyTable, by_order
 from tolariad.core.state.pruning_parts import (
     Found,
     ImportanceFile,
     InForce,
     MaskedSet,
     OpenCycle,
-    Ordered,
     Past,
     Rejected,
     Window,
 )
-from tolariad.core.state.rates import GivenBy, giver_of, with_giver, without_giver
 
 REJECTED_MAX: Final = 64
 FILES_MAX: Final = 1000
@@ -49,7 +47,7 @@ class Pruning(InForce, frozen=True):
     `cycles`: how many were begun. `last_epoch`: the epoch of the last one that the schedule began. `found`: the newest
     analysis. `past`: what was in force after each order of this line. `total`, `total_parameters`: channels and
     parameters before any pruning, as last found; 0: not known. `override`: an operator's order. `failures`: failed
-    cycles in a row. `ordered`: of the masks that were ordered last. `given_by`: who gave the waiting orders.
+    cycles in a row.
     """
 
     cycles: Annotated[int, COUNTER] = 0
@@ -65,8 +63,6 @@ class Pruning(InForce, frozen=True):
     total: Annotated[int, CONFIGURATION] = 0
     total_parameters: Annotated[int, CONFIGURATION] = 0
     files: Annotated[tuple[ImportanceFile, ...], survives("they describe files on disk")] = ()
-    ordered: Annotated[Ordered, ACTS_ONCE] = Ordered()
-    given_by: Annotated[tuple[GivenBy, ...], ACTS_ONCE] = ()
 
     @property
     def pruned(self) -> int:
@@ -106,10 +102,6 @@ class Pruning(InForce, frozen=True):
     def rejection_of(self, sha256: str) -> Rejected | None:
         """Return why these masks proved harmful before; None if they did not."""
         return next((one for one in self.rejected if one.sha256 == sha256), None)
-
-    def giver(self, cause: int) -> GivenBy:
-        """Return who gave the waiting order with this cause."""
-        return giver_of(self.given_by, cause)
 
 
 class HasPruning(Protocol):
@@ -174,18 +166,6 @@ def _enabled(s: Pruning, _: m.PruneEnabled, __: m.Cause) -> Pruning:
 # -- masks -------------------------------------------------------------------------------------------------------------
 
 
-def _given(s: Pruning, e: m.Event, at: m.Cause) -> Pruning:
-    return replace(s, given_by=with_giver(s.given_by, e, at))
-
-
-def _masks_given(s: Pruning, e: m.MasksOrdered, at: m.Cause) -> Pruning:
-    return replace(_given(s, e, at), ordered=Ordered(e.channels, e.total, e.total_parameters, e.spread))
-
-
-def _ended(s: Pruning, cause: int) -> Pruning:
-    return replace(s, given_by=without_giver(s.given_by, cause))
-
-
 def _void(s: Pruning, why: str) -> Pruning:
     return s if s.found is None or s.found.void else replace(s, found=_emptied(s.found, why))
 
@@ -194,15 +174,19 @@ def _emptied(found: Found, why: str) -> Found:
     return replace(found, units={}, plan="", void=why)
 
 
-def _reshaped(s: Pruning, _: m.Event, __: m.Cause) -> Pruning:
+def _reshaped(s: Pruning, _: m.ArchitectureChanged, __: m.Cause) -> Pruning:
+    return _of_another_model(s)
+
+
+def _of_another_model(s: Pruning) -> Pruning:
     """Void the findings and the open analysis: they are of a model that has another shape now."""
     why = "the model has changed its shape since"
     s = _void(s, why)
     return s if s.open is None else replace(s, open=replace(s.open, void=why))
 
 
-def _moved(s: Pruning, e: m.SeedMoved, at: m.Cause) -> Pruning:
-    return _reshaped(s, e, at) if changes_shape(e.stage) else s
+def _moved(s: Pruning, order: m.MoveSeed, _: m.OrderActed) -> Pruning:
+    return _of_another_model(s) if changes_shape(order.stage) else s
 
 
 def _changed(s: Pruning, number: int) -> Pruning:
@@ -214,21 +198,20 @@ def _in_force(s: InForce) -> dict[str, Any]:
     return {field: getattr(s, field) for field in InForce.__struct_fields__}
 
 
-def _applied(s: Pruning, e: m.MasksApplied, _: m.Cause) -> Pruning:
-    number, step = storable(e.number), storable(e.applied_before_step)
-    # An older journal has only the number of covered parameters, of which some may be masked before.
-    pruned = e.pruned_parameters or e.parameters
-    applied = MaskedSet.of(e, number=number, applied_before_step=step, pruned_parameters=pruned)
-    until = storable(step + e.grace_steps + e.window_steps - 1)
-    window = Window.of(e, number=number, since_step=step, until_step=until)
-    totals = {"total": e.total or s.total, "total_parameters": e.total_parameters or s.total_parameters}
+def _applied(s: Pruning, order: m.MaskUnits, e: m.OrderActed) -> Pruning:
+    number, step, masking = storable(e.number), storable(e.applied_before_step), e.outcome_as(m.Masking)
+    # What a trainer did not count is at most what the masks cover, of which some may be masked before.
+    pruned = masking.pruned_parameters or masking.parameters
+    applied = MaskedSet.of(order, masking, number=number, applied_before_step=step, pruned_parameters=pruned)
+    until = storable(step + order.grace_steps + order.window_steps - 1)
+    window = Window.of(order, masking, number=number, since_step=step, until_step=until)
+    totals = {"total": order.total or s.total, "total_parameters": order.total_parameters or s.total_parameters}
     s = replace(s, sets=(*s.sets, applied), window=window, **totals)
-    return _void(_ended(_changed(s, e.number), e.cause), "its masks were applied")
+    return _void(_changed(s, e.number), "its masks were applied")
 
 
-def _not_applied(s: Pruning, e: m.MasksAborted, _: m.Cause) -> Pruning:
-    s = _ended(s, e.cause)
-    if s.found is not None and s.found.cycle == e.cycle and s.found.void:
+def _not_applied(s: Pruning, order: m.MaskUnits, e: m.OrderAborted) -> Pruning:
+    if s.found is not None and s.found.cycle == order.cycle and s.found.void:
         # The run left the analysed branch, or the model has another shape: the masks have not failed.
         return s
     return _failed(_void(s, e.why), e.why)
@@ -260,35 +243,28 @@ def _rejected(s: Pruning, e: m.MaskSetRejected, _: m.Cause) -> Pruning:
     return _failed(replace(s, window=None, rejected=(*s.rejected, one)[-REJECTED_MAX:]), e.why)
 
 
-def _released(s: Pruning, e: m.MasksReleased, _: m.Cause) -> Pruning:
-    window = None if s.window is not None and s.window.cycle == e.cycle else s.window
-    s = replace(s, sets=tuple(one for one in s.sets if one.cycle != e.cycle), window=window)
-    return _void(_ended(_changed(s, e.number), e.cause), "masks were lifted since")
+def _released(s: Pruning, order: m.ReleaseMasks, e: m.OrderActed) -> Pruning:
+    window = None if s.window is not None and s.window.cycle == order.cycle else s.window
+    s = replace(s, sets=tuple(one for one in s.sets if one.cycle != order.cycle), window=window)
+    return _void(_changed(s, e.number), "masks were lifted since")
 
 
-def _release_ended(s: Pruning, e: m.MasksReleaseAborted, _: m.Cause) -> Pruning:
-    return _ended(s, e.cause)
-
-
-def _compacted(s: Pruning, e: m.ModelCompacted, _: m.Cause) -> Pruning:
-    gone = {name: s.removed.get(name, 0) + len(units) for name, units in e.units.items()}
+def _compacted(s: Pruning, order: m.CompactModel, e: m.OrderActed) -> Pruning:
+    compaction = e.outcome_as(m.Compaction)
+    gone = {name: s.removed.get(name, 0) + len(units) for name, units in order.units.items()}
     channels = sum(one.channels for one in s.sets)
-    parameters = max(0, e.parameters_before - e.parameters) or s.masked_parameters
+    parameters = max(0, compaction.parameters_before - compaction.parameters) or s.masked_parameters
     s = replace(
         s,
         sets=(),
         removed={**s.removed, **gone},
         removed_channels=s.removed_channels + channels,
         removed_parameters=s.removed_parameters + parameters,
-        total_parameters=s.total_parameters or s.removed_parameters + e.parameters_before,
-        rejected=tuple(replace(one, units=renumbered(one.units, e.units)) for one in s.rejected),
+        total_parameters=s.total_parameters or s.removed_parameters + compaction.parameters_before,
+        rejected=tuple(replace(one, units=renumbered(one.units, order.units)) for one in s.rejected),
         window=None,
     )
-    return _void(_ended(_changed(s, e.number), e.cause), "the model was compacted since")
-
-
-def _not_compacted(s: Pruning, e: m.CompactionAborted, _: m.Cause) -> Pruning:
-    return _ended(s, e.cause)
+    return _void(_changed(s, e.number), "the model was compacted since")
 
 
 def pruning_at(s: Pruning, e: m.RolledBack) -> Pruning:
@@ -334,18 +310,13 @@ APPLY: Final[ApplyTable] = {
     m.ImportanceRemoved: _importance_removed,
     m.PruneDisabled: _disabled,
     m.PruneEnabled: _enabled,
-    m.MasksOrdered: _masks_given,
-    **dict.fromkeys((m.MasksReleaseOrdered, m.CompactionOrdered), _given),
-    m.MasksApplied: _applied,
-    m.MasksAborted: _not_applied,
+    m.OrderActed: by_order(
+        {m.MaskUnits: _applied, m.ReleaseMasks: _released, m.CompactModel: _compacted, m.MoveSeed: _moved}
+    ),
+    m.OrderAborted: by_order({m.MaskUnits: _not_applied}),
     m.PruneWatched: _watched,
     m.ValidationFinished: _validated,
     m.MaskSetPassed: _passed,
     m.MaskSetRejected: _rejected,
-    m.MasksReleased: _released,
-    m.MasksReleaseAborted: _release_ended,
-    m.ModelCompacted: _compacted,
-    m.CompactionAborted: _not_compacted,
     m.ArchitectureChanged: _reshaped,
-    m.SeedMoved: _moved,
 }

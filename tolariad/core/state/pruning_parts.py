@@ -62,15 +62,6 @@ class Found(Copying, frozen=True):
     void: str = ""
 
 
-class Ordered(msgspec.Struct, frozen=True):
-    """Facts about the last ordered masks that only the journal has."""
-
-    channels: int = 0
-    total: int = 0
-    total_parameters: int = 0
-    spread: float = 0.0
-
-
 class MaskedSet(Copying, frozen=True):
     """The masks of one cycle that are in force. `number`: of the boundary order.
 

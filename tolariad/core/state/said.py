@@ -55,25 +55,18 @@ SaidEvent: TypeAlias = (
     | m.StorageExhausted
     | m.RerunFinished
     | m.RerunDiverged
-    | m.RateOrdered
+    | m.OrderGiven
+    | m.OrderActed
+    | m.OrderAborted
     | m.StopRequested
     | m.ReportRefused
-    | m.SeedMoved
-    | m.SeedMoveAborted
     | m.StrategyTimedOut
     | m.StrategyVoted
     | m.BreakerSet
-    | m.HyperparametersOrdered
     | m.PruneCycleFailed
     | m.PruneBreakerOpened
-    | m.MasksApplied
-    | m.MasksAborted
     | m.MaskSetPassed
     | m.MaskSetRejected
-    | m.MasksReleased
-    | m.MasksReleaseAborted
-    | m.ModelCompacted
-    | m.CompactionAborted
 )
 # Reported, but no trouble: orders, and the ends of troubles.
 _NO_TROUBLE: Final = (
@@ -81,21 +74,20 @@ _NO_TROUBLE: Final = (
     m.ConservativeModeLeft,
     m.QuarantineAdded,
     m.DiskRecovered,
-    m.RateOrdered,
+    m.OrderGiven,
+    m.OrderActed,
     m.StopRequested,
-    m.SeedMoved,
-    m.SeedMoveAborted,
     m.BreakerSet,
-    m.HyperparametersOrdered,
-    m.MasksApplied,
     m.MaskSetPassed,
-    m.MasksReleased,
-    m.ModelCompacted,
     m.DataNoted,
 )
 # Ends that an order or the daemon caused.
 _TOLD_TO_END: Final = (m.DeathReason.WITH_DAEMON, m.DeathReason.KILLED)
 _OUTPUT_CHARACTERS_MAX: Final = 500
+
+
+# The orders that are reported when they act, and when they do not. Of others it is enough that they were given.
+_SAID_ORDERS: Final = (m.MoveSeed, m.MaskUnits, m.ReleaseMasks, m.CompactModel)
 
 
 class SaidEntry(msgspec.Struct, frozen=True):
@@ -141,11 +133,13 @@ def is_said(event: m.Event) -> bool:
             return level is None and finding not in _SAID_OTHERWISE
         case m.QuarantineAdded(actor=actor):
             return actor is None
-        case m.RateOrdered(actor=actor):
-            return actor is not None
-        case m.SeedMoved(stage=stage):
+        case m.OrderGiven(order=order, actor=actor):
+            return isinstance(order, m.SetHyperparameters) or (isinstance(order, m.SetRate) and actor is not None)
+        case m.OrderActed(order=m.MoveSeed(stage=stage)):
             # The other moves after a cull follow by themselves.
             return stage not in (Stage.EMBARGOED, Stage.RESETTING)
+        case m.OrderActed(order=order) | m.OrderAborted(order=order):
+            return isinstance(order, _SAID_ORDERS)
         case m.StrategyTimedOut(reason=reason):
             # What overtook the question is reported.
             return reason is not m.NoAnswer.OVERTAKEN
@@ -169,15 +163,24 @@ def _said(s: Said, e: SaidEvent, at: m.Cause) -> Said:
     after = replace(s, total=s.total + 1, latest=(*_with_room(s.latest), line))
     if not is_trouble(e):
         return after
-    name = type(e).__name__
+    name = event_name(e)
     known = s.troubles.get(name)
     return replace(after, troubles={**s.troubles, name: TroubleKind(known.count + 1 if known else 1, line)})
+
+
+def event_name(event: m.Event) -> str:
+    """Return the name of the event's type, with that of its order if it has one: `OrderAborted:MaskUnits`."""
+    order = getattr(event, "order", None)
+    kind = type(event).__name__
+    return f"{kind}:{type(order).__name__}" if isinstance(order, m.BoundaryOrder) else kind
 
 
 def is_trouble(event: SaidEvent) -> bool:
     """Return whether a reported event is counted as a trouble."""
     if isinstance(event, m.RerunFinished):
         return event.first_difference is not None
+    if isinstance(event, m.OrderAborted):
+        return not isinstance(event.order, m.MoveSeed)
     return not isinstance(event, _NO_TROUBLE)
 
 
@@ -186,10 +189,8 @@ def _shortened(e: SaidEvent) -> SaidEvent:
     match e:
         case m.TrainerDied():
             return replace(e, output=last_line(e.output)[-_OUTPUT_CHARACTERS_MAX:], stacks="")
-        case m.MasksApplied():
-            return replace(e, units={}, plan="")
-        case m.ModelCompacted():
-            return replace(e, units={}, removal="")
+        case m.OrderGiven() | m.OrderActed() | m.OrderAborted():
+            return replace(e, order=e.order.brief)
         case _:
             return e
 

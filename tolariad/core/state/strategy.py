@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from tolariad.core import messages as m
 from tolariad.core.calc.bounds import storable
 from tolariad.core.state.fates import OF_THE_TRAINER, anew, survives
-from tolariad.core.state.fold import ApplyTable
+from tolariad.core.state.fold import ApplyTable, by_order
 
 # The program of the actor of everything that the strategy orders.
 PROGRAM: Final = "strategy"
@@ -102,8 +102,8 @@ def _built(s: Strategy, e: m.ExecutionContextRecorded, _: m.Cause) -> Strategy:
     return replace(s, device=e.environment.device)
 
 
-def _kept(s: Strategy, e: m.StrategyStateKept, _: m.Cause) -> Strategy:
-    return replace(s, kept=e.state[: m.STATE_BYTES_MAX])
+def _kept(s: Strategy, order: m.KeepStrategyState, _: m.OrderActed) -> Strategy:
+    return replace(s, kept=order.state[: m.STATE_BYTES_MAX])
 
 
 def _voted(s: Strategy, e: m.StrategyVoted, _: m.Cause) -> Strategy:
@@ -138,7 +138,7 @@ APPLY: Final[ApplyTable] = {
     m.StrategyAsked: _asked,
     m.StrategyAnswered: _answered,
     m.StrategyTimedOut: _timed_out,
-    m.StrategyStateKept: _kept,
+    m.OrderActed: by_order({m.KeepStrategyState: _kept}),
     m.StrategyVoted: _voted,
     **dict.fromkeys((m.TrainerDied, m.TrainerEnded), _trainer_gone),
     m.RollbackBegun: _branch_left,
