@@ -201,9 +201,9 @@ def test_a_decision_that_cannot_be_encoded_is_refused_and_leaves_no_trace(rig, m
 @pytest.mark.parametrize(
     ("report", "said"),
     [
-        (m.EpochStartedReport(epoch=2**40), "epoch must be"),
+        (m.Told(event=m.EpochStarted(epoch=2**40)), "epoch must be"),
         (m.ValidationReport(epoch=1, step=1, metrics={}, samples=2**64 - 1, seconds=0.1), "samples must be"),
-        (m.ValidationBegunReport(epoch=1, step=2**63), "step must be"),
+        (m.Told(event=m.ValidationBegun(epoch=1, step=2**63)), "step must be"),
         (m.ExceptionReport(step=1, traceback="x" * (2 << 20)), "traceback must have at most"),
         (m.ExceptionReport(step=1, traceback="x" * (REPORT_BYTES_MAX + 1)), "a message of"),
     ],

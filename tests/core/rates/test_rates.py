@@ -171,7 +171,7 @@ def test_groups_that_come_while_training_are_checked_like_the_others():
     groups = (*world.trainer.groups, grown)
     counts = m.RebuildCounts(carried=4, added=1)
     told = m.OptimizerRebuildCommitted(optimizer="host", counts=counts, elapsed_ms=1.5)
-    for report in (m.RebuildReport(told=told), m.RateGroupsReport(applied_before_step=6, groups=groups)):
+    for report in (m.RebuildReport(told=told), m.Told(event=m.LrGroupsChanged(applied_before_step=6, groups=groups))):
         world.give(m.ReportReceived(incarnation=world.trainer.incarnation, report=report))
     world.trainer.groups = groups
     assert isinstance(world.lr_set("new", 0.002), Accepted)

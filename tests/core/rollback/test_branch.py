@@ -100,7 +100,7 @@ def disturb(world: World, draw: random.Random, rollbacks: float, steps: float) -
             else m.Rollback(step=draw.choice((0, state.progress.step)), tier=draw.choice(list(m.Tier)))
         )
     elif kind < rollbacks + 0.02 and alive:
-        report = m.RateViolationReport(step=state.progress.step + 1, group="body", what="it was changed")
+        report = m.Told(event=m.LrViolationDetected(step=state.progress.step + 1, group="body", what="it was changed"))
         world.give(m.ReportReceived(incarnation=state.trainer.incarnation, report=report))
     elif kind < rollbacks + 0.04 and alive and state.progress.batch:
         at = {"step": state.progress.step, "epoch": state.progress.epoch, "batch": state.progress.batch}

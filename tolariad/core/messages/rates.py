@@ -158,33 +158,6 @@ class RatesStandingReport(Report, frozen=True, kw_only=True):
     rates: Standing
 
 
-class RateGroupsReport(Report, frozen=True, kw_only=True):
-    """Fields as in LrGroupsChanged."""
-
-    applied_before_step: Step
-    groups: tuple[Group, ...]
-
-
-class RateViolationReport(Report, frozen=True, kw_only=True):
-    """A change by other code was found and corrected before update `step`."""
-
-    step: Step
-    group: str
-    what: str
-    expected: Rate | None = None
-    found: Rate | None = None
-    where: str = ""
-    count: int = 1
-
-
-class AuditReport(Report, frozen=True, kw_only=True):
-    """The update of the sampled parameter differs from the one that the recorded rate gives."""
-
-    step: Step
-    parameter: str
-    what: str
-
-
 # -- optimizers that are rebuilt during a run: prepared separately, then committed or aborted --------------------------
 
 

@@ -45,11 +45,6 @@ def registered(state: Reads, report: m.ReadyReport, _: At[Reads]) -> Decision | 
     return Decision((m.LrGroupsRegistered(groups=report.groups),))
 
 
-def regrouped(_: Reads, report: m.RateGroupsReport, __: At[Reads]) -> Decision:
-    """Record the groups after the task changed them."""
-    return Decision((m.LrGroupsChanged.of(report),))
-
-
 def restored(state: Reads, report: m.TrainingStartedReport | m.RolledBackReport, at: At[Reads]) -> Decision | None:
     """Record the rates of a trainer that is at a rollback's target, if the fold still has those from after it."""
     if isinstance(report, m.TrainingStartedReport):
@@ -255,13 +250,3 @@ def check(state: Reads, event: m.StepCompleted, _: At[Reads]) -> Decision | None
         found=event.lr,
     )
     return Decision((violation,))
-
-
-def violated(_: Reads, report: m.RateViolationReport, __: At[Reads]) -> Decision:
-    """Record the violation that the trainer found and corrected."""
-    return Decision((m.LrViolationDetected.of(report),))
-
-
-def audited(_: Reads, report: m.AuditReport, __: At[Reads]) -> Decision:
-    """Record the parameter whose update an audit found to be wrong."""
-    return Decision((m.AuditDiffered.of(report),))

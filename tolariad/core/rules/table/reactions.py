@@ -7,7 +7,7 @@ reason. `makes` is every event type that the row's rules may record; docs/reacti
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, get_args
 
 from tolariad.core import messages as m
 from tolariad.core import state as st
@@ -122,13 +122,11 @@ TABLE: Final[tuple[Row[RunState], ...]] = (
     ),
     on(m.SetupRefusedReport, trainer.setup_refused, makes=(m.RunFailed,)),
     on(m.InexactDataReport, trainer.inexact_data, makes=(m.InexactDataFound,)),
-    on(m.DataNotedReport, trainer.data_noted, makes=(m.DataNoted,)),
+    on(m.Told, trainer.told, makes=get_args(m.AnyTold)),
     on(m.ExceptionReport, trainer.raised, makes=(m.ExceptionRaised,)),
     on(m.StepReport, steps.stepped, makes=(m.StepCompleted, m.ReportRefused)),
     on(m.MetricsNamedReport, steps.metrics_named, makes=(m.MetricsNamed, m.ReportRefused)),
     on(m.StepSkippedReport, steps.skipped, makes=(m.InstabilityDetected, m.StepSkipped, m.ReportRefused)),
-    on(m.EpochStartedReport, steps.epoch_started, makes=(m.EpochStarted,)),
-    on(m.ValidationBegunReport, steps.validation_begun, makes=(m.ValidationBegun,)),
     on(m.ValidationReport, steps.validated, makes=(m.ValidationFinished,)),
     on(
         m.EpochReport,
@@ -170,9 +168,6 @@ TABLE: Final[tuple[Row[RunState], ...]] = (
     on(m.ModelCompactedReport, _ANSWERED, makes=_ENDED),
     on(m.SeedsMeasuredReport, seeds.measured, makes=(m.SeedsMeasured,)),
     on(m.RatesStandingReport, rates.standing, makes=(m.RatesRestored,)),
-    on(m.RateViolationReport, rates.violated, makes=(m.LrViolationDetected,)),
-    on(m.AuditReport, rates.audited, makes=(m.AuditDiffered,)),
-    on(m.RateGroupsReport, rates.regrouped, makes=(m.LrGroupsChanged,)),
     on(m.ArchitectureReport, architecture.changed, makes=(m.ArchitectureChanged, m.ReportRefused)),
     on(
         m.RebuildReport,
