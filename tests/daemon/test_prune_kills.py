@@ -163,7 +163,7 @@ def assert_as_one_that_was_not(run: Killed) -> list:
     if of(found, order_events.acted(m.MoveSeed)):
         script = q.script_from_journal(found, None).orders
     else:
-        script = tuple(m.ScriptOrder(one.applied_before_step, 0, at, one.order) for at, one in enumerate(orders, 1))
+        script = tuple(m.ScriptOrder(one.applied_before_step, 0, at, one.to_repeat) for at, one in enumerate(orders, 1))
     calm = FakeDaemon(run.folder / "calm", 100_000, checkpoint_every_epoch=False, script_orders=script)
     calm.run_dir.mkdir()
     calm.last_step_of_all = stopped.step

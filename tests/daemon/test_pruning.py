@@ -15,6 +15,7 @@ from tests.daemon.harness import TIMEOUT_S, of_type
 from tests.recorded import events_of, of, sound
 from tolariad.cli.tolaria import main
 from tolariad.core import messages as m
+from tolariad.core import state as st
 from tolariad.forensics.why import TOPICS
 from tolariad.storage.verify import read_manifest
 
@@ -124,7 +125,7 @@ def test_a_pruned_run_is_killed_and_goes_on_to_the_same_bits(start, run_dir, tmp
     assert "compact" in tolaria("why", str(run_dir), "OrderActed:CompactModel")
     # The newest of these, whichever came before the stop.
     ends = TOPICS["prune"][0].split("|")
-    newest = [type(one).__name__ for one in events_of(run_dir) if type(one).__name__ in ends][-1]
+    newest = [st.event_name(one) for one in events_of(run_dir) if st.event_name(one) in ends][-1]
     assert newest in tolaria("why", str(run_dir), "prune")
 
 

@@ -54,7 +54,9 @@ FREEING = (Stage.EMBARGOED, Stage.RESETTING, Stage.DORMANT)
 
 def moves(run_dir):
     found = of(events_of(run_dir), order_events.acted(m.MoveSeed))
-    return [(one.slot, one.stage, one.applied_before_step) for one in found if one.stage not in FREEING]
+    return [
+        (one.order.slot, one.order.stage, one.applied_before_step) for one in found if one.order.stage not in FREEING
+    ]
 
 
 @pytest.fixture(scope="module")

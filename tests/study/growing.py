@@ -116,14 +116,14 @@ def train(
     model.eval()
     with torch.no_grad():
         logits = model(images)
-    planted = {one.slot: one.blueprint for one in moves if one.stage is Stage.GERMINATED}
+    planted = {one.order.slot: one.order.blueprint for one in moves if one.order.stage is Stage.GERMINATED}
     slots = [one.name for one in model if isinstance(one, SeedSlot) and one.seed is not None]
     return Grown(
         accuracy=(logits.argmax(1) == labels).float().mean().item(),
         loss=nn.functional.cross_entropy(logits, labels).item(),
         parameters=sum(one.numel() for one in model.parameters()),
         seconds=seconds,
-        germinated=sum(one.stage is Stage.GERMINATED for one in moves),
+        germinated=sum(one.order.stage is Stage.GERMINATED for one in moves),
         seeds=tuple((slot, planted[slot]) for slot in slots),
     )
 

@@ -32,9 +32,9 @@ class MaskUnits(BoundaryOrder, frozen=True, kw_only=True):
 
     `units`: indices in the model as it is, without those masked before. `sha256`: of the masks of these units by
     parameter; if the trainer's differ, it refuses. `plan`: as in Analysis. `checkpoint`: the one that was analysed.
-    `grace_steps` updates are not judged; the `window_steps` after them are. For the record: `channels`, how many the
-    units are, and `total`, of the model before any pruning; `pruned_parameters` and `total_parameters`, the same in
-    parameters, as the analysis counted them; `spread`: of repeated validations, as it found it.
+    `grace_steps` updates are not judged; the `window_steps` after them are. The others are for the record.
+    `channels`: how many the units are; `total`: of the model before any pruning. `pruned_parameters` and
+    `total_parameters`: the same in parameters, as the analysis counted them. `spread`: of repeated validations.
     """
 
     ACCEPTS: ClassVar[tuple[str, ...]] = ("PruneApply",)

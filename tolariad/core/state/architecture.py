@@ -5,7 +5,7 @@ Hooks change the model before a checkpoint of the same place, so for their chang
 compactions change it by boundary orders, which may act before or after such a checkpoint: there the number of orders
 tells.
 
-A move of a seed and a compaction are each an order that acts and an entry here, so that no crash comes between the two.
+The event of a seed's move or a compaction is also the entry here, so that no crash comes between the two.
 """
 
 from __future__ import annotations

@@ -2,9 +2,10 @@
 
 When a trainer copies its state for a checkpoint or a snapshot (StateCopied), the fold saves the Branch beside it.
 RolledBack puts it back, in one function, which changes every other slice that a rollback changes as well. What survives
-a rollback, and why, is in the description of each field (`fates`). Histories (moves of seeds, masks, changes of the
-model) are not in a Branch: at a place a history is the beginning of what it is later, so going back cuts it. The number
-of boundary orders that the target contains tells where.
+a rollback, and why, is in the description of each field (`fates`).
+
+Histories (moves of seeds, masks, changes of the model) are not in a Branch. At a place a history is the beginning of
+what it is later, so going back cuts it. The number of boundary orders that the target contains tells where.
 
 Invariants: after a rollback every field of the Branch has the value that it had when the target was copied. A restart
 that runs steps again changes nothing here. Every copy belongs to a checkpoint or snapshot that is open or may be gone

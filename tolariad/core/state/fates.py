@@ -1,8 +1,8 @@
 """What a rollback does with a field of the state: its own description says it.
 
-A field of a slice belongs to a branch of training, or it has one of these descriptions. Those that belong to a branch
-stand in a Struct of their own that the slice derives from (`BranchProgress` of `Progress`); `branch.py` saves them, and
-puts them back. A slice that a rollback leaves as it is says so once, in `SURVIVES`.
+A field of a slice belongs to a branch of training, or it has one of these descriptions. Those of a branch stand in a
+Struct of their own, from which the slice derives (`Progress` from `BranchProgress`). `branch.py` saves them, and puts
+them back. A slice that a rollback leaves as it is says so once, in `SURVIVES`.
 """
 
 from __future__ import annotations
