@@ -298,7 +298,7 @@ def test_no_run_keeps_more_reasons_than_it_may():
     for number in range(2 * st.INEXACT_MAX):
         report = m.InexactDataReport(why=f"reason {number}")
         world.give(m.ReportReceived(incarnation=world.trainer.incarnation, report=report))
-    world.give(m.ReportReceived(incarnation=world.trainer.incarnation, report=m.DataNotedReport(why="a note")))
+    world.give(m.ReportReceived(incarnation=world.trainer.incarnation, report=m.Told(event=m.DataNoted(why="a note"))))
     assert world.state.progress.inexact == tuple(f"reason {number}" for number in range(st.INEXACT_MAX))
     assert [event.why for event in find(world, m.DataNoted)] == ["a note"]
 

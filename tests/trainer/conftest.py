@@ -128,8 +128,9 @@ class FakeDaemon:
     def pump(self) -> None:
         """Take the reports that arrived, make them durable, and answer."""
         for report in self._drain.drain(100):
-            self.reports.append(report)
-            self._answer(report)
+            told = report.event if isinstance(report, m.Told) else report
+            self.reports.append(told)
+            self._answer(told)
         if not self._holds_back:
             self.end.page.set_durable(self._drain.last_number)
 
@@ -186,7 +187,7 @@ class FakeDaemon:
                 if self.exit_after_skips == len(self.skips):
                     self.exit_after_skips = None
                     self.end.send(m.ExitTrainer())
-            case m.EpochStartedReport():
+            case m.EpochStarted():
                 self.epoch_started = report.epoch
             case m.ValidationReport():
                 self.validations[report.epoch] = report
@@ -274,7 +275,7 @@ class FakeDaemon:
         self.pump()
 
     def of(self, *kinds: type) -> list[Any]:
-        """Return the reports of these types."""
+        """Return the reports of these types, and the events that were told."""
         return of(self.reports, *kinds)
 
     def reruns(self) -> list[m.RerunReport]:

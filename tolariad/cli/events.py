@@ -22,7 +22,7 @@ from tolariad.core.calc.text.plain import plain_event
 from tolariad.forensics import timeline
 from tolariad.forensics.positions import JournalPosition, parse_position
 from tolariad.forensics.timeline import number_in
-from tolariad.forensics.words import block, in_words, safe
+from tolariad.forensics.words import block, in_words, named, safe
 
 # A long sentence goes on below its type.
 _INDENT: Final = 22
@@ -171,7 +171,7 @@ def _painted(kind: str, _stream: int) -> str:
 
 def _kind(fields: dict[str, Any]) -> str:
     """Return the event's type in its colour."""
-    return _painted(str(fields.get("type", "?")), id(sys.stdout))
+    return _painted(named(fields), id(sys.stdout))
 
 
 def line(seq: int, fields: dict[str, Any]) -> str:

@@ -276,7 +276,7 @@ class Trainer:
         self.stopwatch.begin()
         self._stop()
         if epoch > self._order.epoch_started:
-            self._reporter.report(m.EpochStartedReport(epoch=epoch))
+            self._reporter.report(m.Told(event=m.EpochStarted(epoch=epoch)))
             # A later end may be ordered when training has ended within this epoch, which then continues.
             self._order = replace(self._order, epoch_started=epoch)
         yield EpochBegins()
@@ -364,7 +364,7 @@ class Trainer:
         if epoch <= self._order.epoch_validated:
             self._metrics = self.stepper.rerun.metrics(epoch)
             return
-        self._reporter.report(m.ValidationBegunReport(epoch=epoch, step=self.step))
+        self._reporter.report(m.Told(event=m.ValidationBegun(epoch=epoch, step=self.step)))
         begun = time.perf_counter()
         found = given or validate(self.setup, lambda: self._reporter.beat(Activity.VALIDATE))
         report = m.ValidationReport(

@@ -102,19 +102,6 @@ class StepSkippedReport(Report, frozen=True, kw_only=True):
     verdict: Verdict | None = None
 
 
-class EpochStartedReport(Report, frozen=True, kw_only=True):
-    """The first batch of `epoch` is about to be read."""
-
-    epoch: Epoch
-
-
-class ValidationBegunReport(Report, frozen=True, kw_only=True):
-    """The validation after `epoch` begins."""
-
-    epoch: Epoch
-    step: Step
-
-
 class ValidationReport(Report, frozen=True, kw_only=True):
     """The validation after `epoch` is done.
 

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import enum
+from typing import TypeAlias
 
 import msgspec
 
 from tolariad.core.calc.learning_rate.group import Group
 from tolariad.core.calc.units import Hex, Seconds, Step
 from tolariad.core.messages.base import DaemonEffect, Event, Report, TrainerEffect
+from tolariad.core.messages.rates import AuditDiffered, LrGroupsChanged, LrViolationDetected
 from tolariad.core.messages.run import ServiceLimits
 from tolariad.core.messages.seeds import SlotFound
+from tolariad.core.messages.steps import EpochStarted, ValidationBegun
 
 
 class DeathReason(enum.Enum):
@@ -229,14 +232,17 @@ class ReadyReport(Report, frozen=True, kw_only=True):
     sources: tuple[BlueprintSource, ...] = ()
 
 
+AnyTold: TypeAlias = DataNoted | EpochStarted | ValidationBegun | LrGroupsChanged | LrViolationDetected | AuditDiffered
+
+
+class Told(Report, frozen=True, kw_only=True):
+    """An event of which the trainer alone knows. It is recorded as it was told, but for its stamp."""
+
+    event: AnyTold
+
+
 class InexactDataReport(Report, frozen=True, kw_only=True):
     """The data do not repeat themselves. The field is that of InexactDataFound."""
-
-    why: str
-
-
-class DataNotedReport(Report, frozen=True, kw_only=True):
-    """Something about the data. The field is that of DataNoted."""
 
     why: str
 

@@ -81,16 +81,6 @@ def skipped(state: Reads, report: m.StepSkippedReport, _: At[Reads]) -> Decision
     return Decision((m.detected(verdict, step=report.step, epoch=report.epoch, batch=report.batch), event))
 
 
-def epoch_started(_: Reads, report: m.EpochStartedReport, __: At[Reads]) -> Decision:
-    """Record the start of an epoch."""
-    return Decision((m.EpochStarted.of(report),))
-
-
-def validation_begun(_: Reads, report: m.ValidationBegunReport, __: At[Reads]) -> Decision:
-    """Record the start of a validation."""
-    return Decision((m.ValidationBegun.of(report),))
-
-
 def validated(state: Reads, report: m.ValidationReport, _: At[Reads]) -> Decision:
     """Record the end of a validation."""
     return Decision((m.ValidationFinished.of(report).caused_by(state.progress.validating),))

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Protocol
 
+from msgspec.structs import replace
+
 from tolariad.core import messages as m
 from tolariad.core import queries as q
 from tolariad.core import state as st
@@ -126,9 +128,9 @@ def inexact_data(state: Reads, report: m.InexactDataReport, _: At[Reads]) -> Dec
     return Decision(() if known else (m.InexactDataFound.of(report),))
 
 
-def data_noted(_: Reads, report: m.DataNotedReport, __: At[Reads]) -> Decision:
-    """Record a note about the data."""
-    return Decision((m.DataNoted.of(report),))
+def told(_: Reads, report: m.Told, __: At[Reads]) -> Decision:
+    """Record what the trainer alone knows. Time, cause and giver are not its to say."""
+    return Decision((replace(report.event, wall=0, mono=0, cause=0, root=0, actor=None),))
 
 
 def setup_refused(_: Reads, report: m.SetupRefusedReport, __: At[Reads]) -> Decision:

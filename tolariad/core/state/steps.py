@@ -10,13 +10,14 @@ from __future__ import annotations
 import hashlib
 import math
 import struct
-from typing import Final, Protocol
+from typing import Annotated, Final, Protocol
 
 import msgspec
 from msgspec.structs import replace
 
 from tolariad.core import messages as m
 from tolariad.core.calc.bounds import METRICS_MAX, storable
+from tolariad.core.state.fates import COUNTER, NEW_BRANCH, OF_THE_TRAINER, anew, set_back, survives
 from tolariad.core.state.fold import ApplyTable, setting
 
 # The speed shown is measured over the last one to two windows of this many steps.
@@ -66,7 +67,27 @@ class OpenRerun(msgspec.Struct, frozen=True):
     cause: m.Cause
 
 
-class Progress(msgspec.Struct, frozen=True):
+class BranchProgress(msgspec.Struct, frozen=True):
+    """What of the progress belongs to a branch: the figures of its last step, of its epoch, of its last validation."""
+
+    loss: float | None = None
+    grad_norm: float | None = None
+    lr: float | None = None
+    epoch_first_step: int = 1
+    epoch_loss_sum: float = 0.0
+    metrics: dict[str, float] = {}
+    best_accuracy: float | None = None
+    train_loss: float | None = None
+    skip_epoch: int = 0
+    skip_batch: int = 0
+    measured: Measured | None = None
+
+
+_PLACE: Final = set_back("RolledBack contains the place")
+_TIME: Final = set_back("it measures time, which does not go back")
+
+
+class Progress(BranchProgress, frozen=True):
     """Slice of RunState: the place of training. Each epoch field is the highest epoch with that event.
 
     `data`: fingerprints of the data that the run is trained on and validated with; empty if none was recorded yet.
@@ -74,40 +95,29 @@ class Progress(msgspec.Struct, frozen=True):
     one. `inexact`: why steps that are made again may differ, as clauses; at most INEXACT_MAX.
     """
 
-    step: int = 0
-    epoch: int = 0
-    batch: int = 0
-    branch: int = 0
-    loss: float | None = None
-    grad_norm: float | None = None
-    lr: float | None = None
-    last_mono: int = 0
-    last_wall: int = 0
-    steps_per_epoch: int = 0
-    epoch_started: int = 0
-    epoch_validated: int = 0
-    epoch_finished: int = 0
-    epoch_first_step: int = 1
-    epoch_loss_sum: float = 0.0
-    epoch_mono: int = 0
-    validating: m.Cause | None = None
-    validating_epoch: int = 0
-    metrics: dict[str, float] = {}
-    best_accuracy: float | None = None
-    train_loss: float | None = None
-    environment: str = ""
-    environment_since: int = 1
-    determinism: str = ""
-    data: tuple[m.DataPrint, ...] = ()
-    speed: Speed = Speed()
-    digest: bytes = b""
-    skip_epoch: int = 0
-    skip_batch: int = 0
-    skipped: int = 0
-    rerun: OpenRerun | None = None
-    metric_names: tuple[str, ...] = ()
-    measured: Measured | None = None
-    inexact: tuple[str, ...] = ()
+    step: Annotated[int, _PLACE] = 0
+    epoch: Annotated[int, _PLACE] = 0
+    batch: Annotated[int, _PLACE] = 0
+    branch: Annotated[int, NEW_BRANCH] = 0
+    last_mono: Annotated[int, survives("when the last step was recorded: time does not go back")] = 0
+    last_wall: Annotated[int, survives("when the last step was recorded: time does not go back")] = 0
+    steps_per_epoch: Annotated[int, OF_THE_TRAINER] = 0
+    epoch_started: Annotated[int, _PLACE] = 0
+    epoch_validated: Annotated[int, _PLACE] = 0
+    epoch_finished: Annotated[int, _PLACE] = 0
+    epoch_mono: Annotated[int, _TIME] = 0
+    validating: Annotated[m.Cause | None, anew("a validation under way ends with the rollback")] = None
+    validating_epoch: Annotated[int, anew("a validation under way ends with the rollback")] = 0
+    environment: Annotated[str, OF_THE_TRAINER] = ""
+    environment_since: Annotated[int, set_back("every step after the target is made in the present environment")] = 1
+    determinism: Annotated[str, OF_THE_TRAINER] = ""
+    data: Annotated[tuple[m.DataPrint, ...], OF_THE_TRAINER] = ()
+    speed: Annotated[Speed, _TIME] = Speed()
+    digest: Annotated[bytes, set_back("it covers everything that training did, abandoned steps included")] = b""
+    skipped: Annotated[int, COUNTER] = 0
+    rerun: Annotated[OpenRerun | None, OF_THE_TRAINER] = None
+    metric_names: Annotated[tuple[str, ...], survives("the events of all steps refer to these names")] = ()
+    inexact: Annotated[tuple[str, ...], survives("data that do not repeat themselves do not on any branch")] = ()
 
     @property
     def step_metrics(self) -> dict[str, float]:
@@ -298,8 +308,8 @@ def _diverged(s: Progress, e: m.RerunDiverged, _: m.Cause) -> Progress:
     return _inexact(s, f"step {e.difference.step} came out differently before")
 
 
-def _rolled_back(s: Progress, e: m.RolledBack, _: m.Cause) -> Progress:
-    """Put training at the target. `known` restores the other fields."""
+def progress_at(s: Progress, e: m.RolledBack) -> Progress:
+    """Return the progress at the place of a rollback's target. The figures of its Branch are put there besides."""
     packed = struct.pack("<QQQQ", *(number & _WORD for number in (e.branch, e.step, e.epoch, e.batch)))
     last = storable(e.epoch - 1)
     return replace(
@@ -333,7 +343,6 @@ def _rates_restored(s: Progress, e: m.RatesRestored, _: m.Cause) -> Progress:
 
 APPLY: Final[ApplyTable] = {
     m.RatesRestored: _rates_restored,
-    m.RolledBack: _rolled_back,
     m.ArchitectureChanged: _architecture_changed,
     m.StepCompleted: _step_completed,
     m.MetricsNamed: _metrics_named,

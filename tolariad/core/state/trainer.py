@@ -8,7 +8,7 @@ with its daemon does not count. The last exception is remembered as long as the 
 from __future__ import annotations
 
 import hashlib
-from typing import Final, Protocol
+from typing import ClassVar, Final, Protocol
 
 import msgspec
 from msgspec.structs import replace
@@ -42,6 +42,8 @@ class Trainer(Copying, frozen=True):
     exception was raised again, by this trainer or by those before it. `accepts_data`: the next trainer may have other
     data than the run had.
     """
+
+    SURVIVES: ClassVar[str] = "the trainer's process and its deaths: a rollback changes neither"
 
     incarnation: int = 0
     alive: bool = False

@@ -68,8 +68,10 @@ class Fetch:
         if not self._data.findings:
             return
         for finding in self._data.take_findings():
-            kind = m.InexactDataReport if finding.bearing is Bearing.INEXACT else m.DataNotedReport
-            self._reporter.report(kind(why=finding.words))
+            if finding.bearing is Bearing.INEXACT:
+                self._reporter.report(m.InexactDataReport(why=finding.words))
+            else:
+                self._reporter.report(m.Told(event=m.DataNoted(why=finding.words)))
 
     def _await_stop(self) -> None:
         give_up = time.monotonic() + _STOP_S
