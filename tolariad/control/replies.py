@@ -48,10 +48,13 @@ class TroubleStatus(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StrategyStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """The strategy: how often it was asked, and without an answer; the newest epoch with an answer, or null.
+    """The strategy of the run, and its answers.
 
-    `waits_for`: the epoch whose question is open. `fallback`: why the newest question has no answer. `open`: it failed
-    so often that it is not asked for a while.
+    * `asked`, `unanswered`: the number of questions, and of those without an answer.
+    * `answered_epoch`: the newest epoch with an answer, or null.
+    * `waits_for`: the epoch whose question is open.
+    * `fallback`: the reason why the newest question has no answer.
+    * `open`: the strategy failed so often that it is not asked for a while.
     """
 
     asked: int
@@ -71,9 +74,10 @@ class SeedStatus(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PruneWindow(Copying, frozen=True, kw_only=True):
-    """The safety window: the trainer judges updates up to `until_step`. `checkpoint`: the one before the masks.
+    """The safety window: the trainer judges updates up to `until_step`. `checkpoint` is the one before the masks.
 
-    `accuracy_before`: of the last validation before them, or `loss_before`, if the task measures no accuracy.
+    `accuracy_before` is the accuracy in the last validation before the masks; `loss_before` is its loss, if the task
+    measures no accuracy.
     """
 
     cycle: int
@@ -87,7 +91,7 @@ class PruneWindow(Copying, frozen=True, kw_only=True):
 class PruneSummary(msgspec.Struct, frozen=True, kw_only=True):
     """Pruning in the status of a run; fields as in PruneTable.
 
-    `failures`: failed cycles in a row, `why_failed`: why the last one failed.
+    `failures` is the number of failed cycles in a row, `why_failed` the reason why the last one failed.
     """
 
     phase: str
@@ -107,7 +111,10 @@ class PruneSummary(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CheckpointStatus(Copying, frozen=True, kw_only=True):
-    """The newest usable checkpoint. `given_up`: why a later one was not completed, if one was begun."""
+    """The newest usable checkpoint.
+
+    `given_up` is the reason why a later checkpoint was not completed, if one was begun.
+    """
 
     id: str
     step: int
@@ -171,13 +178,17 @@ class EmergencyStatus(msgspec.Struct, frozen=True, kw_only=True):
 class RunStatus(msgspec.Struct, frozen=True, kw_only=True):
     """The reply of `Status`, and the output of `tolaria status --json`.
 
-    A number that is not finite is null; the field `..._state` beside it holds `nan`, `pos_inf` or `neg_inf`. `time` is
-    now or, without a daemon, the time of the last step or of the run's start. `metrics`: all values of the last
-    validation, by the task's names; `step_metrics`: those of the last step. `said`: the newest actions, oldest first.
-    `troubles`: all kinds that there were since the run began, the one that occurred last at the end. `served_by`:
-    `daemon` or `library` (a program that calls `Tolaria.train` or `run`), absent if the run is not live; `pid` is this
-    process. `detector`: what it does not act on, if findings are only recorded. `dir_inode`: device and inode of `dir`,
-    of a live run: a client compares them, because a copy of the folder has the same run's id.
+    A number that is not finite is null; the field `..._state` beside it holds `nan`, `pos_inf` or `neg_inf`.
+
+    * `time`: now or, without a daemon, the time of the last step or of the run's start.
+    * `metrics`: all values of the last validation, by the task's names. `step_metrics`: those of the last step.
+    * `said`: the newest actions, oldest first.
+    * `troubles`: all kinds that there were since the run began; the one that occurred last is at the end.
+    * `served_by`: `daemon` or `library` (a program that calls `Tolaria.train` or `run`), absent if the run is not live;
+      `pid` is this process.
+    * `detector`: the findings that it does not act on, if findings are only recorded.
+    * `dir_inode`: device and inode of `dir`, of a live run. A client compares them, because a copy of the folder has
+      the same run's id.
     """
 
     name: str

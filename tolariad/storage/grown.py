@@ -18,9 +18,9 @@ from tolariad.core.calc.seeds.stages import Stage
 
 
 class Fossil(msgspec.Struct, frozen=True):
-    """A seed that is a permanent part of the model. `prefix`: what the names of its tensors begin with.
+    """A seed that is a permanent part of the model. The names of its tensors begin with `prefix`.
 
-    `blueprint`, `parameters`, `example` and `dtype`: its module was built from these.
+    Its module was built from `blueprint`, `parameters`, `example` and `dtype`.
     """
 
     slot: str

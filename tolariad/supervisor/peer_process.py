@@ -35,7 +35,9 @@ _THREAD: Final = "(most recent call first):"
 class PeerLimits(msgspec.Struct, frozen=True, kw_only=True):
     """Every wait and bound, in one place so that tests can shorten them.
 
-    `stacks_s`: between the request for stacks and SIGKILL. `log_bytes`: output that the log takes in `log_window_s`.
+    * `stacks_s`: the time between the request for stacks and SIGKILL.
+    * `kill_s`: the time within which a killed process must end.
+    * `log_bytes`: the output that the log takes in `log_window_s`.
     """
 
     stacks_s: float = 0.2
@@ -49,7 +51,10 @@ class PeerFailed(Exception):
 
 
 class PeerProcess:
-    """Belongs to the event loop that it is created in. `name`: of what it is, for messages and the log."""
+    """A process of ours. It belongs to the event loop in which it is created.
+
+    `name` says what the process is, in messages and in the log.
+    """
 
     def __init__(
         self,

@@ -53,7 +53,10 @@ class Exit(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Evidence(msgspec.Struct, frozen=True, kw_only=True):
-    """Evidence beside the exit. `oom_kills`: out-of-memory kills while the trainer lived; None if unknown."""
+    """Evidence beside the exit.
+
+    `oom_kills` is the number of out-of-memory kills while the trainer lived; None if it is unknown.
+    """
 
     hung: bool = False
     killed_by_us: bool = False
