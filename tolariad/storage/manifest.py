@@ -75,7 +75,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     * `promoted_checkpoint_id`: the newest checkpoint that was promoted when this one was ordered, or empty.
     * `sizes`: the bytes of each group.
     * `aliases`: for each further name of a tied tensor the name under which it is stored.
-    * `cut`: by group, the shapes of tensors that lie in several files.
+    * `cut`: the shapes of tensors that lie in several files, by group.
     * `transient`: buffers that the model's state_dict leaves out.
     * `compactions`: the number of times that masked channels were removed from the model.
     """

@@ -32,8 +32,8 @@ class Participant(Protocol):
     """Its state is what a checkpoint can hold (docs/checkpoints.md).
 
     Optional: `prepare_rollback(state)` raises if the participant cannot go back to that state, and changes nothing.
-    `abort_rollback()` is called if it was asked and the rollback is given up. In a rollback every call is made in
-    another thread than training, one at a time.
+    `abort_rollback()` is called if it was asked and the rollback is given up. In a rollback the calls are made one at a
+    time, in a thread beside the one that trains.
     """
 
     def state_dict(self) -> Any:
