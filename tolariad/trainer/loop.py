@@ -73,10 +73,7 @@ class Trainer:
         ring: int | None = None,
         stepper: type[Stepper] | None = None,
     ) -> None:
-        """`ring`: the descriptor of the snapshot arena, or None.
-
-        `stepper`: the stepper of a user's own loop; None: the one that the task needs.
-        """
+        """`ring`: the snapshot arena's descriptor, or None. `stepper`: the one of a user's loop; None: the task's."""
         self.setup, self._is_loop = setup, stepper is not None
         self._checkpoints, settings = run_dir / "checkpoints", setup.settings
         link, throttle = Link.over(end), settings.checkpoint.throttle_mb_s
