@@ -65,7 +65,7 @@ _PAIRS: Final = ("d", "o")
 
 
 def _plain(node: Any) -> Any:
-    """Return a tagged tree without its tags. Of a tensor or an array, which nobody asks for, only the body is left."""
+    """Return a tagged tree without its tags. A tensor or an array, which no caller needs, becomes its raw bytes."""
     if isinstance(node, list):
         return [_plain(item) for item in node]
     if not isinstance(node, dict):

@@ -36,7 +36,7 @@ class PeerLimits(msgspec.Struct, frozen=True, kw_only=True):
     """Every wait and bound, in one place so that tests can shorten them.
 
     * `stacks_s`: the time between the request for stacks and SIGKILL.
-    * `kill_s`: the time within which a killed process must end.
+    * `kill_s`: the time after which a killed process that has not ended is logged, again and again.
     * `log_bytes`: the output that the log takes in `log_window_s`.
     """
 
@@ -164,7 +164,7 @@ class PeerProcess:
         self.kill()
         while not await self.gone_within(self._peer_limits.kill_s):
             _log.error("The process %d of the %s (%s) does not end. No other one is started.", *self._stuck())
-        # An open request must see the end of the connection first: of a closed socket nobody would tell it.
+        # An open request must see the end of the connection first: after the socket is closed, it would wait for ever.
         await asyncio.sleep(0)
         self._socket.close()
         output = self._output.finish()

@@ -1,6 +1,6 @@
 """One child process: started in a group of its own, watched through a pidfd, killed with its group. And what ended it.
 
-Promises: a signal reaches the started process or nobody. The pidfd names that process, and its group id cannot be
+Promises: a signal reaches the started process, or no process. The pidfd names that process, and its group id cannot be
 reused before it is reaped. Nothing here waits.
 """
 

@@ -1,9 +1,9 @@
-"""What a loader gets instead of plain index batches: the same indices, and with them the seed of each item.
+"""Carriers take the place of index batches in a loader: the same indices, and with them the seed of each item.
 
 torch's fetcher does `[dataset[index] for index in batch]`, or takes the next item of a stream for each entry. So
 iterating over a carrier seeds the generators before each item, and at its end for the collate function. A batch for
 `__getitems__`, and an index without batching, seed when they arrive in the worker; there they are the user's own value.
-Nothing of the user's is wrapped.
+No object of the user's is wrapped.
 
 Promises: what an item draws is a function of (rng_seed, epoch, position in the epoch's order), with any number of
 workers and any start method. In a persistent worker the iterator of a stream begins each epoch from the same state as

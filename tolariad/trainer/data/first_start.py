@@ -70,7 +70,7 @@ class Subject(NamedTuple):
 
 
 class Checked(NamedTuple):
-    """What was found. `draws_otherwise`: the order cannot be drawn again. `warms`: reading these makes a generator."""
+    """The findings. `draws_otherwise`: the order cannot be drawn again. `warms`: reading these makes a generator."""
 
     findings: list[Finding]
     draws_otherwise: bool

@@ -79,7 +79,7 @@ class DrawnSoFar(NamedTuple):
 
 
 class Order:
-    """What the loader iterates over instead of the user's sampler."""
+    """Takes the place of the user's sampler: the loader iterates over it."""
 
     def __init__(self, rng_seed: int, seeder: Seeder, source: str = "") -> None:
         self._rng_seed, self._seeder, self._source = rng_seed, seeder, source

@@ -1,4 +1,4 @@
-"""What a worker of a loader does before its first batch.
+"""The start of a loader's worker, before its first batch.
 
 Promises: the user's `worker_init_fn` is called as torch calls it, and `get_worker_info().dataset` is the user's object.
 A signal to the trainer's process group reaches the trainer only. Generators that the worker's copy of data set and
@@ -24,9 +24,10 @@ from tolariad.trainer.errors import SetupRefused
 
 
 class WorkerPlan(NamedTuple):
-    """What the workers of an epoch are told. `warms`: the index of an item to read first, which makes a generator.
+    """The plan for the workers of an epoch. `warms`: the index of an item that makes a generator; it is read first.
 
-    `turn`: the worker whose turn the first batch is. torch gives it to its first worker, also after a resume.
+    `turn`: the number of the worker that would read the first batch without an interruption. torch gives that batch to
+    its first worker, also after a resume.
     """
 
     rng_seed: int
@@ -71,7 +72,7 @@ def _as_in_turn(info: Any, turn: int) -> int:
     torch deals batches out in turn, and begins with its first worker. An item may use the worker's number and seed.
     """
     worker: int = (info.id + turn) % info.num_workers
-    # WorkerInfo lets nobody assign. Its seed is that of the loader plus the number.
+    # WorkerInfo has no public way to assign. Its seed is that of the loader plus the worker's number.
     object.__setattr__(info, "seed", info.seed - info.id + worker)
     object.__setattr__(info, "id", worker)
     seed_host(info.seed)

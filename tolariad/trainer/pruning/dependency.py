@@ -47,7 +47,7 @@ Sides = dict[Side, dict[int, int]]
 
 
 class Dependents(NamedTuple):
-    """What depends on a layer's outputs.
+    """The dependents of a layer's outputs.
 
     * `sides`: the sides of modules, and for each of their indices the unit that it belongs to.
     * `width`: the number of units.

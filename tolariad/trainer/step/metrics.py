@@ -1,7 +1,7 @@
 """The numbers that a task gives beside the loss of a step, by name: collected while the step is made, reported with it.
 
 Promises: a number on the host is read at once, and one on a device together with the others, without waiting for it.
-Numbers of a step that is skipped, or made again in a re-run, are reported to nobody.
+Numbers of a step that is skipped, or made again in a re-run, are not reported.
 """
 
 from __future__ import annotations

@@ -58,7 +58,7 @@ class _OpenGate(Gate):
     """A gate that no kernel serves."""
 
     def ask(self, report: m.InstabilityReport) -> None:
-        """Go on: nobody could answer."""
+        """Go on: there is no daemon that could answer."""
 
 
 def _in_parts(setup: Setup, parts: Parts) -> Setup:

@@ -1,4 +1,4 @@
-"""The importance that earlier analyses have left behind, for the request of the next one."""
+"""The importance that earlier analyses have computed, for the request of the next one."""
 
 from __future__ import annotations
 
