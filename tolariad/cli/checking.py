@@ -131,7 +131,10 @@ class Durable(msgspec.Struct, frozen=True):
 
 
 def durable(sync: str, step_ms: float, by_step: float) -> Durable:
-    """Return the journal's volume for steps of this length; `by_step`: if each is written at once."""
+    """Return the journal's volume for steps of this length.
+
+    `by_step` is the volume in GB a day if each step is written at once.
+    """
     joins = sync == "batch" or (sync == "auto" and step_ms * 1e6 < q.SHORT_STEP_NS)
     held_s = max(HOLD_NS / 1e9, step_ms / 1e3)
     pages = math.ceil(_EVENT_BYTES * held_s / (step_ms / 1e3) / _PAGE_BYTES)

@@ -37,7 +37,10 @@ Points = list[tuple[float, float]]
 
 
 class Curve(NamedTuple):
-    """Lines of (step, value), with a gap between each two. `left_out`: how many values cannot be drawn."""
+    """Lines of (step, value), with a gap between each two.
+
+    `left_out` is the number of values that cannot be drawn.
+    """
 
     name: str
     lines: list[Points]

@@ -41,7 +41,7 @@ _CLEAN: Final = "\r\x1b[K"
 class Progress:
     """Prints a run's progress. The daemon calls it with the status several times a second; `last` is the newest.
 
-    `silent_s`: on a stream that is no terminal, a line is printed after so many seconds even if nothing changed.
+    `silent_s`: on a stream that is no terminal, a line is printed after this many seconds even if nothing changed.
     """
 
     def __init__(

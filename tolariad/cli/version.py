@@ -41,7 +41,10 @@ _CONTAINER_MARKS: Final = (Path("/.dockerenv"), Path("/run/.containerenv"))
 
 
 class FileSystem(msgspec.Struct, frozen=True, kw_only=True):
-    """The file system of a folder. `place`: what the folder is for. `refused`: no journal is written on it unasked."""
+    """The file system of a folder.
+
+    `place` says what the folder holds. `refused`: a run refuses to write its journal there unless it is told to.
+    """
 
     place: str
     kind: str
@@ -49,9 +52,10 @@ class FileSystem(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Versions(msgspec.Struct, frozen=True, kw_only=True):
-    """The answer of the command. Versions are None where something is not installed; memory is in bytes.
+    """The answer of the command. The version of a package that is not installed is None; memory is in bytes.
 
-    `extras`: for each extra of the package, what it brings. `nvidia_driver`: of the kernel's module.
+    `extras`: for each extra of the package, the packages that it installs. `nvidia_driver`: the version of the kernel's
+    module.
     """
 
     tolariad: str
@@ -96,7 +100,7 @@ def version(run: str | None, as_json: bool) -> int:
 
 
 def found_here(journal: Path | None = None) -> Versions:
-    """Return what is installed here, and the kinds of file systems. `journal`: of a run."""
+    """Return what is installed here, and the kinds of file systems. `journal` is the journal folder of a run."""
     packages, extras = _requirements()
     return Versions(
         tolariad=tolariad.__version__,

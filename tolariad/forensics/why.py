@@ -122,12 +122,14 @@ class Link(msgspec.Struct, frozen=True):
 
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True):
-    """`causes`: the chain from its root to the direct cause of `event`. Before it, for a judgement of masks: how these
-    masks came to act. `consequences`: what it led to, in order.
+    """The causes and consequences of one event.
 
-    `skipped`: for a step, the batches that were passed over before it. `ended`: for a state such as a pause, the event
-    that ended it, after that event's causes. `searched_all` False: the search stopped early, so there may be more
-    consequences.
+    * `causes`: the chain from its root to the direct cause of `event`. For a judgement of masks, the events by which
+      these masks came to act stand before it.
+    * `consequences`: the events that `event` led to, in order.
+    * `searched_all`: False if the search stopped early, so that there may be more consequences.
+    * `skipped`: for a step, the batches that were passed over before it.
+    * `ended`: for a state such as a pause, the event that ended it, after that event's causes.
     """
 
     topic: str

@@ -39,7 +39,7 @@ class _At(Enum):
 class LoopStep:
     """The steps that a loop makes with one trainer.
 
-    `thrown`: what a call raised, or the loop itself; it is thrown into the trainer at the next batch.
+    `thrown` is the exception that a call or the loop itself raised. It is thrown into the trainer at the next batch.
     """
 
     def __init__(self, trainer: Trainer) -> None:

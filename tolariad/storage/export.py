@@ -47,8 +47,8 @@ class NoAverage(Exception):
 class Exported(msgspec.Struct, frozen=True, kw_only=True):
     """The result: number of tensors, size of the file in bytes, the checkpoint's manifest.
 
-    `seeds`: the slots whose seeds are a part of the model. `compactions`: how often channels were removed from it. The
-    file's metadata says how to build such a model.
+    `seeds` names the slots whose seeds are a part of the model. `compactions` is the number of times that channels were
+    removed from it. The file's metadata says how to build such a model.
     """
 
     tensors: int

@@ -1,6 +1,6 @@
 """One child process: started in a group of its own, watched through a pidfd, killed with its group. And what ended it.
 
-Promises: a signal reaches the started process or nobody. The pidfd names that process, and its group id cannot be
+Promises: a signal reaches the started process, or no process. The pidfd names that process, and its group id cannot be
 reused before it is reaped. Nothing here waits.
 """
 
@@ -53,7 +53,10 @@ class Exit(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Evidence(msgspec.Struct, frozen=True, kw_only=True):
-    """Evidence beside the exit. `oom_kills`: out-of-memory kills while the trainer lived; None if unknown."""
+    """Evidence beside the exit.
+
+    `oom_kills` is the number of out-of-memory kills while the trainer lived; None if it is unknown.
+    """
 
     hung: bool = False
     killed_by_us: bool = False

@@ -214,7 +214,10 @@ def _notes(train: Feed, validation: Feed | None, drawn_for: Horizon) -> tuple[st
 
 
 def _loss_unit(task: Any) -> float | None:
-    """Return the task's `loss_unit`: for a loss that may be negative, the rise that justifies a rollback."""
+    """Return the task's `loss_unit`, or None if it has none.
+
+    It is the rise of a loss that may be negative that justifies a rollback.
+    """
     unit = getattr(task, "loss_unit", None)
     if unit is None:
         return None

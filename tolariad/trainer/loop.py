@@ -73,7 +73,7 @@ class Trainer:
         ring: int | None = None,
         stepper: type[Stepper] | None = None,
     ) -> None:
-        """`ring`: the descriptor of the snapshot arena, or None. `stepper`: of a loop; None for the task's."""
+        """`ring`: the snapshot arena's descriptor, or None. `stepper`: the one of a user's loop; None: the task's."""
         self.setup, self._is_loop = setup, stepper is not None
         self._checkpoints, settings = run_dir / "checkpoints", setup.settings
         link, throttle = Link.over(end), settings.checkpoint.throttle_mb_s
@@ -380,9 +380,9 @@ class Trainer:
         return HookContext.of_epoch(self.setup, self.stepper.position.step, epoch, self.stepper.position.batch, metrics)
 
     def _hook(self, name: str, *arguments: Any, epoch_ended: int = 0, context: HookContext | None = None) -> None:
-        """Call one of the task's optional methods. `epoch_ended`: it is called after the validation of this epoch.
+        """Call one of the task's optional methods.
 
-        `context`: for a method that asks for it.
+        `epoch_ended`: the epoch whose validation has just ended, or 0. `context` is for a method that asks for it.
         """
         has, grows, before_step = self._callbacks.has(name), self._architecture.is_on, self.stepper.position.step + 1
         if grows:

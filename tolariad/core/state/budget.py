@@ -31,8 +31,7 @@ if TYPE_CHECKING:
 
 BOUNDARY: Final = "epoch_boundary"
 _IN_SECONDS: Final = {"us": 1e6, "ms": 1e3, "s": 1.0}
-# Their times hold for a thousand million parameters. A larger model has proportionally more; a smaller one has the
-# same.
+# Their limits hold for models of up to 1e9 parameters. For a larger model they grow in proportion to its parameters.
 _OF_A_SIZE: Final = ("checkpoint", "full_rollback", "rollback_deadline")
 _BY_SIZE: Final = frozenset(name for name, one in BUDGETS.items() if {name, one.part_of} & {*_OF_A_SIZE})
 _PARAMETERS: Final = 1e9

@@ -221,8 +221,9 @@ def restore(
     change.
 
     `copy` copies into the live tensors of model and optimizer. `done` is called with the name of each participant, then
-    after the model, the optimizer and the rest are restored. `limit_s`: of the rollback's tier, of which participants
-    have a share (ParticipantRefused is raised if one of them raises); None at a start.
+    after the model, the optimizer and the rest are restored. `limit_s` is the time limit of the rollback's tier, in
+    seconds; participants get a share of it, and ParticipantRefused is raised if one of them raises. At a start it is
+    None.
     """
     copy = copy or lanes.copy
     moved = _reshaped(setup, loaded)

@@ -1,4 +1,4 @@
-"""What can be found about data, as sentences: what happens, why, what to do."""
+"""The findings about data, as sentences: what happens, why, what to do."""
 
 from __future__ import annotations
 

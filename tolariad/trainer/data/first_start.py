@@ -52,10 +52,12 @@ _ADVICE: Final = "Draw from random, numpy.random, torch, or a generator that the
 
 
 class Subject(NamedTuple):
-    """The data to check. `order`: the state that decides the order. `shared`: ids of generators that stay alone.
+    """The data to check.
 
-    `keeper`: what says by `state_dict` where the data are, or None. `is_kept`: an order that cannot be drawn again is
-    stored.
+    * `order`: the state that decides the order.
+    * `shared`: the `id`s of generators that are not seeded for the check.
+    * `keeper`: the object whose `state_dict` says how far the data are, or None.
+    * `is_kept`: an order that cannot be drawn again is stored.
     """
 
     data: Any
@@ -67,7 +69,7 @@ class Subject(NamedTuple):
 
 
 class Checked(NamedTuple):
-    """What was found. `draws_otherwise`: the order cannot be drawn again. `warms`: reading these makes a generator."""
+    """The findings. `draws_otherwise`: the order cannot be drawn again. `warms`: reading these makes a generator."""
 
     findings: list[Finding]
     draws_otherwise: bool

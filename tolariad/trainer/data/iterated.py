@@ -220,7 +220,7 @@ class IteratedFeed(Feed):
         return False
 
     def _judge(self, resumed: dict[str, Any], differing: list[str]) -> None:
-        """Say if an order came out differently. `differing`: what of the state is not as it was at the checkpoint."""
+        """Report an order that came out differently. `differing`: paths of state that is not as at the checkpoint."""
         if all(source.order.agrees is not False for source in self._sources):
             return
         place = f"epoch {resumed['epoch']}, {resumed['taken']} batches"

@@ -67,9 +67,9 @@ class OwnState:
         *,
         leaves_out: Callable[[Any], bool] = lambda _: False,
     ) -> None:
-        """`roots` gives the objects of the present epoch. `closed`: objects that are not entered.
+        """`roots` gives the objects of the present epoch. `closed` gives objects that are not entered.
 
-        `leaves_out`: of a generator, whether its state does not matter.
+        `leaves_out` is called with a generator and returns True if the generator's state does not matter.
         """
         self._roots, self._limits, self._closed, self._leaves_out = roots, limits, closed, leaves_out
         # Iterators that are held, by path: nobody can read how far they are. And whether a model is held.
@@ -114,7 +114,10 @@ class OwnState:
         }
 
     def differing(self, other: Moved, unless: Callable[[Any], bool] = lambda _: False) -> list[str]:
-        """Return the paths at which the present state differs from another one. `unless`: of a value, not to count."""
+        """Return the paths at which the present state differs from another one.
+
+        A difference does not count if `unless`, called with the present value, returns True.
+        """
         now, live = self.moved(), self._read()
         return [
             path

@@ -99,7 +99,7 @@ class Source:
     """One loader, and the order that it draws from."""
 
     def __init__(self, loader: DataLoader[Any], rng_seed: int, number: int = 0) -> None:
-        """`number`: which of the loaders that one data object holds. Raises SetupRefused."""
+        """`number`: the loader's number among those that one data object holds. Raises SetupRefused."""
         require_sendable(loader)
         self.loader = loader
         # What torch iterates over; None before the first epoch of a loader that is rebuilt.

@@ -1,4 +1,4 @@
-"""What a worker of a loader does before its first batch.
+"""The start of a loader's worker, before its first batch.
 
 Promises: the user's `worker_init_fn` is called as torch calls it, and `get_worker_info().dataset` is the user's object.
 A signal to the trainer's process group reaches the trainer only. A worker ends with the trainer, whatever started it.
@@ -27,7 +27,7 @@ from tolariad.trainer.errors import SetupRefused
 
 
 class WorkerPlan(NamedTuple):
-    """What the workers of an epoch are told. `warms`: the index of an item to read first, which makes a generator.
+    """The plan for the workers of an epoch. `warms`: the index of an item that makes a generator; it is read first.
 
     `turn`: the worker whose turn the first batch is. torch gives it to its first worker, also after a resume. `base`:
     the seed of worker 0, if torch would draw another one after a resume; None: that which torch draws.

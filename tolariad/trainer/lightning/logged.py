@@ -29,8 +29,9 @@ _MEANS: Final = ("mean", torch.mean)
 class Log:
     """Takes logged values while the loop is at a place at which they are recorded.
 
-    `step`: the values of a training step. `batch`: those of a batch of the validation, as `evaluate` returns them.
-    `whole`: those that stand for the whole validation.
+    * `step`: the values of a training step.
+    * `batch`: the values of a batch of the validation, as `evaluate` returns them.
+    * `whole`: the values that stand for the whole validation.
     """
 
     def __init__(self) -> None:

@@ -26,7 +26,12 @@ UNKNOWN_GROUP: Final = ""
 
 
 class Violation(NamedTuple):
-    """`group`: empty if it is not registered. `found`: None if no number. `where`: a line of code, or empty."""
+    """A rate that was changed, or an optimizer that stepped, outside the controller.
+
+    * `group`: the group's name; "" if the group is not registered.
+    * `found`: the rate that was found; None if it is no number.
+    * `where`: the line of code that did it; "" if it is unknown.
+    """
 
     group: str
     expected: float | None
@@ -46,9 +51,13 @@ Tell = Callable[[Violation], None]
 
 
 class Guard:
-    """`row`: the rates in force, one for each group. `ids`: the groups' names. `compares`: report differences.
+    """Lets an optimizer step only with the rates that the controller has set.
 
-    `stepped`: whether the optimizer has stepped since `forget_step`. `frozen`: parameters whose gradients are dropped.
+    * `row`: the rates in force, one for each group.
+    * `ids`: the groups' names.
+    * `compares`: whether a rate that differs from `row` is reported.
+    * `stepped`: whether the optimizer has stepped since `forget_step`.
+    * `frozen`: parameters whose gradients are dropped.
     """
 
     def __init__(self, optimizer: Optimizer, ids: list[str], tell: Tell, *, compares: bool, stepped: bool) -> None:

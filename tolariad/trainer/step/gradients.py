@@ -36,7 +36,10 @@ def forward_backward(setup: Setup, batches: Sequence[Any], step: int = 1) -> Mea
 
 
 def numbers_of(setup: Setup, losses: list[torch.Tensor], step: int) -> Measured | InFlight:
-    """Return the mean loss and the norm of the gradients of update `step`. `losses`: of its micro-batches, detached."""
+    """Return the mean loss and the norm of the gradients of update `step`.
+
+    `losses` are the detached losses of its micro-batches.
+    """
     setup.rates.drop_frozen_gradients()
     if setup.pruner.active:  # safety: masked-gradients-out-of-norm
         setup.pruner.zero_gradients()

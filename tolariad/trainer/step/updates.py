@@ -141,10 +141,10 @@ class Updates:
         self.is_dropped = self._overflow > 0.0 or (self._drops_unhealthy and not is_finite)
 
     def end(self, returned: Any) -> Measured | InFlight:
-        """Return the numbers of the step. `returned`: metrics by name, among them perhaps the loss of the step.
+        """Return the numbers of the step. `returned` holds metrics by name; the loss of the step may be among them.
 
-        Without it the loss is the sum of the updates' losses, and so it is if that is not finite. The norm is that over
-        the gradients of all updates. Raises SetupRefused if there was no update, or for metrics that are no numbers.
+        If the loss is missing or not finite, the sum of the updates' losses is the loss. The norm is that over the
+        gradients of all updates. Raises SetupRefused if there was no update, or for metrics that are no numbers.
         """
         self._step = 0
         self.metrics = checked_metrics(returned)

@@ -43,7 +43,7 @@ def validate(setup: Setup, beat: Callable[[], None], *, only: tuple[Any, ...] | 
     """Evaluate a run on its validation data, with the averaged weights if it keeps them. No metrics without data.
 
     Sums are added up in double precision, in the order of the batches. `beat` is called at first and before each batch.
-    `only`: evaluate these batches, and read no data.
+    If `only` is given, these batches are evaluated, and no data is read.
     """
     if setup.validation is None:
         return Metrics({}, 0)

@@ -44,7 +44,7 @@ class Callbacks:
     def call(self, name: str, *arguments: Any, context: Any = None) -> None:
         """Call the method. Raises its exceptions, except LRIntegrityError, which is already reported.
 
-        `context`: for a method that takes it.
+        `context` is passed to a method that has a parameter for it.
         """
         method = getattr(self._task, name)
         if context is not None:

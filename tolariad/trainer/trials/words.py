@@ -27,7 +27,10 @@ class EstimateCosts(Trial, frozen=True, kw_only=True):
 
 
 class Evaluate(Trial, frozen=True, kw_only=True):
-    """Evaluate the test data. `averaged`: with the moving average of the weights; None: if the run keeps one."""
+    """Evaluate the test data.
+
+    `averaged`: use the moving average of the weights; None: use it if the run keeps one.
+    """
 
     averaged: bool | None = None
 
@@ -61,7 +64,7 @@ AnyTrial: TypeAlias = EstimateCosts | Evaluate | SweepRates | ProfileSteps
 
 
 class Refused(msgspec.Struct, frozen=True):
-    """Why there is no answer. `traceback`: of the task, or empty."""
+    """The reason why there is no answer. `traceback` is that of the task's exception, or ""."""
 
     error: str
     traceback: str = ""
@@ -134,9 +137,12 @@ class Operation(msgspec.Struct, frozen=True):
 
 
 class Profile(msgspec.Struct, frozen=True, kw_only=True):
-    """Where the time of a step goes. `operations`: all, the dearest first. `trace_bytes`: the size of the trace.
+    """Where the time of a step goes.
 
-    `step_ms`: the mean of the steps with a clock, which is the sum of `parts`. `profiled_ms`: that under the profiler.
+    * `step_ms`: the mean of the steps that were timed without the profiler; the sum of `parts`.
+    * `profiled_ms`: the mean of the steps under the profiler.
+    * `operations`: all operations, the most expensive first.
+    * `trace_bytes`: the size of the file `trace`.
     """
 
     device: str

@@ -285,8 +285,8 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     precision: Annotated[
         Literal["fp32", "bf16", "fp16"],
         Meta(
-            description="of the forward pass; parameters stay fp32. fp16 scales the loss and skips a step if its "
-            "gradients overflow"
+            description="number format of the forward pass; parameters stay fp32. fp16 scales the loss and skips a "
+            "step if its gradients overflow"
         ),
     ] = "fp32"
     accumulate: Annotated[

@@ -135,7 +135,7 @@ class OptimizerGroup(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 
 class Optimizer(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The optimizer and its arguments. An absent argument keeps the optimizer's default.
+    """The optimizer and its arguments, each with the optimizers that have it. An absent one keeps its default.
 
     Rates are in `learning_rate`.
     """

@@ -1,8 +1,9 @@
 """Describe an event in one plain sentence: one table, with an entry for each type of event.
 
 The console, `tolaria events`, `tolaria why`, `tolaria status` and the library's log use it. Each concern has its own
-entries in its `sentences.py`. An entry is a function or a template of `str.format`. `{e}` is the event, and `{why}` its
-reason and the end of the sentence. `{by}` is the giver of the order, the reason for it, and the end of the sentence.
+entries in a file of this folder. An entry is a function or a template of `str.format`. `{e}` is the event, and `{why}`
+its reason and the end of the sentence. `{by}` is the giver of the order, the reason for it, and the end of the
+sentence.
 
 Promises: pure. A sentence can be understood without the events around it. It contains no digest and no name of a field.
 It may contain any text that an event contains, so it must be escaped before a terminal shows it.
