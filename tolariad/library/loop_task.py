@@ -82,6 +82,8 @@ def _refill(old: Any, saved: Any) -> Any:
 class LoopTask(GivenTask):
     """The task of a loop of the user's own: its state is that of the kept objects."""
 
+    steps_itself = True
+
     def __init__(self, *given: Any, **more: Any) -> None:
         super().__init__(*given, **more)
         self.kept: dict[str, Any] = {}

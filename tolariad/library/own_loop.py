@@ -182,21 +182,37 @@ class OwnLoop:
 
     # -- a step --------------------------------------------------------------------------------------------------------
 
-    def step(self, loss: Tensor, **metrics: float | Tensor) -> bool:
+    def step(
+        self,
+        loss: Tensor | float | None = None,
+        *,
+        closure: Callable[[], Any] | None = None,
+        **metrics: float | Tensor,
+    ) -> bool:
         """Run the backward pass, the gate and the update of a batch, and report the step.
 
-        With `accumulate: N` the update comes with the last of N batches. `loss` has one element. Return False if the
-        update was skipped, or if the loop is sent back. The gradients are dropped. The step is recorded with `metrics`.
+        With `accumulate: N` the update comes with the last of N batches. `loss` has one element. If the loop has run
+        the backward pass itself, those gradients are used, and `loss` is its number. `closure` is for optimizers that
+        evaluate the loss themselves, such as LBFGS: it returns the loss, and may run the backward pass. With `loss` too
+        that backward pass comes first, as optimizers of two passes want it. Return False if the update was skipped, or
+        if the loop is sent back. The gradients are dropped. The step is recorded with `metrics`.
         """
         self._take(metrics, "step")
-        return self._within("step").step(loss, metrics)
+        return self._within("step").step(loss, closure, metrics)
 
-    def update(self, name: str, loss: Tensor, *, retain_graph: bool = False) -> None:
+    def update(
+        self,
+        name: str,
+        loss: Tensor | None = None,
+        *,
+        closure: Callable[[], Any] | None = None,
+        retain_graph: bool = False,
+    ) -> None:
         """Run the backward pass of `loss`, then a step of the optimizer `name`; then call `stepped` once for the batch.
 
-        The first one waits until the step before is durable. All gradients are dropped.
+        The first one waits until the step before is durable. All gradients are dropped. `closure`: as for `step`.
         """
-        self._within("update").update(name, loss, retain_graph=retain_graph)
+        self._within("update").update(name, loss, closure=closure, retain_graph=retain_graph)
 
     def stepped(self, **metrics: float | Tensor) -> bool:
         """Report the step whose updates were made. A `loss` among the metrics is that of the step.

@@ -66,6 +66,8 @@ class Integrity:
         """Raise LRIntegrityError if an unregistered optimizer holds a registered parameter, before it steps."""
         # Raise here, in the hook: after the step its changes could not be told from those of the registered optimizer.
         # It would step at rates of its own. Setting them to 0 is not enough: Rprop moves at rate 0.
+        if any(_is_around(one.guard.optimizer, optimizer) for one in self._every):
+            return  # a part of the registered one, whose step calls it: its groups have the registered rates
         if self._has_any_of(optimizer):
             what = f"a second optimizer ({type(optimizer).__name__}) tried to step on parameters of a registered one"
             violation = Violation(UNKNOWN_GROUP, None, None, what, source_lines.of_caller())
@@ -135,6 +137,13 @@ def controlling(held: Optimizer | nn.Module) -> Integrity | None:
     """Return the newest controller of the rates of this optimizer, or of the model's parameters; or None."""
     newest_first = (one for _, one in sorted(_controllers.items(), key=lambda item: -item[0]))
     return next((controller for controller in newest_first if controller.holds(held)), None)
+
+
+def _is_around(outer: Optimizer, inner: Optimizer) -> bool:
+    """Return whether `outer` has `inner` as an attribute, and both have the same groups, as the same objects."""
+    if not any(held is inner for held in vars(outer).values()):
+        return False
+    return [*map(id, inner.param_groups)] == [*map(id, outer.param_groups)]
 
 
 def _before_any_step(optimizer: Optimizer, _: Any, __: Any) -> None:

@@ -38,6 +38,9 @@ CLASSES: Final[dict[str, Callable[..., torch.optim.Optimizer]]] = {
     "adagrad": torch.optim.Adagrad,
 }
 
+# Options that leave the arithmetic as it is on paper, and change its bits.
+_IMPLEMENTATIONS: Final = ("fused", "foreach", "capturable", "differentiable")
+
 
 class Groups(NamedTuple):
     """An optimizer and, for each of its groups, the configured group it comes from (None: the general settings).
@@ -89,6 +92,22 @@ def build_optimizers(task: Any, model: nn.Module, settings: Settings) -> dict[st
     owned = {name: _own(optimizer, f"optimizers(model)[{name!r}]") for name, optimizer in found.items()}
     _check_cover(model, {name: groups.optimizer for name, groups in owned.items()})
     return owned
+
+
+def implementations(owned: Mapping[str, Groups]) -> str:
+    """Return kind and implementation of each optimizer that the task or the program made."""
+    made = [(name, groups.optimizer) for name, groups in owned.items() if groups.rates is None]
+    return "; ".join(f"{name}: {_implementation(optimizer)}" for name, optimizer in made)
+
+
+def _implementation(optimizer: torch.optim.Optimizer) -> str:
+    kind = f"{type(optimizer).__module__}.{type(optimizer).__qualname__}"
+    chosen = [
+        f"{name}={'/'.join(dict.fromkeys(str(group.get(name)) for group in optimizer.param_groups))}"
+        for name in _IMPLEMENTATIONS
+        if any(group.get(name) is not None for group in optimizer.param_groups)
+    ]
+    return f"{kind}({', '.join(chosen)})"
 
 
 def _of_parts(task: Any, model: nn.Module, settings: Settings) -> dict[str, Groups]:
@@ -155,8 +174,6 @@ def _check_trains(model: nn.Module) -> None:
 def _own(optimizer: Any, where: str = "optimizer(model, cfg)") -> Groups:
     if not isinstance(optimizer, torch.optim.Optimizer):
         raise SetupRefused(f"the task's {where} must return a torch Optimizer, not a {type(optimizer).__name__}")
-    if isinstance(optimizer, torch.optim.LBFGS):
-        raise SetupRefused("LBFGS evaluates the loss several times a step through a closure; choose another optimizer")
     return Groups(optimizer, (None,) * len(optimizer.param_groups))
 
 

@@ -33,9 +33,9 @@ class StepperOfUpdates(Stepper):
     def __init__(self, setup: Setup, *given: Any, **more: Any) -> None:
         """As that of `Stepper`."""
         super().__init__(setup, *given, **more)
-        self.updates = Updates(setup, self._before_update, self._after_update)
+        self.updates = Updates(setup, self._before_update, self._after_update, self._audit.pass_over)
         self._undo = UpdateBackup()
-        self._keeps = False
+        self._keeps = self._is_open = False
 
     def make(self, batches: Sequence[Any]) -> None:
         """Make the updates of one batch and report the step, or compare it if the journal already has it."""
@@ -47,6 +47,7 @@ class StepperOfUpdates(Stepper):
     def begin(self, batches: int) -> bool:
         """Begin a step. Return False if its batches are passed over."""
         self._undo.begin()
+        self._is_open = False
         if not super().begin(batches):
             return False
         progress, step = self._progress, self.position.step + 1
@@ -72,7 +73,8 @@ class StepperOfUpdates(Stepper):
 
     def _open(self, optimizer: Optimizer) -> None:
         """Before the first update of a step pass the gate. Before each keep what it changes."""
-        if self.updates.count == 1:
+        if not self._is_open:
+            self._is_open = True
             self.settle()
             if not self._progress.rerunning:
                 self._gate.wait()
