@@ -41,6 +41,7 @@ from tolariad.trainer.data.randomness import preserved_rng
 from tolariad.trainer.loop import Trainer
 from tolariad.trainer.process.determinism import lent
 from tolariad.trainer.process.lifecycle import Steps, train_task
+from tolariad.trainer.process.released import released
 from tolariad.trainer.step.several import StepperOfUpdates
 from tolariad.trainer.step.stepper import Stepper
 from tolariad.trainer.tasks.given import GivenTask
@@ -158,7 +159,7 @@ class Tolaria:
                 "another Tolaria.train is running in this process; only one can use the process's random state"
             )
         try:
-            with _signals_given_back(_ending(settings.signals)) as hear, preserved_rng(), lent():
+            with _signals_given_back(_ending(settings.signals)) as hear, preserved_rng(), lent(), released():
                 self._live = live = Live.open(request, given, stepper)
                 try:
                     yield from live.run(hear, drive)

@@ -38,10 +38,21 @@ class Integrity:
         self.violations = 0
         self._every: tuple[ManagedOptimizer, ...] = ()
         self._clean_epoch = True
-        _controllers[next(_numbers)] = self
+        self._number = next(_numbers)
+        _controllers[self._number] = self
         # One global hook for all controllers: it costs every optimizer of the process a call per step.
         if _before_any_step not in BEFORE_ANY_STEP.values():
             register_optimizer_step_pre_hook(_before_any_step)
+
+    def release(self) -> None:
+        """Let go of every optimizer, for good: other code may train the parameters, at rates of its own."""
+        for held in self._every:
+            held.guard.release()
+        self.on_violation = self.on_rebuild = None
+        _controllers.pop(self._number, None)
+        if not _controllers:
+            for number in [number for number, hook in BEFORE_ANY_STEP.items() if hook is _before_any_step]:
+                del BEFORE_ANY_STEP[number]
 
     def verify(self, strict: bool = False, *, where: str = "") -> bool:  # noqa: FBT001, FBT002 - the interface's
         """Return whether every rate is right; correct and report wrong ones. `strict`: raise LRIntegrityError."""
