@@ -265,9 +265,9 @@ class Live:
         if not isinstance(answer, Accepted):
             self._saying.note(f"{name}: no checkpoint is taken: {answer.why}")
 
-    def stop(self) -> bool:
+    def stop(self, reason: str = "Tolaria.stop") -> bool:
         """Order a stop with a checkpoint. Return whether it was accepted."""
-        return isinstance(self._order(m.Stop(reason="Tolaria.stop")), Accepted)
+        return isinstance(self._order(m.Stop(reason=reason)), Accepted)
 
     def rollback(self, epoch: int) -> bool:
         """Order a rollback. Return whether it was accepted."""

@@ -14,10 +14,12 @@ import torch
 
 from tolariad.library.loop_task import LoopMisused
 from tolariad.trainer.errors import ToldToExit
+from tolariad.trainer.lr.source_lines import of_assignment, of_call
 from tolariad.trainer.rollback import RollbackCommitted
 from tolariad.trainer.step.closures import Closure, needs_closure
 from tolariad.trainer.step.gradients import add_gradients, has_gradients, numbers_of, scalar
 from tolariad.trainer.step.several import StepperOfUpdates
+from tolariad.trainer.tasks.given import codes_of
 from tolariad.trainer.torch_private.graphs import is_second_pass, was_used
 
 if TYPE_CHECKING:
@@ -49,7 +51,8 @@ class _At(Enum):
 class LoopStep:
     """The steps that a loop makes with one trainer.
 
-    `thrown`: what a call raised, or the loop itself; it is thrown into the trainer at the next batch.
+    `thrown`: what a call raised, or the loop itself; it is thrown into the trainer at the next batch. `batch`: the
+    index in its epoch of the batch that was taken last.
     """
 
     def __init__(self, trainer: Trainer) -> None:
@@ -62,15 +65,20 @@ class LoopStep:
         self._losses: list[Tensor] = []
         # Whether the loop makes the backward passes of this step.
         self._is_own = False
+        # Whether a step was begun and has made no update yet.
+        self._is_begun = False
+        self.batch = 0
         self.thrown: BaseException | None = None
 
     def batches(self, group: tuple[Any, ...]) -> Iterator[Any]:
         """Yield the micro-batches of one step. Raises LoopMisused if the loop makes no step of one."""
         self._losses, self._parts = [], len(group)
         self._stepper.note(group)
+        first = self._stepper.position.batch
         if not self.guarded(self._stepper.begin, len(group)):
             return
-        for batch in group:
+        self._is_begun = True
+        for self.batch, batch in enumerate(group, first):
             self._at = _At.TAKEN
             self._watch.lend()
             yield batch
@@ -86,6 +94,7 @@ class LoopStep:
         """Take the numbers of a micro-batch; after the last one make the update. Return False if it was skipped."""
         if self._is_void("step", _At.TAKEN):
             return False
+        self._refuse_other_rate()
         if closure is not None:
             return self._step_by(closure, loss, metrics)
         if needing := [one for one in self._setup.host if needs_closure(one.optimizer)]:
@@ -139,11 +148,27 @@ class LoopStep:
         """Make an update of the step."""
         if self._is_void("update", _At.TAKEN, _At.UPDATED):
             return
+        self._refuse_other_rate()
         if self._setup.settings.accumulate > 1:
             what = "run.update()" if closure is None else "a closure"
             raise LoopMisused(f"{what} makes its step at once: set accumulate to 1")
         self._at = _At.UPDATED
         self.guarded(self._stepper.updates.update, name, loss, closure=closure, retain_graph=retain_graph)
+
+    def _refuse_other_rate(self) -> None:
+        """Raise LoopMisused if the loop has set a learning rate: it would print another one than the run trains at."""
+        rates = self._setup.rates
+        if rates.is_clean() or (other := rates.other_rate()) is None:
+            return
+        codes = codes_of(self._setup.task)
+        where = of_assignment("lr", codes) or of_call("step", codes, near="sched")
+        raise LoopMisused(
+            f"{other.what}: group {other.group} has the rate {other.found!r}, and the run trains at {other.expected!r}"
+            f"{f' ({where})' if where else ''}. Only the rate controller sets rates, so that a resume repeats them. "
+            "Give the schedule in the configuration, as learning_rate.policy: constant, linear, cosine, step, onecycle "
+            "and others, or `rates.py:function` for a function of the step (docs/learning-rate.md); then remove this "
+            "line"
+        )
 
     def stepped(self, metrics: Mapping[str, float | Tensor]) -> bool:
         """End the step of the updates. Return False if they were undone."""
@@ -158,8 +183,15 @@ class LoopStep:
         if self.thrown is None:
             self._setup.metrics.log(values)
 
+    def give_up(self) -> bool:
+        """Put back what the loop has done of a step that it does not finish. Return False if that is not possible."""
+        if not self._is_begun:
+            return True
+        self._is_begun = False
+        return self._stepper.give_up()
+
     def _finish(self, finish: Callable[[Any, int], None], found: Any) -> bool:
-        before = self._stepper.position.step
+        before, self._is_begun = self._stepper.position.step, False
         self._watch.take_back()
         self.guarded(finish, found, self._parts)
         self._watch.lend()

@@ -15,6 +15,7 @@ end. Only one run at a time in a process, because random state and switches belo
 from __future__ import annotations
 
 import copy
+import logging
 import os
 import signal
 import threading
@@ -30,6 +31,7 @@ from torch import nn
 from tolariad import config as reading
 from tolariad.core.calc.run.exits import EXIT_TERMINATED
 from tolariad.core.calc.settings.model import Settings, SignalSettings
+from tolariad.core.state.run import Phase
 from tolariad.core.state.run_state import RunState
 from tolariad.daemon.request import RunRequest
 from tolariad.library.live import Live
@@ -47,6 +49,11 @@ from tolariad.trainer.step.stepper import Stepper
 from tolariad.trainer.tasks.given import GivenTask
 from tolariad.trainer.tasks.task import GIVEN
 
+_log: Final = logging.getLogger(__name__)
+_COMPLETE: Final = (
+    "The run in %s is complete (epoch %d, step %d): nothing to train. The model has its parameters. To train on, give "
+    "more epochs; to train anew, another run_dir."
+)
 _busy: Final = threading.Lock()
 # What a second signal does, as in any Python program.
 _USUAL: Final[dict[int, Any]] = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.SIG_DFL}
@@ -127,7 +134,7 @@ class Tolaria:
             settings = for_own_loop(self._settings(epochs), model, optimizers)
             return self._steps(settings, given, drive, StepperOfUpdates)
 
-        self._loop = OwnLoop(begin, given, self._result, self.stop)
+        self._loop = OwnLoop(begin, given, self._result, self._stop)
         return self._loop
 
     def stop(self) -> bool:
@@ -135,8 +142,11 @@ class Tolaria:
 
         From a hook, a loop of your own, or another thread.
         """
+        return self._stop("Tolaria.stop")
+
+    def _stop(self, reason: str) -> bool:
         live = self._live
-        return live.stop() if live is not None else False
+        return live.stop(reason) if live is not None else False
 
     def _steps(
         self,
@@ -146,6 +156,12 @@ class Tolaria:
         stepper: type[Stepper] | None = None,
     ) -> Steps:
         """Open the run, and yield what `drive` yields until it ends. Raises SystemExit after SIGTERM."""
+        driven = list[Trainer]()
+
+        def driving(trainer: Trainer) -> Steps:
+            driven.append(trainer)
+            yield from drive(trainer)
+
         settings = replace(settings, task=settings.task or GIVEN)
         request = RunRequest(
             run_dir=self.run_dir,
@@ -162,9 +178,12 @@ class Tolaria:
             with _signals_given_back(_ending(settings.signals)) as hear, preserved_rng(), lent(), released():
                 self._live = live = Live.open(request, given, stepper)
                 try:
-                    yield from live.run(hear, drive)
+                    yield from live.run(hear, driving)
                 finally:
                     self._state, self._live = live.state, None
+                if not driven and self._state.run.phase is Phase.COMPLETED:
+                    done = self._state.progress
+                    _log.warning(_COMPLETE, self.run_dir, done.epoch_finished, done.step)
         finally:
             _busy.release()
 

@@ -181,7 +181,7 @@ def buffer_tree(model: nn.Module, built: str) -> dict[str, Any]:
 
 
 def optimizer_tree(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
-    """Return the optimizer's state_dict, with the qualified names of its parameters in their order.
+    """Return the optimizer's state_dict, with its kind and the qualified names of its parameters in their order.
 
     `more` holds entries that a subclass adds to the two that every state_dict has. `attributes` and `wrapped`:
     `checkpoints.attributes`. `shared` names the values of the state that are parameters, in the same memory.
@@ -194,6 +194,7 @@ def optimizer_tree(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[s
     own = attributes_of(optimizer)
     within = {name: optimizer_tree(model, one) for name, one in wrapped_by(optimizer).items()}
     return {
+        "kind": type(optimizer).__qualname__,
         "names": [names.get(id(one), "") for one in parameters],
         "state": state,
         "param_groups": list(held["param_groups"]),

@@ -66,6 +66,12 @@ class Integrity:
         """Return whether every rate is right, without correcting any."""
         return all(held.guard.is_clean() for held in self._every)
 
+    def other_rate(self) -> Violation | None:
+        """Return a rate that other code has written since the last update, without correcting it; None without one."""
+        held = [one.guard for one in self._every if not one.guard.is_clean()]
+        found = (one for guard in held for one in guard.violations())
+        return next((one for one in found if None not in (one.expected, one.found) and one.expected != one.found), None)
+
     def tell_schedulers(self) -> None:
         """Report torch's LR schedulers that were stepped, although no rate may have changed yet."""
         # A scheduler may be stepped while its rate equals ours, in warm-up for example: the user should hear of it now.

@@ -16,6 +16,7 @@ from tolariad.core import messages as m
 from tolariad.failpoints import reached
 from tolariad.trainer.data.feed import to_device
 from tolariad.trainer.health.monitor import OF_THE_DETECTOR, CheckResult
+from tolariad.trainer.step.gradients import drop_gradients
 from tolariad.trainer.step.stepper import Stepper
 from tolariad.trainer.step.undo import UpdateBackup
 from tolariad.trainer.step.updates import Updates
@@ -64,6 +65,18 @@ class StepperOfUpdates(Stepper):
             if self._metrics.is_pending:
                 self._metrics.send()
             self._complete(found, measured, batches)
+
+    def give_up(self) -> bool:
+        """Undo what was done of a step that is not finished. Return False if nothing of it was kept to go back to."""
+        watch = self._setup.watch
+        if not (watch.skips or self._progress.rerunning):
+            return False
+        if self._undo.put_back():
+            self._audit.begin_anew()
+        watch.backup.put_back()
+        drop_gradients(self._setup.owners)
+        self._metrics.drop()
+        return True
 
     def _losses(self, loss: float) -> dict[str, float]:
         return {**self.updates.losses, "loss": loss}
