@@ -269,9 +269,10 @@ class Live:
         """Order a stop with a checkpoint. Return whether it was accepted."""
         return isinstance(self._order(m.Stop(reason=reason)), Accepted)
 
-    def rollback(self, epoch: int) -> bool:
-        """Order a rollback. Return whether it was accepted."""
-        return isinstance(self._order(m.Rollback(epoch=epoch, reason="Tolaria.rollback")), Accepted)
+    def rollback(self, epoch: int) -> str:
+        """Order a rollback. Return why it was refused; "" if it was accepted."""
+        answer = self._order(m.Rollback(epoch=epoch, reason="Tolaria.rollback"))
+        return "" if isinstance(answer, Accepted) else answer.why
 
     def extend(self, epochs: int | None, steps: int | None) -> bool:
         """Order another end. Return whether it was accepted."""

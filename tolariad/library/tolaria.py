@@ -54,6 +54,10 @@ _COMPLETE: Final = (
     "The run in %s is complete (epoch %d, step %d): nothing to train. The model has its parameters. To train on, give "
     "more epochs; to train anew, another run_dir."
 )
+_NO_RUN: Final = (
+    "no run is active, and a rollback is for a run that trains: call it from a hook, the loop or another thread. "
+    "`tolaria checkpoints {}` lists what this run has kept"
+)
 _busy: Final = threading.Lock()
 # What a second signal does, as in any Python program.
 _USUAL: Final[dict[int, Any]] = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.SIG_DFL}
@@ -215,10 +219,14 @@ class Tolaria:
         """Go back to the newest checkpoint at or before the end of `checkpoint_epoch`. Return False if there is none.
 
         From a hook or another thread during `train`: return True when the order is durable. It takes effect at the next
-        boundary. The steps after the checkpoint stay in the journal as an abandoned branch.
+        boundary. The steps after the checkpoint stay in the journal as an abandoned branch. If it is refused, or no run
+        is active, the reason is in the log.
         """
         live = self._live
-        return live.rollback(checkpoint_epoch) if live is not None else False
+        why = live.rollback(checkpoint_epoch) if live is not None else _NO_RUN.format(self.run_dir)
+        if why:
+            _log.warning("No rollback to epoch %d: %s", checkpoint_epoch, why)
+        return not why
 
     def extend(self, *, epochs: int | None = None, steps: int | None = None) -> bool:
         """End with epoch `epochs`, or with step `steps`, later or earlier than configured; False if it was refused.

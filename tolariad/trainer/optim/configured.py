@@ -1,7 +1,8 @@
 """Optimizers by name, with their parameter groups.
 
-Promises: every parameter that needs a gradient is in exactly one group. A pattern that matches nothing, and an argument
-that the optimizer does not have, are refused before training.
+Promises: every parameter that needs a gradient is in exactly one group. Frozen ones are in the groups of the
+configuration too: without a gradient nothing moves them, until the program unfreezes them. A pattern that matches
+nothing, and an argument that the optimizer does not have, are refused before training.
 """
 
 from __future__ import annotations
@@ -64,7 +65,7 @@ def build_optimizer(task: Any, model: nn.Module, settings: Settings) -> Groups:
         optimizer = _made(settings.optimizer, settings.learning_rate, parameters, "optimizer")
         groups = Groups(optimizer, (None,) * len(optimizer.param_groups))
     else:
-        groups = _grouped(_trained(model), settings.optimizer, settings.learning_rate, "optimizer")
+        groups = _grouped(dict(model.named_parameters()), settings.optimizer, settings.learning_rate, "optimizer")
     _check_cover(model, {HOST: groups.optimizer})
     return groups
 
@@ -117,7 +118,7 @@ def _of_parts(task: Any, model: nn.Module, settings: Settings) -> dict[str, Grou
             raise SetupRefused(f"both the configuration's `optimizers` and the task's {other}(model, cfg) exist")
     _check_names(settings.optimizers, "optimizers")
     _check_trains(model)
-    trained, part_of, owned = _trained(model), dict[str, str](), {}
+    trained, part_of, owned = dict(model.named_parameters()), dict[str, str](), {}
     for part, options in settings.optimizers.items():
         names = _names_in(part, options, trained, model)
         for name in names:
@@ -127,7 +128,7 @@ def _of_parts(task: Any, model: nn.Module, settings: Settings) -> dict[str, Grou
                 )
         here = {name: trained[name] for name in names}
         owned[part] = _grouped(here, options, rates_of(settings, options), f"optimizers.{part}")
-    if left := [name for name in trained if name not in part_of]:
+    if left := [name for name, one in trained.items() if one.requires_grad and name not in part_of]:
         raise SetupRefused(
             f"none of `optimizers` ({', '.join(owned)}) has {_shown(left)}; add a part or a pattern for them, or "
             "freeze them (requires_grad_(False))"
@@ -160,10 +161,6 @@ def _check_names(names: Iterable[Any], where: str) -> None:
 
 def _shown(names: list[str]) -> str:
     return ", ".join(names[:5]) + (", ..." if names[5:] else "")
-
-
-def _trained(model: nn.Module) -> dict[str, nn.Parameter]:
-    return {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
 
 
 def _check_trains(model: nn.Module) -> None:
