@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import copy
 import signal
+from functools import partial
 
 import pytest
 import torch
+from torch import nn
 from torch.nn.functional import cross_entropy
 from torch.nn.modules import module as modules
+from torch.utils.data import DataLoader
 
-from tests.library.loops.programs import configured, die, killed, loader
+from tests.library.loops.programs import configured, killed, loader
 from tests.library.small import bits, data, network
+from tests.recorded import sound
 from tolariad import Tolaria
 from tolariad.daemon.request import StartRefused
 from tolariad.trainer.torch_private.hooks import BEFORE_ANY_STEP
@@ -103,20 +107,38 @@ def test_whatever_ends_a_run_nothing_of_it_stays_on_model_and_optimizer(tmp_path
 
 
 def two_phases(folder, after=lambda phase, step: None):
-    """Train with one optimizer, then the same model with another one: two runs of one program."""
-    model = network()
-    for phase, kind in enumerate((torch.optim.Adam, torch.optim.SGD)):
+    """Train with Adam, then the same model with LBFGS, as for a differential equation: two runs of one program."""
+    torch.manual_seed(4)
+    model = nn.Sequential(nn.Linear(1, 16), nn.Tanh(), nn.Linear(16, 1))
+    for phase, kind in enumerate((torch.optim.Adam, partial(torch.optim.LBFGS, max_iter=4))):
         optimizer = kind(model.parameters(), lr=0.01)
-        run = Tolaria(configured(learning_rate={}, rng_seed=phase), run_dir=folder / f"{phase}").run(
-            model, optimizer, loader()
+        options = {"learning_rate": {}, "checkpoint": {"min_gap_s": 0, "interval_s": 1e-6}}
+        run = Tolaria(configured(**options), run_dir=folder / f"{phase}").run(
+            model, optimizer, DataLoader(range(8), batch_size=None)
         )
-        loop(run, model, lambda step, phase=phase: after(phase, step))
+        for _ in run.epochs(EPOCHS):
+            for number in run.batches():
+                points = torch.rand(12, 1) if number % 2 else torch.linspace(0, 1, 12)[:, None]
+                run.step(closure=lambda points=points: residual(model, points))
+                after(phase, number)
     return model
 
 
-@pytest.mark.parametrize("dies_in", [0, 1])
-def test_two_phases_in_one_program_go_on_where_they_were_killed(tmp_path, dies_in):
-    """The first phase is complete at the second start, and gives its weights to the second one."""
+def residual(model, x):
+    """u'' = -u, with u(0) = 0 and u'(0) = 1."""
+    x.requires_grad_(True)
+    u = model(x) * x
+    (first,) = torch.autograd.grad(u.sum(), x, create_graph=True)
+    (second,) = torch.autograd.grad(first.sum(), x, create_graph=True)
+    return (second + u).square().mean() + (first[0] - 1).square().mean()
+
+
+@pytest.mark.parametrize("kills", [("capture:3", "publish:6"), ("step:9", "manifest:2"), ("step:20", "capture:4")])
+def test_two_phases_in_one_program_go_on_where_they_were_killed(tmp_path, kills):
+    """At dense checkpoints. The first phase, once complete, gives its weights to the second one at each start."""
     calm = two_phases(tmp_path / "calm")
-    killed(lambda: two_phases(tmp_path / "run", lambda phase, step: die() if (phase, step) == (dies_in, 11) else None))
+    for point in kills:
+        killed(lambda: two_phases(tmp_path / "run"), point)
     assert bits(two_phases(tmp_path / "run")) == bits(calm)
+    for phase in range(2):
+        sound(tmp_path / "run" / f"{phase}")
