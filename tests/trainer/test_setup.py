@@ -225,6 +225,10 @@ def test_a_tasks_optimizer_keeps_the_ratio_of_its_groups(small):
     assert [group["lr"] for group in made.optimizer.param_groups] == [0.2, 0.1]
 
 
+def two_halves(model):
+    return {"0": torch.optim.LBFGS(model[0].parameters()), "1": torch.optim.SGD(model[1].parameters())}
+
+
 class DistributedDataParallel(nn.Linear):
     """Has the name of torch's."""
 
@@ -237,7 +241,8 @@ class DistributedDataParallel(nn.Linear):
         ({"model": lambda cfg: DistributedDataParallel(1, 1)}, {}, "wrapped in DistributedDataParallel"),
         ({"model": lambda cfg: nn.ReLU()}, {}, "no parameter that needs a gradient"),
         ({"optimizer": lambda model, cfg: 5}, {}, "must return a torch Optimizer, not a int"),
-        ({"optimizer": lambda m, c: torch.optim.LBFGS(m.parameters())}, {}, "LBFGS evaluates the loss several times"),
+        ({"optimizer": lambda m, c: torch.optim.LBFGS(m.parameters())}, {"accumulate": 2}, "set accumulate to 1"),
+        ({"optimizers": two_halves}, {}, r"0: LBFGS evaluates .* there are other optimizers"),
         ({"optimizer": lambda m, c: torch.optim.SGD(m[0].parameters())}, {}, r"holds 1\.weight, 1\.bias"),
         ({"train_data": lambda cfg: (torch.ones(3), torch.ones(4))}, {}, "same length"),
         ({"train_data": lambda cfg: 7}, {}, "give a Dataset"),

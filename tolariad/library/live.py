@@ -265,13 +265,14 @@ class Live:
         if not isinstance(answer, Accepted):
             self._saying.note(f"{name}: no checkpoint is taken: {answer.why}")
 
-    def stop(self) -> bool:
+    def stop(self, reason: str = "Tolaria.stop") -> bool:
         """Order a stop with a checkpoint. Return whether it was accepted."""
-        return isinstance(self._order(m.Stop(reason="Tolaria.stop")), Accepted)
+        return isinstance(self._order(m.Stop(reason=reason)), Accepted)
 
-    def rollback(self, epoch: int) -> bool:
-        """Order a rollback. Return whether it was accepted."""
-        return isinstance(self._order(m.Rollback(epoch=epoch, reason="Tolaria.rollback")), Accepted)
+    def rollback(self, epoch: int) -> str:
+        """Order a rollback. Return why it was refused; "" if it was accepted."""
+        answer = self._order(m.Rollback(epoch=epoch, reason="Tolaria.rollback"))
+        return "" if isinstance(answer, Accepted) else answer.why
 
     def extend(self, epochs: int | None, steps: int | None) -> bool:
         """Order another end. Return whether it was accepted."""

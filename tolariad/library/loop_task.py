@@ -104,6 +104,7 @@ class LoopTask(GivenTask):
 
     CALL = "run()"
     AGAIN = "Start the program again"
+    steps_itself = True
 
     def __init__(self, *given: Any, **more: Any) -> None:
         super().__init__(*given, **more)

@@ -17,6 +17,7 @@ from torch.nn.parameter import is_lazy
 from tolariad.core.calc.settings.rules import exact_json, read_resolved, require_task
 from tolariad.trainer.architecture import Ledger, as_built
 from tolariad.trainer.checkpoints.capture import check_capturable, check_participants
+from tolariad.trainer.checkpoints.optimizer_trial import lost
 from tolariad.trainer.data.feed import Feed, TensorFeed
 from tolariad.trainer.data.loaders import LoaderFeed, feed_of
 from tolariad.trainer.data.randomness import derived_seed, preserved_rng, seed_everything
@@ -26,13 +27,14 @@ from tolariad.trainer.gradients.owners import SeedGradients
 from tolariad.trainer.health.monitor import Monitor
 from tolariad.trainer.lr.configured import Horizon, controller_for, horizon
 from tolariad.trainer.optim.average import Average
-from tolariad.trainer.optim.configured import build_optimizers
+from tolariad.trainer.optim.configured import build_optimizers, implementations
 from tolariad.trainer.optim.owners import Owner
 from tolariad.trainer.process import determinism
 from tolariad.trainer.pruning.pruner import Pruner
 from tolariad.trainer.rollback.participants import Participants
 from tolariad.trainer.seeds.found import find_slots, garden_of
 from tolariad.trainer.setup import Setup
+from tolariad.trainer.step.closures import by_closure, needs_closure
 from tolariad.trainer.step.compiled import compile_forward
 from tolariad.trainer.step.measured import reads_late
 from tolariad.trainer.step.precision import Scaling, forward_context
@@ -109,9 +111,10 @@ def build(config: bytes, threads: int | None = None, given: FoundTask | None = N
             task_hash=found.source_hash,
             config_hash=_config_hash(settings, drawn_for.total_steps, garden.sources),
             data=_fingerprints(train, validation),
+            optimizers=implementations(owned),
         ),
         steps_per_epoch=steps_per_epoch or 0,
-        notes=_notes(train, validation, drawn_for),
+        notes=(*_notes(train, validation, drawn_for), *(note for one in owners for note in lost(*one))),
         average=average,
         scaling=scaling,
         reads_late=late,
@@ -121,7 +124,7 @@ def build(config: bytes, threads: int | None = None, given: FoundTask | None = N
         seed_gradients=_seed_gradients(found.task, settings, garden, owners, forward=forward, scaling=scaling),
         pruner=Pruner(ledger, owners, rates, average, monitor=watch, garden=garden, prune=settings.prune),
         clip=_clip(found.task),
-        training_step=_training_step(found.task, settings),
+        training_step=_training_step(found.task, settings, owners),
         participants=_participants(found.task, model),
     )
     _get_ready(setup, grade)
@@ -182,18 +185,30 @@ def _config_hash(settings: Settings, total_steps: int | None, sources: Sequence[
     return found.hexdigest()
 
 
-def _training_step(task: Any, settings: Settings) -> Callable[..., Any] | None:
-    """Return the task's `training_step`, which makes the updates of a step itself; None if it has none."""
-    found = getattr(task, "training_step", None)
-    if not callable(found):
+def _training_step(task: Any, settings: Settings, owners: Sequence[Owner]) -> Callable[..., Any] | None:
+    """Return what makes the updates of a step itself: the task's `training_step`, or one for LBFGS; None without it."""
+    if getattr(task, "steps_itself", False):
+        return None
+    found: Any = getattr(task, "training_step", None)
+    closures = [one for one in owners if needs_closure(one.optimizer)]
+    if not callable(found) and not closures:
         return None
     if settings.accumulate > 1:
+        who = "training_step(model, batch, run)" if callable(found) else type(closures[0].optimizer).__name__
         raise SetupRefused(
-            f"accumulate is {settings.accumulate}, but training_step(model, batch, run) makes its own updates, each "
-            "from one loss; set accumulate to 1"
+            f"accumulate is {settings.accumulate}, but {who} makes its own updates, each from one loss; set accumulate "
+            "to 1"
         )
-    step: Callable[..., Any] = found
-    return step
+    if callable(found):
+        step: Callable[..., Any] = found
+        return step
+    if len(owners) > 1:
+        raise SetupRefused(
+            f"{closures[0].name}: {type(closures[0].optimizer).__name__} evaluates the loss several times in a step, "
+            "and there are other optimizers beside it. Write training_step(model, batch, run), and call run.update("
+            f"{closures[0].name!r}, closure=...) in it"
+        )
+    return by_closure(task, closures[0].name)
 
 
 def _clip(task: Any) -> Callable[[nn.Module], Any] | None:

@@ -309,7 +309,8 @@ class Trainer:
         if self.setup.garden.active and epoch > self._order.epoch_finished:
             self._seeds.report_measures(epoch)
         if epoch > self._order.epoch_finished or epoch == self._order.epoch_to_keep:
-            self._reporter.report(m.EpochReport(epoch=epoch, step=self.step, tallies=self.stopwatch.taken()))
+            whole, tallies = self._callbacks.epoch_metrics(), self.stopwatch.taken()
+            self._reporter.report(m.EpochReport(epoch=epoch, step=self.step, tallies=tallies, metrics=whole))
             self._boundary.wait_for_continue(epoch)
             self.stopwatch.went_on()
 

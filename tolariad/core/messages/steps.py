@@ -118,12 +118,14 @@ class ValidationReport(Report, frozen=True, kw_only=True):
 class EpochReport(Report, frozen=True, kw_only=True):
     """Epoch `epoch` is done, including its validation. The trainer waits for `Continue(epoch)`.
 
-    `tallies`: measurements of budgets since the last report.
+    `tallies`: measurements of budgets since the last report. `metrics`: what stands for a metric's steps in place of
+    their mean, by name: a metric of torchmetrics that is no mean.
     """
 
     epoch: Epoch
     step: Step
     tallies: tuple[BudgetHistogram, ...] = ()
+    metrics: dict[str, float] = {}  # noqa: RUF012 - msgspec copies it
 
 
 class TrainingEndedReport(Report, frozen=True, kw_only=True):

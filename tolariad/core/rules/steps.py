@@ -105,7 +105,7 @@ def epoch_finished(state: Reads, report: m.EpochReport, at: At[Reads]) -> Decisi
         seconds=max(0, at.now.mono - progress.epoch_mono) / 1e9,
         metric=metric,
         metric_name=name,
-        metrics=progress.epoch_metrics,
+        metrics={**progress.epoch_metrics, **report.metrics},
     )
     return Decision((finished, *_measured(report.epoch, report)))
 

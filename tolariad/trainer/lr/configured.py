@@ -19,6 +19,7 @@ from tolariad.core.calc.learning_rate.schedule import (
 from tolariad.core.calc.learning_rate.tabulated import PACKED_MAX
 from tolariad.trainer.errors import SetupRefused
 from tolariad.trainer.lr.controller import UnifiedLRController
+from tolariad.trainer.process.released import at_end
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -80,6 +81,7 @@ def controller_for(
     controller = UnifiedLRController(
         settings, steps_per_epoch=drawn_for.steps_per_epoch, total_steps=drawn_for.total_steps
     )
+    at_end(controller.release)
     try:
         for owner, groups in owned.items():
             prefix = owner if len(owned) > 1 else ""

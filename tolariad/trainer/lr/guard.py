@@ -153,7 +153,7 @@ class Guard:
         """Correct groups and rates; report and return the violations."""
         # Collect first: correcting the groups destroys the evidence. Report last: a callback may raise, and by then the
         # rates must be right.
-        found = [one._replace(where=where) for one in self._violations()] if self._compares else []
+        found = [one._replace(where=where) for one in self.violations()] if self._compares else []
         self.put_back()
         for violation in found:
             self._tell(violation)
@@ -166,7 +166,8 @@ class Guard:
             return []
         return [group if isinstance(group, dict) else {} for group in groups]
 
-    def _violations(self) -> Iterator[Violation]:
+    def violations(self) -> Iterator[Violation]:
+        """Yield what other code has changed, without correcting it."""
         groups = self._found()
         known = {id(group) for group in self.groups}
         # Unknown groups in equal number replaced registered ones: the loop below names them by their places.

@@ -1,7 +1,8 @@
 """Optimizers by name, with their parameter groups.
 
-Promises: every parameter that needs a gradient is in exactly one group. A pattern that matches nothing, and an argument
-that the optimizer does not have, are refused before training.
+Promises: every parameter that needs a gradient is in exactly one group. Frozen ones are in the groups of the
+configuration too: without a gradient nothing moves them, until the program unfreezes them. A pattern that matches
+nothing, and an argument that the optimizer does not have, are refused before training.
 """
 
 from __future__ import annotations
@@ -40,6 +41,9 @@ CLASSES: Final[dict[str, Callable[..., torch.optim.Optimizer]]] = {
     "adagrad": torch.optim.Adagrad,
 }
 
+# Options that leave the arithmetic as it is on paper, and change its bits.
+_IMPLEMENTATIONS: Final = ("fused", "foreach", "capturable", "differentiable")
+
 
 class Groups(NamedTuple):
     """An optimizer and, for each of its groups, the configured group it comes from (None: the general settings).
@@ -63,7 +67,7 @@ def build_optimizer(task: Any, model: nn.Module, settings: Settings) -> Groups:
         optimizer = _made(settings.optimizer, settings.learning_rate, parameters, "optimizer")
         groups = Groups(optimizer, (None,) * len(optimizer.param_groups))
     else:
-        groups = _grouped(_trained(model), settings.optimizer, settings.learning_rate, "optimizer")
+        groups = _grouped(dict(model.named_parameters()), settings.optimizer, settings.learning_rate, "optimizer")
     _check_cover(task, model, {HOST: groups.optimizer})
     return groups
 
@@ -93,6 +97,22 @@ def build_optimizers(task: Any, model: nn.Module, settings: Settings) -> dict[st
     return owned
 
 
+def implementations(owned: Mapping[str, Groups]) -> str:
+    """Return kind and implementation of each optimizer that the task or the program made."""
+    made = [(name, groups.optimizer) for name, groups in owned.items() if groups.rates is None]
+    return "; ".join(f"{name}: {_implementation(optimizer)}" for name, optimizer in made)
+
+
+def _implementation(optimizer: torch.optim.Optimizer) -> str:
+    kind = f"{type(optimizer).__module__}.{type(optimizer).__qualname__}"
+    chosen = [
+        f"{name}={'/'.join(dict.fromkeys(str(group.get(name)) for group in optimizer.param_groups))}"
+        for name in _IMPLEMENTATIONS
+        if any(group.get(name) is not None for group in optimizer.param_groups)
+    ]
+    return f"{kind}({', '.join(chosen)})"
+
+
 def _of_parts(task: Any, model: nn.Module, settings: Settings) -> dict[str, Groups]:
     """The configured optimizer of each part of the model. A part is a submodule, or what its patterns match."""
     for other in ("optimizer", "param_groups"):
@@ -100,7 +120,7 @@ def _of_parts(task: Any, model: nn.Module, settings: Settings) -> dict[str, Grou
             raise SetupRefused(f"both the configuration's `optimizers` and the task's {other}(model, cfg) exist")
     _check_names(settings.optimizers, "optimizers")
     _check_trains(model)
-    trained, part_of, owned = _trained(model), dict[str, str](), {}
+    trained, part_of, owned = dict(model.named_parameters()), dict[str, str](), {}
     for part, options in settings.optimizers.items():
         names = _names_in(part, options, trained, model)
         for name in names:
@@ -110,7 +130,7 @@ def _of_parts(task: Any, model: nn.Module, settings: Settings) -> dict[str, Grou
                 )
         here = {name: trained[name] for name in names}
         owned[part] = _grouped(here, options, rates_of(settings, options), f"optimizers.{part}")
-    if left := [name for name in trained if name not in part_of]:
+    if left := [name for name, one in trained.items() if one.requires_grad and name not in part_of]:
         raise SetupRefused(
             f"none of `optimizers` ({', '.join(owned)}) has {_shown(left)}; add a part or a pattern for them, or "
             "freeze them (requires_grad_(False))"
@@ -145,10 +165,6 @@ def _shown(names: list[str]) -> str:
     return ", ".join(names[:5]) + (", ..." if names[5:] else "")
 
 
-def _trained(model: nn.Module) -> dict[str, nn.Parameter]:
-    return {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
-
-
 def _check_trains(model: nn.Module) -> None:
     if not any(parameter.requires_grad for parameter in model.parameters()):
         raise SetupRefused("the model has no parameter that needs a gradient; there is nothing to train")
@@ -157,8 +173,6 @@ def _check_trains(model: nn.Module) -> None:
 def _own(optimizer: Any, where: str = "optimizer(model, cfg)") -> Groups:
     if not isinstance(optimizer, torch.optim.Optimizer):
         raise SetupRefused(f"the task's {where} must return a torch Optimizer, not a {type(optimizer).__name__}")
-    if isinstance(optimizer, torch.optim.LBFGS):
-        raise SetupRefused("LBFGS evaluates the loss several times a step through a closure; choose another optimizer")
     return Groups(optimizer, (None,) * len(optimizer.param_groups))
 
 

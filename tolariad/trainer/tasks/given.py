@@ -24,7 +24,12 @@ if TYPE_CHECKING:
 
 
 class GivenTask:
-    """A task over the program's model and loaders, with its optimizer and its own task if it passes them."""
+    """A task over the program's model and loaders, with its optimizer and its own task if it passes them.
+
+    `steps_itself`: the program makes the steps, in a loop of its own.
+    """
+
+    steps_itself = False
 
     # The call that the program passes its model to, for messages; and how a frozen run is gone on with.
     CALL: ClassVar[str] = "train()"
