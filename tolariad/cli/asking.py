@@ -11,7 +11,7 @@ import click
 import msgspec
 
 from journal.reader import Reader
-from tolariad.cli import output, runs
+from tolariad.cli import naming, output, runs
 from tolariad.cli.errors import Exit
 from tolariad.cli.events import line, position, read_position, verbose
 from tolariad.cli.status_words import FACTS_INDENT, state_lines
@@ -28,15 +28,15 @@ _INDENT: Final = 11
 
 
 @click.command()
-@click.argument("run", required=False)
+@naming.argument
 @click.option(
     "--at", callback=read_position, help="At this point: a sequence number, step:N, epoch:N or a time. Default: now."
 )
 @click.option("--full", is_flag=True, help="Print every field of the state.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object, with every field of the state.")
-def state(run: str | None, at: JournalPosition | None, full: bool, as_json: bool) -> int:
+@naming.takes_journal
+def state(folder: Path, *, at: JournalPosition | None, full: bool, as_json: bool) -> int:
     """Show the state of RUN, now or at an earlier point."""
-    folder = runs.journal_folder(run)
     with Reader(folder) as reader:
         replayed = state_at(reader, seq_at(reader, at) if at else None)
         last = next(iter(reader.seek(seq=replayed.state.seq)), None) if replayed.state.seq else None
@@ -58,9 +58,7 @@ def state(run: str | None, at: JournalPosition | None, full: bool, as_json: bool
 
 
 @click.command()
-@click.argument("run", required=False)
-@click.argument("topic", required=False, metavar="TOPIC")
-@click.argument("slot", required=False, metavar="[SLOT]")
+@click.argument("words", nargs=-1, metavar="[RUN] TOPIC [SLOT]")
 @click.option(
     "--at",
     callback=read_position,
@@ -68,7 +66,8 @@ def state(run: str | None, at: JournalPosition | None, full: bool, as_json: bool
 )
 @output.in_style("verbose")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-def why(run: str | None, topic: str | None, slot: str | None, *, as_json: bool, **how: Any) -> int:
+@naming.options
+def why(*, words: tuple[str, ...], as_json: bool, at: JournalPosition | None, style: str, **place: Any) -> int:
     """Show the causes of an event of RUN, and its consequences.
 
     TOPIC selects the event: seq:N, step:N, a checkpoint's id, an event type, or a word.
@@ -80,20 +79,10 @@ def why(run: str | None, topic: str | None, slot: str | None, *, as_json: bool, 
     If several events fit, the newest is shown. With `RUN seed SLOT`, or with the topic seed:SLOT, it is the newest of
     this slot.
     """
-    if slot is not None:
-        if topic != "seed":
-            raise click.UsageError(f"only the topic seed takes a slot, not {topic}")
-        topic = f"seed:{slot}"
-    if topic is None:
-        # One argument is the topic. A folder is no topic: its topic was forgotten.
-        if run is None or Path(run).is_dir():
-            raise click.MissingParameter(param_hint="'TOPIC'", param_type="argument")
-        return _answered(None, run, as_json=as_json, **how)
-    return _answered(run, topic, as_json=as_json, **how)
-
-
-def _answered(run: str | None, topic: str, *, at: JournalPosition | None, style: str, as_json: bool) -> int:
-    with Reader(runs.journal_folder(run)) as reader:
+    target = runs.named(**place)
+    run, topic = _run_and_topic(words, is_named=target is not None)
+    target = target if target is not None else runs.find(run=run)
+    with Reader(runs.journal_of(target)) as reader:
         until_seq = seq_at(reader, at) if at else None
         answer = explain(reader, topic, position=_as_position(topic), until_seq=until_seq)
     if as_json:
@@ -101,6 +90,26 @@ def _answered(run: str | None, topic: str, *, at: JournalPosition | None, style:
     else:
         _put_words(answer, verbose if style == "verbose" else line)
     return Exit.DONE
+
+
+def _run_and_topic(words: tuple[str, ...], *, is_named: bool) -> tuple[str | None, str]:
+    """Return RUN, which is None if it was not given, and the topic. `is_named`: an option names the run."""
+    run: str | None = None
+    is_seed = len(words) == 2 and words[0] == "seed" and not runs.is_known("seed")
+    # One argument is the topic. A folder is no topic: its topic was forgotten.
+    if not is_named and words and not is_seed and (len(words) > 1 or Path(words[0]).is_dir()):
+        run, words = words[0], words[1:]
+    match words:
+        case ():
+            raise click.MissingParameter(param_hint="'TOPIC'", param_type="argument")
+        case (topic,):
+            return run, topic
+        case ("seed", slot):
+            return run, f"seed:{slot}"
+        case _:
+            topic = words[0]
+            more = "; an option names the run, so the first argument is the topic" if is_named else ""
+            raise click.UsageError(f"only the topic seed takes a slot, not {topic}{more}")
 
 
 def _as_position(topic: str) -> JournalPosition | None:

@@ -13,7 +13,7 @@ from typing import Any, Final
 import click
 import msgspec
 
-from tolariad.cli import output, trials
+from tolariad.cli import naming, output, runs, trials
 from tolariad.cli.errors import CommandError
 from tolariad.config import require_extras, schema
 from tolariad.core import queries as q
@@ -40,6 +40,7 @@ _TEMPLATE: Final = Path(__file__).resolve().parents[1] / "trainer" / "tasks" / "
 @click.command()
 @click.argument("config", required=False, type=click.Path(path_type=Path))
 @click.option("--task", help="A built-in task, package.module:Name, ./file.py:Name, lightning:./file.py:Module.")
+@naming.by_name_or_folder
 @click.option(
     "--set", "sets", multiple=True, metavar="KEY=VALUE", help="Override a key of the configuration. Repeatable."
 )
@@ -49,18 +50,23 @@ _TEMPLATE: Final = Path(__file__).resolve().parents[1] / "trainer" / "tasks" / "
 @click.option("-v", "--verbose", is_flag=True, help="Print the resolved configuration too.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def check(
-    *, config: Path | None, task: str | None, sets: tuple[str, ...], as_schema: bool, verbose: bool, as_json: bool
+    *,
+    config: Path | None,
+    task: str | None,
+    sets: tuple[str, ...],
+    as_schema: bool,
+    verbose: bool,
+    as_json: bool,
+    **place: Any,
 ) -> int:
-    """Validate CONFIG, try a few batches, and print what a run costs.
+    """Validate CONFIG, or the configuration of a run; try a few batches, and print what a run costs.
 
     Forward and backward pass run on real batches of the task. Nothing is written and no run is started.
     """
     if as_schema:
         output.put(json.dumps(schema(), indent=2))
         return 0
-    if config is None and task is None:
-        raise click.UsageError("give a configuration, or --task")
-    settings = trials.settings_of(config, task, sets)
+    settings = _settings(config, task, sets, runs.named(**place))
     try:
         require_extras(settings)
     except ConfigError as error:
@@ -91,6 +97,14 @@ def check(
     if idle:
         output.note(f"keys without effect in this version: {', '.join(idle)}")
     return 0
+
+
+def _settings(config: Path | None, task: str | None, sets: tuple[str, ...], target: runs.Target | None) -> Settings:
+    if target is not None:
+        return trials.settings_for(runs.known_folder(target), config, task, sets)
+    if config is None and task is None:
+        raise click.UsageError("give a configuration, --task, or a run by --run")
+    return trials.settings_of(config, task, sets)
 
 
 def rehearsed(settings: Settings) -> dict[str, Any] | None:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import click
 import msgspec
 
-from tolariad.cli import output, runs
+from tolariad.cli import naming, output, runs
 from tolariad.cli.errors import CommandError, Exit, translated
 from tolariad.cli.status_words import FACTS_INDENT, budget_lines, status_lines, status_row
 from tolariad.control.where import SOCKET_NAME, socket_of
@@ -67,11 +67,11 @@ def _measured(journal: Path) -> Mapping[str, Histogram]:
 
 
 @click.command()
-@click.argument("run", required=False)
+@naming.argument
 @click.option("-q", "--quiet", is_flag=True, help="Print nothing; exit 0 if running, 3 if not live, else 1.")
 @click.option("--budgets", is_flag=True, help="Show the budgets: limit, measurements, overruns.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-@runs.takes_target
+@naming.takes_target
 def status(target: runs.Target, *, quiet: bool, budgets: bool, as_json: bool) -> int:
     """Show a run's phase, progress, loss and checkpoint.
 
@@ -99,13 +99,13 @@ def _seconds(_: click.Context, __: click.Parameter, value: float) -> float:
 
 
 @click.command()
-@click.argument("run", required=False)
+@naming.argument
 @click.option("--plain", is_flag=True, help="Print a line for each update instead of rewriting one line.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON lines.")
 @click.option(
     "--interval", default=1.0, show_default=True, callback=_seconds, help="Least number of seconds between two lines."
 )
-@runs.takes_target
+@naming.takes_target
 def watch(target: runs.Target, *, plain: bool, as_json: bool, interval: float) -> int:
     """Show a live run's progress until the run ends."""
     from tolariad.cli.progress import Progress
@@ -190,11 +190,19 @@ def _size(folder: Path | None) -> int | None:
 
 
 @click.command("list")
-@click.argument("folder", required=False, type=click.Path(path_type=Path))
+@click.argument("within", required=False, metavar="FOLDER", type=click.Path(path_type=Path))
 @click.option("--json", "as_json", is_flag=True, help="Print JSON lines.")
-def list_runs(folder: Path | None, as_json: bool) -> int:
-    """List the runs in FOLDER; by default live runs and ./runs."""
-    rows = [row(target) for target in _targets(folder)]
+@naming.options
+def list_runs(*, within: Path | None, as_json: bool, **place: Any) -> int:
+    """List the runs in FOLDER; by default live runs and ./runs.
+
+    With an option that names a run, list that run, or those in that folder.
+    """
+    target = None if within is not None else runs.named(**place)
+    if target is not None and target.journal is None and target.folder is not None:
+        within = target.folder
+    targets = [target] if target is not None and within is None else _targets(within)
+    rows = [row(target) for target in targets]
     head = ("NAME", "PHASE", "LIVE", "EPOCH", "STEP", "LOSS", "ACCURACY", "AGE", "SIZE", "FOLDER")
     output.put_rows(rows, head, _run_cells, as_json=as_json)
     if not rows and not as_json:
@@ -236,7 +244,7 @@ def _object(_: click.Context, __: click.Parameter, text: str | None) -> dict[str
 @click.argument("method")
 @click.argument("parameters", required=False, metavar="[JSON]", callback=_object)
 @click.option("--more", is_flag=True, help="Ask for a stream of replies. Watch and Events always stream.")
-@runs.takes_target
+@naming.takes_target
 def call(target: runs.Target, *, method: str, parameters: dict[str, Any], more: bool) -> int:
     """Call a method of the control interface; print JSON lines.
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tolariad.cli import output, runs
+from tolariad.cli import naming, output, runs
 from tolariad.cli.errors import CommandError, Exit
 from tolariad.core import queries as q
 from tolariad.core.calc.text.plain import rfc3339
@@ -25,12 +25,12 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.argument("run", required=False)
+@naming.argument
 @click.option("--verify", "verified", is_flag=True, help="Check the hash of every file. Exit 1 if one differs.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON lines.")
-def checkpoints(run: str | None, verified: bool, as_json: bool) -> int:
+@naming.takes_journal
+def checkpoints(journal: Path, *, verified: bool, as_json: bool) -> int:
     """List the committed checkpoints of RUN, oldest first."""
-    journal = runs.journal_folder(run)
     state = runs.folded(journal)
     pins = q.pinned_checkpoints(state.checkpoints, state.run.policy.keep_last, state.rollbacks.wanted)
     folder = journal.parent / "checkpoints"
@@ -113,8 +113,8 @@ def _cells(row: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 @click.command("export-weights")
-@click.argument("run", required=False)
-@click.option("--id", "id_", metavar="ID", help="The checkpoint's id, `best` or `last` (the default).")
+@naming.argument
+@click.option("--id", "--checkpoint", "id_", metavar="ID", help="The checkpoint's id, `best` or `last` (the default).")
 @click.option(
     "--ema",
     "weights",
@@ -124,12 +124,12 @@ def _cells(row: Mapping[str, Any]) -> tuple[str, ...]:
 )
 @output.to_file("The safetensors file to write.", required=True)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-def export_weights(run: str | None, id_: str | None, weights: Weights | None, file: Path, as_json: bool) -> int:
+@naming.takes_journal
+def export_weights(journal: Path, *, id_: str | None, weights: Weights | None, file: Path, as_json: bool) -> int:
     """Write the weights of a checkpoint to a safetensors file.
 
     The checkpoint is verified first.
     """
-    journal = runs.journal_folder(run)
     entry = wanted(runs.folded(journal).checkpoints, id_)
     chosen = weights or Weights.TRAINED
     try:

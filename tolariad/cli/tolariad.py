@@ -13,7 +13,7 @@ import click
 from tolariad.cli import output
 from tolariad.cli.errors import CommandError, run_command
 from tolariad.cli.lazy import LazyGroup
-from tolariad.cli.runs import JOURNAL, by_name
+from tolariad.cli.runs import JOURNAL, RUNS, by_name
 from tolariad.cli.wrapping import fitted_to
 from tolariad.core.calc.run.exits import EXIT_DAMAGED, EXIT_IO, ORDERLY
 
@@ -44,7 +44,8 @@ def tolariad() -> None:
     help="A built-in task (digits, chars), package.module:Name, ./file.py:Name, or lightning:./file.py:Module.",
 )
 @click.option("--epochs", type=click.IntRange(min=1), help="Number of epochs.")
-@click.option("--dir", "folder", type=click.Path(path_type=Path), help="The run's folder [default: ./runs/NAME].")
+@click.option("-r", "--run", "name", metavar="RUN", help="The run: a folder, a known run's name, or a new NAME.")
+@click.option("--dir", "folder", metavar="RUN", help="The run's folder [default: ./runs/NAME].")
 @click.option(
     "--set", "sets", multiple=True, metavar="KEY=VALUE", help="Override a key of the configuration. Repeatable."
 )
@@ -59,7 +60,8 @@ def run(
     *,
     config: Path | None,
     task: str | None,
-    folder: Path | None,
+    name: str | None,
+    folder: str | None,
     origin: str | None,
     with_optimizer: bool,
     **given: Any,
@@ -77,9 +79,8 @@ def run(
     from tolariad.daemon import run as run_daemon
 
     progress = Progress()
-    folder = folder or _folder_before_the_command()
     request = RunRequest(
-        run_dir=folder or default_folder(config, task),
+        run_dir=_folder_of(name, folder) or default_folder(config, task),
         config=config,
         task=task,
         begin_from=_begin_from(origin, with_optimizer),
@@ -116,23 +117,39 @@ def _summarized(last: RunStatus, run_dir: Path, code: int) -> int:
     return code if clean or code not in ORDERLY else EXIT_DAMAGED
 
 
-def _folder_before_the_command() -> Path | None:
-    """Return RUN of `tolaria --dir RUN run`, or None. Raises UsageError for options that name a live run."""
-    given = click.get_current_context().find_root().params
-    if given.get("name") or given.get("socket"):
-        raise click.UsageError("run takes the run's folder: --dir RUN")
-    folder: Path | None = given.get("folder")
-    return folder
+def _folder_of(name: str | None, folder: str | None) -> Path | None:
+    """Return the folder that -r or --dir names, here or before the command; None without them.
+
+    --dir is a folder, -r a run that is known or a folder; a new name is in ./runs. Raises UsageError.
+    """
+    root = click.get_current_context().find_root().params
+    if root.get("socket"):
+        raise click.UsageError("run takes the run's name or folder: --run RUN or --dir RUN")
+    if name is None and folder is None:
+        name, folder = root.get("name"), root.get("folder")
+    if name is not None and folder is not None and name != folder:
+        raise click.UsageError(f"-r {name}, --dir {folder}: each names the run, so give only one of them")
+    given = folder if folder is not None else name
+    if given is None:
+        return None
+    if not given.strip():
+        raise click.UsageError("the run has an empty name: give a name or a folder")
+    if folder is not None or "/" in given:
+        return Path(given)
+    try:
+        return by_name(given).folder or RUNS / given
+    except CommandError:
+        return RUNS / given
 
 
 def default_folder(config: Path | None, task: str | None) -> Path:
     """Return `./runs/NAME`, the name from the configuration's file or the task. Raises CommandError without either."""
     if config is not None:
-        return Path("runs") / config.stem
+        return RUNS / config.stem
     if task is not None:
-        return Path("runs") / (task.rpartition(":")[2] or task)
+        return RUNS / (task.rpartition(":")[2] or task)
     hint = "`tolariad run --task digits` trains a built-in task; `tolariad new-task PATH` creates one of your own"
-    raise CommandError(2, "nothing to run: give a configuration, --task, or the --dir of an existing run", hint=hint)
+    raise CommandError(2, "nothing to run: give a configuration, --task, or an existing run by --run", hint=hint)
 
 
 def _begin_from(origin: str | None, with_optimizer: bool) -> From | None:
