@@ -28,7 +28,11 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     checkpoint_every_epochs: int = 10
     checkpoint_interval_s: Seconds = 180.0
     checkpoint_gap_s: Seconds = 30.0
+    # 0: none.
+    checkpoint_every_steps: Step = 0
     keep_last: int = 3
+    # 0: no limit. Runs of older versions have no such field.
+    keep: int = 0
     keep_days: float = 7.0
     importance_days: float = 30.0
     quota: Bytes = 100_000_000_000

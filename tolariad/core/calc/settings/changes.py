@@ -20,6 +20,7 @@ RELOADABLE: Final = (
     "budgets",
     "control",
     "checkpoint.keep_last",
+    "checkpoint.keep",
     "checkpoint.keep_days",
     "checkpoint.importance_days",
     "checkpoint_storage_quota_gb",
