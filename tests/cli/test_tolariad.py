@@ -192,6 +192,21 @@ def test_check_shows_each_groups_own_rates_and_what_is_frozen(tolariad, monkeypa
     assert "1 thread, " in words
 
 
+def test_check_shows_what_the_environment_sets_with_its_variable(tolariad, monkeypatch):
+    """A key that --set sets too is said to be overridden; JSON has them as well."""
+    monkeypatch.setattr(checking, "_costs", lambda _: COSTS)
+    monkeypatch.setenv("TOLARIA__learning_rate__base_lr", "0.25")
+    monkeypatch.setenv("TOLARIA__epochs", "9")
+    _, words, _ = tolariad("check", "--task", "digits", "--set", "epochs=4")
+    _, as_json, _ = tolariad("check", "--task", "digits", "--json")
+
+    assert "environment    epochs = 9   (TOLARIA__epochs, but --set comes after it)\n" in words
+    assert "               learning_rate.base_lr = 0.25   (TOLARIA__learning_rate__base_lr)\n" in words
+    found = json.loads(as_json)
+    assert found["config"]["tolaria"]["epochs"] == 9
+    assert found["environment"]["learning_rate.base_lr"] == "TOLARIA__learning_rate__base_lr"
+
+
 def test_a_traceback_keeps_its_lines_on_a_terminal(tolariad, monkeypatch):
     """Its indentation says what belongs together; control characters are written out."""
     traceback = 'Traceback:\n  File "/a/folder", line 1\n    ' + "name = other and more " * 9 + "\n      ^^^^\x1b[2J\n"

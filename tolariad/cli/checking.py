@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
@@ -15,7 +16,7 @@ import msgspec
 
 from tolariad.cli import naming, output, runs, trials
 from tolariad.cli.errors import CommandError
-from tolariad.config import require_extras, schema
+from tolariad.config import from_environment, require_extras, schema
 from tolariad.core import queries as q
 from tolariad.core.calc.pruning.notes import prune_notes
 from tolariad.core.calc.run.exits import EXIT_CONFIG
@@ -75,12 +76,16 @@ def check(
     costs = _costs(resolved)
     journal = durable(settings.journal.sync, costs["step_ms"], costs["journal_gb_day"])
     strategy = rehearsed(settings)
+    variables = from_environment()
     if as_json:
         told = {"config": json.loads(resolved), "costs": costs, "journal": msgspec.to_builtins(journal)}
+        told |= {"environment": variables} if variables else {}
         output.put_json(told | ({"strategy": strategy} if strategy else {}))
         return 0
     if verbose:
         output.put(json.dumps(json.loads(resolved), indent=2))
+    for line in _environment_lines(variables, sets):
+        output.put(line)
     for line in [*_plan_lines(settings, costs), *_cost_lines(costs, journal)]:
         output.put(line)
     for line in _slot_lines(costs.get("slots", [])):
@@ -166,6 +171,16 @@ def _plan_lines(settings: Settings, costs: dict[str, Any]) -> list[str]:
         f"rates          {rates[0]}",
         *(f"               {one}" for one in rates[1:]),
     ]
+
+
+def _environment_lines(variables: Mapping[str, str], sets: tuple[str, ...]) -> Iterator[str]:
+    """Yield the keys that the environment sets, each with its variable."""
+    later = {text.partition("=")[0].strip().removeprefix("tolaria.") for text in sets}
+    head = "environment"
+    for key, variable in variables.items():
+        ends = ", but --set comes after it" if key in later else ""
+        yield f"{head:15}{safe(key)} = {safe(os.environ[variable])}   ({safe(variable)}{ends})"
+        head = ""
 
 
 def _rates(group: Mapping[str, Any]) -> str:

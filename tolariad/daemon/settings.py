@@ -100,7 +100,8 @@ def resolve(settings: Settings, rng_seed: int | None = None, former: str = "") -
         settings = rules.with_functions(settings, pinned)
     own = _settings_of(former)
     settings = settings if own is None else rules.with_warmup_of(settings, own)
-    notes = [*rules.rate_notes(settings), *seed_notes(settings), *prune_notes(settings)]
+    notes = [f"{key} is set by the environment ({variable})" for key, variable in config.from_environment().items()]
+    notes += [*rules.rate_notes(settings), *seed_notes(settings), *prune_notes(settings)]
     idle = rules.without_effect(settings)
     if idle:
         notes.append(f"these keys have no effect in this version: {', '.join(idle)}")
