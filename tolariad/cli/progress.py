@@ -206,10 +206,17 @@ def _next(status: RunStatus, run_dir: Path) -> Iterator[str]:
         yield "  correct it, then give the same command again: the run begins anew"
     elif status.phase == "failed":
         yield f"  {tolaria} why {run_dir} failure"
-        is_data = status.failure == m.FailureKind.DATA.value
-        yield f"  {tolariad} run --dir {run_dir} --retry{'         (with the former data)' if is_data else ''}"
-        if is_data:
-            yield f"  {tolariad} run --dir {run_dir} --accept-data   (with the new data)"
+        again = f"  {tolariad} run --dir {run_dir}"
+        if status.failure == m.FailureKind.DATA.value:
+            yield f"{again} --retry         (with the former data)"
+            yield f"{again} --accept-data   (with the new data)"
+        elif status.failure == m.FailureKind.CODE.value:
+            yield f"{again} --retry         (with the former code)"
+            yield f"{again} --accept-code   (with the new code: steps that are made again may differ)"
+        elif status.failure == m.FailureKind.DIVERGED.value:
+            yield f"{again} --retry   (goes on with the difference; later ones are only recorded)"
+        else:
+            yield f"{again} --retry"
     elif status.phase == "frozen":
         # A start does not end a freeze; an operator must resume the run.
         yield f"  {tolaria} why {run_dir} freeze"

@@ -51,6 +51,7 @@ def tolariad() -> None:
 )
 @click.option("--accept-config", is_flag=True, help="Continue the run with a configuration that differs from its own.")
 @click.option("--accept-data", is_flag=True, help="Continue the run with other data than it was trained on.")
+@click.option("--accept-code", is_flag=True, help="Continue the run with other code than its last steps were made by.")
 @click.option("--retry", is_flag=True, help="Start a failed run again.")
 @click.option("--from", "origin", metavar="RUN[@ID]", help="Start with the weights of another run's checkpoint.")
 @click.option("--with-optimizer", is_flag=True, help="With --from: take the state of its optimizer too.")

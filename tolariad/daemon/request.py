@@ -40,6 +40,7 @@ class RunRequest(msgspec.Struct, frozen=True, kw_only=True):
     settings: Settings | None = None
     accept_config: bool = False
     accept_data: bool = False
+    accept_code: bool = False
     retry: bool = False
     linger: bool = False
     verbose: bool = False

@@ -185,6 +185,7 @@ class Trainer:
                 slots=tuple(m.SlotFound(name, one.slot.layer_depth) for name, one in setup.garden.plots.items()),
                 blueprints=setup.garden.blueprints,
                 sources=setup.garden.sources,
+                code=setup.code,
             )
         )
         reporter = self._reporter

@@ -252,9 +252,13 @@ class RerunAborted(Event, frozen=True, kw_only=True):
 
 
 class RerunDiverged(Event, frozen=True, kw_only=True):
-    """A step came out differently under strict determinism and in the same environment. The run stops."""
+    """A step came out differently under strict determinism and in the same environment. The run stops.
+
+    `code`: the files of the user's program that have changed since the step was made.
+    """
 
     difference: Difference
+    code: tuple[str, ...] = ()
 
 
 class TakeCheckpoint(TrainerEffect, frozen=True, kw_only=True):

@@ -121,6 +121,7 @@ class FailureKind(enum.Enum):
     CHECKPOINT = "checkpoint"
     STORAGE = "storage"
     DATA = "data"
+    CODE = "code"
 
 
 class Parent(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -155,6 +156,7 @@ class DaemonStarted(Event, frozen=True, kw_only=True):
     """A daemon opened the journal and folded it. Recorded at every start, even if nothing is left to do.
 
     `accept_data`: the operator allowed the first trainer of this start to have other data than the run had.
+    `accept_code`: steps that are made again may differ, because the code has changed.
     """
 
     pid: int
@@ -164,6 +166,7 @@ class DaemonStarted(Event, frozen=True, kw_only=True):
     limits: ServiceLimits
     activated: bool = False
     accept_data: bool = False
+    accept_code: bool = False
 
 
 class JournalRecovered(Event, frozen=True, kw_only=True):

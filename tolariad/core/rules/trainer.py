@@ -49,16 +49,17 @@ def ready(state: Reads, report: m.ReadyReport, _: At[Reads]) -> Decision:
     """
     other = q.other_data(state.progress, report.environment)
     if other and not state.trainer.accepts_data:
-        why = f"{q.data_refusal(other)}. Start the run with its former data and --retry, or go on with --accept-data"
+        why = q.data_refusal(other)
         return Decision((m.RunFailed(kind=m.FailureKind.DATA, why=why),))
     if state.progress.step and (name := other_values(state.rates.groups, report.groups)):
         why = (
             f"the rate function {name} gives other values than those in the journal, although its file is the same: "
-            "something that it imports has changed. Put that back and start with --retry; or change the file as well, "
-            "and start with --retry --accept-config"
+            "something that it imports has changed. Put that back; or change the file as well, and accept that the "
+            "configuration is another one"
         )
         return Decision((m.RunFailed(kind=m.FailureKind.CONFIGURATION, why=why),))
     former = state.progress.steps_per_epoch if state.progress.step else 0
+    other_code = q.other_code(state.progress, report.code)
     built = m.ExecutionContextRecorded.of(
         report,
         incarnation=state.trainer.incarnation,
@@ -66,6 +67,9 @@ def ready(state: Reads, report: m.ReadyReport, _: At[Reads]) -> Decision:
         other_data=other,
         former_steps_per_epoch=former if former != report.steps_per_epoch else 0,
         other_blueprints=state.seeds.other_blueprints(report.sources),
+        other_code=other_code,
+        only_code=bool(other_code) and q.is_same_but_code(state.progress, report.environment),
+        accepts_code=state.trainer.accepts_code,
     )
     return Decision((built,))
 
@@ -91,7 +95,7 @@ def _from_newest(state: Reads, context: str) -> Decision:
     if newest is None and state.checkpoints.newest is not None:
         why = (
             "no checkpoint of this run fits the model that the task builds now; `tolaria why RUN rejected` names the "
-            "first difference. Give the task its former model and start with --retry"
+            "first difference. Give the task its former model"
         )
         return Decision((m.RunFailed(kind=m.FailureKind.CONFIGURATION, why=why),))
     chosen = q.newest_beyond(state, newest) or newest

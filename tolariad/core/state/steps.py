@@ -66,6 +66,19 @@ class OpenRerun(msgspec.Struct, frozen=True):
     cause: m.Cause
 
 
+class Code(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The user's program, as the present trainer has it. Steps from `since` on were made by it, or have its bits.
+
+    `changed`: the files that were others before. `accepted`: steps from before may differ.
+    """
+
+    files: tuple[m.CodeFile, ...] = ()
+    task_hash: str = ""
+    since: int = 1
+    changed: tuple[str, ...] = ()
+    accepted: bool = False
+
+
 class Progress(msgspec.Struct, frozen=True):
     """Slice of RunState: the place of training. Each epoch field is the highest epoch with that event.
 
@@ -108,6 +121,7 @@ class Progress(msgspec.Struct, frozen=True):
     metric_names: tuple[str, ...] = ()
     measured: Measured | None = None
     inexact: tuple[str, ...] = ()
+    code: Code = Code()
 
     @property
     def step_metrics(self) -> dict[str, float]:
@@ -274,15 +288,32 @@ def _validation_finished(s: Progress, e: m.ValidationFinished, _: m.Cause) -> Pr
 
 def _context(s: Progress, e: m.ExecutionContextRecorded, _: m.Cause) -> Progress:
     """Remember the step from which on the environment is the present one."""
-    since = s.environment_since if e.hash == s.environment else s.step + 1
+    since = s.environment_since if e.hash == s.environment or e.only_code else s.step + 1
     return replace(
         s,
         environment=e.hash,
         environment_since=since,
+        code=_with_code(s, e),
         determinism=e.environment.determinism,
         data=e.environment.data or s.data,
         steps_per_epoch=e.steps_per_epoch,
     )
+
+
+def _with_code(s: Progress, e: m.ExecutionContextRecorded) -> Code:
+    """Remember the code, and the step from which on it is the present one. An old trainer reports none."""
+    former = s.code
+    code = replace(former, files=e.code or former.files, task_hash=e.environment.task_hash)
+    if e.other_code:
+        return replace(code, since=s.step + 1, changed=e.other_code, accepted=e.accepts_code)
+    return replace(code, accepted=former.accepted or e.accepts_code)
+
+
+def _compared(s: Progress, e: m.RerunFinished, at: m.Cause) -> Progress:
+    """End the re-run. If the code has changed and every bit is the same, its steps count as made by it."""
+    is_same = bool(e.compared) and e.first_difference is None
+    code = replace(s.code, since=min(s.code.since, e.first), changed=(), accepted=False) if is_same else s.code
+    return _rerun_ended(replace(s, code=code), e, at)
 
 
 def _inexact(s: Progress, why: str) -> Progress:
@@ -294,7 +325,12 @@ def _inexact_data(s: Progress, e: m.InexactDataFound, _: m.Cause) -> Progress:
 
 
 def _diverged(s: Progress, e: m.RerunDiverged, _: m.Cause) -> Progress:
-    """Remember that the run does not repeat itself: if it goes on, it is by a word of the user's."""
+    """Remember that the run does not repeat itself: if it goes on, it is by a word of the user's.
+
+    Changed code explains a difference; the run itself may still repeat itself.
+    """
+    if e.code:
+        return s
     return _inexact(s, f"step {e.difference.step} came out differently before")
 
 
@@ -313,6 +349,7 @@ def _rolled_back(s: Progress, e: m.RolledBack, _: m.Cause) -> Progress:
         epoch_finished=min(s.epoch_finished, last),
         epoch_mono=e.mono,
         environment_since=storable(e.step + 1),
+        code=replace(s.code, since=min(s.code.since, storable(e.step + 1))),
         speed=Speed(e.step, e.mono, e.step, e.mono),
         digest=_digest(s.digest, b"rollback", packed),
     )
@@ -345,7 +382,7 @@ APPLY: Final[ApplyTable] = {
     m.ValidationAborted: setting(validating=None),
     m.TrainingStarted: _speed_anew,
     m.RerunBegun: _rerun_begun,
-    m.RerunFinished: _rerun_ended,
+    m.RerunFinished: _compared,
     m.RerunAborted: _rerun_ended,
     m.RunResumed: _speed_anew,
     m.ExecutionContextRecorded: _context,

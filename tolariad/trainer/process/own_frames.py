@@ -18,7 +18,12 @@ _FOREIGN: Final = (*(f"{sysconfig.get_path(name)}/" for name in ("stdlib", "pure
 
 def is_own(frame: traceback.FrameSummary) -> bool:
     """Return whether the frame is of the task: of no library, and not of this package."""
-    return not frame.filename.startswith(("<", *_FOREIGN))
+    return is_own_file(frame.filename)
+
+
+def is_own_file(name: str) -> bool:
+    """Return whether a source file is the user's: of no library, and not of this package."""
+    return not name.startswith(("<", *_FOREIGN))
 
 
 def shown(error: BaseException) -> str:

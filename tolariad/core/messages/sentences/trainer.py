@@ -15,6 +15,9 @@ def _built(e: m.ExecutionContextRecorded) -> str:
     other = f" Other data were accepted: {e.other_data.rstrip('.')}." if e.other_data else ""
     if e.former_steps_per_epoch:
         other = f"{other} An epoch had {counted(e.former_steps_per_epoch, 'step')} before."
+    if e.other_code:
+        word = ", which was accepted" if e.accepts_code else ""
+        other = f"{other} The code has changed{word}: {listed(e.other_code)}."
     if changed := e.other_blueprints:
         which = f"Blueprint {last_name(changed[0])}" if len(changed) == 1 else counted(len(changed), "blueprint")
         other = f"{other} {which} changed."
