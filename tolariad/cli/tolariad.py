@@ -10,16 +10,20 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import click
 
+from tolariad import run_files
 from tolariad.cli import output
 from tolariad.cli.errors import CommandError, run_command
 from tolariad.cli.lazy import LazyGroup
-from tolariad.cli.runs import JOURNAL, RUNS, by_name
+from tolariad.cli.runs import JOURNAL, RUNS, by_name, folded
 from tolariad.cli.wrapping import fitted_to
 from tolariad.core.calc.run.exits import EXIT_DAMAGED, EXIT_IO, ORDERLY
+from tolariad.core.messages.run import INIT_NAME
+from tolariad.trainer.trials.words import TakenWeights, TakeWeights
 
 if TYPE_CHECKING:
     from tolariad.control.replies import RunStatus
     from tolariad.daemon import From
+    from tolariad.daemon.request import Init
 
 COMMANDS: Final = {
     "run": "tolariad.cli.tolariad:run",
@@ -55,6 +59,7 @@ def tolariad() -> None:
 @click.option("--retry", is_flag=True, help="Start a failed run again.")
 @click.option("--from", "origin", metavar="RUN[@ID]", help="Start with the weights of another run's checkpoint.")
 @click.option("--with-optimizer", is_flag=True, help="With --from: take the state of its optimizer too.")
+@click.option("--init", metavar="WEIGHTS", help="Start with the weights in a .safetensors or .pt file.")
 @click.option("--linger", is_flag=True, help="Keep answering `tolaria` after the run is complete.")
 @click.option("-v", "--verbose", is_flag=True, help="On a terminal, show the whole log, with loggers and ids.")
 def run(
@@ -65,6 +70,7 @@ def run(
     folder: str | None,
     origin: str | None,
     with_optimizer: bool,
+    init: str | None,
     **given: Any,
 ) -> int:
     """Train in the foreground, or continue a run.
@@ -80,11 +86,16 @@ def run(
     from tolariad.daemon import run as run_daemon
 
     progress = Progress()
+    run_dir = _folder_of(name, folder) or default_folder(config, task)
+    begin_from = _begin_from(origin, with_optimizer)
+    if init is not None and begin_from is not None:
+        raise click.UsageError("--init and --from both give the weights to start with: give only one of them")
     request = RunRequest(
-        run_dir=_folder_of(name, folder) or default_folder(config, task),
+        run_dir=run_dir,
         config=config,
         task=task,
-        begin_from=_begin_from(origin, with_optimizer),
+        begin_from=begin_from,
+        init=_init(init, run_dir) if init is not None else None,
         progress=progress,
         **given,
     )
@@ -169,6 +180,19 @@ def _begin_from(origin: str | None, with_optimizer: bool) -> From | None:
         hint = "`tolaria list` shows the known runs; give the folder of any other run"
         raise CommandError(2, f"--from: there is no run {run}", hint=hint, name="NoRun")
     return From(folder=folder, id=id_, with_optimizer=with_optimizer)
+
+
+def _init(file: str, run_dir: Path) -> Init:
+    """Copy the weights into a new run's folder, by a process that has torch. Raises CommandError."""
+    from tolariad.cli import trials
+    from tolariad.daemon.request import Init
+
+    named = str(Path(file).absolute())
+    if (run_dir / JOURNAL).is_dir() and folded(run_dir / JOURNAL).progress.step:
+        return Init(file=named)  # the run has its copy, or is refused
+    run_files.make_run_folder(run_dir)
+    trial = TakeWeights(config="", file=named, output=str((run_dir / INIT_NAME).absolute()))
+    return Init(file=named, hash=trials.ask(trial, TakenWeights).hash)
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:

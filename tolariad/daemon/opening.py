@@ -234,10 +234,10 @@ def _agree(
     boot = boot_id()
     facts: list[m.Event] = []
     if is_new:
-        began_from = parent.find(request.begin_from) if request.begin_from else began_from
+        began_from = parent.asked_for(request) or began_from
         facts.append(_run_started(folder, resolved, run_id, began_from))
-    elif request.begin_from:
-        parent.require_same(request.begin_from, state)
+    else:
+        parent.require_same(request, state)
     facts.append(_daemon_started(boot, request, activated=mode is m.StartMode.ACTIVATED))
     changed = None if is_new else changes.at_start(state, resolved, request, mode)
     if changed is not None:

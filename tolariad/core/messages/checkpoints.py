@@ -292,6 +292,12 @@ class DeleteCheckpoint(DaemonEffect, frozen=True, kw_only=True):
     id: str
 
 
+class NameNewest(DaemonEffect, frozen=True, kw_only=True):
+    """To the daemon: let the link `checkpoints/latest` lead to checkpoint `id`."""
+
+    id: str
+
+
 class SweepCheckpoints(DaemonEffect, frozen=True, kw_only=True):
     """To the daemon: remove the files of all checkpoints up to number `highest` that are not committed."""
 

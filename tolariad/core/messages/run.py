@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+from typing import Final
 
 import msgspec
 
@@ -11,6 +12,9 @@ from tolariad.core.calc.seeds.stages import Learning
 from tolariad.core.calc.settings.values import Better
 from tolariad.core.calc.units import Bytes, Hex, Seconds, Seq, Step
 from tolariad.core.messages.base import DaemonEffect, Event
+
+# The weights that a run begins with, if it was given a file of them.
+INIT_NAME: Final = "init.safetensors"
 
 
 class BreakerLimits(msgspec.Struct, frozen=True, kw_only=True):
@@ -125,13 +129,23 @@ class FailureKind(enum.Enum):
 
 
 class Parent(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The checkpoint that a run begins from instead of fresh weights. `manifest`: the hash of its manifest."""
+    """The checkpoint that a run begins from instead of fresh weights. `manifest`: the hash of its manifest.
+
+    `file`: a file of weights instead, as it was named. The run's folder has a copy (INIT_NAME), whose hash `manifest`
+    is; the other fields are empty.
+    """
 
     run_id: Hex
     checkpoint: str
     manifest: Hex
     folder: str
     with_optimizer: bool = False
+    file: str = ""
+
+    @property
+    def words(self) -> str:
+        """Return what it is."""
+        return self.file or f"{self.checkpoint} of {self.folder}"
 
 
 class RunStarted(Event, frozen=True, kw_only=True):

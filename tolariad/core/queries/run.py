@@ -105,9 +105,9 @@ _WAYS: Final[Mapping[m.FailureKind, tuple[str, str]]] = {
     m.FailureKind.DIVERGED: (
         "--retry goes on with the difference, and later ones are then only recorded",
         (
-            "start the program again to go on with the difference; later ones are then only recorded. In a loop, objects "
-            "that run.keep was not given are a usual cause, and so are counters that begin at 0 after a resume, as "
-            "enumerate does"
+            "start the program again to go on with the difference; later ones are then only recorded. In a loop, "
+            "objects that run.keep was not given are a usual cause, and so are counters that begin at 0 after a "
+            "resume, as enumerate does"
         ),
     ),
     m.FailureKind.CHECKPOINT: (

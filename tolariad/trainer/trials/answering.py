@@ -20,9 +20,20 @@ from tolariad.trainer.process.own_frames import shown
 from tolariad.trainer.torch_private import light_start
 from tolariad.trainer.trials.costs import estimate
 from tolariad.trainer.trials.evaluation import evaluate
+from tolariad.trainer.trials.exporting import export_state
 from tolariad.trainer.trials.profiling import NotWritten, profiled
 from tolariad.trainer.trials.rate_sweep import sweep
-from tolariad.trainer.trials.words import AnyTrial, EstimateCosts, Evaluate, ProfileSteps, Refused, SweepRates
+from tolariad.trainer.trials.weights_file import take_weights
+from tolariad.trainer.trials.words import (
+    AnyTrial,
+    EstimateCosts,
+    Evaluate,
+    ExportState,
+    ProfileSteps,
+    Refused,
+    SweepRates,
+    TakeWeights,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -32,6 +43,8 @@ _WORK: Final[dict[type, Callable[..., msgspec.Struct]]] = {
     Evaluate: evaluate,
     SweepRates: sweep,
     ProfileSteps: profiled,
+    ExportState: export_state,
+    TakeWeights: take_weights,
 }
 
 
