@@ -114,14 +114,14 @@ class Progress:
         self._said = new[-1]["number"]
 
     def _bar(self, status: Mapping[str, Any], columns: int) -> str:
-        """Return the line of a terminal: place, bar, figures. If there is no room for a bar, the line without it."""
+        """Return the line of a terminal: place, bar, figures. The bar has the room that the figures leave, or none."""
         where = place(status)
         short = [(rank, text.replace(" steps/s", "/s")) for rank, text in figures(status)]
-        told = fitted(short, max(0, columns - width(where) - _BAR_MIN - 4))
+        told = fitted(short, max(0, columns - width(where) - 2))
         total = status["steps_total"]
         room = columns - width(where) - sum(width(one) + 2 for one in told) - 2
         if not total or not status["epoch"] or room < _BAR_MIN:
-            row = status_row(status, columns)
+            row = "  ".join([where, *told])
             return row if width(row) <= columns else OWN_MARKS.sub("", row)[:columns]
         return "  ".join([where, self._drawn(status["step"] / total, min(room, _BAR_MAX)), *told])
 

@@ -44,6 +44,10 @@ def giver_of(known: tuple[GivenBy, ...], cause: int) -> GivenBy:
     return next((one for one in known if one.cause == cause), GivenBy(cause))
 
 
+# Who changed a rate, if nobody ordered it.
+PLATEAU: Final = "plateau"
+
+
 class RateChange(msgspec.Struct, frozen=True):
     """The newest order or plateau that changed a group's rate.
 
@@ -138,7 +142,7 @@ def _plateau(s: Rates, e: m.PlateauReached, _: m.Cause) -> Rates:
     if s.group(e.group) is None:
         return s
     why = f"{e.metric} stopped improving in epoch {e.epoch}"
-    change = RateChange(e.applied_before_step, _used_before(s, e), e.rate, "plateau", why, e.wall)
+    change = RateChange(e.applied_before_step, _used_before(s, e), e.rate, PLATEAU, why, e.wall)
     return replace(s, changes={**s.changes, e.group: change})
 
 

@@ -70,6 +70,14 @@ def _changed(e: m.HyperparametersChanged) -> str:
     return f"From step {e.applied_before_step} on, {_of(e.optimizer)} has {_values(e.values) or 'the same values'}."
 
 
+def _restored(e: m.RatesRestored) -> str:
+    said = "The learning rates are those of the rollback's target again."
+    if not e.undone:
+        return said
+    gone = listed(f"{one.rate:.6g} of {one.group} from step {one.step} on" for one in e.undone)
+    return f"{said} Undone: {gone}. `tolaria lr set` sets it again."
+
+
 SENTENCES: Final[Sentences] = {
     m.LrGroupsRegistered: _groups,
     m.LrGroupsChanged: _regrouped,
@@ -78,7 +86,7 @@ SENTENCES: Final[Sentences] = {
     m.RateOrderAborted: "The learning rate that was ordered for {e.group} never acted{why}",
     m.PlateauReached: _plateau,
     m.PlateauUnjudged: lambda e: f"Epoch {e.epoch} had no loss to judge the rates of {listed(e.groups)} by.",
-    m.RatesRestored: "The learning rates are those of the rollback's target again.",
+    m.RatesRestored: _restored,
     m.LrViolationDetected: _violated,
     m.AuditDiffered: "The update of {e.parameter} at step {e.step} does not follow from its learning rate: {e.what}.",
     m.OptimizerRebuildPrepared: "A rebuild of the optimizer {e.optimizer} is prepared.",
