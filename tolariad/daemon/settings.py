@@ -143,6 +143,7 @@ def policy_of(settings: Settings) -> m.Policy:
         stop_epochs=settings.stop.epochs,
         stop_steps=settings.stop.steps,
         stop_hours=settings.stop.hours,
+        stop_tokens=settings.stop.tokens,
         patience=settings.stop.patience,
         metric=metric,
         better=better,

@@ -45,6 +45,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     stop_epochs: int | None = None
     stop_steps: Step | None = None
     stop_hours: float | None = None
+    stop_tokens: int | None = None
     patience: int | None = None
     metric: str = ""
     better: Better = Better.MIN

@@ -32,6 +32,7 @@ class KnownProgress(msgspec.Struct, frozen=True):
     skip_epoch: int = 0
     skip_batch: int = 0
     measured: Measured | None = None
+    tokens: int = 0
 
 
 class KnownLimits(msgspec.Struct, frozen=True, omit_defaults=True):

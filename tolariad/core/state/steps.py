@@ -16,7 +16,7 @@ import msgspec
 from msgspec.structs import replace
 
 from tolariad.core import messages as m
-from tolariad.core.calc.bounds import METRICS_MAX, storable
+from tolariad.core.calc.bounds import METRICS_MAX, TOKENS, storable
 from tolariad.core.state.fold import ApplyTable, setting
 
 # The speed shown is measured over the last one to two windows of this many steps.
@@ -25,6 +25,7 @@ INEXACT_MAX: Final = 8
 _DIGEST_STEP: Final = struct.Struct("<QQQQQddd")
 _DIGEST_SKIP: Final = struct.Struct("<QQQQdd")
 _WORD: Final = 2**64 - 1
+_COUNT_MAX: Final = 2.0**62
 
 
 class Speed(msgspec.Struct, frozen=True):
@@ -122,6 +123,9 @@ class Progress(msgspec.Struct, frozen=True):
     measured: Measured | None = None
     inexact: tuple[str, ...] = ()
     code: Code = Code()
+    # The sum of the metric `tokens` over all steps, and its place among the names; -1: no step has had it.
+    tokens: int = 0
+    tokens_at: int = -1
 
     @property
     def step_metrics(self) -> dict[str, float]:
@@ -194,7 +198,14 @@ def _step_completed(s: Progress, e: m.StepCompleted, _: m.Cause) -> Progress:
         speed=speed,
         digest=_digest(s.digest, b"step", packed),
         measured=(s.measured or Measured()).with_step(e.metrics) if e.metrics else _not_measured(s.measured),
+        tokens=s.tokens if s.tokens_at < 0 else storable(s.tokens + _count_at(s.tokens_at, e.metrics)),
     )
+
+
+def _count_at(place: int, metrics: tuple[float, ...]) -> int:
+    """Return the count at this place of a step's metrics; 0 if the step has none."""
+    value = metrics[place] if place < len(metrics) else 0.0
+    return round(value) if 0.0 < value < _COUNT_MAX else 0
 
 
 def _not_measured(measured: Measured | None) -> Measured | None:
@@ -208,7 +219,8 @@ def _epoch_over(measured: Measured | None) -> Measured | None:
 
 def _metrics_named(s: Progress, e: m.MetricsNamed, _: m.Cause) -> Progress:
     new = [name for name in dict.fromkeys(e.names) if name not in s.metric_names]
-    return replace(s, metric_names=(*s.metric_names, *new)[:METRICS_MAX])
+    names = (*s.metric_names, *new)[:METRICS_MAX]
+    return replace(s, metric_names=names, tokens_at=names.index(TOKENS) if TOKENS in names else -1)
 
 
 def _step_skipped(s: Progress, e: m.StepSkipped, _: m.Cause) -> Progress:

@@ -221,6 +221,7 @@ TABLE: Final[tuple[Row[RunState], ...]] = (
             m.SnapshotPromoted,
             m.SnapshotBegun,
             m.LimitReached,
+            m.RunFailed,
             m.CheckpointBegun,
         ),
     ),
