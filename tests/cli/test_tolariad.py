@@ -192,21 +192,6 @@ def test_check_shows_each_groups_own_rates_and_what_is_frozen(tolariad, monkeypa
     assert "1 thread, " in words
 
 
-def test_check_shows_what_the_environment_sets_with_its_variable(tolariad, monkeypatch):
-    """A key that --set sets too is said to be overridden; JSON has them as well."""
-    monkeypatch.setattr(checking, "_costs", lambda _: COSTS)
-    monkeypatch.setenv("TOLARIA__learning_rate__base_lr", "0.25")
-    monkeypatch.setenv("TOLARIA__epochs", "9")
-    _, words, _ = tolariad("check", "--task", "digits", "--set", "epochs=4")
-    _, as_json, _ = tolariad("check", "--task", "digits", "--json")
-
-    assert "environment    epochs = 9   (TOLARIA__epochs, but --set comes after it)\n" in words
-    assert "               learning_rate.base_lr = 0.25   (TOLARIA__learning_rate__base_lr)\n" in words
-    found = json.loads(as_json)
-    assert found["config"]["tolaria"]["epochs"] == 9
-    assert found["environment"]["learning_rate.base_lr"] == "TOLARIA__learning_rate__base_lr"
-
-
 def test_a_traceback_keeps_its_lines_on_a_terminal(tolariad, monkeypatch):
     """Its indentation says what belongs together; control characters are written out."""
     traceback = 'Traceback:\n  File "/a/folder", line 1\n    ' + "name = other and more " * 9 + "\n      ^^^^\x1b[2J\n"
@@ -341,13 +326,8 @@ def test_closing_words_and_verify_give_the_size_on_disk(run_dir, tolaria):
 def test_a_run_that_failed_on_other_data_is_told_both_ways_on(recorder, run_dir):
     """The former data or code with --retry, or the new ones with a word; any other failure has the first only."""
     recorder.step()
-    ways_of = {
-        m.FailureKind.DATA: ["--retry", "--accept-data"],
-        m.FailureKind.CODE: ["--retry", "--accept-code"],
-        m.FailureKind.DIVERGED: ["--retry"],
-        m.FailureKind.TRAINER: ["--retry"],
-    }
-    for kind, ways in ways_of.items():
+    words = {m.FailureKind.DATA: ["--accept-data"], m.FailureKind.CODE: ["--accept-code"]}
+    for kind, ways in ((kind, ["--retry", *words.get(kind, ())]) for kind in m.FailureKind):
         recorder.record(m.RunFailed(kind=kind, why="no"))
         lines, _ = closing_words(recorder.status(), run_dir)
         starts = [line.split() for line in lines if line.startswith("  tolariad run")]

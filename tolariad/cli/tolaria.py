@@ -30,7 +30,7 @@ COMMANDS: Final = {
     "metrics": "tolariad.cli.metrics:metrics",
     "plot": "tolariad.cli.plot:plot",
     "checkpoints": "tolariad.cli.stored:checkpoints",
-    "export-weights": "tolariad.cli.stored:export_weights",
+    "export-weights": "tolariad.cli.exporting:export_weights",
     "journal": "tolariad.cli.journals:journal",
     "call": "tolariad.cli.live:call",
     "version": "tolariad.cli.version:version",

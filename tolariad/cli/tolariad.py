@@ -16,8 +16,8 @@ from tolariad.cli.errors import CommandError, run_command
 from tolariad.cli.lazy import LazyGroup
 from tolariad.cli.runs import JOURNAL, RUNS, by_name, folded
 from tolariad.cli.wrapping import fitted_to
+from tolariad.core import messages as m
 from tolariad.core.calc.run.exits import EXIT_DAMAGED, EXIT_IO, ORDERLY
-from tolariad.core.messages.run import INIT_NAME
 from tolariad.trainer.trials.words import TakenWeights, TakeWeights
 
 if TYPE_CHECKING:
@@ -191,7 +191,7 @@ def _init(file: str, run_dir: Path) -> Init:
     if (run_dir / JOURNAL).is_dir() and folded(run_dir / JOURNAL).progress.step:
         return Init(file=named)  # the run has its copy, or is refused
     run_files.make_run_folder(run_dir)
-    trial = TakeWeights(config="", file=named, output=str((run_dir / INIT_NAME).absolute()))
+    trial = TakeWeights(config="", file=named, output=str((run_dir / m.INIT_NAME).absolute()))
     return Init(file=named, hash=trials.ask(trial, TakenWeights).hash)
 
 

@@ -135,7 +135,8 @@ def _train(arguments: argparse.Namespace, end: TrainerEnd) -> int:
         return built(end, arguments.run, arguments.run_id, config=config, threads=threads, ring=arguments.ring_fd)
 
     ending = see_through(build, end)
-    print(shortened(ending.traceback, arguments.printed), file=sys.stderr, end="")  # noqa: T201 - the daemon logs the output
+    text = shortened(ending.traceback, arguments.printed)
+    print(text, file=sys.stderr, end="")  # noqa: T201 - the daemon logs the output
     return {End.TOLD: 0, End.REFUSED: EXIT_CONFIG, End.RAISED: EXIT_EXCEPTION}[ending.end]
 
 

@@ -29,7 +29,6 @@ from tolariad.trainer.optim.average import Average
 from tolariad.trainer.optim.configured import build_optimizers
 from tolariad.trainer.optim.owners import Owner
 from tolariad.trainer.process import determinism
-from tolariad.trainer.process.code import code_of
 from tolariad.trainer.pruning.pruner import Pruner
 from tolariad.trainer.rollback.participants import Participants
 from tolariad.trainer.seeds.found import find_slots, garden_of
@@ -124,7 +123,6 @@ def build(config: bytes, threads: int | None = None, given: FoundTask | None = N
         clip=_clip(found.task),
         training_step=_training_step(found.task, settings),
         participants=_participants(found.task, model),
-        code=code_of(program_of(found.task)),
     )
     _get_ready(setup, grade)
     return setup

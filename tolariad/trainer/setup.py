@@ -70,8 +70,6 @@ class Setup:
     acted: ActedOrders = field(default_factory=ActedOrders)
     strategy: StrategyState = field(default_factory=StrategyState)
     participants: Participants = field(default_factory=Participants)
-    # The files of the user's program.
-    code: tuple[m.CodeFile, ...] = ()
     metrics: StepMetrics = field(default_factory=StepMetrics)
 
     @property

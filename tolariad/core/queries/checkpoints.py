@@ -139,9 +139,10 @@ def retention_plan(
 
 
 def _beyond(rest: Sequence[st.CatalogueEntry], keep: int, fixed: Iterable[int]) -> Iterator[st.CatalogueEntry]:
-    """Yield the checkpoints beyond `keep`: unusable ones, then those that leave the smallest gap between their
-    neighbours, so that the others stay spread over the run. `fixed`: steps of checkpoints that stay. Those that
-    somebody ordered go last. At most as many as are removed at once: choosing takes a look at each.
+    """Yield the checkpoints beyond `keep`: unusable ones first, then those with the smallest gap between neighbours.
+
+    So the others stay spread over the run. `fixed`: steps of checkpoints that stay. Those that somebody ordered go
+    last. At most as many as are removed at once: choosing takes a look at each.
     """
     left = list(rest)
     for _ in range(min(len(rest) - keep, REMOVALS_AT_ONCE)):

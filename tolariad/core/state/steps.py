@@ -18,6 +18,7 @@ from msgspec.structs import replace
 from tolariad.core import messages as m
 from tolariad.core.calc.bounds import METRICS_MAX, TOKENS, storable
 from tolariad.core.state.fold import ApplyTable, setting
+from tolariad.core.state.steps_code import Code
 
 # The speed shown is measured over the last one to two windows of this many steps.
 _SPEED_WINDOW_STEPS: Final = 256
@@ -65,19 +66,6 @@ class OpenRerun(msgspec.Struct, frozen=True):
     first: int
     last: int
     cause: m.Cause
-
-
-class Code(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The user's program, as the present trainer has it. Steps from `since` on were made by it, or have its bits.
-
-    `changed`: the files that were others before. `accepted`: steps from before may differ.
-    """
-
-    files: tuple[m.CodeFile, ...] = ()
-    task_hash: str = ""
-    since: int = 1
-    changed: tuple[str, ...] = ()
-    accepted: bool = False
 
 
 class Progress(msgspec.Struct, frozen=True):
@@ -305,27 +293,15 @@ def _context(s: Progress, e: m.ExecutionContextRecorded, _: m.Cause) -> Progress
         s,
         environment=e.hash,
         environment_since=since,
-        code=_with_code(s, e),
+        code=s.code.of_trainer(s.step, e),
         determinism=e.environment.determinism,
         data=e.environment.data or s.data,
         steps_per_epoch=e.steps_per_epoch,
     )
 
 
-def _with_code(s: Progress, e: m.ExecutionContextRecorded) -> Code:
-    """Remember the code, and the step from which on it is the present one. An old trainer reports none."""
-    former = s.code
-    code = replace(former, files=e.code or former.files, task_hash=e.environment.task_hash)
-    if e.other_code:
-        return replace(code, since=s.step + 1, changed=e.other_code, accepted=e.accepts_code)
-    return replace(code, accepted=former.accepted or e.accepts_code)
-
-
 def _compared(s: Progress, e: m.RerunFinished, at: m.Cause) -> Progress:
-    """End the re-run. If the code has changed and every bit is the same, its steps count as made by it."""
-    is_same = bool(e.compared) and e.first_difference is None
-    code = replace(s.code, since=min(s.code.since, e.first), changed=(), accepted=False) if is_same else s.code
-    return _rerun_ended(replace(s, code=code), e, at)
+    return _rerun_ended(replace(s, code=s.code.compared(e)), e, at)
 
 
 def _inexact(s: Progress, why: str) -> Progress:
@@ -361,7 +337,7 @@ def _rolled_back(s: Progress, e: m.RolledBack, _: m.Cause) -> Progress:
         epoch_finished=min(s.epoch_finished, last),
         epoch_mono=e.mono,
         environment_since=storable(e.step + 1),
-        code=replace(s.code, since=min(s.code.since, storable(e.step + 1))),
+        code=s.code.at_most_since(storable(e.step + 1)),
         speed=Speed(e.step, e.mono, e.step, e.mono),
         digest=_digest(s.digest, b"rollback", packed),
     )

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sysconfig
 import traceback
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
@@ -35,18 +36,17 @@ def shown(error: BaseException) -> str:
         if id(one) in seen:
             continue
         seen.add(id(one))
-        one.stack = _from_task(one.stack)
+        del one.stack[: _first_of_task(one.stack)]
         pending += [other for other in (one.__cause__, one.__context__, *(one.exceptions or ())) if other is not None]
     return "".join(found.format())
 
 
-def _from_task(stack: traceback.StackSummary) -> traceback.StackSummary:
-    frames = list(stack)
-    first = next((at for at, frame in enumerate(frames) if is_own(frame)), None)
-    if first is None:
-        # A task of an installed package, or a file that cannot be compiled: only our own frames before it go.
-        first = next((at for at, frame in enumerate(frames) if not _is_ours(frame)), 0)
-    return traceback.StackSummary.from_list(frames[first:])
+def _first_of_task(frames: Sequence[traceback.FrameSummary]) -> int:
+    """Return the place of the task's first frame."""
+    own = (at for at, frame in enumerate(frames) if is_own(frame))
+    # A task of an installed package, or a file that cannot be compiled: only our own frames before it go.
+    of_others = (at for at, frame in enumerate(frames) if not _is_ours(frame))
+    return next(own, next(of_others, 0))
 
 
 def _is_ours(frame: traceback.FrameSummary) -> bool:

@@ -63,5 +63,5 @@ def _told(error: Exception) -> str:
         return f"The model cannot be analysed: {error}"[:_WHY_CHARS]
     if isinstance(error, CheckpointUnusable):
         return f"The checkpoint cannot be used: {error}"[:_WHY_CHARS]
-    print(shown(error), file=sys.stderr, end="")  # noqa: T201 - the daemon logs the output
+    sys.stderr.write(shown(error))
     return f"The analysis raised {type(error).__name__}: {error}"[:_WHY_CHARS]
