@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import signal
 import sys
 from collections.abc import Sequence
@@ -192,7 +193,12 @@ def _init(file: str, run_dir: Path) -> Init:
         return Init(file=named)  # the run has its copy, or is refused
     run_files.make_run_folder(run_dir)
     trial = TakeWeights(config="", file=named, output=str((run_dir / m.INIT_NAME).absolute()))
-    return Init(file=named, hash=trials.ask(trial, TakenWeights).hash)
+    try:
+        return Init(file=named, hash=trials.ask(trial, TakenWeights).hash)
+    except CommandError:
+        with contextlib.suppress(OSError):
+            run_dir.rmdir()  # unless it holds something: a refused start leaves no run
+        raise
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
