@@ -36,7 +36,7 @@ def test_an_ordered_rate_that_a_rollback_undoes_is_said():
     (restored,) = find(world, m.RatesRestored)
 
     assert [(one.group, one.rate) for one in restored.undone] == [("body", 0.01)]
-    assert "Undone: 0.01 of body from step" in sentence(restored)
+    assert "A rollback undid the learning rate 0.01 of body, set at step" in sentence(restored)
     assert [one.event.undone for one in world.state.said.latest if isinstance(one.event, m.RatesRestored)] == [
         restored.undone
     ]

@@ -49,7 +49,7 @@ def test_an_edit_with_other_bits_stops_the_run_and_one_word_goes_on(task_hash):
     world = rerun(trained(), EDITED, differs=True, task_hash=task_hash or environment().task_hash)
     recorded = find(world, m.ExecutionContextRecorded)[-1]
     assert (recorded.other_code, recorded.only_code) == (("losses.py",), True)
-    assert "The code has changed: losses.py." in sentence(recorded)
+    assert "Code changed: losses.py." in sentence(recorded)
     assert "since losses.py changed" in sentence(find(world, m.RerunDiverged)[-1])
     assert (world.state.run.failure, world.exit) == (m.FailureKind.CODE, 70)
     assert "step 5 came out differently" in world.state.run.why

@@ -8,6 +8,7 @@ from typing import Final
 HEAD: Final = "Traceback (most recent call last):"
 # Takes the place of the frames.
 AS_BEFORE: Final = " as before"
+_OF_GROUP: Final = f"Exception Group {HEAD}"
 
 
 def last_traceback(text: str) -> str:
@@ -16,9 +17,12 @@ def last_traceback(text: str) -> str:
 
 
 def mark_of(text: str) -> str:
-    """Return a short name of the last traceback in `text`; empty if there is none, or if it has no frames."""
+    """Return a short name of the last traceback in `text`; empty if there is none, or if it has no frames.
+
+    So it is for a group of exceptions, which is printed whole each time.
+    """
     last = last_traceback(text).strip()
-    if not last or last.startswith(AS_BEFORE.strip()):
+    if not last or last.startswith(AS_BEFORE.strip()) or _OF_GROUP in text:
         return ""
     return hashlib.sha256(last.encode("utf-8", "backslashreplace")).hexdigest()[:16]
 

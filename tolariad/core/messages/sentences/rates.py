@@ -71,11 +71,11 @@ def _changed(e: m.HyperparametersChanged) -> str:
 
 
 def _restored(e: m.RatesRestored) -> str:
-    said = "The learning rates are those of the rollback's target again."
     if not e.undone:
-        return said
-    gone = listed(f"{one.rate:.6g} of {one.group} from step {one.step} on" for one in e.undone)
-    return f"{said} Undone: {gone}. `tolaria lr set` sets it again."
+        return "The learning rates are those of the rollback's target again."
+    first, *further = e.undone
+    more = f" and {counted(len(further), 'other rate')}" if further else ""
+    return f"A rollback undid the learning rate {first.rate:.6g} of {first.group}, set at step {first.step}{more}."
 
 
 SENTENCES: Final[Sentences] = {
