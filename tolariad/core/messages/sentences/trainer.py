@@ -18,7 +18,7 @@ def _built(e: m.ExecutionContextRecorded) -> str:
     if e.other_code:
         first, *further = e.other_code
         which = f"{first} and {len(further)} more" if further else first
-        other = f"{other} Code changed{' (accepted)' if e.accepts_code else ''}: {which}."
+        other = f"{other} Code changed: {which}."
     if changed := e.other_blueprints:
         which = f"Blueprint {last_name(changed[0])}" if len(changed) == 1 else counted(len(changed), "blueprint")
         other = f"{other} {which} changed."
