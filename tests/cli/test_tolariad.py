@@ -324,9 +324,10 @@ def test_closing_words_and_verify_give_the_size_on_disk(run_dir, tolaria):
 
 
 def test_a_run_that_failed_on_other_data_is_told_both_ways_on(recorder, run_dir):
-    """The former data with --retry, or the new ones with --accept-data; any other failure has the first only."""
+    """The former data or code with --retry, or the new ones with a word; any other failure has the first only."""
     recorder.step()
-    for kind, ways in ((m.FailureKind.DATA, ["--retry", "--accept-data"]), (m.FailureKind.TRAINER, ["--retry"])):
+    words = {m.FailureKind.DATA: ["--accept-data"], m.FailureKind.CODE: ["--accept-code"]}
+    for kind, ways in ((kind, ["--retry", *words.get(kind, ())]) for kind in m.FailureKind):
         recorder.record(m.RunFailed(kind=kind, why="no"))
         lines, _ = closing_words(recorder.status(), run_dir)
         starts = [line.split() for line in lines if line.startswith("  tolariad run")]

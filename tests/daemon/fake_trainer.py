@@ -207,6 +207,7 @@ def main() -> int:
     """Start like a real trainer, then run the fake."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--run", type=Path)
+    parser.add_argument("--printed")
     for name in ("--incarnation", "--channel-fd", "--page-fd", "--parent-pid", "--ring-fd"):
         parser.add_argument(name, type=int)
     args = parser.parse_args()

@@ -93,7 +93,7 @@ def test_data_that_changed_unnoticed_are_named_as_such_and_the_next_start_goes_o
 
     trained(tmp_path / "run", loader(), at=5)
     factor["of 4"] = 3.0
-    with pytest.raises(RunFailed, match=r"step 2: other data.*start the program again") as failed:
+    with pytest.raises(RunFailed, match=r"step 2: other data.*start the program again to go on") as failed:
         trained(tmp_path / "run", loader())
     assert "other data" in str(failed.value)
     assert trained(tmp_path / "run", loader())[1].phase == "completed"

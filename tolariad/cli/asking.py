@@ -12,8 +12,8 @@ import click
 import msgspec
 
 from journal.reader import Reader
-from tolariad.cli import output, runs
-from tolariad.cli.errors import CommandError, Exit
+from tolariad.cli import naming, output, runs
+from tolariad.cli.errors import Exit
 from tolariad.cli.events import line, position, read_position, verbose
 from tolariad.cli.status_words import FACTS_INDENT, state_lines
 from tolariad.control.status import LiveFacts, run_status
@@ -30,15 +30,15 @@ _TOPIC_WIDTH: Final = max(map(len, TOPICS)) + 1
 
 
 @click.command()
-@click.argument("run", required=False)
+@naming.argument
 @click.option(
     "--at", callback=read_position, help="At this point: a sequence number, step:N, epoch:N or a time. Default: now."
 )
 @click.option("--full", is_flag=True, help="Print every field of the state.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object, with every field of the state.")
-def state(run: str | None, at: JournalPosition | None, full: bool, as_json: bool) -> int:
+@naming.takes_journal
+def state(folder: Path, *, at: JournalPosition | None, full: bool, as_json: bool) -> int:
     """Show the state of RUN, now or at an earlier point."""
-    folder = runs.journal_folder(run)
     with Reader(folder) as reader:
         replayed = state_at(reader, seq_at(reader, at) if at else None)
         last = next(iter(reader.seek(seq=replayed.state.seq)), None) if replayed.state.seq else None
@@ -60,9 +60,7 @@ def state(run: str | None, at: JournalPosition | None, full: bool, as_json: bool
 
 
 @click.command()
-@click.argument("run", required=False)
-@click.argument("topic", required=False, metavar="TOPIC")
-@click.argument("slot", required=False, metavar="[SLOT]")
+@click.argument("words", nargs=-1, metavar="[RUN] TOPIC [SLOT]")
 @click.option(
     "--at",
     callback=read_position,
@@ -70,7 +68,8 @@ def state(run: str | None, at: JournalPosition | None, full: bool, as_json: bool
 )
 @output.in_style("verbose")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-def why(run: str | None, topic: str | None, slot: str | None, *, as_json: bool, **how: Any) -> int:
+@naming.options
+def why(*, words: tuple[str, ...], as_json: bool, at: JournalPosition | None, style: str, **place: Any) -> int:
     """Show the causes of an event of RUN, and its consequences. Without TOPIC, list the topics that have an answer.
 
     TOPIC selects the event: seq:N, step:N, a checkpoint's id, an event type, or a word.
@@ -82,33 +81,23 @@ def why(run: str | None, topic: str | None, slot: str | None, *, as_json: bool, 
     If several events fit, the newest is shown. With `RUN seed SLOT`, or with the topic seed:SLOT, it is the newest of
     this slot.
     """
-    if slot is not None:
-        if topic != "seed":
-            raise click.UsageError(f"only the topic seed takes a slot, not {topic}")
-        topic = f"seed:{slot}"
-    if topic is None:
-        # One argument is a topic, or a run.
-        if run is None or _is_run(run):
-            return _listed(run, as_json=as_json, **how)
-        return _answered(None, run, as_json=as_json, **how)
-    return _answered(run, topic, as_json=as_json, **how)
+    target = runs.named(**place)
+    run, topic = _run_and_topic(words, is_named=target is not None)
+    target = target if target is not None else runs.find(run=run)
+    with Reader(runs.journal_of(target)) as reader:
+        until_seq = seq_at(reader, at) if at else None
+        if topic is None:
+            return _listed(happened(reader, until_seq), run, style=style, as_json=as_json)
+        answer = explain(reader, topic, position=_as_position(topic), until_seq=until_seq)
+    if as_json:
+        output.put_json(_json(answer))
+    else:
+        _put_words(answer, verbose if style == "verbose" else line)
+    return Exit.DONE
 
 
-def _is_run(word: str) -> bool:
-    """Return whether a word names a run's folder, or a known run, and no topic."""
-    if Path(word).is_dir():
-        return True
-    if is_topic(word) or _as_position(word) is not None:
-        return False
-    with contextlib.suppress(CommandError):
-        return runs.by_name(word).folder is not None
-    return False
-
-
-def _listed(run: str | None, *, at: JournalPosition | None, style: str, as_json: bool) -> int:
+def _listed(found: dict[str, Link], run: str | None, *, style: str, as_json: bool) -> int:
     """List the topics that have an answer, each with the event that it explains; then those of which nothing is."""
-    with Reader(runs.journal_folder(run)) as reader:
-        found = happened(reader, seq_at(reader, at) if at else None)
     if as_json:
         topics = {topic: plain_event(link.seq, link.fields) for topic, link in found.items()}
         output.put_json({"topics": topics, "never": sorted(TOPICS.keys() - found.keys())})
@@ -122,15 +111,30 @@ def _listed(run: str | None, *, at: JournalPosition | None, style: str, as_json:
     return Exit.DONE
 
 
-def _answered(run: str | None, topic: str, *, at: JournalPosition | None, style: str, as_json: bool) -> int:
-    with Reader(runs.journal_folder(run)) as reader:
-        until_seq = seq_at(reader, at) if at else None
-        answer = explain(reader, topic, position=_as_position(topic), until_seq=until_seq)
-    if as_json:
-        output.put_json(_json(answer))
-    else:
-        _put_words(answer, verbose if style == "verbose" else line)
-    return Exit.DONE
+def _run_and_topic(words: tuple[str, ...], *, is_named: bool) -> tuple[str | None, str | None]:
+    """Return RUN and the topic; None if it was not given. `is_named`: an option names the run."""
+    run: str | None = None
+    is_seed = len(words) == 2 and words[0] == "seed" and not runs.is_known("seed")
+    if not is_named and words and not is_seed and (len(words) > 1 or _is_run(words[0])):
+        run, words = words[0], words[1:]
+    match words:
+        case ():
+            return run, None
+        case (topic,):
+            return run, topic
+        case ("seed", slot):
+            return run, f"seed:{slot}"
+        case _:
+            topic = words[0]
+            more = "; an option names the run, so the first argument is the topic" if is_named else ""
+            raise click.UsageError(f"only the topic seed takes a slot, not {topic}{more}")
+
+
+def _is_run(word: str) -> bool:
+    """Return whether a single argument is a run: a folder, or a known run whose name is no topic."""
+    if Path(word).is_dir():
+        return True
+    return not is_topic(word) and _as_position(word) is None and runs.is_known(word)
 
 
 def _as_position(topic: str) -> JournalPosition | None:

@@ -8,13 +8,14 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
 from datetime import datetime
+from pathlib import Path
 from typing import Any, Final
 
 import click
 
 from journal import JournalEntry
 from journal.reader import Reader
-from tolariad.cli import output, runs
+from tolariad.cli import naming, output
 from tolariad.cli.errors import Exit
 from tolariad.cli.wrapping import fitted_to
 from tolariad.core.calc.text.nearest import all_near, did_you_mean
@@ -63,7 +64,7 @@ UNTIL: Final = click.option("--until", callback=read_position, help="End here: a
 
 
 @click.command()
-@click.argument("run", required=False)
+@naming.argument
 @click.option("-f", "--follow", is_flag=True, help="Show new events as they come, after the last 10 (or -n).")
 @click.option("-t", "--type", "types", multiple=True, help="Only types that begin with this text. Repeatable.")
 @click.option("-g", "--grep", "pattern", callback=_pattern, help="Only events that match this regular expression.")
@@ -74,8 +75,9 @@ UNTIL: Final = click.option("--until", callback=read_position, help="End here: a
 @output.in_style("json", "cat", "verbose", more=", cat only the sentence")
 @click.option("--json", "as_json", is_flag=True, help="The same as -o json.")
 @click.option("--lineage", is_flag=True, help="Leave out the steps that a rollback has abandoned.")
+@naming.takes_journal_without_r
 def events(
-    *, run: str | None, follow: bool, lines: int | None, reverse: bool, style: str, as_json: bool, **selection: Any
+    journal: Path, *, follow: bool, lines: int | None, reverse: bool, style: str, as_json: bool, **selection: Any
 ) -> int:
     """Show the events of RUN, oldest first."""
     if follow and reverse:
@@ -86,7 +88,7 @@ def events(
     if unheard_of and follow:
         raise click.UsageError(unheard_of)
     found = False
-    with Reader(runs.journal_folder(run)) as reader:
+    with Reader(journal) as reader:
         for entry in _followed(reader, query, lines) if follow else _chosen(reader, query, lines, reverse=reverse):
             found = True
             text = shown(entry.seq, timeline.decode_fields(entry.event))

@@ -9,15 +9,15 @@ import contextlib
 import json
 import os
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 import msgspec
 
-from tolariad.cli import output, runs
+from tolariad.cli import naming, output, runs
 from tolariad.cli.errors import CommandError, Exit, translated
 from tolariad.cli.status_words import FACTS_INDENT, budget_lines, phase_words, status_lines, status_row
 from tolariad.control.where import SOCKET_NAME, socket_of
@@ -29,6 +29,10 @@ if TYPE_CHECKING:
     from tolariad.control.reply_tables import BudgetTable
     from tolariad.core.calc.health.histogram import Histogram
     from tolariad.core.state.run_state import RunState
+
+
+_HEAD: Final = ("NAME", "PHASE", "LIVE", "EPOCH", "STEP", "LOSS", "ACCURACY", "AGE", "SIZE", "FOLDER")
+_ACCURACY: Final = _HEAD.index("ACCURACY")
 
 
 def folded(journal: Path) -> RunStatus:
@@ -78,11 +82,11 @@ def _measured(journal: Path) -> Mapping[str, Histogram]:
 
 
 @click.command()
-@click.argument("run", required=False)
+@naming.argument
 @click.option("-q", "--quiet", is_flag=True, help="Print nothing; exit 0 if running, 3 if not live, else 1.")
 @click.option("--budgets", is_flag=True, help="Show the budgets: limit, measurements, overruns.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-@runs.takes_target
+@naming.takes_target
 def status(target: runs.Target, *, quiet: bool, budgets: bool, as_json: bool) -> int:
     """Show a run's phase, progress, loss and checkpoint.
 
@@ -110,13 +114,13 @@ def _seconds(_: click.Context, __: click.Parameter, value: float) -> float:
 
 
 @click.command()
-@click.argument("run", required=False)
+@naming.argument
 @click.option("--plain", is_flag=True, help="Print a line for each update instead of rewriting one line.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON lines.")
 @click.option(
     "--interval", default=1.0, show_default=True, callback=_seconds, help="Least number of seconds between two lines."
 )
-@runs.takes_target
+@naming.takes_target
 def watch(target: runs.Target, *, plain: bool, as_json: bool, interval: float) -> int:
     """Show a live run's progress until the run ends."""
     from tolariad.cli.progress import Progress
@@ -201,19 +205,33 @@ def _size(folder: Path | None) -> int | None:
 
 
 @click.command("list")
-@click.argument("folder", required=False, type=click.Path(path_type=Path))
+@click.argument("within", required=False, metavar="FOLDER", type=click.Path(path_type=Path))
 @click.option("--json", "as_json", is_flag=True, help="Print JSON lines.")
-def list_runs(folder: Path | None, as_json: bool) -> int:
-    """List the runs in FOLDER; by default live runs and ./runs."""
-    rows = [row(target) for target in _targets(folder)]
-    head = ("NAME", "PHASE", "LIVE", "EPOCH", "STEP", "LOSS", "ACCURACY", "AGE", "SIZE", "FOLDER")
-    output.put_rows(rows, head, _run_cells, as_json=as_json)
+@naming.options
+def list_runs(*, within: Path | None, as_json: bool, **place: Any) -> int:
+    """List the runs in FOLDER; by default live runs and ./runs.
+
+    With an option that names a run, list that run, or those in that folder.
+    """
+    target = None if within is not None else runs.named(**place)
+    if target is not None and target.journal is None and target.folder is not None:
+        within = target.folder
+    targets = [target] if target is not None and within is None else _targets(within)
+    rows = [row(target) for target in targets]
+    # Runs of tasks without an accuracy have no column of it.
+    left_out = () if any(one.get("accuracy") is not None for one in rows) else (_ACCURACY,)
+    head = _without(_HEAD, left_out)
+    output.put_rows(rows, head, lambda one: _without(_run_cells(one), left_out), as_json=as_json)
     if not rows and not as_json:
         output.note("no runs found; `tolariad run --task digits --dir runs/first` starts one")
     for one in rows:
         if one["error"] and not as_json:
             output.note(safe(f"{one['name']}: {one['error']}"))
     return Exit.DONE
+
+
+def _without(cells: tuple[str, ...], left_out: Container[int]) -> tuple[str, ...]:
+    return tuple(cell for index, cell in enumerate(cells) if index not in left_out)
 
 
 def _run_cells(one: Mapping[str, Any]) -> tuple[str, ...]:
@@ -247,7 +265,7 @@ def _object(_: click.Context, __: click.Parameter, text: str | None) -> dict[str
 @click.argument("method")
 @click.argument("parameters", required=False, metavar="[JSON]", callback=_object)
 @click.option("--more", is_flag=True, help="Ask for a stream of replies. Watch and Events always stream.")
-@runs.takes_target
+@naming.takes_target
 def call(target: runs.Target, *, method: str, parameters: dict[str, Any], more: bool) -> int:
     """Call a method of the control interface; print JSON lines.
 

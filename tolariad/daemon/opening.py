@@ -234,11 +234,11 @@ def _agree(
     boot = boot_id()
     facts: list[m.Event] = []
     if is_new:
-        began_from = parent.find(request.begin_from) if request.begin_from else began_from
+        began_from = parent.asked_for(request) or began_from
         facts.append(_run_started(folder, resolved, run_id, began_from))
-    elif request.begin_from:
-        parent.require_same(request.begin_from, state)
-    facts.append(_daemon_started(boot, activated=mode is m.StartMode.ACTIVATED, accept_data=request.accept_data))
+    else:
+        parent.require_same(request, state)
+    facts.append(_daemon_started(boot, request, activated=mode is m.StartMode.ACTIVATED))
     changed = None if is_new else changes.at_start(state, resolved, request, mode)
     if changed is not None:
         facts.append(changed)
@@ -275,7 +275,7 @@ def _run_started(folder: Path, resolved: Resolved, run_id: bytes, began_from: m.
     )
 
 
-def _daemon_started(boot: str, *, activated: bool, accept_data: bool) -> m.DaemonStarted:
+def _daemon_started(boot: str, request: RunRequest, *, activated: bool) -> m.DaemonStarted:
     return m.DaemonStarted(
         pid=os.getpid(),
         boot_id=boot,
@@ -283,7 +283,8 @@ def _daemon_started(boot: str, *, activated: bool, accept_data: bool) -> m.Daemo
         version=tolariad.__version__,
         limits=own_limits(),
         activated=activated,
-        accept_data=accept_data,
+        accept_data=request.accept_data,
+        accept_code=request.accept_code,
     )
 
 

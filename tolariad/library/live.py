@@ -92,7 +92,7 @@ class Live:
                 setup = build(opened.resolved.text.encode(), earlier_threads(opened), FoundTask(task, ""))
             other = q.other_data(opened.state.progress, setup.environment)
             if other and not request.accept_data:
-                why = f"{q.data_refusal(other)}. To go on with the new data: Tolaria(..., accept_data=True)"
+                why = f"{q.data_refusal(other)}; {q.way_on(m.FailureKind.DATA, in_program=True)}"
                 raise StartRefused(EXIT_CONFIG, why)
             return cls(opened, setup, stepper)
         except BaseException:
@@ -157,7 +157,7 @@ class Live:
                     raise RunFailed(f"{run.why}; the run is frozen. {self._setup.task.AGAIN} to resume it nevertheless")
                 continue
             if effect.code not in ORDERLY:
-                raise RunFailed(effect.why)
+                raise RunFailed(f"{effect.why}; {q.way_on(self.state.run.failure, in_program=True)}")
             if not trained:
                 self._take_over_weights()
             return

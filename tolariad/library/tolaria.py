@@ -83,6 +83,7 @@ class Tolaria:
         run_dir: str | Path | None = None,
         accept_config: bool = False,
         accept_data: bool = False,
+        accept_code: bool = False,
     ) -> None:
         self._source = Path(config) if isinstance(config, str | Path) else None
         # A copy: what the caller changes afterwards is not a part of this run.
@@ -90,7 +91,7 @@ class Tolaria:
         self._settings(epochs=None)
         name = self._source.stem if self._source else "library"
         self.run_dir = Path(run_dir) if run_dir is not None else Path("runs") / name
-        self._accept_config, self._accept_data = accept_config, accept_data
+        self._accept_config, self._accept_data, self._accept_code = accept_config, accept_data, accept_code
         self._live: Live | None = None
         self._loop: OwnLoop | None = None
         self._state = RunState()
@@ -175,6 +176,7 @@ class Tolaria:
             settings=settings,
             accept_config=self._accept_config,
             accept_data=self._accept_data,
+            accept_code=self._accept_code,
         )
         if not _busy.acquire(blocking=False):
             raise RuntimeError(

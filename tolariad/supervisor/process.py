@@ -18,6 +18,7 @@ from typing import Final
 import msgspec
 
 from tolariad.core import messages as m
+from tolariad.core.calc.text.tracebacks import last_traceback
 from tolariad.signals import kept_from_new_processes
 from tolariad.supervisor.procfs import process_stat
 
@@ -28,7 +29,6 @@ _NOT_FOR_CHILDREN: Final = frozenset(
 
 
 _MEMORY_ERROR: Final = re.compile(r"^(?:\w+\.)*(?:MemoryError|OutOfMemoryError)\b", re.MULTILINE)
-_TRACEBACK: Final = "Traceback (most recent call last):"
 # From this size on the C library copies with non-temporal stores, which need two memory transfers instead of three. Its
 # default, three quarters of all caches, is larger than any single tensor on a large machine.
 _TUNABLE: Final = "glibc.cpu.x86_non_temporal_threshold"
@@ -73,10 +73,10 @@ def death_reason(exit_: Exit, evidence: Evidence) -> m.DeathReason:
     if exit_.signal_number is not None:
         by_memory = exit_.signal_number == signal.SIGKILL and bool(evidence.oom_kills)
         return m.DeathReason.MEMORY if by_memory else m.DeathReason.SIGNAL
-    last_traceback = evidence.output.rpartition(_TRACEBACK)[2] if _TRACEBACK in evidence.output else ""
-    if exit_.code == 0 or not last_traceback:
+    printed = last_traceback(evidence.output)
+    if exit_.code == 0 or not printed:
         return m.DeathReason.EXIT
-    return m.DeathReason.MEMORY if _MEMORY_ERROR.search(last_traceback) else m.DeathReason.EXCEPTION
+    return m.DeathReason.MEMORY if _MEMORY_ERROR.search(printed) else m.DeathReason.EXCEPTION
 
 
 def child_environment(environ: Mapping[str, str]) -> dict[str, str]:

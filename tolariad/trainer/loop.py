@@ -37,6 +37,7 @@ from tolariad.trainer.lr.audit import Audit
 from tolariad.trainer.lr.handler import RateHandler
 from tolariad.trainer.optim.hyper import HyperparameterHandler
 from tolariad.trainer.orders import Boundary, BoundaryOrders, Link
+from tolariad.trainer.process.code import code_of
 from tolariad.trainer.pruning.handler import PruneHandler
 from tolariad.trainer.rollback import RollbackCommitted, RollbackHandler, SnapshotHandler, standing_at
 from tolariad.trainer.seeds.handler import SeedHandler
@@ -46,6 +47,7 @@ from tolariad.trainer.step.stepper import Stepper
 from tolariad.trainer.step.validate import Metrics, try_evaluate, validate
 from tolariad.trainer.tasks.callbacks import Callbacks
 from tolariad.trainer.tasks.context import HookContext
+from tolariad.trainer.tasks.given import program_of
 from tolariad.trainer.torch_private import compiler
 
 if TYPE_CHECKING:
@@ -185,6 +187,7 @@ class Trainer:
                 slots=tuple(m.SlotFound(name, one.slot.layer_depth) for name, one in setup.garden.plots.items()),
                 blueprints=setup.garden.blueprints,
                 sources=setup.garden.sources,
+                code=code_of(program_of(setup.task)),
             )
         )
         reporter = self._reporter

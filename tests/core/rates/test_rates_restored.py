@@ -12,6 +12,7 @@ from tests.core.simulate import find, take_checkpoint, until, until_found
 from tests.core.test_lifecycle import troubled
 from tolariad.core import messages as m
 from tolariad.core import state as st
+from tolariad.core.messages.sentences.text import sentence
 
 
 def gone_back(world, **how):
@@ -21,6 +22,25 @@ def gone_back(world, **how):
     while not world.trainer or not world.state.trainer.began:
         world.tick()
     return world
+
+
+def test_an_ordered_rate_that_a_rollback_undoes_is_said():
+    """Which one, and how to set it again. One that acts at the target is not mentioned, and then nothing is said."""
+    world = until(RatedWorld(0), 4)
+    world.lr_set("head", 0.02)
+    until_found(world, m.RateChanged)
+    take_checkpoint(world)
+    target = world.state.checkpoints.newest
+    world.lr_set("body", 0.01)
+    until(world, target.step + 3)
+    gone_back(world, to=target.id)
+    (restored,) = find(world, m.RatesRestored)
+
+    assert [(one.group, one.rate) for one in restored.undone] == [("body", 0.01)]
+    assert "A rollback undid the learning rate 0.01 of body, set at step" in sentence(restored)
+    assert [one.event.undone for one in world.state.said.latest if isinstance(one.event, m.RatesRestored)] == [
+        restored.undone
+    ]
 
 
 def test_a_checkpoint_before_an_epoch_s_recorded_end_misses_no_order_after_it():

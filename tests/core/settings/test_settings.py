@@ -231,7 +231,7 @@ def test_a_key_of_a_schedule_without_effect_is_said():
     of_group |= {"optimizer": {"groups": [{"match": "*", "policy": "./a.py:f", "warmup_epochs": 2}]}}
 
     assert list(rate_notes(read_settings(onecycle))) == [
-        "warmup_epochs has no effect on the policy onecycle, whose curve begins at the first step"
+        "a warm-up has no effect on the policy onecycle, whose curve begins at the first step"
     ]
     assert "no effect on the policy ./a.py:f" in " ".join(rate_notes(read_settings(of_group)))
     restarts = {"policy": "cosine_restarts", "warmup_epochs": 0}

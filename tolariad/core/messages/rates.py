@@ -108,17 +108,27 @@ class Standing(msgspec.Struct, frozen=True, kw_only=True):
     loss_sum: Loss = 0.0
 
 
+class UndoneRate(msgspec.Struct, frozen=True):
+    """A rate that somebody had ordered after a rollback's target: of which group, from which step on."""
+
+    group: str
+    rate: float
+    step: Step
+
+
 class RatesRestored(Event, frozen=True, kw_only=True):
     """A rollback restored the rates of its target. Orders and plateaus from after it no longer act.
 
     `orders`: how many boundary orders had acted there; the next one to act gets the next number. `losses`, `loss_sum`:
-    the steps of the target's epoch before it, and the sum of their losses, by which its plateaus are judged.
+    the steps of the target's epoch before it, and the sum of their losses, by which its plateaus are judged. `undone`:
+    the newest ordered rates that do not act any more, one a group.
     """
 
     groups: tuple[Group, ...]
     orders: int = 0
     losses: int = 0
     loss_sum: Loss = 0.0
+    undone: tuple[UndoneRate, ...] = ()
 
 
 # The reason in the kernel's own violation events.

@@ -41,6 +41,7 @@ class Limit(enum.Enum):
     STEPS = "steps"
     HOURS = "hours"
     PATIENCE = "patience"
+    TOKENS = "tokens"
 
 
 class StepReport(Report, frozen=True, kw_only=True):

@@ -87,6 +87,13 @@ class Environment(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     optimizers: str = ""
 
 
+class CodeFile(msgspec.Struct, frozen=True):
+    """A file of the user's program: its module's name as a path, and the beginning of its BLAKE3."""
+
+    name: str
+    hash: Hex
+
+
 class TrainerStarted(Event, frozen=True, kw_only=True):
     """A trainer process was started.
 
@@ -105,6 +112,8 @@ class ExecutionContextRecorded(Event, frozen=True, kw_only=True):
     `steps_per_epoch`: 0 if only the data tells. `former_steps_per_epoch`: those before, if they were others: batches of
     another size, or another length. `other_data`: how the data differ from those before, if the start allowed that they
     do (DaemonStarted.accept_data). `other_blueprints`: whose files are others than when seeds germinated from them.
+    `code`: the files of the user's program. `other_code`: those that differ from the ones before; `only_code`: nothing
+    else of the context does. `accepts_code`: the start allowed it (DaemonStarted.accept_code).
     """
 
     incarnation: int
@@ -116,6 +125,10 @@ class ExecutionContextRecorded(Event, frozen=True, kw_only=True):
     other_data: str = ""
     former_steps_per_epoch: int = 0
     other_blueprints: tuple[str, ...] = ()
+    code: tuple[CodeFile, ...] = ()
+    other_code: tuple[str, ...] = ()
+    only_code: bool = False
+    accepts_code: bool = False
 
 
 class SchedulingRecorded(Event, frozen=True, kw_only=True):
@@ -222,7 +235,7 @@ class ReadyReport(Report, frozen=True, kw_only=True):
     """Model, optimizer and data are built. Nothing is restored or trained yet.
 
     `slots`: those for seeds, in the order of the model's modules. `blueprints`: the names of those that are built in,
-    installed or configured. `sources`: the files of configured ones.
+    installed or configured. `sources`: the files of configured ones. `code`: the files of the user's program.
     """
 
     environment: Environment
@@ -233,6 +246,7 @@ class ReadyReport(Report, frozen=True, kw_only=True):
     slots: tuple[SlotFound, ...] = ()
     blueprints: tuple[str, ...] = ()
     sources: tuple[BlueprintSource, ...] = ()
+    code: tuple[CodeFile, ...] = ()
 
 
 AnyTold: TypeAlias = DataNoted | EpochStarted | ValidationBegun | LrGroupsChanged | LrViolationDetected | AuditDiffered

@@ -55,16 +55,23 @@ def restored(state: Reads, report: m.TrainingStartedReport | m.RolledBackReport,
     if not stands_there or found is None:
         return None
     is_known = (found.groups, found.orders) == (known.groups, state.boundary.acted)
-    return None if is_known and not found.losses else Decision((_told(found),))
+    return None if is_known and not found.losses else Decision((_told(found, at.was),))
 
 
 def standing(state: Reads, report: m.RatesStandingReport, _: At[Reads]) -> Decision | None:
     """Record the rates of a trainer that began before a rollback's target and has now reached it."""
-    return Decision((_told(report.rates),)) if state.rates.stale else None
+    return Decision((_told(report.rates, state),)) if state.rates.stale else None
 
 
-def _told(found: m.Standing) -> m.RatesRestored:
-    return m.RatesRestored.of(found)
+def _told(found: m.Standing, before: Reads) -> m.RatesRestored:
+    """Return the event. `before`: a state that still has the rates from after the target."""
+    restored = {group.name: group for group in found.groups}
+    undone = tuple(
+        m.UndoneRate(group=name, rate=change.rate, step=change.step)
+        for name, change in before.rates.changes.items()
+        if change.by != st.PLATEAU and name in restored and restored[name] != before.rates.group(name)
+    )
+    return m.RatesRestored.of(found, undone=undone)
 
 
 # -- orders ------------------------------------------------------------------------------------------------------------

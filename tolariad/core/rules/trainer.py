@@ -51,19 +51,17 @@ def ready(state: Reads, report: m.ReadyReport, _: At[Reads]) -> Decision:
     """
     other = q.other_data(state.progress, report.environment)
     if other and not state.trainer.accepts_data:
-        why = (
-            f"{q.data_refusal(other)}. Give the run its former data and {q.start_again(state)}, or go on with "
-            f"{q.accept_data(state)}"
-        )
+        why = q.data_refusal(other)
         return Decision((m.RunFailed(kind=m.FailureKind.DATA, why=why),))
     if state.progress.step and (name := other_values(state.rates.groups, report.groups)):
         why = (
             f"the rate function {name} gives other values than those in the journal, although its file is the same: "
-            f"something that it imports has changed. Put that back and {q.start_again(state)}; or change the file as "
-            f"well, and {q.accept_config(state)}"
+            "something that it imports has changed. Put that back; or change the file as well, and accept that the "
+            "configuration is another one"
         )
         return Decision((m.RunFailed(kind=m.FailureKind.CONFIGURATION, why=why),))
     former = state.progress.steps_per_epoch if state.progress.step else 0
+    other_code = q.other_code(state.progress, report.code)
     built = m.ExecutionContextRecorded.of(
         report,
         incarnation=state.trainer.incarnation,
@@ -71,6 +69,9 @@ def ready(state: Reads, report: m.ReadyReport, _: At[Reads]) -> Decision:
         other_data=other,
         former_steps_per_epoch=former if former != report.steps_per_epoch else 0,
         other_blueprints=state.seeds.other_blueprints(report.sources),
+        other_code=other_code,
+        only_code=bool(other_code) and q.is_same_but_code(state.progress, report.environment),
+        accepts_code=state.trainer.accepts_code,
     )
     return Decision((built,))
 
@@ -102,7 +103,7 @@ def _from_newest(state: Reads, context: str, unfit: str = "") -> Decision:
         maker, named = "program" if q.is_program(state) else "task", unfit or "`tolaria why RUN rejected` names it"
         why = (
             f"no checkpoint of this run fits what the {maker} has now. The first difference: {named}. Give the {maker} "
-            f"what it had and {q.start_again(state)}"
+            "what it had"
         )
         return Decision((m.RunFailed(kind=m.FailureKind.CONFIGURATION, why=why),))
     chosen = q.newest_beyond(state, newest) or newest

@@ -21,5 +21,6 @@ from tolariad.core.state.said import *
 from tolariad.core.state.seeds import *
 from tolariad.core.state.snapshots import *
 from tolariad.core.state.steps import *
+from tolariad.core.state.steps_code import *
 from tolariad.core.state.strategy import *
 from tolariad.core.state.trainer import *

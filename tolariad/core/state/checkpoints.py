@@ -35,7 +35,8 @@ class Checkpoints(msgspec.Struct, frozen=True):
     is being run. `watched`: those not promoted yet, oldest first. `watch_from`: the step from which healthy steps are
     counted. `given_up`: why the last one ordered was aborted; "" if it was not. `needed_failures`: how often the
     run's first or last one was aborted while its trainer lived. `needs`: the bytes of the newest one
-    for which there was no space, until one is committed.
+    for which there was no space, until one is committed. `seconds`: how long the newest one took to write; 0 if none is
+    known.
     """
 
     ordered: Annotated[int, COUNTER] = 0
@@ -54,6 +55,7 @@ class Checkpoints(msgspec.Struct, frozen=True):
     given_up: Annotated[str, _FILES] = ""
     needed_failures: Annotated[int, _ENDS_AGAIN] = 0
     needs: Annotated[int, _ENDS_AGAIN] = 0
+    seconds: Annotated[float, _FILES] = 0.0
 
     @property
     def best_epoch(self) -> int:
@@ -132,6 +134,7 @@ def _committed(s: Checkpoints, e: m.CheckpointCommitted, at: m.Cause) -> Checkpo
         given_up="",
         needed_failures=0,
         needs=0,
+        seconds=e.seconds,
     )
 
 

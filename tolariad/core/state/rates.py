@@ -19,6 +19,10 @@ from tolariad.core.state.fold import ApplyTable, by_order
 GROUPS_MAX: Final = 512
 
 
+# Who changed a rate, if nobody ordered it.
+PLATEAU: Final = "plateau"
+
+
 class RateChange(msgspec.Struct, frozen=True):
     """The newest order or plateau that changed a group's rate.
 
@@ -113,7 +117,7 @@ def _plateau(s: Rates, e: m.PlateauReached, _: m.Cause) -> Rates:
         return s
     before = _used_before(s, e.group, e.applied_before_step, e.before)
     why = f"{e.metric} stopped improving in epoch {e.epoch}"
-    change = RateChange(e.applied_before_step, before, e.rate, "plateau", why, e.wall)
+    change = RateChange(e.applied_before_step, before, e.rate, PLATEAU, why, e.wall)
     return replace(s, changes={**s.changes, e.group: change})
 
 

@@ -47,6 +47,7 @@ EXIT_CODES: Final = {
     m.FailureKind.STORAGE: EXIT_IO,
     m.FailureKind.TRAINER: EXIT_FAILED,
     m.FailureKind.DIVERGED: EXIT_FAILED,
+    m.FailureKind.CODE: EXIT_FAILED,
 }
 
 

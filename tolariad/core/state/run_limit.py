@@ -48,8 +48,8 @@ class RunLimits(BranchLimits, frozen=True, omit_defaults=False):
 
     @property
     def is_spent(self) -> bool:
-        """Return whether the run has used up its hours or its patience. Another end does not change that."""
-        return self.reached in (m.Limit.HOURS, m.Limit.PATIENCE)
+        """Return whether the run has used up its hours, tokens or patience. Another end changes nothing then."""
+        return self.reached in (m.Limit.HOURS, m.Limit.PATIENCE, m.Limit.TOKENS)
 
     def trained_until(self, mono: int) -> int:
         """Return the ns of training so far, at monotonic time `mono` of this boot."""

@@ -37,6 +37,7 @@ SaidEvent: TypeAlias = (
     | m.RollbackEscalated
     | m.RollbackAborted
     | m.RatesBackedOff
+    | m.RatesRestored
     | m.LrViolationDetected
     | m.ConservativeModeEntered
     | m.ConservativeModeLeft
@@ -71,6 +72,7 @@ SaidEvent: TypeAlias = (
 # Reported, but no trouble: orders, and the ends of troubles.
 _NO_TROUBLE: Final = (
     m.RatesBackedOff,
+    m.RatesRestored,
     m.ConservativeModeLeft,
     m.QuarantineAdded,
     m.DiskRecovered,
@@ -150,8 +152,11 @@ def is_said(event: m.Event) -> bool:
             return why != m.TRAINER_ENDED
         case m.TrainerDied(reason=reason):
             return reason not in _TOLD_TO_END
-        case m.ExecutionContextRecorded(other_data=other, former_steps_per_epoch=former, other_blueprints=changed):
-            return bool(other or former or changed)
+        case m.ExecutionContextRecorded():
+            return bool(event.other_data or event.former_steps_per_epoch or event.other_blueprints or event.other_code)
+        case m.RatesRestored(undone=undone):
+            # The rollback is reported. Only an order that does not act any more is news.
+            return bool(undone)
         case _:
             return type(event) in APPLY and not isinstance(event, m.DaemonStarted)
 

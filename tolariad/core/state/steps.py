@@ -16,9 +16,10 @@ import msgspec
 from msgspec.structs import replace
 
 from tolariad.core import messages as m
-from tolariad.core.calc.bounds import METRICS_MAX, storable
+from tolariad.core.calc.bounds import METRICS_MAX, TOKENS, storable
 from tolariad.core.state.fates import COUNTER, NEW_BRANCH, OF_THE_TRAINER, anew, set_back, survives
 from tolariad.core.state.fold import ApplyTable, setting
+from tolariad.core.state.steps_code import Code
 
 # The speed shown is measured over the last one to two windows of this many steps.
 _SPEED_WINDOW_STEPS: Final = 256
@@ -26,6 +27,7 @@ INEXACT_MAX: Final = 8
 _DIGEST_STEP: Final = struct.Struct("<QQQQQddd")
 _DIGEST_SKIP: Final = struct.Struct("<QQQQdd")
 _WORD: Final = 2**64 - 1
+_COUNT_MAX: Final = 2.0**62
 
 
 class Speed(msgspec.Struct, frozen=True):
@@ -81,6 +83,8 @@ class BranchProgress(msgspec.Struct, frozen=True):
     skip_epoch: int = 0
     skip_batch: int = 0
     measured: Measured | None = None
+    # The sum of the metric `tokens` over all steps.
+    tokens: int = 0
 
 
 _PLACE: Final = set_back("RolledBack contains the place")
@@ -118,6 +122,9 @@ class Progress(BranchProgress, frozen=True):
     rerun: Annotated[OpenRerun | None, OF_THE_TRAINER] = None
     metric_names: Annotated[tuple[str, ...], survives("the events of all steps refer to these names")] = ()
     inexact: Annotated[tuple[str, ...], survives("data that do not repeat themselves do not on any branch")] = ()
+    code: Annotated[Code, set_back("every step after the target is made by the present program")] = Code()
+    # The place of the metric `tokens` among the names; -1: no step has had it.
+    tokens_at: Annotated[int, survives("the events of all steps refer to these names")] = -1
 
     @property
     def step_metrics(self) -> dict[str, float]:
@@ -190,7 +197,14 @@ def _step_completed(s: Progress, e: m.StepCompleted, _: m.Cause) -> Progress:
         speed=speed,
         digest=_digest(s.digest, b"step", packed),
         measured=(s.measured or Measured()).with_step(e.metrics) if e.metrics else _not_measured(s.measured),
+        tokens=s.tokens if s.tokens_at < 0 else storable(s.tokens + _count_at(s.tokens_at, e.metrics)),
     )
+
+
+def _count_at(place: int, metrics: tuple[float, ...]) -> int:
+    """Return the count at this place of a step's metrics; 0 if the step has none."""
+    value = metrics[place] if place < len(metrics) else 0.0
+    return round(value) if 0.0 < value < _COUNT_MAX else 0
 
 
 def _not_measured(measured: Measured | None) -> Measured | None:
@@ -204,7 +218,8 @@ def _epoch_over(measured: Measured | None) -> Measured | None:
 
 def _metrics_named(s: Progress, e: m.MetricsNamed, _: m.Cause) -> Progress:
     new = [name for name in dict.fromkeys(e.names) if name not in s.metric_names]
-    return replace(s, metric_names=(*s.metric_names, *new)[:METRICS_MAX])
+    names = (*s.metric_names, *new)[:METRICS_MAX]
+    return replace(s, metric_names=names, tokens_at=names.index(TOKENS) if TOKENS in names else -1)
 
 
 def _step_skipped(s: Progress, e: m.StepSkipped, _: m.Cause) -> Progress:
@@ -284,15 +299,20 @@ def _validation_finished(s: Progress, e: m.ValidationFinished, _: m.Cause) -> Pr
 
 def _context(s: Progress, e: m.ExecutionContextRecorded, _: m.Cause) -> Progress:
     """Remember the step from which on the environment is the present one."""
-    since = s.environment_since if e.hash == s.environment else s.step + 1
+    since = s.environment_since if e.hash == s.environment or e.only_code else s.step + 1
     return replace(
         s,
         environment=e.hash,
         environment_since=since,
+        code=s.code.of_trainer(s.step, e),
         determinism=e.environment.determinism,
         data=e.environment.data or s.data,
         steps_per_epoch=e.steps_per_epoch,
     )
+
+
+def _compared(s: Progress, e: m.RerunFinished, at: m.Cause) -> Progress:
+    return _rerun_ended(replace(s, code=s.code.compared(e)), e, at)
 
 
 def _inexact(s: Progress, why: str) -> Progress:
@@ -304,7 +324,12 @@ def _inexact_data(s: Progress, e: m.InexactDataFound, _: m.Cause) -> Progress:
 
 
 def _diverged(s: Progress, e: m.RerunDiverged, _: m.Cause) -> Progress:
-    """Remember that the run does not repeat itself: if it goes on, it is by a word of the user's."""
+    """Remember that the run does not repeat itself: if it goes on, it is by a word of the user's.
+
+    Changed code explains a difference; the run itself may still repeat itself.
+    """
+    if e.code:
+        return s
     return _inexact(s, f"step {e.difference.step} came out differently before")
 
 
@@ -323,6 +348,7 @@ def progress_at(s: Progress, e: m.RolledBack) -> Progress:
         epoch_finished=min(s.epoch_finished, last),
         epoch_mono=e.mono,
         environment_since=storable(e.step + 1),
+        code=s.code.at_most_since(storable(e.step + 1)),
         speed=Speed(e.step, e.mono, e.step, e.mono),
         digest=_digest(s.digest, b"rollback", packed),
     )
@@ -354,7 +380,7 @@ APPLY: Final[ApplyTable] = {
     m.ValidationAborted: setting(validating=None),
     m.TrainingStarted: _speed_anew,
     m.RerunBegun: _rerun_begun,
-    m.RerunFinished: _rerun_ended,
+    m.RerunFinished: _compared,
     m.RerunAborted: _rerun_ended,
     m.RunResumed: _speed_anew,
     m.ExecutionContextRecorded: _context,

@@ -121,7 +121,7 @@ class MaskValidation:
             loss = loss_of(self._setup)
             with on_a_copy(self._setup.model) as trial, torch.no_grad():
                 return [(float(loss(trial, one)), 1) for one in self._batches]
-        return [(one.means.get(self._metric, math.nan), one.samples) for one in found]
+        return [(one.means.get(self._metric, math.nan), one.weight) for one in found]
 
     # -- gradients -----------------------------------------------------------------------------------------------------
 

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import torch
 
-from tolariad.core.calc.bounds import METRICS_MAX, NAME_CHARACTERS_MAX
+from tolariad.core.calc.bounds import METRICS_MAX, NAME_CHARACTERS_MAX, TOKENS
 from tolariad.trainer.errors import SetupRefused
 from tolariad.trainer.step.measured import Given, Transfer
 
@@ -95,7 +95,9 @@ class StepMetrics:
         """Start the transfer of the numbers on a device, before the update can change a tensor in place."""
         parts, self._parts = self._parts, {}
         for slot, values in parts.items():
-            mean: float | torch.Tensor = sum(values) / len(values)
+            # Of a count the sum is that of the step, of anything else the mean.
+            whole = 1 if slot == self._slots.get(TOKENS) else len(values)
+            mean: float | torch.Tensor = sum(values) / whole
             if isinstance(mean, torch.Tensor):
                 self._on_device[slot] = mean
             else:

@@ -60,7 +60,27 @@ class ProfileSteps(Trial, frozen=True, kw_only=True):
     output: str
 
 
-AnyTrial: TypeAlias = EstimateCosts | Evaluate | SweepRates | ProfileSteps
+class ExportState(Trial, frozen=True, kw_only=True):
+    """Write a checkpoint's weights for `torch.load(weights_only=True)`, and the optimizer's state if wanted.
+
+    `output`: a file, or a folder if `is_folder`. `averaged`: the moving average of the weights.
+    """
+
+    output: str
+    is_folder: bool = False
+    averaged: bool = False
+    with_optimizer: bool = False
+    promoted: bool = False
+
+
+class TakeWeights(Trial, frozen=True, kw_only=True):
+    """Read weights from a file of safetensors, or one of torch by `weights_only`; write them as safetensors."""
+
+    file: str
+    output: str
+
+
+AnyTrial: TypeAlias = EstimateCosts | Evaluate | SweepRates | ProfileSteps | ExportState | TakeWeights
 
 
 class Refused(msgspec.Struct, frozen=True):
@@ -69,6 +89,24 @@ class Refused(msgspec.Struct, frozen=True):
     error: str
     traceback: str = ""
     hint: str = ""
+
+
+class ExportedState(msgspec.Struct, frozen=True, kw_only=True):
+    """The files written, with what is in each, and their bytes. `optimizers`: names; "" is the only one."""
+
+    files: dict[str, str]
+    tensors: int
+    size: int
+    optimizers: tuple[str, ...] = ()
+    seeds: tuple[str, ...] = ()
+    compactions: int = 0
+
+
+class TakenWeights(msgspec.Struct, frozen=True, kw_only=True):
+    """The file written: the BLAKE3 of all of it, and its tensors."""
+
+    hash: str
+    tensors: int
 
 
 class Evaluated(msgspec.Struct, frozen=True, kw_only=True):

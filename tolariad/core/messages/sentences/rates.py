@@ -88,12 +88,20 @@ ORDERS: Final[OrderSentences] = {
 }
 
 
+def _restored(e: m.RatesRestored) -> str:
+    if not e.undone:
+        return "The learning rates are those of the rollback's target again."
+    first, *further = e.undone
+    more = f" and {counted(len(further), 'other rate')}" if further else ""
+    return f"A rollback undid the learning rate {first.rate:.6g} of {first.group}, set at step {first.step}{more}."
+
+
 SENTENCES: Final[Sentences] = {
     m.LrGroupsRegistered: _groups,
     m.LrGroupsChanged: _regrouped,
     m.PlateauReached: _plateau,
     m.PlateauUnjudged: lambda e: f"Epoch {e.epoch} had no loss to judge the rates of {listed(e.groups)} by.",
-    m.RatesRestored: "The learning rates are those of the rollback's target again.",
+    m.RatesRestored: _restored,
     m.LrViolationDetected: _violated,
     m.AuditDiffered: "The update of {e.parameter} at step {e.step} does not follow from its learning rate: {e.what}.",
     m.OptimizerRebuildPrepared: "A rebuild of the optimizer {e.optimizer} is prepared.",
