@@ -70,6 +70,9 @@ def test_why_tells_order_actor_reason_and_the_first_step_that_was_verified(tolar
     assert order["time"]
     (first,) = told["consequences"]
     assert (first["type"], first["step"], first["verified"]) == ("StepCompleted", 13, {"group": "body", "rate": 0.01})
+    for name, number in (("SetRate", 2), ("OrderActed:SetRate", 1), ("OrderGiven", 1), ("OrderActed:MoveSeed", 0)):
+        assert len(tolaria("events", rated.path.parent, "-t", name, "--json").out.splitlines()) == number
+    assert "OrderActed:SetRate" in tolaria("events", rated.path.parent, "-t", "SetRate").out
     words = tolaria("why", rated.path.parent, "lr").out
     assert "it oscillates" in words
     assert "Verified: body at 0.01." in words

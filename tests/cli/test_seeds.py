@@ -161,7 +161,7 @@ def test_why_tells_who_moved_a_seed_and_status_shows_it(tolaria, grown):
     assert "seeds       trunk GERMINATED, neck GERMINATED" in status.out
     seeds = tolaria("status", "--dir", folder, "--json").json["seeds"]
     assert seeds[0] == {"slot": "trunk", "stage": "GERMINATED", "alpha": 0.0}
-    events = tolaria("events", folder, "-t", "Seed").out
+    events = tolaria("events", folder, "-t", "Seed", "-t", "MoveSeed").out
     assert "A seed germinated in slot trunk from step 13 on: conv, 40 parameters." in " ".join(events.split())
 
 

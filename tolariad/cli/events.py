@@ -102,14 +102,18 @@ def events(
 
 
 def _unheard_of(types: tuple[str, ...]) -> str:
-    """Return an error text for the first of `types` that is no prefix of a known type, or the empty string."""
+    """Return an error text for the first of `types` with which no name of an event begins, or the empty string."""
     if not types:
         return ""
+    from tolariad.core import messages as m
     from tolariad.core.messages.vocabulary import EVENT_TYPES
 
+    orders = [kind.__name__ for kind in m.BOUNDARY_ORDERS]
+    with_orders = [f"{kind}:{one}" for kind in ("OrderGiven", "OrderActed", "OrderAborted") for one in orders]
+    names = (*EVENT_TYPES, *orders, *with_orders)
     for text in types:
-        if not any(name.startswith(text) for name in EVENT_TYPES):
-            near = did_you_mean(", ".join(_near(text, EVENT_TYPES)))
+        if not any(name.startswith(text) for name in names):
+            near = did_you_mean(", ".join(_near(text, names)))
             return f"-t {text!r}: no event type begins with this{near or '; docs/events.md lists all types'}"
     return ""
 
