@@ -50,6 +50,7 @@ def test_the_configured_optimizer_trains_what_is_unfrozen_and_the_log_says_so(tm
 
 @pytest.mark.parametrize("at", [4, 12])
 def test_a_run_that_died_before_or_after_goes_on_to_the_same_bits(tmp_path, at):
+    """What is unfrozen is a part of the model's state."""
     calm, _ = trained(tmp_path / "calm")
     killed(lambda: trained(tmp_path / "run", after=lambda step: die() if step == at else None))
     assert bits(trained(tmp_path / "run")[0]) == bits(calm)

@@ -29,11 +29,11 @@ from msgspec.structs import replace
 from torch import nn
 
 from tolariad import config as reading
+from tolariad.core import state as st
 from tolariad.core.calc.run.exits import EXIT_TERMINATED
 from tolariad.core.calc.settings.model import Settings, SignalSettings
 from tolariad.core.calc.settings.reading import ConfigError
 from tolariad.core.calc.settings.task_defaults import GIVEN
-from tolariad.core.state.run import Phase
 from tolariad.core.state.run_state import RunState
 from tolariad.daemon.request import RunRequest, StartRefused
 from tolariad.library.live import Live, RunFailed
@@ -189,7 +189,7 @@ class Tolaria:
                     yield from live.run(hear, driving)
                 finally:
                     self._state, self._live = live.state, None
-                if not driven and self._state.run.phase is Phase.COMPLETED:
+                if not driven and self._state.run.phase is st.Phase.COMPLETED:
                     done = self._state.progress
                     _log.warning(_COMPLETE, self.run_dir, done.epoch_finished, done.step)
         except TaskRaised:

@@ -84,8 +84,7 @@ def build(config: bytes, threads: int | None = None, given: FoundTask | None = N
     late = reads_late(settings, device)
     rates = controller_for(owned, settings, drawn_for, found.schedules)
     average = Average(model, settings.ema.decay) if settings.ema.decay is not None else None
-    # Other formats have the range of fp32.
-    scaling = Scaling(device) if settings.precision == "fp16" else None
+    scaling = Scaling(device) if settings.precision == "fp16" else None  # other formats have the range of fp32
     watch = Monitor(model, device, settings.detect, reads_late=late, loss_unit=_loss_unit(found.task))
     ledger = Ledger(found.task, model, owners, rates, average, device=device)
     ledger.notify(watch.backup.modules_changed)
@@ -114,7 +113,7 @@ def build(config: bytes, threads: int | None = None, given: FoundTask | None = N
             optimizers=implementations(owned),
         ),
         steps_per_epoch=steps_per_epoch or 0,
-        notes=(*_notes(train, validation, drawn_for), *(note for one in owners for note in lost(*one))),
+        notes=_notes(train, validation, drawn_for, owners),
         average=average,
         scaling=scaling,
         reads_late=late,
@@ -222,10 +221,10 @@ def _fingerprints(*feeds: Feed | None) -> tuple[m.DataPrint, ...]:
     return tuple(feed.fingerprint() for feed in feeds if feed is not None)
 
 
-def _notes(train: Feed, validation: Feed | None, drawn_for: Horizon) -> tuple[str, ...]:
-    """Return what the user should know of the data, and of torch."""
+def _notes(train: Feed, validation: Feed | None, drawn_for: Horizon, owners: Sequence[Owner]) -> tuple[str, ...]:
+    """Return what the user should know of the data, of torch, and of the optimizers."""
     told = (train.note, _WITHOUT_VALIDATION if validation is None else "", drawn_for.note)
-    return (*filter(None, told), *notes_of_torch())
+    return (*filter(None, told), *notes_of_torch(), *(note for one in owners for note in lost(*one)))
 
 
 def _loss_unit(task: Any) -> float | None:

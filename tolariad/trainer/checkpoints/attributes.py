@@ -8,6 +8,7 @@ Promises: classes of torch and of tolariad, and classes with a `state_dict` of t
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
@@ -19,6 +20,11 @@ from tolariad.trainer.checkpoints.tree import NotCapturable, encode_tree
 from tolariad.trainer.data.generators import is_generator, restore, state_of
 from tolariad.trainer.lr.guard import GUARD_ATTRIBUTE
 
+_log: Final = logging.getLogger(__name__)
+_OTHER_KIND: Final = (
+    "the checkpoint was written with the optimizer %s, and the optimizer is %s now. To go on as before, make the one "
+    "that the run had"
+)
 OURS: Final = ("torch", "tolariad")
 # The attributes of every optimizer, and those that torch's schedulers and the rate controller add.
 KNOWN: Final = frozenset(
@@ -45,6 +51,16 @@ def put_back(optimizer: Optimizer, attributes: dict[str, Any]) -> None:
             restore(getattr(optimizer, name, None), value[1])
         else:
             setattr(optimizer, name, value)
+
+
+def is_of_other_options(optimizer: Optimizer, tree: Mapping[str, Any]) -> bool:
+    """Return whether a saved state means nothing to the optimizer, which then begins anew. Say if the kind differs."""
+    was, kind = tree.get("kind", ""), type(optimizer).__qualname__
+    if was in ("", kind):
+        return False
+    _log.warning(_OTHER_KIND, was, kind)
+    here, held = optimizer.param_groups[0].keys(), tree["param_groups"][0].keys()
+    return bool(here - held and held - here)
 
 
 def without_parameters(

@@ -7,17 +7,21 @@ the random state, stay as they are. An optimizer that cannot be tried is passed 
 from __future__ import annotations
 
 import copy
-import io
-import pickle
+import logging
+from collections import deque
 from typing import Any, Final
 
 import torch
 from torch.optim import Optimizer
 
 from tolariad.trainer.checkpoints.attributes import KNOWN, OURS, attributes_of, put_back
+from tolariad.trainer.checkpoints.tensors import raw_bytes
+from tolariad.trainer.data.generators import is_generator, state_of
 from tolariad.trainer.data.randomness import preserved_rng
 
+_log: Final = logging.getLogger(__name__)
 _STEPS: Final = 2
+_DEPTH: Final = 6
 
 
 def lost(name: str, optimizer: Optimizer) -> list[str]:
@@ -34,7 +38,8 @@ def lost(name: str, optimizer: Optimizer) -> list[str]:
             saved = attributes_of(trained)
             put_back(resumed, copy.deepcopy(saved))
             was, now, back = (_contents(one) for one in (before, trained, resumed))
-    except Exception:  # noqa: BLE001 - whatever the user's class does with these parameters: then nothing is known
+    except Exception as error:  # noqa: BLE001 - whatever the user's class does with these parameters
+        _log.debug("the optimizer %s could not be tried: %r", name, error)
         return []
     return [
         f"the attribute {one} of the optimizer {name} ({kind.__name__}) changes in a step and is in no checkpoint: a "
@@ -80,28 +85,28 @@ def _step(optimizer: Optimizer) -> None:
         step()
 
 
-class _Pickler(pickle.Pickler):
-    """Writes the optimizer's parameters by their places: their values come back with the model."""
-
-    def __init__(self, to: io.BytesIO, parameters: list[torch.Tensor]) -> None:
-        super().__init__(to)
-        self._places = {id(one): number for number, one in enumerate(parameters)}
-
-    def persistent_id(self, held: Any) -> int | None:
-        return self._places.get(id(held))
+def _contents(optimizer: Optimizer) -> dict[str, Any]:
+    """Return what each attribute of the class's own contains, as plain values."""
+    places = {id(one): number for number, one in enumerate(_parameters(optimizer))}
+    held = {name: one for name, one in vars(optimizer).items() if name not in KNOWN and not isinstance(one, Optimizer)}
+    return {name: _content(one, places, _DEPTH) for name, one in held.items()}
 
 
-def _contents(optimizer: Optimizer) -> dict[str, bytes]:
-    """Return each attribute of the class's own as bytes; what cannot be pickled is passed over."""
-    found = {}
-    parameters = _parameters(optimizer)
-    for name, held in vars(optimizer).items():
-        if name in KNOWN or isinstance(held, Optimizer):
-            continue
-        to = io.BytesIO()
-        try:
-            _Pickler(to, parameters).dump(held)
-        except Exception:  # noqa: BLE001, S112 - a lambda, a lock: not what changes in a step
-            continue
-        found[name] = to.getvalue()
-    return found
+def _content(held: Any, places: dict[int, int], depth: int) -> Any:
+    """Return plain values that are equal if the contents are. Parameters are places: they come back with the model."""
+    if id(held) in places:
+        return places[id(held)]
+    if isinstance(held, torch.Tensor):
+        return raw_bytes(held)
+    if is_generator(held):
+        return repr(state_of(held))
+    if isinstance(held, int | float | str | bytes | None):
+        return held
+    if not depth:
+        return None
+    if isinstance(held, dict):
+        return [(repr(key), _content(one, places, depth - 1)) for key, one in held.items()]
+    if isinstance(held, list | tuple | deque):
+        return [_content(one, places, depth - 1) for one in held]
+    # A function, a module, a lock: not what changes in a step.
+    return [(name, _content(one, places, depth - 1)) for name, one in getattr(held, "__dict__", {}).items()]

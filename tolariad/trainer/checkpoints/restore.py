@@ -7,7 +7,6 @@ what was read.
 
 from __future__ import annotations
 
-import logging
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
@@ -19,7 +18,7 @@ from tolariad.storage import CheckpointUnfit, CheckpointUnusable, Manifest, held
 from tolariad.storage.manifest import OF_AVERAGE, OF_MODEL
 from tolariad.trainer.checkpoints import capture as names
 from tolariad.trainer.checkpoints import lanes
-from tolariad.trainer.checkpoints.attributes import put_back, wrapped_by
+from tolariad.trainer.checkpoints.attributes import is_of_other_options, put_back, wrapped_by
 from tolariad.trainer.checkpoints.capture import live_tensors, optimizer_tree
 from tolariad.trainer.checkpoints.loaded import Loaded
 from tolariad.trainer.checkpoints.moved import Moved, moved_buffers, put_buffers
@@ -39,11 +38,6 @@ if TYPE_CHECKING:
 
     Copy = Callable[[list[tuple[torch.Tensor, torch.Tensor]]], None]
 
-_log: Final = logging.getLogger(__name__)
-_OTHER_KIND: Final = (
-    "the checkpoint was written with the optimizer %s, and the optimizer is %s now. To go on as before, make the one "
-    "that the run had"
-)
 # A start builds the model that the task builds, and makes the changes of the ledger on it.
 _OF_ANOTHER_MODEL: Final = (
     "the task has changed since, or one of its hooks changed the model without rates.grow(), which records a change. "
@@ -330,12 +324,8 @@ def restore_optimizer(
     Optimizer.load_state_dict adopts the given tensors and casts them to their parameter's dtype. It is called for the
     sake of subclasses; afterwards the optimizer's own tensors replace the adopted ones.
     """
-    kind = type(optimizer).__qualname__
-    if (was := tree.get("kind", kind)) != kind:
-        _log.warning(_OTHER_KIND, was, kind)
-        here, held = optimizer.param_groups[0].keys(), tree["param_groups"][0].keys()
-        if here - held and held - here:
-            return  # the options of one mean nothing to the other: it begins anew
+    if is_of_other_options(optimizer, tree):
+        return
     parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
     # What it wraps keeps its groups: they may be those of this one, which the rate controller holds.
     within = {name: (one, one.param_groups, list(one.param_groups)) for name, one in wrapped_by(optimizer).items()}

@@ -141,9 +141,9 @@ class Log:
         self._forget()
         for name, path, count, values in state:
             metric: Any = module.get_submodule(path)
-            for one, value in values.items():
+            # Without its count torchmetrics warns that there was no update.
+            for one, value in {**values, "_update_count": count}.items():
                 setattr(metric, one, value)
-            metric._update_count = count  # noqa: SLF001 - without it torchmetrics warns that there was no update
             self._of_training[name] = metric
 
 

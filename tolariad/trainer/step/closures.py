@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 
     from tolariad.trainer.optim.owners import Owner
     from tolariad.trainer.setup import Setup
-    from tolariad.trainer.step.updates import Updates
 
 Closure = Callable[[], Any]
 
@@ -101,7 +100,7 @@ def refuse_closure(setup: Setup, what: str) -> None:
 def by_closure(task: Any, name: str) -> Callable[..., Any]:
     """Return a `training_step` that calls the task's `loss` as often as the optimizer `name` asks for it."""
 
-    def training_step(model: nn.Module, batch: Any, run: Updates) -> None:
+    def training_step(model: nn.Module, batch: Any, run: Any) -> None:
         evaluated: list[Any] = []
 
         def closure() -> Any:
