@@ -303,6 +303,18 @@ def test_no_run_keeps_more_reasons_than_it_may():
     assert [event.why for event in find(world, m.DataNoted)] == ["a note"]
 
 
+def test_what_a_trainer_tells_is_recorded_with_the_stamp_of_the_kernel():
+    """It cannot say when, why or by whose order something was: an actor would make an order of it."""
+    world = until(World(0), 3)
+    told = m.DataNoted(why="a note", wall=1, mono=1, cause=2, root=2, actor=m.Actor(uid=0, program="tolaria"))
+    world.give(m.ReportReceived(incarnation=world.trainer.incarnation, report=m.Told(event=told)))
+    (noted,) = find(world, m.DataNoted)
+
+    assert (noted.why, noted.actor, noted.cause) == ("a note", None, 0)
+    assert noted.wall > 1
+    assert noted.mono > 1
+
+
 def test_a_checkpoint_that_cannot_be_used_gives_way_to_the_next_older_and_the_last_one_fails_the_run():
     """CheckpointRejected names it; nothing is started from a damaged one, and without any the exit code is 65."""
     world = until(World(0), 6)
