@@ -1,6 +1,6 @@
 #!/bin/sh
 # Guess: workers of a torch DataLoader end some seconds after their program was killed (SIGKILL): each looks every five
-#   seconds whether its parent is still the one that it began with (ManagerWatchdog in torch/utils/data/_utils/worker.py).
+#   seconds whether its parent is still the one it began with (ManagerWatchdog, torch/utils/data/_utils/worker.py).
 # What happens: that holds for "fork" and "spawn". With "forkserver", which is the default of Python 3.14, a worker's
 #   parent is the server of forks. A worker holds the writing end of the pipe whose end tells the server to end
 #   (multiprocessing/forkserver.py: _forkserver_alive_fd is handed to each child). So the server lives as long as its
