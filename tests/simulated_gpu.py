@@ -302,6 +302,8 @@ def _patch_torch(patch: Any, device: SimulatedGpu) -> None:
     values = {
         "is_available": lambda: True,
         "is_initialized": lambda: True,
+        # A torch with CUDA holds it against a fork that its parent has asked for devices: it seeds none of them then.
+        "_is_in_bad_fork": lambda: False,
         "device_count": lambda: 1,
         "current_device": lambda: 0,
         "is_current_stream_capturing": lambda: False,
