@@ -208,7 +208,7 @@ def test_the_bar_notes_and_the_log_do_not_garble_each_other(recorder, monkeypatc
     assert sum(one.startswith("note: The run halted: reason") for one in lines) == 6
     whole = re.compile(r"the task printed line \d+|note: The run halted: reason \d+\..*|      .*|")
     assert [one for one in lines[:-1] if not whole.fullmatch(one)] == []
-    assert lines[-1].startswith("frozen  epoch 6/3  step 60/30  ━")
+    assert lines[-1].startswith("frozen  epoch 6/3  step 60/30  loss ")
 
 
 def test_a_run_that_is_no_terminal_loads_no_rich():

@@ -117,7 +117,7 @@ def test_a_seed_is_advanced_and_culled(tolaria, grown):
         (("germinate", "trunk"), 2, "--blueprint"),
         (("germinate", "trunk", "--blueprint", "conv", "--set", "rank"), 2, "rank=4"),
         (("germinate", "trunk", "--blueprint", "conv", "--set", "rank=nan"), 2, "finite number"),
-        (("grow", "trunk"), 2, "No such command"),
+        (("grow", "trunk"), 2, "no command and no run 'grow'"),
     ],
 )
 def test_a_refused_order_says_why_and_changes_nothing(tolaria, grown, words, code, why):

@@ -103,7 +103,7 @@ def test_files_for_torch_are_written_by_a_process_that_has_it(tolaria, run, tmp_
         0,
         "x.pt: trained weights and optimizer of checkpoint c000001, step 0: 2 tensors, 9 B\n",
     )
-    assert tolaria("export-weights", run, "-o", tmp_path / "folder", "--json").json["files"] == found.files
+    assert tolaria("export-weights", run, "-o", f"{tmp_path}/folder/", "--json").json["files"] == found.files
     assert [(one.weights.id, one.with_optimizer, one.is_folder) for one in asked] == [
         ("c000001", True, False),
         ("c000002", False, True),

@@ -55,7 +55,7 @@ def export_weights(
     is verified first.
     """
     entry, chosen = wanted(runs.folded(journal).checkpoints, id_), weights or Weights.TRAINED
-    is_folder = file.endswith("/") or Path(file).is_dir() or not Path(file).suffix
+    is_folder = file.endswith("/") or Path(file).is_dir() or (with_optimizer and not Path(file).suffix)
     if with_optimizer and not is_folder and Path(file).suffix not in _OF_TORCH:
         raise click.UsageError(f"--with-optimizer needs a .pt file or a folder, not {file}")
     done: Exported | ExportedState

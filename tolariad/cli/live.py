@@ -9,10 +9,10 @@ import contextlib
 import json
 import os
 import time
-from collections.abc import Container, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 import click
 import msgspec
@@ -29,10 +29,6 @@ if TYPE_CHECKING:
     from tolariad.control.reply_tables import BudgetTable
     from tolariad.core.calc.health.histogram import Histogram
     from tolariad.core.state.run_state import RunState
-
-
-_HEAD: Final = ("NAME", "PHASE", "LIVE", "EPOCH", "STEP", "LOSS", "ACCURACY", "AGE", "SIZE", "FOLDER")
-_ACCURACY: Final = _HEAD.index("ACCURACY")
 
 
 def folded(journal: Path) -> RunStatus:
@@ -218,20 +214,14 @@ def list_runs(*, within: Path | None, as_json: bool, **place: Any) -> int:
         within = target.folder
     targets = [target] if target is not None and within is None else _targets(within)
     rows = [row(target) for target in targets]
-    # Runs of tasks without an accuracy have no column of it.
-    left_out = () if any(one.get("accuracy") is not None for one in rows) else (_ACCURACY,)
-    head = _without(_HEAD, left_out)
-    output.put_rows(rows, head, lambda one: _without(_run_cells(one), left_out), as_json=as_json)
+    head = ("NAME", "PHASE", "LIVE", "EPOCH", "STEP", "LOSS", "ACCURACY", "AGE", "SIZE", "FOLDER")
+    output.put_rows(rows, head, _run_cells, as_json=as_json)
     if not rows and not as_json:
         output.note("no runs found; `tolariad run --task digits --dir runs/first` starts one")
     for one in rows:
         if one["error"] and not as_json:
             output.note(safe(f"{one['name']}: {one['error']}"))
     return Exit.DONE
-
-
-def _without(cells: tuple[str, ...], left_out: Container[int]) -> tuple[str, ...]:
-    return tuple(cell for index, cell in enumerate(cells) if index not in left_out)
 
 
 def _run_cells(one: Mapping[str, Any]) -> tuple[str, ...]:

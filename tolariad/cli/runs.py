@@ -41,9 +41,12 @@ class Target(NamedTuple):
     @property
     def journal(self) -> Path | None:
         """The run's journal folder, if it is known and exists. `folder` may be the journal folder itself."""
-        if self.folder is None or not _is_run(self.folder):
+        if self.folder is None:
             return None
-        return self.folder / JOURNAL if _is_folder(self.folder / JOURNAL) else self.folder
+        # Not `_is_folder`: a folder that may not be examined is an error of its own.
+        if (self.folder / JOURNAL).is_dir():
+            return self.folder / JOURNAL
+        return self.folder if self.folder.is_dir() and _is_journal(self.folder) else None
 
     def connect(self, *, timeout_s: float = 10.0) -> Client:
         """Connect to the run's daemon. Raises NotReachable, and NotTrusted if another may answer; BadReply."""

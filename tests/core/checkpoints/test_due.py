@@ -23,6 +23,8 @@ def due(plan, override=None, gap_s=30.0):
         state,
         run=replace(state.run, policy=replace(state.run.policy, prune=plan, checkpoint_gap_s=gap_s)),
         pruning=replace(state.pruning, override=override),
+        # A cheap one may come sooner.
+        checkpoints=replace(state.checkpoints, seconds=HOUR),
     )
     return {epoch for epoch in range(1, 41) if q.due_after_epoch(state, epoch, state.checkpoints.clock_mono + HOUR)}
 
