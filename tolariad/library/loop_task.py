@@ -11,6 +11,7 @@ import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
+import numpy as np
 import torch
 from msgspec.structs import replace
 
@@ -56,9 +57,9 @@ def _as_data(value: Any) -> Any:
 
 
 def _refill(old: Any, saved: Any) -> Any:
-    """Return `saved`; if it and `old` are both lists or both dicts, `old` with the content of `saved`.
+    """Return `saved`; if it and `old` are both lists, dicts, or arrays of one shape, `old` with the content of `saved`.
 
-    Lists and dicts stay the same objects: a program appends to them by other names than that of the kept dict. So do
+    They stay the same objects: a program appends to them, or adds, by other names than that of the kept dict. So do
     generators, from which a program draws. Raises SetupRefused if one is of another kind than the saved one.
     """
     if is_generator(old):
@@ -67,6 +68,18 @@ def _refill(old: Any, saved: Any) -> Any:
             raise SetupRefused(
                 f"the checkpoint holds the state of no {kind}; keep the generator that it was written with"
             )
+        return old
+    if isinstance(old, torch.Tensor) and isinstance(saved, torch.Tensor):
+        if (old.shape, old.dtype, old.device) == (saved.shape, saved.dtype, saved.device):
+            with torch.no_grad():
+                return old.copy_(saved)
+        return saved
+    if (
+        isinstance(old, np.ndarray)
+        and isinstance(saved, np.ndarray)
+        and (old.shape, old.dtype) == (saved.shape, saved.dtype)
+    ):
+        old[...] = saved
         return old
     if type(old) is list and type(saved) is list:
         old[:] = saved
