@@ -55,6 +55,28 @@ def test_a_dict_that_is_kept_has_its_items_again_after_a_stop(tmp_path):
     }
 
 
+@pytest.mark.parametrize("made", [torch.zeros, np.zeros])
+def test_an_array_in_a_kept_dict_goes_on_under_its_own_name(tmp_path, made):
+    """A program adds to the array, and not to the dict: a restore fills the same memory."""
+
+    def start(steps):
+        counts = made(3)
+        loop = Loop(tmp_path / "run")
+
+        def count(loop):
+            counts[loop.seen[-1] - 1] += 1
+            if loop.step == steps:
+                loop.run.stop()
+
+        loop.after = count
+        loop.run.keep("mine", {"counts": counts})
+        loop.go()
+        return counts.tolist()
+
+    assert start(10) == [8, 2, 0]
+    assert start(None) == [8, 8, 8]
+
+
 def test_a_list_in_a_kept_dict_goes_on_under_its_own_name(tmp_path):
     """A program appends to the list, and not to the dict: a restore fills the same list. A dict in the dict, too."""
 
