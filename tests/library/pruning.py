@@ -22,11 +22,12 @@ from tests.library.small import CONFIG, loaders
 from tests.recorded import events_of, of
 from tests.waiting import wait_for
 from tolariad import Tolaria
+from tolariad.attach import words
 from tolariad.core import messages as m
 from tolariad.core.calc.pruning.budget import UnitKind
 from tolariad.core.calc.pruning.verdict import PruningDecision, Trip, WindowAction
 from tolariad.core.queries import pruning
-from tolariad.library import live
+from tolariad.library import attached, tolaria
 from tolariad.trainer.loop import Trainer
 from tolariad.trainer.pruning.plan import joined, plan_of
 from tolariad.trainer.pruning.removal import remove
@@ -284,7 +285,7 @@ class Prunes:
         assert ordered(self.run, m.PruneAnalyze())
         cycle = self.pruning.cycles
         found = found and replace(found, cycle=cycle)
-        self.run._live._kernel.submit(m.AnalysisReply(cycle=cycle, found=found, why=why))
+        self.run._live._recorder.tell(words.Analyzed(reply=m.AnalysisReply(cycle=cycle, found=found, why=why)))
         wait_for(lambda: self.pruning.open is None)
 
     def trip(self, cycle, action):
@@ -321,8 +322,8 @@ def wait_for_checkpoint(task):
 
 def made(run_dir: Path, **options) -> Tolaria:
     """Return a run that may be pruned, although nothing analyses it."""
-    live._require_no_pruning = lambda settings: None
-    live.Trainer = Live
+    tolaria.require_no_pruning = lambda settings: None
+    attached.Trainer = Live
     return Tolaria({"tolaria": {**CONFIG["tolaria"], **QUICK, **options}}, run_dir=run_dir, accept_config=True)
 
 

@@ -32,7 +32,7 @@ from tests.recorded import events_of, of
 from tolariad import Tolaria
 from tolariad.core import messages as m
 from tolariad.daemon.request import StartRefused
-from tolariad.library.live import RunFailed
+from tolariad.library.failed import RunFailed
 
 THREAD = "tolaria-control"
 

@@ -24,7 +24,7 @@ from tolariad import Tolaria
 from tolariad.core import messages as m
 from tolariad.core.messages.vocabulary import decode_event
 from tolariad.daemon.request import StartRefused
-from tolariad.library.live import Live
+from tolariad.library.attached import Attached
 from tolariad.trainer.errors import SetupRefused
 
 
@@ -291,12 +291,10 @@ def test_a_program_that_shall_prune_is_refused(tmp_path):
 
 
 def test_a_copy_of_a_checkpoint_whose_end_never_comes_is_given_up(tmp_path):
-    """The kernel has ended without it. Neither `checkpoint` nor the end of `train` waits for ever."""
-    ends = queue.SimpleQueue()
-    kernel = SimpleNamespace(failure=None, is_over=True)
-    run = SimpleNamespace(_kernel=kernel, _forget=lambda _: None, _opened=None)
+    """The run has ended without it. Neither `checkpoint` nor the end of `train` waits for ever."""
+    run = SimpleNamespace(_recorder=SimpleNamespace(over="stopped"), _forget=lambda _: None)
 
-    assert not Live._copy(run, 7, ends, tmp_path / "copy")
+    assert not Attached._copy(run, 7, queue.SimpleQueue(), tmp_path / "copy")
 
 
 def test_what_was_borrowed_is_given_back(tmp_path):
