@@ -27,7 +27,7 @@ ROOMS: dict[str, tuple[set[str], set[str]]] = {
     "failpoints": (set(), set()),
     "run_files": (set(), set()),
     "signals": (set(), set()),
-    "refusal": (set(), set()),
+    "refusal": ({"core"}, set()),
     "lifelines": (set(), set()),
     "processor_time": (set(), set()),
     "loop_files": (set(), {"aiofiles"}),

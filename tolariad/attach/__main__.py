@@ -30,7 +30,7 @@ from tolariad.core.calc.run.exits import EXIT_CONFIG, EXIT_IO, EXIT_TRY_AGAIN
 from tolariad.core.calc.settings.model import Settings
 from tolariad.core.state.run_state import RunState, capture
 from tolariad.daemon.live import Host, log_fields
-from tolariad.daemon.opening import OpenRun, earlier_threads, open_run, require_linux
+from tolariad.daemon.opening import OpenRun, earlier_threads, open_run
 from tolariad.daemon.program import ProgramPolicy
 from tolariad.daemon.request import RunRequest, StartRefused
 from tolariad.daemon.running import loop_factory
@@ -89,6 +89,7 @@ def _serve(link: Link, hello: words.Hello) -> None:
         raise
     code, why, state = _live(link, run, request, word, log_file)
     os.close(log_file)
+    _leave_place()
     _tell(link, words.Over(code=code, why=why, state=capture(state)))
     # The objects of a run are frozen while it lives (Host); the next one begins like the first.
     gc.unfreeze()
@@ -106,7 +107,6 @@ def _open(hello: words.Hello) -> tuple[OpenRun, RunRequest]:
     if hello.version != tolariad.__version__:
         why = f"the program has imported tolariad {hello.version}, and the files are of {tolariad.__version__}"
         raise StartRefused(EXIT_CONFIG, why, "start the program again")
-    require_linux()
     os.environ.clear()
     os.environ.update({name: value for name, value in hello.environment.items() if name not in _NOT_OURS})
     with suppress(OSError):  # relative names are then those of the folder in which it started
@@ -135,6 +135,15 @@ def _own_log(run_dir: Path) -> int:
     for output in (1, 2):
         os.dup2(file, output, inheritable=True)
     return file
+
+
+def _leave_place() -> None:
+    """Keep no file system busy between two runs."""
+    os.chdir("/")
+    null = os.open(os.devnull, os.O_RDWR)
+    for output in (1, 2):
+        os.dup2(null, output, inheritable=True)
+    os.close(null)
 
 
 def _live(

@@ -12,13 +12,13 @@ import socket
 import subprocess
 import sys
 from contextlib import suppress
-from multiprocessing import spawn
+from multiprocessing import parent_process, spawn
 from pathlib import Path
 from typing import Final
 
 from tolariad.attach.link import Link
 from tolariad.core.calc.run.exits import EXIT_IO
-from tolariad.refusal import StartRefused
+from tolariad.refusal import StartRefused, require_linux
 from tolariad.signals import kept_from_new_processes
 
 _PACKAGE: Final = str(Path(__file__).parents[2])
@@ -32,6 +32,7 @@ class RecorderProcess:
 
     def __init__(self) -> None:
         """Start it. Raises StartRefused if the system does not allow that."""
+        require_linux()
         executable = os.fsdecode(spawn.get_executable() or sys.executable or "")
         if not executable:
             raise _refused("sys.executable is empty")
@@ -80,8 +81,14 @@ class RecorderProcess:
         try:
             self._process.wait(patience_s)
         except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
+            self._kill()
+        except BaseException:  # ^C
+            self._kill()
+            raise
+
+    def _kill(self) -> None:
+        self._process.kill()
+        self._process.wait()
 
 
 def _refused(why: str) -> StartRefused:
@@ -99,7 +106,8 @@ _idle: list[RecorderProcess] = []
 
 def prepare() -> None:
     """Start a recorder, if none is idle: its imports take half a second. An error is raised by `take` instead."""
-    if not _idle:
+    # Not in a spawned worker of the program, which imports its modules again.
+    if not _idle and parent_process() is None:
         with suppress(StartRefused):
             _idle.append(RecorderProcess())
 

@@ -44,11 +44,13 @@ class Begin(Word, frozen=True, kw_only=True):
     """Everything is built: record the start of the run.
 
     `program`: its name, for what it orders. `workers`: processes that load its data. `cores`: those that it may use.
+    `resumes`: what is paused or frozen goes on, because somebody has called `train`; else a recorder is replaced.
     """
 
     program: str
     workers: int
     cores: tuple[int, ...]
+    resumes: bool = True
 
 
 class Order(Word, frozen=True, kw_only=True):
@@ -69,12 +71,6 @@ class Ended(Word, frozen=True, kw_only=True):
 
     incarnation: int
     was_told: bool
-
-
-class Analyzed(Word, frozen=True, kw_only=True):
-    """The end of an analysis."""
-
-    reply: m.AnalysisReply
 
 
 class Refused(Word, frozen=True, kw_only=True):
@@ -101,12 +97,6 @@ class Train(Word, frozen=True, kw_only=True):
     """Train now. The descriptors of the channel, the page and the arena of snapshots come with it."""
 
     incarnation: int
-
-
-class Analyze(Word, frozen=True, kw_only=True):
-    """Analyse a checkpoint for pruning, or end that."""
-
-    order: m.AnalyzeCheckpoint | m.CancelAnalysis
 
 
 class Answered(Word, frozen=True, kw_only=True):
@@ -151,21 +141,7 @@ class Over(Word, frozen=True, kw_only=True):
 
 
 _Any: TypeAlias = (
-    Hello
-    | Begin
-    | Order
-    | Signal
-    | Ended
-    | Analyzed
-    | Refused
-    | Opened
-    | Train
-    | Analyze
-    | Answered
-    | Figures
-    | Said
-    | CheckpointEnd
-    | Over
+    Hello | Begin | Order | Signal | Ended | Refused | Opened | Train | Answered | Figures | Said | CheckpointEnd | Over
 )
 encode: Final[Callable[[Word], bytes]] = msgspec.msgpack.Encoder().encode
 decode: Final[Callable[[bytes], Word]] = msgspec.msgpack.Decoder(_Any).decode

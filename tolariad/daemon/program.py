@@ -33,18 +33,23 @@ _GONE: Final = "the program has ended"
 _LEFT: Final = "the program's call has ended"
 
 
-class _Asked:
-    """Asks the program for analyses."""
+def _frozen(run: st.Run) -> str:
+    return f"{run.why}; the run is frozen. Call `train` again to resume it nevertheless"
 
-    def __init__(self, program: Program) -> None:
-        self._program = program
+
+class NoAnalyses:
+    """Gives no analysis a result. `Tolaria` refuses to prune: model and data exist in the program only."""
+
+    def __init__(self, submit: Callable[[m.AnalysisReply], None]) -> None:
+        self._submit = submit
 
     def obey(self, effect: m.AnalyzeCheckpoint | m.CancelAnalysis) -> None:
-        """Pass it on."""
-        self._program.send(words.Analyze(order=effect))
+        """Answer an analysis."""
+        if isinstance(effect, m.AnalyzeCheckpoint):
+            self._submit(m.AnalysisReply(cycle=effect.request.cycle, why="a program's checkpoints are not analysed"))
 
     async def close(self) -> None:
-        """The program ends what it has begun."""
+        """Nothing was begun."""
 
 
 class ProgramPolicy:
@@ -67,7 +72,6 @@ class ProgramPolicy:
         self._living: AttachedIncarnation | None = None
         # The program raises, or has left its loop: it trains no more.
         self._has_left = False
-        self._asked = _Asked(program)
 
     def say(self, text: str) -> None:
         """Have the program log a sentence. Any thread may call this."""
@@ -98,9 +102,9 @@ class ProgramPolicy:
             self._living.ended(None)
         return self._living
 
-    def analyses(self, _: Callable[[m.AnalysisReply], None], __: Scheduling) -> Analyses:
-        """Have the program analyse: model and data exist there only."""
-        return self._asked
+    def analyses(self, submit: Callable[[m.AnalysisReply], None], _: Scheduling) -> Analyses:
+        """Analyse nothing."""
+        return NoAnalyses(submit)
 
     def former(self) -> FormerTrainer | None:
         """No trainer of an earlier host is ever killed: it may be this program."""
@@ -126,8 +130,10 @@ class ProgramPolicy:
         for note in self._run.resolved.notes:
             self.say(note)
         run = self._run.state.run
-        if run.phase in (st.Phase.PAUSED, st.Phase.FROZEN) or run.pause is not None:
+        if self._begin.resumes and (run.phase in (st.Phase.PAUSED, st.Phase.FROZEN) or run.pause is not None):
             self._order(m.Resume(reason="train was called"), self._resumed)
+        elif run.phase is st.Phase.FROZEN:
+            end(m.ExitDaemon(code=EXIT_IO, why=_frozen(run)))
         self._program.listen(self._take, self._lost)
 
     def _resumed(self, answer: Answer) -> None:
@@ -170,8 +176,7 @@ class ProgramPolicy:
         if self._has_left:
             return m.ExitDaemon(code=0, why=_LEFT)
         if run.phase is st.Phase.FROZEN:
-            why = f"{run.why}; the run is frozen. Call `train` again to resume it nevertheless"
-            return m.ExitDaemon(code=EXIT_IO, why=why)
+            return m.ExitDaemon(code=EXIT_IO, why=_frozen(run))
         return None
 
     async def close(self) -> None:
@@ -187,8 +192,6 @@ class ProgramPolicy:
                 self._order(word.command, lambda answer: self._answer(word.number, answer))
             case words.Signal():
                 self._take_signal(word.name)
-            case words.Analyzed():
-                self._submit(word.reply)
             case words.Ended() if self._living is not None and self._living.number == word.incarnation:
                 self._has_left = not word.was_told
                 self._living.ended(word)

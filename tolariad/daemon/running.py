@@ -17,11 +17,12 @@ from tolariad import signals
 from tolariad.core import messages as m
 from tolariad.core.calc.run.exits import EXIT_IO
 from tolariad.daemon.live import Host, log_fields
-from tolariad.daemon.opening import OpenRun, open_run, require_linux
+from tolariad.daemon.opening import OpenRun, open_run
 from tolariad.daemon.policy import DaemonPolicy
 from tolariad.daemon.request import RunRequest, StartRefused, refusing
 from tolariad.daemon.signal_handler import block_for_good
 from tolariad.failpoints import reached
+from tolariad.refusal import require_linux
 from tolariad.supervisor.activation import ActivationError, PassedSocket, take_passed_socket
 from tolariad.supervisor.notify import Notifier
 from tolariad.telemetry.logs import DaemonLog

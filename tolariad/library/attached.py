@@ -17,6 +17,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
+from msgspec.structs import replace
+
 from tolariad.attach import words
 from tolariad.attach.cores import pin
 from tolariad.channel import Activity, Page, TrainerEnd
@@ -147,7 +149,7 @@ class Attached:
                 if losses >= _LOSSES_MAX:
                     why = f"the recorder ended without a word {losses} times, and no step was recorded between"
                     raise RunFailed(f"{why}; what is recorded stays. See {self._run_dir}/logs/recorder.log") from None
-                self._recorder.begin(self._begin)
+                self._recorder.begin(replace(self._begin, resumes=False))
                 for name in self._signals:
                     self._recorder.tell(words.Signal(name=name))
 
