@@ -1,7 +1,7 @@
-"""Single steps of one loop in a process of its own: `MODE FOLDER STEPS SEED`, MODE bare or a `journal.sync`.
+"""Single steps of loops in one process: `LOOPS SYNC FOLDER STEPS SEED`, LOOPS bare, recorded, or both in turn.
 
-Prints microseconds of wall time from one batch asked for to the next, as JSON. The first steps are left out, and the
-first of each block: every block of 280 steps lies elsewhere in memory.
+Prints microseconds of wall time from one batch asked for to the next, by loop, as JSON. The first steps are left out,
+and the first of each block: every block of 280 steps lies elsewhere in memory.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch.optim.optimizer import _global_optimizer_pre_hooks
 
 from tests.bench import price_loops
 from tests.bench.price_task import MODELS, PriceTask, block_data, layers
@@ -45,19 +46,22 @@ class Timed:
         return [(after - before) / 1e3 for at in self.blocks[SETTLED:] for before, after in list(pairwise(at))[1:]]
 
 
-def bare(blocks: int, draw: random.Random) -> Timed:
-    """The loop that everybody writes first."""
-    torch.set_num_threads(1)
-    timed, data, model = Timed(), block_data(BATCH, BLOCK), layers(*MODELS["mlp"])
-    trained = price_loops.Bare(lambda: (model, torch.optim.AdamW(model.parameters(), RATE)))
-    for _ in range(blocks):
-        price_loops.moved(trained.model, trained.optimizer, draw)
-        trained(timed(price_loops.index_batches(data, BATCH)))
-    return timed
+class Bare:
+    """The loop that everybody writes first, block by block."""
+
+    def __init__(self, draw: random.Random) -> None:
+        torch.set_num_threads(1)
+        self.timed, self._draw, self._data = Timed(), draw, block_data(BATCH, BLOCK)
+        model = layers(*MODELS["mlp"])
+        self._loop = price_loops.Bare(lambda: (model, torch.optim.AdamW(model.parameters(), RATE)))
+
+    def block(self) -> None:
+        price_loops.moved(self._loop.model, self._loop.optimizer, self._draw)
+        self._loop(self.timed(price_loops.index_batches(self._data, BATCH)))
 
 
-def recorded(sync: str, folder: Path, blocks: int, draw: random.Random) -> Timed:
-    """The same steps through `Tolaria.train`."""
+def recorded(sync: str, folder: Path, blocks: int, draw: random.Random, beside: Bare | None) -> Timed:
+    """The same steps through `Tolaria.train`; before each block one of the loop `beside`."""
     timed = Timed()
 
     class Watched(loop.Trainer):
@@ -68,6 +72,12 @@ def recorded(sync: str, folder: Path, blocks: int, draw: random.Random) -> Timed
             feed = setup.train.epoch
 
             def epoch(*at: Any) -> Iterator[Any]:
+                if beside is not None:
+                    hooks = dict(_global_optimizer_pre_hooks)
+                    # A loop by itself has no guard that looks at every optimizer of the process.
+                    _global_optimizer_pre_hooks.clear()
+                    beside.block()
+                    _global_optimizer_pre_hooks.update(hooks)
                 price_loops.moved(setup.model, setup.optimizer, draw)
                 return timed(feed(*at))
 
@@ -93,7 +103,14 @@ def recorded(sync: str, folder: Path, blocks: int, draw: random.Random) -> Timed
 
 
 if __name__ == "__main__":
-    mode, folder_, steps, seed = sys.argv[1:]
-    count, drawn = int(steps) // BLOCK + SETTLED, random.Random(int(seed))
-    found = bare(count, drawn) if mode == "bare" else recorded(mode, Path(folder_), count, drawn)
-    json.dump(found.steps_us(), sys.stdout)
+    loops, sync_, folder_, steps, seed = sys.argv[1:]
+    count, drawn, found = int(steps) // BLOCK + SETTLED, random.Random(int(seed)), dict[str, list[float]]()
+    plain = Bare(drawn) if loops != "recorded" else None
+    if loops != "bare":
+        found["recorded"] = recorded(sync_, Path(folder_), count, drawn, plain).steps_us()
+    elif plain is not None:
+        for _ in range(count):
+            plain.block()
+    if plain is not None:
+        found["bare"] = plain.timed.steps_us()
+    json.dump(found, sys.stdout)

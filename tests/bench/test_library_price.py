@@ -22,39 +22,53 @@ from tolariad.core import messages as m
 
 PROCESSES = int(os.environ.get("LIBRARY_PROCESSES", "6"))
 STEPS = int(os.environ.get("LIBRARY_STEPS", "2800"))
-KINDS = ("bare", "step", "batch")
+SYNCS = ("step", "batch")
 PERCENTS = (5, 25, 50)
 
 
-def measured(kind: str, folder: Path, seed: int) -> list[float]:
-    """Sorted microseconds of each step, in a new process."""
-    command = [sys.executable, "-m", "tests.bench.price_apart", kind, str(folder), str(STEPS), str(seed)]
+def measured(loops: str, sync: str, folder: Path, seed: int) -> dict[str, list[float]]:
+    """Sorted microseconds of each step by loop, in a new process."""
+    command = [sys.executable, "-m", "tests.bench.price_apart", loops, sync, str(folder), str(STEPS), str(seed)]
     ended = subprocess.run(command, check=True, capture_output=True, timeout=300)
-    return sorted(json.loads(ended.stdout))
+    return {name: sorted(steps) for name, steps in json.loads(ended.stdout).items()}
 
 
 @pytest.mark.bench
 @pytest.mark.parametrize("load", [0, os.cpu_count() or 1], ids=["a core is free", "no core is free"])
 def test_the_price_of_a_recorded_step_in_a_program_is_printed(load, tmp_path, seed):
-    """One process after the other: bare, each step durable alone, and `journal.sync: batch`."""
-    found: dict[str, list[list[float]]] = {kind: [] for kind in KINDS}
+    """Over the bare loop in a process of its own, and in turn within one process; one process after the other."""
+    alone: list[list[float]] = []
+    apart: dict[str, list[list[float]]] = {sync: [] for sync in SYNCS}
+    paired: dict[str, list[dict[str, list[float]]]] = {sync: [] for sync in SYNCS}
     with burners(load):
         for number in range(PROCESSES):
-            for kind in KINDS:
-                found[kind].append(measured(kind, tmp_path / f"{kind}{number}", seed + number))
+            alone.append(measured("bare", "", tmp_path, seed + number)["bare"])
+            for sync in SYNCS:
+                folder = tmp_path / f"{sync}{number}"
+                apart[sync].append(measured("recorded", sync, folder, seed + number)["recorded"])
+                paired[sync].append(measured("both", sync, tmp_path / f"both-{sync}{number}", seed + number))
 
     print(f"\n{machine()}; {load} processes that only compute; {PROCESSES} processes of {STEPS} steps each")
     (given,) = of_type(tmp_path / "step0", m.SchedulingRecorded)
     print(f"recorder on {given.daemon_cores}, program on {given.trainer_cores}: {given.why}; polls: {given.polls}")
-    bare = {percent: statistics.median(at(steps, percent) for steps in found["bare"]) for percent in PERCENTS}
-    print(f"{'us a step':>10s}" + "".join(f"{f'{percent} %':>24s}" for percent in PERCENTS))
-    for kind, processes in found.items():
-        cells = []
-        for percent in PERCENTS:
-            over = sorted(at(steps, percent) - (bare[percent] if kind != "bare" else 0) for steps in processes)
-            cells.append(f"{statistics.median(over):+8.0f} ({over[0]:.0f} to {over[-1]:.0f})")
-        print(f"{kind:>10s}" + "".join(f"{cell:>24s}" for cell in cells))
-    assert all(len(processes) == PROCESSES for processes in found.values())
+    print(f"{'us a step':>36s}" + "".join(f"{f'{percent} %':>24s}" for percent in PERCENTS))
+    show("the bare loop alone", {percent: [at(steps, percent) for steps in alone] for percent in PERCENTS})
+    bare = {percent: statistics.median(at(steps, percent) for steps in alone) for percent in PERCENTS}
+    for sync in SYNCS:
+        over = {percent: [at(steps, percent) - bare[percent] for steps in apart[sync]] for percent in PERCENTS}
+        show(f"sync: {sync}, over it", over)
+        within = {
+            percent: [at(one["recorded"], percent) - at(one["bare"], percent) for one in paired[sync]]
+            for percent in PERCENTS
+        }
+        show(f"sync: {sync}, over one in turn", within)
+    assert len(alone) == PROCESSES
+
+
+def show(what: str, by_percent: dict[int, list[float]]) -> None:
+    """Print the median of the processes, and how far apart they are."""
+    cells = [f"{statistics.median(some):+8.0f} ({min(some):.0f} to {max(some):.0f})" for some in by_percent.values()]
+    print(f"{what:>36s}" + "".join(f"{cell:>24s}" for cell in cells))
 
 
 def at(steps: list[float], percent: int) -> float:
