@@ -19,6 +19,12 @@ def state_of(tolaria: Tolaria) -> RunState:
         return state_at(reader).state
 
 
+def pid_of(tolaria: Tolaria) -> int:
+    """Return the process of the recorder of the run that trains."""
+    assert tolaria._live is not None
+    return tolaria._live._recorder._process.pid
+
+
 def ordered(tolaria: Tolaria, command: AnyCommand) -> bool:
     """Order something, as `Tolaria.rollback` does. Return whether it was accepted."""
     assert tolaria._live is not None

@@ -10,7 +10,8 @@ import signal
 import pytest
 
 from journal import JournalMissing
-from tests.library.small import bits, network, train
+from tests.library.inside import pid_of
+from tests.library.small import bits, made, network, train
 from tests.recorded import events_of, of
 from tests.waiting import wait_for
 from tolariad.core import messages as m
@@ -32,6 +33,7 @@ def crash():
 ENDS = {
     "kill -9": (lambda: os.kill(os.getpid(), signal.SIGKILL), (m.DeathReason.SIGNAL, "SIGKILL", None)),
     "a crash": (crash, (m.DeathReason.SIGNAL, "SIGSEGV", None)),
+    "its terminal is closed": (lambda: os.kill(os.getpid(), signal.SIGHUP), (m.DeathReason.SIGNAL, "SIGHUP", None)),
     "_exit": (lambda: os._exit(7), (m.DeathReason.EXIT, "", 7)),
     "exec": (lambda: os.execv("/bin/sleep", ["sleep", "60"]), (m.DeathReason.EXIT, "", None)),
 }
@@ -69,3 +71,48 @@ def test_the_end_of_a_program_is_recorded_with_its_cause(tmp_path, calm, how):
     assert train(run_dir, model=model).phase == "completed"
     assert bits(model) == calm
     assert of(events_of(run_dir), m.TrainerDied) == [died]
+
+
+def test_a_program_and_its_recorder_that_die_at_once_are_resumed(tmp_path, calm):
+    """As in a control group or a container. The next start records that the trainer ended with its daemon."""
+    run_dir = tmp_path / "run"
+    tolaria = made(run_dir)
+    child = os.fork()
+    if child == 0:
+
+        def end(step):
+            if step == 12:
+                os.kill(pid_of(tolaria), signal.SIGKILL)
+                os.kill(os.getpid(), signal.SIGKILL)
+
+        try:
+            train(run_dir, end, tolaria=tolaria)
+        finally:
+            os._exit(1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
+    model = network()
+
+    assert train(run_dir, model=model).phase == "completed"
+    assert bits(model) == calm
+    assert [one.reason for one in deaths_in(run_dir)] == [m.DeathReason.WITH_DAEMON]
+
+
+def test_a_sigterm_to_both_is_one_stop(tmp_path, calm):
+    """A scheduler or a service manager signals every process of a job."""
+
+    def terminate(step):
+        if step == 10:
+            os.kill(pid_of(tolaria), signal.SIGTERM)
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    tolaria = made(tmp_path / "run")
+    with pytest.raises(SystemExit) as ended:
+        train(tmp_path / "run", terminate, tolaria=tolaria)
+    events = events_of(tmp_path / "run")
+    model = network()
+
+    assert ended.value.code == 143
+    assert [one.mode for one in of(events, m.StopRequested)] == [m.StopMode.GRACEFUL]
+    assert of(events, m.CheckpointCommitted)[-1].step == of(events, m.RunStopped)[0].step
+    assert train(tmp_path / "run", model=model).phase == "completed"
+    assert bits(model) == calm

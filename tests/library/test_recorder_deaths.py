@@ -9,7 +9,7 @@ import threading
 import pytest
 
 from journal import Verdict, verify
-from tests.library.inside import ordered
+from tests.library.inside import ordered, pid_of
 from tests.library.loops.programs import Loop
 from tests.library.small import EPOCHS, STEPS_PER_EPOCH, bits, made, network, train
 from tests.recorded import events_of, of, sound
@@ -29,10 +29,6 @@ def calm(tmp_path_factory):
     model = network()
     train(tmp_path_factory.mktemp("calm") / "run", model=model)
     return bits(model)
-
-
-def pid_of(tolaria) -> int:
-    return tolaria._live._recorder._process.pid
 
 
 class Kills:

@@ -190,6 +190,7 @@ class Attached:
         """Run one trainer in this thread until it ends. Raises its exception, after that is told."""
         theirs, page_file, *arena = descriptors
         page = Page.attach(page_file)
+        self._floor = 0
         channel = self._channel = TrainerEnd(socket.socket(fileno=theirs), page)
         lock, was_told = -1, False
         try:
@@ -199,6 +200,7 @@ class Attached:
                 ending = yield from steps_through(lambda: self._trainer(channel, ring), channel, drive)
                 was_told = ending.end is End.TOLD
         finally:
+            self._figures = replace(self._figures, values=self.figures())
             self._channel = None
             self._has_left = not was_told
             self._has_trained |= page.heartbeat.activity not in _BEFORE_TRAINING
