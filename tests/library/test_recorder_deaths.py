@@ -232,3 +232,20 @@ def test_cores_that_the_program_has_chosen_are_left_alone(tmp_path):
     assert not given.polls
     assert "the program has chosen its cores itself" in given.why
     assert all(one == chosen for one in seen)
+
+
+def test_a_journal_that_cannot_be_written_ends_the_call_with_the_reason(tmp_path, calm, monkeypatch):
+    """The recorder says so with its last word; no further update is made. A disk that works goes on."""
+    steps = []
+    with monkeypatch.context() as patched:
+        patched.setenv(failpoints.VARIABLE, "commit:14!EIO")
+        spawn.end_idle()
+        with pytest.raises(RunFailed, match="Input/output error"):
+            train(tmp_path / "run", steps.append)
+        spawn.end_idle()
+    durable = of(events_of(tmp_path / "run"), m.StepCompleted)[-1].step
+    model = network()
+
+    assert durable <= steps[-1] <= durable + 1
+    assert train(tmp_path / "run", model=model).phase == "completed"
+    assert bits(model) == calm
