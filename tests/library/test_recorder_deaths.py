@@ -238,7 +238,8 @@ def test_a_journal_that_cannot_be_written_ends_the_call_with_the_reason(tmp_path
     """The recorder says so with its last word; no further update is made. A disk that works goes on."""
     steps = []
     with monkeypatch.context() as patched:
-        patched.setenv(failpoints.VARIABLE, "commit:14!EIO")
+        # The journal survives one failure: it begins another file.
+        patched.setenv(failpoints.VARIABLE, ",".join(f"commit:{number}!EIO" for number in range(24, 30)))
         spawn.end_idle()
         with pytest.raises(RunFailed, match="Input/output error"):
             train(tmp_path / "run", steps.append)
