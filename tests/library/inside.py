@@ -4,23 +4,31 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from journal import Reader
 from tolariad.core.decision import Accepted
 from tolariad.core.messages.vocabulary import AnyCommand
 from tolariad.core.state.run_state import RunState
+from tolariad.forensics.moment import state_at
 from tolariad.library.tolaria import Tolaria
 from tolariad.trainer.checkpoints.save import Saver
 
 
 def state_of(tolaria: Tolaria) -> RunState:
     """Return the durable state of the run that trains."""
+    with Reader(tolaria.run_dir / "journal") as reader:
+        return state_at(reader).state
+
+
+def pid_of(tolaria: Tolaria) -> int:
+    """Return the process of the recorder of the run that trains."""
     assert tolaria._live is not None
-    return tolaria._live.state
+    return tolaria._live._recorder._process.pid
 
 
 def ordered(tolaria: Tolaria, command: AnyCommand) -> bool:
     """Order something, as `Tolaria.rollback` does. Return whether it was accepted."""
     assert tolaria._live is not None
-    return isinstance(tolaria._live._order(command), Accepted)
+    return isinstance(tolaria._live._recorder.order(command), Accepted)
 
 
 def written_at_once(put: Callable[..., None] = setattr) -> None:

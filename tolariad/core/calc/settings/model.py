@@ -305,7 +305,8 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         Meta(description="torch's deterministic algorithms; absent: strict on the CPU, warn on CUDA"),
     ] = None
     trainer: Annotated[
-        Literal["process", "thread"], Meta(description="run the training loop in its own process or in a thread")
+        Literal["process", "thread"],
+        Meta(description="the training loop has a process of its own; `thread`, of earlier versions, means the same"),
     ] = "process"
     on_death: Annotated[
         Literal["fail", "skip_batch"],
