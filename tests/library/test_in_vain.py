@@ -94,7 +94,7 @@ class Wilder(Fainter):
 def test_a_run_that_halts_says_so_and_goes_on_when_it_is_told_to(tmp_path):
     """If an explosion recurs after two rollbacks, `train` raises. Called again, it continues past that step."""
     same = {"epochs": 10, "rollback": {"skip_batches": False}}
-    with pytest.raises(RunFailed, match=r"2 rollbacks did not help; the run is frozen\. Start the program again"):
+    with pytest.raises(RunFailed, match=r"2 rollbacks did not help; the run is frozen\. Call `train` again"):
         train_long(tmp_path / "run", model=nn.Sequential(plain(), Wilder(first=76)), **same)
     halted = events_of(tmp_path / "run")
     events = train_long(tmp_path / "run", model=nn.Sequential(plain(), Wilder(first=76)), **same)

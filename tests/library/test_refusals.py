@@ -78,7 +78,7 @@ def in_no_folder(run_dir):
 REFUSED = [
     (while_it_lives, StartRefused, "another process runs"),
     (with_other_data, StartRefused, r"Tolaria\(\.\.\., accept_data=True\)"),
-    (with_another_model, RunFailed, "Give the program what it had and start the program again$"),
+    (with_another_model, RunFailed, "Give the program what it had; correct it and start the program again$"),
     (with_another_configuration, StartRefused, r"rng_seed: 5 in the run, 6 now"),
     (without_a_file, ConfigError, "cannot be read: No such file"),
     (in_no_folder, StartRefused, "Not a directory"),

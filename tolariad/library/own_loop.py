@@ -302,7 +302,9 @@ class OwnLoop:
 
     def _stop_here(self) -> bool:
         """End the run where the program has left its loop, with a checkpoint. Return False if that is not possible."""
-        step = self._within("epochs")
+        step, batches = self._within("epochs"), self._running.setup.train.batches
+        if self._due and batches is not None and self._running.stepper.position.batch >= batches:
+            return False  # The loop's code after the epoch's last batch has not run: a stop there would lose it.
         if step.thrown is not None or not step.give_up() or not self._stop(_BROKEN_OFF):
             return False
         while not self._is_over:

@@ -28,7 +28,7 @@ def test_an_ordered_rate_that_a_rollback_undoes_is_said():
     """Which one, and how to set it again. One that acts at the target is not mentioned, and then nothing is said."""
     world = until(RatedWorld(0), 4)
     world.lr_set("head", 0.02)
-    until_found(world, m.RateChanged)
+    until_found(world, order_events.acted(m.SetRate))
     take_checkpoint(world)
     target = world.state.checkpoints.newest
     world.lr_set("body", 0.01)

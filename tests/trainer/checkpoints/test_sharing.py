@@ -98,7 +98,7 @@ def test_a_tensor_that_all_parameters_share_is_stored_once_and_shared_again(tmp_
 def test_two_tensors_never_come_back_into_one_that_the_optimizer_shares(tmp_path, own, monkeypatch):
     """Each parameter gets its own state from the checkpoint; none overwrites another's."""
     shared = trained(own(Counting), 0)
-    separate = type("Separate", (Counting,), {"is_shared": False})
+    separate = type("Counting", (Counting,), {"is_shared": False, "__module__": Counting.__module__})
     apart = trained(own(separate), 0, 1)
     for number, count in enumerate(counts(apart)):
         count.fill_(number)

@@ -339,10 +339,7 @@ def _inexact_data(s: Progress, e: m.InexactDataFound, _: m.Cause) -> Progress:
 
 
 def _diverged(s: Progress, e: m.RerunDiverged, _: m.Cause) -> Progress:
-    """Remember that the run does not repeat itself: if it goes on, it is by a word of the user's.
-
-    Changed code explains a difference; the run itself may still repeat itself.
-    """
+    """Remember that the run does not repeat itself, unless changed code explains the difference."""
     if e.code:
         return s
     return _inexact(s, f"step {e.difference.step} came out differently before")

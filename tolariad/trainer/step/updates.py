@@ -146,8 +146,7 @@ class Updates:
                 owner.optimizer.step()
             else:
                 self._by_closure(owner, closure, _nothing)
-            if setup.pruner.active:  # safety: masks-held-after-each-update
-                setup.pruner.hold()
+            self._hold_masks()
             self._after()
         if setup.scaling is not None:
             setup.scaling.move_on()
@@ -166,12 +165,15 @@ class Updates:
         self._before(owner.optimizer)
         try:
             self._by_closure(owner, closure, measure)
-            if self._setup.pruner.active:  # safety: masks-held-after-each-update
-                self._setup.pruner.hold()
+            self._hold_masks()
             self._after()
         except LeftUndone:
             pass  # `is_dropped` says so: the whole step is undone
         self._forget(owner)
+
+    def _hold_masks(self) -> None:
+        if self._setup.pruner.active:  # safety: masks-held-after-each-update
+            self._setup.pruner.hold()
 
     def _by_closure(self, owner: Owner, closure: Closure, first: Callable[[Tensor, Tensor | float], None]) -> None:
         evaluations = Evaluations(
