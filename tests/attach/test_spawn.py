@@ -40,6 +40,7 @@ def hello(run_dir: Path, **other) -> words.Hello:
         "settings": msgspec.json.encode(replace(load(CONFIG), task=GIVEN)),
         "accept_config": False,
         "accept_data": False,
+        "accept_code": False,
         "environment": dict(os.environ),
         "cwd": str(run_dir.parent),
     }

@@ -117,6 +117,7 @@ def _open(hello: words.Hello) -> tuple[OpenRun, RunRequest]:
         settings=msgspec.json.decode(hello.settings, type=Settings),
         accept_config=hello.accept_config,
         accept_data=hello.accept_data,
+        accept_code=hello.accept_code,
     )
     give_up = time.monotonic() + _LOCK_WAIT_S
     while True:

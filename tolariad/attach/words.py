@@ -36,6 +36,7 @@ class Hello(Word, frozen=True, kw_only=True):
     settings: bytes
     accept_config: bool
     accept_data: bool
+    accept_code: bool
     environment: dict[str, str]
     cwd: str
 

@@ -97,7 +97,7 @@ class Host:
         self._publications = Publications(self._loop, self._heed)
         self._scheduling = policy.scheduling()
         with refusing(EXIT_IO, f"the run folder {run.run_dir} cannot be opened", OSError):
-            self._place = RunPlace(run.run_dir, run.journal)
+            self._place = RunPlace(run.run_dir, run.journal, policy.go_on)
         self._kernel = Kernel(
             *(run.journal, run.state),
             clock=now,
@@ -114,7 +114,7 @@ class Host:
         self._supervisor = Supervisor(
             *(setup, self._kernel, policy.former()),
             defect=self._give_up,
-            begin=lambda number: policy.begin(number, setup, self._kernel),
+            begin=lambda number, printed: policy.begin(number, printed, setup, self._kernel),
         )
         self._port = RunPort(
             *(run.run_dir, run.journal, self._kernel, self._page, self._publications),

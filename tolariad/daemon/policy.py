@@ -51,6 +51,8 @@ class Policy(Protocol):
     signals: tuple[signal.Signals, ...]
     # Where the output of the run's processes goes.
     sinks: tuple[Sink, ...]
+    # What goes on with a run whose folder was moved, with `{}` for the folder.
+    go_on: str
 
     @property
     def wants_socket(self) -> bool:
@@ -62,8 +64,8 @@ class Policy(Protocol):
     def setup(self, arena: int) -> TrainerSetup:
         """Return how trainers are started. `arena`: the descriptor of the memory for snapshots."""
 
-    def begin(self, number: int, setup: TrainerSetup, recorder: Recorder) -> RunningTrainer:
-        """Start a trainer. Raises OSError."""
+    def begin(self, number: int, printed: str, setup: TrainerSetup, recorder: Recorder) -> RunningTrainer:
+        """Start a trainer. `printed`: the mark of the traceback that an earlier one printed. Raises OSError."""
 
     def analyses(self, submit: Callable[[m.AnalysisReply], None], scheduling: Scheduling) -> Analyses:
         """Return who analyses checkpoints for pruning."""
@@ -94,6 +96,7 @@ class DaemonPolicy:
     """`tolariad run`: it starts trainers as processes of its own, again and again, until the run ends."""
 
     served_by: Server = "daemon"
+    go_on = "`tolariad run --dir {}`"
     signals: tuple[signal.Signals, ...] = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2)
 
     def __init__(self, request: RunRequest, run: OpenRun, log: Sink) -> None:
@@ -133,9 +136,9 @@ class DaemonPolicy:
             ring=arena,
         )
 
-    def begin(self, number: int, setup: TrainerSetup, recorder: Recorder) -> RunningTrainer:
+    def begin(self, number: int, printed: str, setup: TrainerSetup, recorder: Recorder) -> RunningTrainer:
         """Start a process. Raises OSError."""
-        return Incarnation(number, setup, recorder)
+        return Incarnation(number, setup, recorder, printed)
 
     def analyses(self, submit: Callable[[m.AnalysisReply], None], scheduling: Scheduling) -> Analyses:
         """Analyse in processes of their own, which build the task."""

@@ -34,7 +34,7 @@ _LEFT: Final = "the program's call has ended"
 
 
 def _frozen(run: st.Run) -> str:
-    return f"{run.why}; the run is frozen. Call `train` again to resume it nevertheless"
+    return f"{run.why}; the run is frozen"
 
 
 class NoAnalyses:
@@ -56,6 +56,7 @@ class ProgramPolicy:
     """The answers beside one program, for one run."""
 
     served_by: Server = "library"
+    go_on = "Tolaria(..., run_dir='{}')"
     # A scheduler that ends a job signals both. Others are for the program alone, and this process ignores them.
     signals: tuple[signal.Signals, ...] = (signal.SIGTERM,)
 
@@ -95,7 +96,7 @@ class ProgramPolicy:
         """Return what an attached trainer needs: no command."""
         return TrainerSetup(run_dir=self._run.run_dir, command=(), environment={}, timeouts=Timeouts(), ring=arena)
 
-    def begin(self, number: int, setup: TrainerSetup, recorder: Recorder) -> RunningTrainer:
+    def begin(self, number: int, _: str, setup: TrainerSetup, recorder: Recorder) -> RunningTrainer:
         """Hand the program a channel and a page."""
         self._living = AttachedIncarnation(number, self._program, setup.ring, setup.timeouts, recorder)
         if self._program.is_gone:

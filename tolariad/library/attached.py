@@ -24,6 +24,7 @@ from tolariad.attach.cores import pin
 from tolariad.channel import Activity, Page, TrainerEnd
 from tolariad.core import messages as m
 from tolariad.core import queries as q
+from tolariad.core import state as st
 from tolariad.core.calc.run.exits import EXIT_CONFIG, ORDERLY
 from tolariad.core.decision import Accepted
 from tolariad.core.state.run_state import RunState, read_capture
@@ -102,7 +103,7 @@ class Attached:
             self._setup: Setup = build(opened.config.encode(), opened.threads, FoundTask(task, ""))
         other = q.other_data(self._state.progress, self._setup.environment)
         if other and not accept_data:
-            why = f"{q.data_refusal(other)}. To go on with the new data: Tolaria(..., accept_data=True)"
+            why = f"{q.data_refusal(other)}; {q.way_on(m.FailureKind.DATA, in_program=True)}"
             raise StartRefused(EXIT_CONFIG, why)
 
     @property
@@ -177,14 +178,21 @@ class Attached:
                 raise _RecorderLost
             if isinstance(order, words.Over):
                 self._has_left = True
-                if order.code not in ORDERLY:
-                    raise RunFailed(order.why)
                 self._state = _state_of(order.state)
+                if order.code not in ORDERLY:
+                    raise RunFailed(self._failure(order.why))
                 if not trained:
                     self._take_over_weights()
                 return
             trained = True
             yield from self._train(*order, drive)
+
+    def _failure(self, why: str) -> str:
+        """Return why the run has ended, with what to do about it."""
+        run = self._state.run
+        if run.phase is st.Phase.FROZEN:
+            return f"{why}. {self._setup.task.AGAIN} to resume it nevertheless"
+        return f"{why}; {q.way_on(run.failure, in_program=True)}" if run.phase is st.Phase.FAILED else why
 
     def _train(self, order: words.Train, descriptors: list[int], drive: Callable[[Trainer], Steps]) -> Steps:
         """Run one trainer in this thread until it ends. Raises its exception, after that is told."""
@@ -270,13 +278,14 @@ class Attached:
     def _is_accepted(self, command: words.Command) -> bool:
         return isinstance(self._recorder.order(command), Accepted)
 
-    def stop(self) -> bool:
+    def stop(self, reason: str) -> bool:
         """Order a stop with a checkpoint. Return whether it was accepted."""
-        return self._is_accepted(m.Stop(reason="Tolaria.stop"))
+        return self._is_accepted(m.Stop(reason=reason))
 
-    def rollback(self, epoch: int) -> bool:
-        """Order a rollback. Return whether it was accepted."""
-        return self._is_accepted(m.Rollback(epoch=epoch, reason="Tolaria.rollback"))
+    def rollback(self, epoch: int) -> str:
+        """Order a rollback. Return why it was refused; "" if it was accepted."""
+        answer = self._recorder.order(m.Rollback(epoch=epoch, reason="Tolaria.rollback"))
+        return "" if isinstance(answer, Accepted) else answer.why
 
     def extend(self, epochs: int | None, steps: int | None) -> bool:
         """Order another end. Return whether it was accepted."""

@@ -138,7 +138,15 @@ class Recorder:
             self._process.link.shut()
 
 
-def hello(*, run_dir: str, config: str | None, settings: bytes, accept_config: bool, accept_data: bool) -> words.Hello:
+def hello(
+    *,
+    run_dir: str,
+    config: str | None,
+    settings: bytes,
+    accept_config: bool,
+    accept_data: bool,
+    accept_code: bool,
+) -> words.Hello:
     """Return the message that opens a run for this program, as it is now."""
     return words.Hello(
         version=tolariad.__version__,
@@ -147,6 +155,7 @@ def hello(*, run_dir: str, config: str | None, settings: bytes, accept_config: b
         settings=settings,
         accept_config=accept_config,
         accept_data=accept_data,
+        accept_code=accept_code,
         environment=dict(os.environ),
         cwd=str(Path.cwd()),
     )
