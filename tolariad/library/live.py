@@ -16,6 +16,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
+from tolariad.boot import boot_id
 from tolariad.channel import Page, TrainerEnd, channel_pair
 from tolariad.core import messages as m
 from tolariad.core import queries as q
@@ -36,7 +37,6 @@ from tolariad.library.control import ControlThread
 from tolariad.library.saying import Saying
 from tolariad.storage import copy_checkpoint
 from tolariad.supervisor.notify import Notifier
-from tolariad.supervisor.procfs import boot_id
 from tolariad.supervisor.saved_states import SavedStates
 from tolariad.trainer.build import build
 from tolariad.trainer.checkpoints.restore import load, restore
