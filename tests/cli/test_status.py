@@ -16,7 +16,6 @@ from tolariad.control.replies import RunStatus
 from tolariad.core import messages as m
 from tolariad.core.calc.health.budgets import BUDGETS
 from tolariad.core.calc.health.histogram import Bucket, bucket_of
-from tolariad.supervisor import procfs
 
 FIELDS = {field.name for field in msgspec.structs.fields(RunStatus)}
 
@@ -333,7 +332,7 @@ def test_the_time_of_a_checkpoint_of_a_dead_run_is_local_and_to_the_second(tolar
 @pytest.mark.parametrize(("boot", "held", "shown"), [("ab", False, True), ("ab", True, False), ("cd", False, False)])
 def test_a_run_that_was_killed_is_called_dead_by_status_and_list(tolaria, dead_run, monkeypatch, boot, held, shown):
     """It has not ended, and nothing records it. Of a journal that is held, or of another machine, nobody can say so."""
-    monkeypatch.setattr(procfs, "boot_id", lambda: boot)
+    monkeypatch.setattr("tolariad.boot.boot_id", lambda: boot)
     locks = take_locks(OS_FILES, dead_run / "journal", "") if held else ()
     try:
         status, (row,) = tolaria("status", dead_run), tolaria("list", dead_run.parent, "--json").lines

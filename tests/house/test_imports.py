@@ -28,6 +28,7 @@ ROOMS: dict[str, tuple[set[str], set[str]]] = {
     "run_files": (set(), set()),
     "signals": (set(), set()),
     "refusal": ({"core"}, set()),
+    "boot": (set(), set()),
     "lifelines": (set(), set()),
     "processor_time": (set(), set()),
     "loop_files": (set(), {"aiofiles"}),
@@ -55,7 +56,7 @@ ROOMS: dict[str, tuple[set[str], set[str]]] = {
 }
 ROOTS = {"daemon", "library", "cli", "trainer.__main__", "attach.__main__", "__init__"}
 # The bare package holds the version; its public names are lazy, and a room that used them would import a root.
-EVERYBODY = {"failpoints", "lifelines", "processor_time", "refusal", "run_files", "signals", "__init__"}
+EVERYBODY = {"boot", "failpoints", "lifelines", "processor_time", "refusal", "run_files", "signals", "__init__"}
 # In one module only, because only it has the reason.
 ALSO = {
     "journal.export": {"aiofiles"},  # runs inside the daemon's loop

@@ -14,11 +14,12 @@ import pytest
 from msgspec.structs import replace
 
 from tests.waiting import becomes_true
+from tolariad.boot import boot_id
 from tolariad.core import messages as m
 from tolariad.supervisor import FormerTrainer, Supervisor, Timeouts, TrainerSetup
 from tolariad.supervisor.hang import HangLimits
 from tolariad.supervisor.process import child_environment
-from tolariad.supervisor.procfs import boot_id, is_running, process_stat
+from tolariad.supervisor.procfs import is_running, process_stat
 
 QUICK = Timeouts(hang=HangLimits(floor_s=0.5, unknown_s=60.0), poll_s=0.05, stacks_s=2.0, kill_s=20.0)
 # On a busy machine a process may take long to die.

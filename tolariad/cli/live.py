@@ -45,8 +45,8 @@ def folded(journal: Path) -> RunStatus:
 
 def _is_dead(state: RunState, journal: Path) -> bool:
     """Return whether a run has not ended, and the process that recorded it has. False if that is not known."""
+    from tolariad.boot import boot_id, is_locked
     from tolariad.core import state as st
-    from tolariad.supervisor.procfs import boot_id, is_locked
 
     return state.run.phase not in st.TERMINAL and state.run.boot_id == boot_id() and is_locked(journal) is False
 

@@ -32,6 +32,7 @@ from journal import (
     Tabulation,
 )
 from tolariad import run_files
+from tolariad.boot import boot_id
 from tolariad.config import require_extras
 from tolariad.core import messages as m
 from tolariad.core import state as st
@@ -49,7 +50,7 @@ from tolariad.failpoints import reached
 from tolariad.kernel import Kernel
 from tolariad.storage import CheckpointUnusable, read_manifest
 from tolariad.supervisor.notify import Notifier
-from tolariad.supervisor.procfs import boot_id, own_limits
+from tolariad.supervisor.procfs import own_limits
 
 _log: Final = logging.getLogger(__name__)
 

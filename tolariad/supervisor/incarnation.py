@@ -20,6 +20,7 @@ from typing import Final, Protocol
 import msgspec
 
 from tolariad import loop_files, run_files
+from tolariad.boot import boot_id
 from tolariad.channel import DaemonEnd, Heartbeat, Page, channel_pair
 from tolariad.core import messages as m
 from tolariad.core.calc.text.tracebacks import mark_of
@@ -27,7 +28,7 @@ from tolariad.signals import STACKS
 from tolariad.supervisor.hang import HangLimits, HangMonitor, Silence
 from tolariad.supervisor.output import OutputCapture, Sink
 from tolariad.supervisor.process import ChildProcess, Evidence, child_environment, death_reason
-from tolariad.supervisor.procfs import boot_id, catches, oom_kill_count, wait_channel
+from tolariad.supervisor.procfs import catches, oom_kill_count, wait_channel
 
 _log: Final = logging.getLogger(__name__)
 
