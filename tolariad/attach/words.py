@@ -28,7 +28,7 @@ class Word(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag=Tr
 
 
 class Hello(Word, frozen=True, kw_only=True):
-    """Open this run. `settings`: as JSON. `environment` and `cwd`: of the program, as they are now."""
+    """Open this run. `settings`: JSON. `environment`, `cwd`: the program's, as they are now."""
 
     version: str
     run_dir: str
@@ -55,7 +55,7 @@ class Begin(Word, frozen=True, kw_only=True):
 
 
 class Order(Word, frozen=True, kw_only=True):
-    """An order of the program. `number`: that of the answer."""
+    """An order of the program. `number`: the answer has the same one."""
 
     number: int
     command: Command
@@ -85,7 +85,7 @@ class Refused(Word, frozen=True, kw_only=True):
 class Opened(Word, frozen=True, kw_only=True):
     """The run as it stands, locked for this program. Nothing is recorded yet.
 
-    `config`: complete, as text. `threads`: of torch, as in the newest checkpoint. `state`: a capture.
+    `config`: complete, as text. `threads`: the number of torch's threads in the newest checkpoint. `state`: a capture.
     """
 
     run_id: str
@@ -109,7 +109,7 @@ class Answered(Word, frozen=True, kw_only=True):
 
 
 class Figures(Word, frozen=True, kw_only=True):
-    """What `get_metrics` shows, as of an event that is no step. `names`: of the steps' metrics.
+    """What `get_metrics` shows, as of an event that is no step. `names`: the names of the steps' metrics.
 
     `went_back`: a rollback is done, so the steps before are no longer those of the run.
     """

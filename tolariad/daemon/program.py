@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 from tolariad.attach import words
 from tolariad.control.replies import Server
 from tolariad.core import messages as m
+from tolariad.core import queries as q
 from tolariad.core import state as st
 from tolariad.core.calc.run.exits import EXIT_IO
 from tolariad.core.decision import Accepted, Answer
@@ -153,7 +154,7 @@ class ProgramPolicy:
                 case m.EpochFinished() | m.ValidationFinished() | m.MetricsNamed() | m.RolledBack():
                     progress, back = turn.state.progress, isinstance(event, m.RolledBack)
                     word: words.Word = words.Figures(
-                        values=progress.figures, names=progress.metric_names, went_back=back
+                        values=q.figures_of(progress), names=progress.metric_names, went_back=back
                     )
                 case m.CheckpointCommitted():
                     word = words.CheckpointEnd(root=event.root, id=event.id, manifest=event.manifest)

@@ -78,7 +78,7 @@ class Attached:
         self._recorder = Recorder(hello, self._hear)
         self._state = _state_of(self._recorder.opened.state)
         progress = self._state.progress
-        self._figures = words.Figures(values=progress.figures, names=progress.metric_names)
+        self._figures = words.Figures(values=q.figures_of(progress), names=progress.metric_names)
         self._run_dir, self._run_id = Path(hello.run_dir), self._recorder.opened.run_id
         self._saying = Saying()
 

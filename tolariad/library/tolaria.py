@@ -31,6 +31,7 @@ from torch import nn
 
 from tolariad import config as reading
 from tolariad.attach import spawn
+from tolariad.core import queries as q
 from tolariad.core import state as st
 from tolariad.core.calc.run.exits import EXIT_CONFIG, EXIT_TERMINATED
 from tolariad.core.calc.settings.model import Settings, SignalSettings
@@ -263,7 +264,7 @@ class Tolaria:
         are the last values that it gave to `step` and `log`.
         """
         live = self._live
-        found = live.figures() if live is not None else self._state.progress.figures
+        found = live.figures() if live is not None else q.figures_of(self._state.progress)
         return found | (self._loop.metrics if self._loop is not None else {})
 
 

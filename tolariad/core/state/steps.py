@@ -133,21 +133,6 @@ class Progress(BranchProgress, frozen=True):
         return dict(zip(self.metric_names, last, strict=False))
 
     @property
-    def figures(self) -> dict[str, float]:
-        """Return what a program's `get_metrics` shows, without the figures that there are not yet."""
-        found: dict[str, float | None] = {
-            **self.step_metrics,
-            "step": float(self.step),
-            "epoch": float(self.epoch),
-            "loss": self.loss,
-            "grad_norm": self.grad_norm,
-            "lr": self.lr,
-            "train_loss": self.train_loss,
-            **{f"val_{name}": value for name, value in self.metrics.items()},
-        }
-        return {name: value for name, value in found.items() if value is not None}
-
-    @property
     def epoch_metrics(self) -> dict[str, float]:
         """Return the means over the epoch's steps so far. A NaN counts in none."""
         if self.measured is None:
