@@ -10,7 +10,6 @@ import msgspec
 
 from journal import Files
 from journal.packing import Packer
-from tests.control.fakes import Recorder
 from tolariad.cli.progress import closing_words
 from tolariad.cli.status_words import status_row
 from tolariad.config import load
@@ -50,14 +49,8 @@ def measured(status, line):
     )
 
 
-def test_the_readme_shows_the_output_of_make_run(monkeypatch, run_dir):
+def test_the_readme_shows_the_output_of_make_run(thirty_steps, monkeypatch, run_dir):
     """Progress and summary are computed from the numbers shown; the journal's own numbers may be any."""
-    recorder = Recorder(run_dir / "journal", segment_bytes=64 * 1024)
-    recorder.begin_run()
-    for _ in range(30):
-        recorder.step()
-    status = recorder.status()
-    recorder.journal.close()
     Packer(Files(), run_dir / "journal", pause_s=0).pack_all()
     Path(".venv/bin").mkdir(parents=True)
     for program in ("tolaria", "tolariad"):
@@ -69,15 +62,15 @@ def test_the_readme_shows_the_output_of_make_run(monkeypatch, run_dir):
     progress = [line for line in lines if MEASURED.search(line)]
     starting = lines[: lines.index(progress[0])]
     summary = lines[len(starting) + len(progress) :]
-    last = measured(status, progress[-1])
+    last = measured(thirty_steps, progress[-1])
     closing = [line.replace(str(run_dir), "runs/digits") for line in closing_words(last, run_dir)[0]]
 
     assert [line for line in starting if line not in STARTING] == []
     for line in starting:
         trainer = {"alive": True, "activity": STARTING[line]}
-        begun = {**msgspec.to_builtins(status), "phase": "starting", "epoch": 0, "trainer": trainer}
+        begun = {**msgspec.to_builtins(thirty_steps), "phase": "starting", "epoch": 0, "trainer": trainer}
         assert status_row(begun) == line
-    assert [status_row(msgspec.to_builtins(measured(status, line))) for line in progress] == progress
+    assert [status_row(msgspec.to_builtins(measured(thirty_steps, line))) for line in progress] == progress
     assert numbers_apart(summary[1]) == numbers_apart(closing[1])
     assert [summary[0], *summary[2:]] == [closing[0], *closing[2:]]
 

@@ -43,10 +43,6 @@ _LEFT: Final = (
     "loop into `with run:`."
 )
 
-_COUNTED: Final = (
-    "In a loop of your own: `enumerate(run.batches())` begins at 0 after a resume, and run.batch is the batch's index "
-    "in its epoch; what else the loop counts or keeps is saved by run.keep()"
-)
 _BROKEN_OFF: Final = "the program left its loop, by break or return"
 
 
@@ -330,10 +326,6 @@ class OwnLoop:
             self._due = next(self._steps) if thrown is None else self._steps.throw(thrown)
         except StopIteration:
             self._due, self._is_over = None, True
-        except RunFailed as failed:
-            if self._trainer is not None and self._trainer.stepper.rerun.has_differed:
-                raise RunFailed(f"{failed}. {_COUNTED}") from None
-            raise
         in_mid_epoch = isinstance(self._due, EpochBegins) and self._running.stepper.position.batch > 0
         self._put_back = self._task.remembered() if in_mid_epoch else None
 

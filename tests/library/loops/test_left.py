@@ -200,7 +200,8 @@ def test_a_run_that_differs_because_its_loop_counts_anew_says_what_to_look_at(tm
 
     def after(loop):
         if loop.step == 3:
-            loop.tolaria.checkpoint(copy)
+            # It is refused while the first checkpoint is being written.
+            wait_for(lambda: loop.tolaria.checkpoint(copy))
         if loop.step == 7:
             wait_for(copy.exists)
             die()

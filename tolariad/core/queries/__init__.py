@@ -4,7 +4,6 @@ from tolariad.core.queries.checkpoints import *
 from tolariad.core.queries.figures import *
 from tolariad.core.queries.health import *
 from tolariad.core.queries.pruning import *
-from tolariad.core.queries.remedies import *
 from tolariad.core.queries.rollback import *
 from tolariad.core.queries.rollback_target import *
 from tolariad.core.queries.run import *

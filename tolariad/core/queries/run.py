@@ -7,6 +7,7 @@ from typing import Final, Protocol
 
 from tolariad.core import messages as m
 from tolariad.core import state as st
+from tolariad.core.calc.settings.task_defaults import GIVEN
 
 FLOOR_SEGMENTS: Final = 3
 # The journal's plan: the first segment has this length, each later one four times as many bytes (a test compares them).
@@ -96,6 +97,11 @@ def is_pausing(state: st.HasRun) -> bool:
     return low is not None and pause is not None and pause.seq == low.seq
 
 
+def is_program(state: st.HasRun) -> bool:
+    """Return whether a program trains: by `Tolaria.train`, or in a loop of its own. It has no command line."""
+    return state.run.task == GIVEN
+
+
 _WAYS: Final[Mapping[m.FailureKind, tuple[str, str]]] = {
     m.FailureKind.TRAINER: (
         "`tolaria why RUN death` shows the exceptions; correct their cause and start with --retry",
@@ -105,9 +111,9 @@ _WAYS: Final[Mapping[m.FailureKind, tuple[str, str]]] = {
     m.FailureKind.DIVERGED: (
         "--retry goes on with the difference, and later ones are then only recorded",
         (
-            "start the program again to go on with the difference; later ones are then only recorded. In a loop, "
-            "objects that run.keep was not given are a usual cause, and so are counters that begin at 0 after a "
-            "resume, as enumerate does"
+            "start the program again to go on with the difference; later ones are then only recorded. In a loop of "
+            "your own: `enumerate(run.batches())` begins at 0 after a resume, and run.batch is the batch's index in "
+            "its epoch; what else the loop counts or keeps is saved by run.keep()"
         ),
     ),
     m.FailureKind.CHECKPOINT: (

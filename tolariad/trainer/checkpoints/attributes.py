@@ -35,8 +35,10 @@ _GENERATOR: Final = "tolaria.generator"
 
 def attributes_of(optimizer: Optimizer) -> dict[str, Any]:
     """Return the attributes that are plain data, by name; of generators the state."""
-    parameters = {place_of(one) for group in optimizer.param_groups for one in group["params"]}
-    return {name: value for name, held in _own(optimizer) if _is_data(value := _as_data(held), name, parameters)}
+    own = {name: _as_data(held) for name, held in _own(optimizer)}
+    # An optimizer of torch's has none: its parameters need no look, which may come before every update.
+    parameters = {place_of(one) for group in optimizer.param_groups for one in group["params"]} if own else set()
+    return {name: value for name, value in own.items() if _is_data(value, name, parameters)}
 
 
 def wrapped_by(optimizer: Optimizer) -> dict[str, Optimizer]:

@@ -126,7 +126,8 @@ def _fitted(model: torch.nn.Module, held: dict[str, torch.Tensor]) -> list[tuple
     A tied tensor may be given under one of its names. A number of another precision is converted, as load_state_dict
     does.
     """
-    live = {name: tensor for name, tensor in live_tensors(model).items() if name in model.state_dict()}
+    named = model.state_dict().keys()
+    live = {name: tensor for name, tensor in live_tensors(model).items() if name in named}
     missing, more = [name for name in live if name not in held], [name for name in held if name not in live]
     tied = {place_of(live[name]) for name in live if name in held}
     missing = [name for name in missing if place_of(live[name]) not in tied]

@@ -6,6 +6,7 @@ If it is not finite and the step is to be skipped, the optimizer is left there, 
 
 from __future__ import annotations
 
+import functools
 import inspect
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -38,8 +39,14 @@ class LeftUndone(Exception):
 
 def needs_closure(optimizer: torch.optim.Optimizer) -> bool:
     """Return whether the optimizer's `step` cannot be called without a closure."""
+    return _requires_closure(type(optimizer).step)
+
+
+@functools.cache
+def _requires_closure(step: Callable[..., Any]) -> bool:
+    # Every step asks, and a signature takes as long as a small step's other work.
     try:
-        given = inspect.signature(type(optimizer).step).parameters.get("closure")
+        given = inspect.signature(step).parameters.get("closure")
     except (TypeError, ValueError):
         return False
     return given is not None and given.default is inspect.Parameter.empty

@@ -48,11 +48,6 @@ class Rerun:
         self._first: m.Difference | None = None
 
     @property
-    def has_differed(self) -> bool:
-        """Whether a step came out otherwise than in the journal."""
-        return self._first is not None
-
-    @property
     def active(self) -> bool:
         """Whether the script has further steps, applied or skipped."""
         return self._compared < len(self._steps) or self._skipped < len(self._skips)

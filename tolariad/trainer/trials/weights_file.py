@@ -15,7 +15,7 @@ import torch
 from blake3 import blake3
 
 from tolariad import run_files
-from tolariad.storage.tensor_file import header, layout
+from tolariad.storage.tensor_file import Tensor, content
 from tolariad.trainer.checkpoints.tensors import check_tensor, entry_of, raw_bytes, read_tensors
 from tolariad.trainer.errors import SetupRefused
 from tolariad.trainer.trials.profiling import NotWritten
@@ -82,17 +82,13 @@ def _without_prefix(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]
 
 def _write(target: Path, tensors: dict[str, torch.Tensor]) -> str:
     """Write the tensors to a temporary file, sync it, rename it. Return the BLAKE3 of the file."""
-    entries = layout([entry_of(name, tensor) for name, tensor in tensors.items()])
+    held = [Tensor(entry_of(name, tensor), raw_bytes(tensor)) for name, tensor in tensors.items()]
     aside, hasher = target.with_name(f".{target.name}.partial"), blake3()
     aside.unlink(missing_ok=True)
     try:
         descriptor = run_files.open_file(target.parent, aside.name, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
         with os.fdopen(descriptor, "wb") as file:
-            head = header(entries, {"format": "pt"})
-            hasher.update(head)
-            file.write(head)
-            for entry in entries:
-                data = raw_bytes(tensors[entry.name])
+            for data in content(held, {"format": "pt"}):
                 hasher.update(data)
                 file.write(data)
             file.flush()
