@@ -7,6 +7,7 @@ anew for each test: `end` ends the one that is idle. Tests of the start itself u
 from __future__ import annotations
 
 import contextlib
+import gc
 import os
 import signal
 import subprocess
@@ -76,6 +77,8 @@ def _become(command: list[str], output: int, link: int, environment: dict[str, s
         for at in {int(one.name) for one in Path("/proc/self/fd").iterdir()} - {0, 1, 2, link, null}:
             with contextlib.suppress(OSError):
                 os.dup2(null, at, inheritable=False)
+        # Its first collection would look at all that the program has imported, and copy the pages of it.
+        gc.freeze()
         for one in (signal.SIGCHLD, signal.SIGALRM):
             signal.signal(one, signal.SIG_DFL)
         os.environ.clear()
