@@ -19,7 +19,6 @@ from collections.abc import Callable, Generator, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from tolariad.library.batches import Batches
-from tolariad.library.failed import RunFailed
 from tolariad.library.leaving import close_at_exit, was_broken_off
 from tolariad.library.loop_task import LoopMisused, LoopTask
 from tolariad.library.own_step import LoopStep

@@ -11,7 +11,7 @@ from torch.nn.functional import cross_entropy
 from torch.utils.data import DataLoader, IterableDataset
 
 from tests.library.loops.programs import Loop, configured, die, killed, loader
-from tests.library.small import EPOCHS, STEPS_PER_EPOCH, network
+from tests.library.small import EPOCHS, STEPS_PER_EPOCH, data, network
 from tests.recorded import events_of, of, sound
 from tests.waiting import wait_for
 from tolariad import Tolaria
