@@ -21,12 +21,15 @@ from typing import NoReturn
 from tolariad import failpoints
 from tolariad.attach import spawn
 from tolariad.attach.__main__ import main
+from tolariad.daemon import program
 
 
 def install(put=setattr) -> None:
     """Start recorders as forks from now on. `put`: such as `monkeypatch.setattr`."""
     instead = SimpleNamespace(Popen=Forked, DEVNULL=subprocess.DEVNULL, TimeoutExpired=subprocess.TimeoutExpired)
     put(spawn, "subprocess", instead)
+    # Else all trainers of the tests that run at this time would share one core, and their recorders another one.
+    put(program, "cores_of_the_machine", frozenset)
 
 
 def end() -> None:
