@@ -80,8 +80,9 @@ def _become(command: list[str], output: int, link: int, environment: dict[str, s
         for at in {int(one.name) for one in Path("/proc/self/fd").iterdir()} - {0, 1, 2, link, null}:
             with contextlib.suppress(OSError):
                 os.dup2(null, at, inheritable=False)
-        # Its first collection would look at all that the program has imported, and copy the pages of it.
+        # A collection would look at all objects of the tests, and copy their pages: seconds, in each run.
         gc.freeze()
+        gc.unfreeze = lambda: None
         for one in (signal.SIGCHLD, signal.SIGALRM):
             signal.signal(one, signal.SIG_DFL)
         os.environ.clear()
