@@ -16,10 +16,10 @@ from tolariad.trainer.parts.model import OF_ANOTHER_MODEL
 from tolariad.trainer.parts.part import Part, Restoring, State
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator
 
     from tolariad.trainer.checkpoints.loaded import Loaded
-    from tolariad.trainer.parts.part import Trained
+    from tolariad.trainer.parts.part import Orders, Trained
     from tolariad.trainer.setup import Setup
 
 
@@ -60,7 +60,7 @@ class OwnersPart(Part):
                 live = now.optimizers.get(owner, {}).get(key)
                 yield from differing_values(f"{owner or 'optimizer'}.{key}", live, stored)
 
-    def orders(self, trained: Trained) -> Mapping[type[m.AnyBoundaryOrder], Kind]:
+    def orders(self, trained: Trained) -> Orders:
         return {m.SetHyperparameters: Kind(Hyperparameters(self._setup).set)}
 
 

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
     Copy = Callable[[list[tuple[torch.Tensor, torch.Tensor]]], None]
     Files = Mapping[str, Mapping[str, torch.Tensor]]
+    Orders = Mapping[type[m.AnyBoundaryOrder], Kind]
 
 
 @dataclass(frozen=True)

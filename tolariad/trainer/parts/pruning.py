@@ -13,13 +13,11 @@ from tolariad.trainer.pruning.room import room_for_masks
 from tolariad.trainer.pruning.units import PruningRefused
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator
 
-    from tolariad.core import messages as m
     from tolariad.trainer.checkpoints.loaded import Loaded
     from tolariad.trainer.checkpoints.snapshot import Snapshot
-    from tolariad.trainer.orders.numbered import Kind
-    from tolariad.trainer.parts.part import Trained
+    from tolariad.trainer.parts.part import Orders, Trained
     from tolariad.trainer.setup import Setup
 
 
@@ -58,5 +56,5 @@ class PruningPart(Part):
     def go_back(self, mark: Any) -> None:
         self._pruner.go_back(mark)
 
-    def orders(self, trained: Trained) -> Mapping[type[m.AnyBoundaryOrder], Kind]:
+    def orders(self, trained: Trained) -> Orders:
         return PruneHandler(self._setup, trained).orders

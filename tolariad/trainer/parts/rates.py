@@ -9,9 +9,7 @@ from tolariad.trainer.orders.numbered import Kind, OrderRefused
 from tolariad.trainer.parts.part import Part, Restoring, State
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from tolariad.trainer.parts.part import Trained
+    from tolariad.trainer.parts.part import Orders, Trained
     from tolariad.trainer.setup import Setup
 
 
@@ -29,7 +27,7 @@ class RatesPart(Part):
     def load(self, held: Restoring) -> None:
         self._rates.restored(held.entry("rates"), held.position.step, held.position.epoch)
 
-    def orders(self, trained: Trained) -> Mapping[type[m.AnyBoundaryOrder], Kind]:
+    def orders(self, trained: Trained) -> Orders:
         return {m.SetRate: Kind(self._set)}
 
     def _set(self, order: m.SetRate) -> None:

@@ -15,14 +15,10 @@ from tolariad.trainer.seeds.handler import SeedHandler
 from tolariad.trainer.seeds.room import room_for_seeds
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     import torch
 
-    from tolariad.core import messages as m
     from tolariad.trainer.checkpoints.snapshot import Snapshot
-    from tolariad.trainer.orders.numbered import Kind
-    from tolariad.trainer.parts.part import Files, Trained
+    from tolariad.trainer.parts.part import Files, Orders, Trained
     from tolariad.trainer.seeds.garden import Garden
     from tolariad.trainer.setup import Setup
 
@@ -60,7 +56,7 @@ class SeedsPart(Part):
     def go_back(self, mark: tuple[dict[str, Any], int]) -> None:
         self._garden.load(*mark)
 
-    def orders(self, trained: Trained) -> Mapping[type[m.AnyBoundaryOrder], Kind]:
+    def orders(self, trained: Trained) -> Orders:
         return SeedHandler(self._setup, trained).orders
 
 

@@ -13,9 +13,7 @@ from tolariad.trainer.orders.numbered import Kind, OrderRefused
 from tolariad.trainer.parts.part import Part, Restoring, State
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from tolariad.trainer.parts.part import Trained
+    from tolariad.trainer.parts.part import Orders, Trained
 
 
 class StrategyPart(Part):
@@ -37,7 +35,7 @@ class StrategyPart(Part):
     def load(self, held: Restoring) -> None:
         self._held = held.entry("strategy") or b""
 
-    def orders(self, trained: Trained) -> Mapping[type[m.AnyBoundaryOrder], Kind]:
+    def orders(self, trained: Trained) -> Orders:
         def keep(order: m.KeepStrategyState) -> None:
             at = trained.position()
             if (at.epoch, at.batch) != (order.epoch + 1, 0):

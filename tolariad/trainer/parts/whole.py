@@ -4,21 +4,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tolariad.trainer.parts.acted import ActedPart
 from tolariad.trainer.parts.architecture import ArchitecturePart
 from tolariad.trainer.parts.average import AveragePart
-from tolariad.trainer.parts.data import DataPart
 from tolariad.trainer.parts.detector import DetectorPart
 from tolariad.trainer.parts.model import ModelPart
 from tolariad.trainer.parts.owners import OwnersPart
 from tolariad.trainer.parts.participants import ParticipantsPart
+from tolariad.trainer.parts.plain import ActedPart, DataPart, RandomPart, ScalingPart, TaskPart
 from tolariad.trainer.parts.pruning import PruningPart
-from tolariad.trainer.parts.random import RandomPart
 from tolariad.trainer.parts.rates import RatesPart
-from tolariad.trainer.parts.scaling import ScalingPart
 from tolariad.trainer.parts.seeds import SeedsPart
 from tolariad.trainer.parts.strategy import StrategyPart
-from tolariad.trainer.parts.task import TaskPart
 
 if TYPE_CHECKING:
     from tolariad.trainer.parts.part import Part

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from torch import nn
 
-    from tolariad.trainer.parts.part import Trained
+    from tolariad.trainer.parts.part import Orders, Trained
     from tolariad.trainer.pruning.plan import Plan
     from tolariad.trainer.setup import Setup
 
@@ -49,7 +49,7 @@ class PruneHandler:
         self._setup, self._pruner = setup, setup.pruner
         self._reporter, self._progress = trained.link.reporter, trained.link.progress
         self._reshaped, self._rewritten = trained.reshaped, trained.rewritten
-        self.orders: dict[type[m.AnyBoundaryOrder], Kind] = {
+        self.orders: Orders = {
             m.MaskUnits: Kind(self._tried(self._mask_new), repeat=self._mask),
             m.ReleaseMasks: Kind(self._tried(self._release), repeat=self._release),
             # A compaction was answered: an optimizer's groups may have followed it.

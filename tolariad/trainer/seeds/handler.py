@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from tolariad.core.calc.seeds.gates import SeedMeasure
-    from tolariad.trainer.parts.part import Trained
+    from tolariad.trainer.parts.part import Orders, Trained
     from tolariad.trainer.seeds.plots import Plot
     from tolariad.trainer.setup import Setup
 
@@ -39,7 +39,7 @@ class SeedHandler:
     def __init__(self, setup: Setup, trained: Trained) -> None:
         self._setup, self._garden = setup, setup.garden
         self._position, self._reshaped = trained.position, trained.reshaped
-        self.orders: dict[type[m.AnyBoundaryOrder], Kind] = {
+        self.orders: Orders = {
             # A new move was answered: an optimizer may have come or gone.
             m.MoveSeed: Kind(self._move, repeat=self._make, after=trained.regrouped)
         }
