@@ -33,6 +33,7 @@ class _ScriptOrder(msgspec.Struct, frozen=True, array_like=True):
 class _Script(msgspec.Struct, frozen=True, kw_only=True):
     steps: tuple[m.ScriptStep, ...] = ()
     validations: dict[int, dict[str, float]] = {}
+    within: dict[int, dict[str, float]] = {}
     skips: tuple[m.StepSkipped, ...] = ()
     orders: tuple[_ScriptOrder, ...] = ()
     changes: tuple[m.ScriptChange, ...] = ()
