@@ -31,6 +31,7 @@ from tolariad.trainer.checkpoints.paces import Paces
 from tolariad.trainer.checkpoints.save import Saver, kept_free
 from tolariad.trainer.checkpoints.snapshot import Position
 from tolariad.trainer.checkpoints.start import begin
+from tolariad.trainer.health.insurer import Insurer
 from tolariad.trainer.health.memory import MemoryBudgetManager
 from tolariad.trainer.health.stopwatch import Stopwatch
 from tolariad.trainer.lr.audit import Audit
@@ -127,10 +128,8 @@ class Trainer:
             position=lambda: self.stepper.position,
         )
         self._rollbacks = RollbackHandler(setup, link, self._checkpoints, lambda: self._snapshots.slots)
-        self._order, self._metrics = (
-            m.TrainFrom(checkpoint=None, epochs=0, durable_step=0),
-            dict[str, float](),
-        )
+        self._insurer = Insurer(setup, link, self._orders, self._checkpoints, self.stepper.fence, is_loop=self._is_loop)
+        self._order, self._metrics = m.TrainFrom(checkpoint=None, epochs=0, durable_step=0), dict[str, float]()
         self._inbox.register(m.SetEnd, self._set_end)
         self._fetch = Fetch(setup, self._reporter, self._stop)
 
@@ -207,13 +206,13 @@ class Trainer:
             while not self._is_at_end:
                 yield from self._epoch()
             self._reporter.report(m.TrainingEndedReport(step=self.step, tallies=self.stopwatch.taken()))
-            # The daemon ignores this report during a rollback, so send it again if the rollback is given up. If a later
-            # end was ordered meanwhile, training continues.
+            # The daemon ignores this report during a rollback: send it again if that is given up, or train to a later end.
             self._boundary.serve_until_exit(lambda: (self._rollbacks.given_up, self._is_at_end))
 
     def _go_back(self) -> None:
         """Continue at the target, on a new branch. Epochs after the target are reported again."""
         self.stepper.drop()
+        self._insurer.drop()
         self.stopwatch.begin()
         position, target, report, parent = self._rollbacks.commit()
         self._saver.descend_from(parent)
@@ -287,6 +286,7 @@ class Trainer:
         self.stopwatch.begin()
         while not self._is_over and (group := self._fetch.of_step(batches)):
             yield group
+            self._insurer.saw(group, self.step)
             if not (self._is_loop and self.stepper.position.batch == self.setup.train.batches):
                 self._stop()
         self.stepper.settle()
@@ -342,6 +342,7 @@ class Trainer:
             # First report the step that was made with the old rates.
             self.stepper.settle()
             self._rates.tell_groups(self.step + 1)
+        self._insurer.at_boundary(self.stepper.position)
         self._boundary.stop()
 
     def _repeat_orders(self) -> None:

@@ -99,7 +99,7 @@ def test_an_unclear_rise_is_tried_both_ways_once_a_place():
     assert chosen == (ap.Choose(ap.Future.RETURNED),)
     assert returned.place.tried
     went_on, chosen = ap.branches_compared(state, 0.7)
-    assert chosen[0] == ap.Choose(ap.Future.WENT_ON)
+    assert chosen == (ap.Choose(ap.Future.WENT_ON),)
     assert went_on == ap.Autopilot()
     assert ap.found(state, SICK, ap.Found(step=990, batch=(1, 990), first=(1, 981)), POLICY)[1][0] == chosen[0]
 

@@ -36,7 +36,8 @@ def test_quarantine_is_bounded_by_a_share_of_the_epoch():
     assert widened(1, 350, 800) == 200
     assert widened(1, 150, 8) == 8
     assert RETURNS_MAX == 2
-    assert widened(0, 0, 8, step_batches=4) == 32
+    assert widened(0, 0, 40, step_batches=4) == 32
+    assert widened(0, 0, 5) == 5
 
 
 def test_a_quarantine_goes_on_in_the_next_epoch():

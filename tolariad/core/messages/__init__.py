@@ -9,6 +9,7 @@ from tolariad.core.messages.checkpoints import *
 from tolariad.core.messages.control import *
 from tolariad.core.messages.health import *
 from tolariad.core.messages.inputs import *
+from tolariad.core.messages.insurance import *
 from tolariad.core.messages.pruning import *
 from tolariad.core.messages.pruning_mask import *
 from tolariad.core.messages.quarantine import *

@@ -18,6 +18,7 @@ from tolariad.core.messages import (
     boundary_order,
     checkpoints,
     control,
+    insurance,
     pruning,
     quarantine,
     rollback,
@@ -56,6 +57,7 @@ CONCERNS: Final = {
     "Snapshots": snapshots,
     "Health": hv,
     "Quarantine": quarantine,
+    "The autopilot": insurance,
 }
 M = TypeVar("M", bound=msgspec.Struct)
 

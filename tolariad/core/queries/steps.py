@@ -53,8 +53,9 @@ def script_from_journal(
                 branch = event.branch
                 # Earlier orders are in the checkpoint itself, or were undone by the rollback.
                 is_own = checkpoint is not None and event.checkpoint == checkpoint.id
-                orders = _within(orders, 0 if is_own else event.orders)
-            case m.RatesRestored():
+                if is_own or _is_living(branches, branch):
+                    orders = _within(orders, 0 if is_own else event.orders)
+            case m.RatesRestored() if _is_living(branches, branch):
                 orders = _within(orders, event.orders)
             case m.StepCompleted(step=step) if not branches.holds_step(event.branch, step):
                 pass
@@ -90,6 +91,11 @@ def script_from_journal(
         orders=tuple(orders),
         changes=tuple(changes),
     )
+
+
+def _is_living(branches: Branches, branch: int) -> bool:
+    """Return whether anything of the branch is on the current line. One that a trial left may live again."""
+    return branches.holds_position(branch, 0, 0)
 
 
 def _is_on_line(branches: Branches, branch: int, change: m.ArchitectureChanged) -> bool:

@@ -11,6 +11,7 @@ from tolariad.core.state.fates import *
 from tolariad.core.state.fold import *
 from tolariad.core.state.health import *
 from tolariad.core.state.health_detection import *
+from tolariad.core.state.insurance import *
 from tolariad.core.state.pruning import *
 from tolariad.core.state.pruning_parts import *
 from tolariad.core.state.rates import *

@@ -148,8 +148,8 @@ class Autopilot(Struct, frozen=True):
 class Policy(Struct, frozen=True):
     """The settings that the machine reads.
 
-    `halts`: halt where the run would go on. `epoch_batches`: batches of an epoch; 0: not known. `step_batches`: of one
-    update. `horizon`: how many steps a rise is watched.
+    `halts`: halt where the run would go on. `epoch_batches`: batches of an epoch; 0: not known. `step_batches`: batches
+    of one update. `horizon`: how many steps a rise is watched.
     """
 
     trial: bool = True
@@ -165,8 +165,8 @@ Answer: TypeAlias = tuple[Autopilot, tuple[Act, ...]]
 class Found(Struct, frozen=True):
     """Where a finding was made: in the update `step`, with the batch `batch`.
 
-    `began`: how many updates before it the rise began. `first`: the batch from which it may have come. `unit`: of a
-    loss that may have either sign; 0 for positive losses.
+    `began`: how many updates before it the rise began. `first`: the batch from which it may have come. `unit`: the
+    unit of a loss that may have either sign; 0 for positive losses.
     """
 
     step: int
@@ -311,7 +311,7 @@ def _mean(losses: tuple[float, ...]) -> float:
 def _chosen(state: Autopilot, future: Future) -> Answer:
     if future is Future.RETURNED:
         return replace(state, trial=None, last=()), (Choose(future),)
-    return Autopilot(), (Choose(future), Release("going back was no better", begins_anew=True))
+    return Autopilot(), (Choose(future),)
 
 
 def pin_lost(state: Autopilot) -> Autopilot:

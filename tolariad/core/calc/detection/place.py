@@ -19,7 +19,7 @@ from msgspec.structs import replace
 RETURNS_MAX: Final = 2
 # How many batches are put into quarantine: at the first return, at the second, and at most.
 WIDTHS: Final = (8, 64, 500)
-# Of the batches of an epoch, at most this share is put into quarantine for one place, and at least the first width.
+# Of the batches of an epoch, at most this share is put into quarantine for one place; the first width, if that is more.
 EPOCH_SHARE: Final = 0.25
 
 
@@ -53,11 +53,28 @@ def widened(returns: int, rise: int, epoch_batches: int, step_batches: int = 1) 
     """Return how many batches to put into quarantine at the next return.
 
     `returns`: how often the run went back from here before. `rise`: batches since the rise began, if they may be to
-    blame; else 0. `epoch_batches`: of a whole epoch; 0 if that is not known. `step_batches`: of one update.
+    blame; else 0. `epoch_batches`: those of a whole epoch; 0 if that is not known. `step_batches`: those of one update.
     """
     least, most = WIDTHS[0] * step_batches, WIDTHS[-1] * step_batches
     wanted = min(max(WIDTHS[min(returns, len(WIDTHS) - 1)] * step_batches, rise), most)
-    return min(wanted, max(least, int(EPOCH_SHARE * epoch_batches)) if epoch_batches else most)
+    bound = max(min(least, epoch_batches), int(EPOCH_SHARE * epoch_batches)) if epoch_batches else most
+    return min(wanted, bound)
+
+
+def later(at: Batch, batches: int, epoch_batches: int) -> Batch:
+    """Return the batch that comes so many batches after `at`; in an epoch of unknown length, of the same epoch."""
+    epoch, batch = at[0], at[1] + batches
+    while epoch_batches and batch > epoch_batches:
+        epoch, batch = epoch + 1, batch - epoch_batches
+    return epoch, batch
+
+
+def earlier(at: Batch, batches: int, epoch_batches: int) -> Batch:
+    """Return the batch that comes so many before `at`; if the epoch's length is not known, one of the same epoch."""
+    epoch, batch = at[0], at[1] - batches
+    while epoch_batches and batch < 1 and epoch > 1:
+        epoch, batch = epoch - 1, batch + epoch_batches
+    return epoch, max(1, batch)
 
 
 def ranges(first: Batch, batches: int, epoch_batches: int) -> tuple[tuple[int, int, int], ...]:

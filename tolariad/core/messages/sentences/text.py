@@ -20,6 +20,7 @@ from tolariad.core.messages.sentences import (
     checkpoints,
     control,
     health,
+    insurance,
     pruning,
     rates,
     rollback,
@@ -33,7 +34,13 @@ from tolariad.core.messages.sentences import (
 from tolariad.core.messages.sentences.givers import OrderSentences, OrderWords, Sentences, Words, by
 
 # The sentences for boundary orders, by kind; another kind has general ones.
-ORDER_SENTENCES: Final[OrderSentences] = {**rates.ORDERS, **seeds.ORDERS, **strategy.ORDERS, **pruning.ORDERS}
+ORDER_SENTENCES: Final[OrderSentences] = {
+    **rates.ORDERS,
+    **seeds.ORDERS,
+    **strategy.ORDERS,
+    **pruning.ORDERS,
+    **insurance.ORDERS,
+}
 
 
 def _words(event: m.OrderGiven | m.OrderActed | m.OrderAborted) -> OrderWords:
@@ -55,6 +62,7 @@ SENTENCES: Final[Sentences] = {
     **snapshots.SENTENCES,
     **strategy.SENTENCES,
     **pruning.SENTENCES,
+    **insurance.SENTENCES,
     m.OrderGiven: lambda e: _said(_words(e).given, e),
     m.OrderActed: lambda e: _said(_words(e).acted, e),
     m.OrderAborted: lambda e: _said(_words(e).aborted, e),
