@@ -35,6 +35,7 @@ from tolariad.core.state.run import HasRun
 from tolariad.core.state.run_limit import BranchLimits
 from tolariad.core.state.seeds import HasSeeds, seeds_at
 from tolariad.core.state.snapshots import BranchSnapshots, HasSnapshots, Snapshots, snapshots_at
+from tolariad.core.state.stages import HasStages, stages_at
 from tolariad.core.state.steps import BranchProgress, HasProgress, progress_at
 from tolariad.core.state.strategy import BranchStrategy, HasStrategy
 
@@ -104,6 +105,7 @@ class GoesBack(
     HasArchitecture,
     HasSeeds,
     HasPruning,
+    HasStages,
     HasRates,
     HasBoundary,
     HasHealth,
@@ -203,6 +205,7 @@ def _rolled_back(before: GoesBack, after: GoesBack, e: m.RolledBack) -> Changed:
         "architecture": architecture_at(after.architecture, e),
         "seeds": seeds_at(after.seeds, e),
         "pruning": pruning_at(after.pruning, e),
+        "stages": stages_at(after.stages, e),
     }
     return {**changed, "copies": _cut(kept, changed["snapshots"], after.copies, (e.epoch, e.batch))}
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import msgspec
 
 from tolariad.core import messages as m
+from tolariad.core.calc.detection.announced import announced
 from tolariad.core.calc.detection.course import CourseState
 from tolariad.core.calc.detection.detector import Detector, DetectorState
 from tolariad.core.calc.detection.rules import Action, Verdict
@@ -145,6 +146,10 @@ class Monitor:
         known = self._detector.state()
         fresh = DetectorState(course=known.course)
         self._detector = Detector(state=fresh, unit=self._loss_unit)
+
+    def begin_anew(self) -> None:
+        """Learn the level anew: a change was announced, after which losses and norms may be others."""
+        self._detector = Detector(announced(self._detector.state()), unit=self._loss_unit)
 
     def tolerate_until(self, step: int) -> None:
         """Skip no update for a high loss or gradient norm up to update `step`; 0: skip as ever."""

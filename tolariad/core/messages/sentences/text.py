@@ -26,6 +26,7 @@ from tolariad.core.messages.sentences import (
     run,
     seeds,
     snapshots,
+    stages,
     steps,
     strategy,
     trainer,
@@ -33,7 +34,13 @@ from tolariad.core.messages.sentences import (
 from tolariad.core.messages.sentences.givers import OrderSentences, OrderWords, Sentences, Words, by
 
 # The sentences for boundary orders, by kind; another kind has general ones.
-ORDER_SENTENCES: Final[OrderSentences] = {**rates.ORDERS, **seeds.ORDERS, **strategy.ORDERS, **pruning.ORDERS}
+ORDER_SENTENCES: Final[OrderSentences] = {
+    **rates.ORDERS,
+    **seeds.ORDERS,
+    **strategy.ORDERS,
+    **pruning.ORDERS,
+    **stages.ORDERS,
+}
 
 
 def _words(event: m.OrderGiven | m.OrderActed | m.OrderAborted) -> OrderWords:
