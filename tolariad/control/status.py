@@ -18,6 +18,7 @@ from tolariad.control.replies import (
     MemoryStatus,
     RunStatus,
     Server,
+    StageStatus,
     TrainerStatus,
 )
 from tolariad.control.said_status import said_status, trouble_status
@@ -117,6 +118,7 @@ def run_status(state: RunState, directory: str, facts: LiveFacts) -> RunStatus:
         pruning=prune_summary(state),
         detector=_detector(state),
         dir_inode=facts.dir_inode,
+        stage=_stage(state),
     )
 
 
@@ -127,6 +129,11 @@ def _detector(state: RunState) -> str | None:
     if not state.run.policy.detect_rollback:
         return "findings are only recorded; the run does not roll back for them (detect.rollback)"
     return q.autopilot_in_words(state)
+
+
+def _stage(state: RunState) -> StageStatus | None:
+    newest = state.stages.newest
+    return StageStatus(why=newest.why, step=newest.before_step) if newest is not None else None
 
 
 def _number(name: str, value: float | None) -> dict[str, Any]:

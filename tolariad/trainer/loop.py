@@ -33,6 +33,7 @@ from tolariad.trainer.checkpoints.snapshot import Position
 from tolariad.trainer.checkpoints.start import begin
 from tolariad.trainer.health.insurer import Insurer
 from tolariad.trainer.health.memory import MemoryBudgetManager
+from tolariad.trainer.health.stage_handler import StageHandler
 from tolariad.trainer.health.stopwatch import Stopwatch
 from tolariad.trainer.lr.audit import Audit
 from tolariad.trainer.lr.handler import RateHandler
@@ -99,7 +100,7 @@ class Trainer:
         )
         self._progress, self._reporter, self._inbox, self._gate = link.progress, link.reporter, link.inbox, link.gate
         self._orders = BoundaryOrders(setup.acted, link, self.stopwatch.adapted)
-        self._rates = RateHandler(setup.rates, link, self._orders, setup.task)
+        self._rates = RateHandler(setup.rates, link, self._orders, setup.task, anew=setup.watch.begin_anew)
         HyperparameterHandler(setup, self._orders)
         setup.strategy.obey(self._orders, lambda: self.stepper.position)
         self._callbacks = Callbacks(setup.task, setup.rates)
@@ -118,6 +119,7 @@ class Trainer:
         )
         PruneHandler(setup, link, self._orders, rates=self._rates, architecture=self._architecture, audit=audit)
         setup.ledger.notify(audit.begin_anew)
+        self.stages = StageHandler(setup, link, self._orders, self.stepper)
         self._boundary = Boundary(link, before_obeying=self.stepper.settle, standing=self.stopwatch.standing)
         CheckpointHandler(
             self._saver,
@@ -206,7 +208,7 @@ class Trainer:
             while not self._is_at_end:
                 yield from self._epoch()
             self._reporter.report(m.TrainingEndedReport(step=self.step, tallies=self.stopwatch.taken()))
-            # The daemon ignores this report during a rollback: send it again if that is given up, or train to a later end.
+            # The daemon ignores this report during a rollback: send it again after that, or train to a later end.
             self._boundary.serve_until_exit(lambda: (self._rollbacks.given_up, self._is_at_end))
 
     def _go_back(self) -> None:
@@ -225,6 +227,7 @@ class Trainer:
         self._snapshots.abort(position.step, f"rollback {target.rollback}")
         self.stepper.stand_at(position)
         self.stepper.follow(None)
+        self.stages.go_back()
         self._architecture.begin()
         self._order = standing_at(self._order, target.checkpoint, position)
         # Gated: no update may begin before this position is durable.
@@ -240,19 +243,15 @@ class Trainer:
                 self._restore(self._order)
                 break
             except CheckpointUnusable as unusable:
-                ref = self._order.checkpoint
-                report = m.CheckpointUnusableReport(
-                    id=ref.id if ref else "",
-                    file=unusable.file,
-                    why=unusable.why,
-                    unfit=isinstance(unusable, CheckpointUnfit),
-                )
-                self._reporter.report(report)
+                ref, unfit = self._order.checkpoint, isinstance(unusable, CheckpointUnfit)
+                id_, file, why = ref.id if ref else "", unusable.file, unusable.why
+                self._reporter.report(m.CheckpointUnusableReport(id=id_, file=file, why=why, unfit=unfit))
         if self._order.checkpoint is None and not self._order.durable_step:
             self._fetch.check()
             try_evaluate(self.setup, lambda: self._reporter.beat(Activity.VALIDATE))
         self._fetch.tell_findings()
         self.stepper.follow(script)
+        self.stages.follow(self._order)
         self._architecture.begin()
         id_ = self._order.checkpoint.id if self._order.checkpoint else ""
         self._reporter.report(m.TrainingStartedReport(step=self.step, checkpoint=id_, rates=self.setup.standing))
@@ -346,19 +345,18 @@ class Trainer:
         self._boundary.stop()
 
     def _repeat_orders(self) -> None:
-        """Apply again the boundary orders that the journal has at this boundary, before any pending order.
-
-        The seeds stand at this boundary first.
-        """
+        """Apply again the boundary orders that the journal has here, before any pending one. Seeds stand here first."""
         epoch, progress, garden = self.stepper.position.epoch, self._progress, self.setup.garden
         if garden.attends:
             garden.stand_at(self.step, self.stepper.position.batch)
-        if self.stepper.rerun.orders:
-            self._orders.repeat(self.stepper.rerun.orders_before(self.step + 1, epoch))
+        if self.stepper.rerun.orders and (due := self.stepper.rerun.orders_before(self.step + 1, epoch)):
+            self.stepper.settle()  # as when they were obeyed: the detector has judged the last step
+            self._orders.repeat(due)
         progress.compare_epochs(epoch, self._order.epoch_finished)
         if self._order.tell_rates and not progress.rerunning and not progress.is_behind:
             self._order = replace(self._order, tell_rates=False)
             self._reporter.report(m.RatesStandingReport(rates=self.setup.standing))
+        self.stages.tend()
 
     def validate(self, given: Metrics | None = None) -> None:
         """Validate the epoch in progress, or take the metrics that a user's loop has `given`.

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
+from tolariad.trainer.health.stages import Stages
 from tolariad.trainer.orders.numbered import ActedOrders
 from tolariad.trainer.orders.strategy_state import StrategyState
 from tolariad.trainer.rollback.participants import Participants
@@ -74,6 +75,7 @@ class Setup:
     strategy: StrategyState = field(default_factory=StrategyState)
     participants: Participants = field(default_factory=Participants)
     metrics: StepMetrics = field(default_factory=StepMetrics)
+    stages: Stages = field(default_factory=Stages)
 
     @property
     def standing(self) -> m.Standing:

@@ -24,11 +24,10 @@ class BoundaryOrder(TrainerEffect, frozen=True, kw_only=True):
     """Base of every kind. To the trainer: obey it at the next boundary. `cause` is the order's key.
 
     `ACCEPTS`: the names of the commands that are accepted by such an order. `RECORD`: the fields that change nothing of
-    what it does. `ANNOUNCES`: the loss may be another one from here on.
+    what it does.
     """
 
     ACCEPTS: ClassVar[tuple[str, ...]] = ()
-    ANNOUNCES: ClassVar[bool] = False
     RECORD: ClassVar[tuple[str, ...]] = ("cause",)
 
     @property

@@ -13,6 +13,7 @@ from tolariad.core.messages.base import DaemonEffect, Event, Report, TrainerEffe
 from tolariad.core.messages.quarantine import Batches
 from tolariad.core.messages.rates import Standing
 from tolariad.core.messages.run import Parent
+from tolariad.core.messages.stages import StageAt
 
 # `CheckpointAborted.why` if the checkpoint ended with its trainer: it was ended, or died, or the daemon did.
 TRAINER_ENDED: Final = "the trainer was ended"
@@ -322,7 +323,8 @@ class TrainFrom(TrainerEffect, frozen=True, kw_only=True):
     that event, so that nothing is reported twice. The end of `epoch_to_keep` is reported again: it still needs a
     checkpoint. `last_step`: the step at which training ends, within an epoch or not; None: at the last epoch.
     `tell_rates`: send a RatesStandingReport after everything in the journal is repeated. `metrics`: the names of the
-    steps' metrics so far. The script comes beside this message, as a memory file.
+    steps' metrics so far. `stages`: those of the current line, also of the script. The script comes beside this
+    message, as a memory file.
     """
 
     checkpoint: CheckpointRef | None
@@ -337,6 +339,7 @@ class TrainFrom(TrainerEffect, frozen=True, kw_only=True):
     quarantined: tuple[Batches, ...] = ()
     tell_rates: bool = False
     metrics: tuple[str, ...] = ()
+    stages: tuple[StageAt, ...] = ()
 
 
 class TrainingStartedReport(Report, frozen=True, kw_only=True):

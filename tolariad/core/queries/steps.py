@@ -18,7 +18,7 @@ from tolariad.core.queries.run_limit import RunAndProgress
 SHORT_STEP_NS: Final = 5_000_000
 
 
-class ReadsSteps(st.HasRun, st.HasProgress, st.HasCheckpoints, st.HasRates, st.HasHealth, Protocol):
+class ReadsSteps(st.HasRun, st.HasProgress, st.HasCheckpoints, st.HasRates, st.HasHealth, st.HasStages, Protocol):
     """The slices that the order to train depends on."""
 
 
@@ -126,6 +126,7 @@ def train_from(state: ReadsSteps, checkpoint: m.CheckpointRef | None) -> m.Train
         quarantined=state.quarantine.batches,
         tell_rates=state.rates.stale,
         metrics=progress.metric_names,
+        stages=state.stages.begun,
     )
 
 

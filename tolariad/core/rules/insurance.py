@@ -343,7 +343,8 @@ def completed(state: Reads, _: m.RunCompleted, __: At[Reads]) -> Decision | None
 
 def after_order(state: Reads, event: m.OrderActed, _: At[Reads]) -> Decision | None:
     """A stage was announced: release what is watched."""
-    return _release(state, "a stage began") if event.order.ANNOUNCES and state.insurance.pins else None
+    why = st.announced(event)
+    return _release(state, f"a stage began: {why}") if why and state.insurance.pins else None
 
 
 def release_for_disk(state: Reads, _: m.DiskLow, __: At[Reads]) -> Decision | None:

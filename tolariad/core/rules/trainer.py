@@ -23,6 +23,7 @@ class Reads(
     st.HasHealth,
     st.HasSnapshots,
     st.HasSeeds,
+    st.HasStages,
     Protocol,
 ):
     """The slices that the rules of the trainer read."""

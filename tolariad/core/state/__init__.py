@@ -21,6 +21,7 @@ from tolariad.core.state.run_limit import *
 from tolariad.core.state.said import *
 from tolariad.core.state.seeds import *
 from tolariad.core.state.snapshots import *
+from tolariad.core.state.stages import *
 from tolariad.core.state.steps import *
 from tolariad.core.state.steps_code import *
 from tolariad.core.state.strategy import *

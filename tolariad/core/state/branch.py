@@ -36,6 +36,7 @@ from tolariad.core.state.run import HasRun
 from tolariad.core.state.run_limit import BranchLimits
 from tolariad.core.state.seeds import HasSeeds, Seeds, seeds_at
 from tolariad.core.state.snapshots import BranchSnapshots, HasSnapshots, Snapshots, snapshots_at
+from tolariad.core.state.stages import HasStages, Stages, stages_at
 from tolariad.core.state.steps import BranchProgress, HasProgress, progress_at
 from tolariad.core.state.strategy import BranchStrategy, HasStrategy
 
@@ -76,6 +77,7 @@ class Histories(msgspec.Struct, frozen=True):
     architecture: Architecture
     seeds: Seeds
     pruning: Pruning
+    stages: Stages
     last_batch: Branch | None = None
     best_end: Branch | None = None
     former_ends: tuple[Branch, ...] = ()
@@ -118,6 +120,7 @@ class GoesBack(
     HasArchitecture,
     HasSeeds,
     HasPruning,
+    HasStages,
     HasRates,
     HasBoundary,
     HasHealth,
@@ -160,7 +163,8 @@ def _copied(before: GoesBack, after: GoesBack, e: m.StateCopied) -> Changed:
         return {}
     histories = s.histories
     if after.checkpoints.reason_of(e.id) is m.CheckpointReason.PIN:
-        whole = Histories(before.architecture, before.seeds, before.pruning, s.last_batch, s.best_end, s.former_ends)
+        past = before.architecture, before.seeds, before.pruning, before.stages
+        whole = Histories(*past, s.last_batch, s.best_end, s.former_ends)
         histories = {**histories, e.id: whole}
     return {"copies": replace(s, held={**s.held, e.id: found}, histories=histories)}
 
@@ -239,6 +243,7 @@ def _rolled_back(before: GoesBack, after: GoesBack, e: m.RolledBack) -> Changed:
         "architecture": architecture_at(whole.architecture, e),
         "seeds": seeds_at(whole.seeds, e),
         "pruning": pruning_at(whole.pruning, e),
+        "stages": stages_at(whole.stages, e),
     }
     return {**changed, "copies": _cut(kept, changed["snapshots"], copies, (e.epoch, e.batch))}
 

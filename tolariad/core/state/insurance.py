@@ -23,6 +23,7 @@ from tolariad.core.calc.detection.place import Batch, earlier
 from tolariad.core.calc.detection.rules import Finding, Verdict
 from tolariad.core.state.fates import CONFIGURATION, anew, survives
 from tolariad.core.state.fold import ApplyTable
+from tolariad.core.state.stages import announced
 
 PINS_MAX: Final = 2
 _MEMORY: Final = survives("the autopilot's memory: with that of the target it would do the same again, without end")
@@ -215,7 +216,7 @@ def _rolled_back(s: Insurance, _: m.RolledBack, __: m.Cause) -> Insurance:
 
 
 def _acted(s: Insurance, e: m.OrderActed, _: m.Cause) -> Insurance:
-    return replace(s, machine=ap.Autopilot()) if e.order.ANNOUNCES and not s.machine.given_up else s
+    return replace(s, machine=ap.Autopilot()) if announced(e) and not s.machine.given_up else s
 
 
 APPLY: Final[ApplyTable] = {

@@ -31,6 +31,7 @@ from tolariad.core.state import (
     said,
     seeds,
     snapshots,
+    stages,
     steps,
     strategy,
     trainer,
@@ -73,6 +74,7 @@ class RunState(msgspec.Struct, frozen=True):
     seeds: seeds.Seeds = seeds.Seeds()
     strategy: strategy.Strategy = strategy.Strategy()
     pruning: pruning.Pruning = pruning.Pruning()
+    stages: stages.Stages = stages.Stages()
     insurance: insurance.Insurance = insurance.Insurance()
 
 
@@ -99,6 +101,7 @@ _TABLES: Final[dict[str, ApplyTable]] = {
     "seeds": seeds.APPLY,
     "strategy": strategy.APPLY,
     "pruning": pruning.APPLY,
+    "stages": stages.APPLY,
     "insurance": insurance.APPLY,
 }
 

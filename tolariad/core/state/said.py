@@ -96,7 +96,7 @@ _OUTPUT_CHARACTERS_MAX: Final = 500
 
 
 # The orders that are reported when they act, and when they do not. Of others it is enough that they were given.
-_SAID_ORDERS: Final = (m.MoveSeed, m.MaskUnits, m.ReleaseMasks, m.CompactModel, m.LearnAnew)
+_SAID_ORDERS: Final = (m.MoveSeed, m.MaskUnits, m.ReleaseMasks, m.CompactModel, m.LearnAnew, m.BeginStage)
 
 
 class SaidEntry(msgspec.Struct, frozen=True):

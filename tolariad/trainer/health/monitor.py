@@ -169,10 +169,6 @@ class Monitor:
         """Know such loud batches as well: they led to a rollback, and are no news when they come again."""
         self._detector = Detector(state=with_loud(self._detector.state(), known), unit=self._loss_unit)
 
-    def begin_anew(self) -> None:
-        """Learn the level of the loss anew: the objective, the data or the model has changed."""
-        self._detector = Detector(state=announced(self._detector.state()), unit=self._loss_unit)
-
     def levels_of(self, state: bytes | None) -> tuple[float, float]:
         """Return the loss of the untrained network, and the usual loss, of a saved detector; 0: not known."""
         known = _decoded(state) or self._detector.state()
@@ -192,6 +188,10 @@ class Monitor:
         known = self._detector.state()
         fresh = DetectorState(course=known.course)
         self._detector = Detector(state=fresh, unit=self._loss_unit)
+
+    def begin_anew(self) -> None:
+        """Learn the level anew: a change was announced, after which losses and norms may be others."""
+        self._detector = Detector(announced(self._detector.state()), unit=self._loss_unit)
 
     def tolerate_until(self, step: int) -> None:
         """Skip no update for a high loss or gradient norm up to update `step`; 0: skip as ever."""

@@ -9,12 +9,15 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any, Final
 
 from tolariad.core import messages as m
+from tolariad.core.calc.learning_rate.group import rate_of
 from tolariad.trainer.lr import source_lines
 from tolariad.trainer.lr.guard import UNKNOWN_GROUP
 from tolariad.trainer.orders.numbered import OrderRefused
 from tolariad.trainer.tasks.given import codes_of
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from tolariad.trainer.lr.controller import UnifiedLRController
     from tolariad.trainer.lr.guard import Violation
     from tolariad.trainer.orders import BoundaryOrders, Link
@@ -27,9 +30,17 @@ TOLD_SINGLY_MAX: Final = 100
 class RateHandler:
     """Belongs to one trainer. It reports the controller's violations from its creation on."""
 
-    def __init__(self, rates: UnifiedLRController, link: Link, orders: BoundaryOrders, task: Any = None) -> None:
-        """`task`: its code is searched for the line that steps a scheduler."""
-        self._rates, self._task = rates, task
+    def __init__(
+        self,
+        rates: UnifiedLRController,
+        link: Link,
+        orders: BoundaryOrders,
+        task: Any = None,
+        *,
+        anew: Callable[[], None],
+    ) -> None:
+        """`task`: its code is searched for the line that steps a scheduler. `anew`: the detector begins anew."""
+        self._rates, self._task, self._anew = rates, task, anew
         self._reporter, self._progress = link.reporter, link.progress
         self._told: Counter[tuple[str, str]] = Counter()
         self._groups = rates.names
@@ -38,10 +49,15 @@ class RateHandler:
 
     def _set(self, order: m.SetRate) -> None:
         """Apply an order from the next update on. Raises OrderRefused."""
+        # The rate of the update before, as in RateSet.
+        step = max(1, self._rates.global_step)
+        before = {group.name: rate_of(group, step) for group in self._rates.groups}
         try:
             self._rates.apply_order(order.group, order.value, order.policy, order.curve, order.function)
         except KeyError as error:
             raise OrderRefused(str(error.args[0])) from error
+        if order.may_raise(before[order.group]):
+            self._anew()
 
     @property
     def regrouped(self) -> bool:

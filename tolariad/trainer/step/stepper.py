@@ -195,6 +195,7 @@ class Stepper:
             _losses=lambda: self._losses(found.read().loss),
             _metrics=self._metrics.so_far,
             _to=self._metrics,
+            _stages=self._setup.stages,
         )
 
     def _losses(self, loss: float) -> dict[str, float]:

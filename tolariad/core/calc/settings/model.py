@@ -347,6 +347,13 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         dict[str, Breaker], Meta(description="breakers by name: `lr`, or a soft budget for a time")
     ] = {}
     detect: Detect = Detect()
+    stages: Annotated[
+        dict[units.Positive, units.StageText],
+        Meta(
+            description="changes that may make the loss jump, `{1000: label smoothing on}`: each by the first update "
+            "that it affects. The detector then learns the loss's new level"
+        ),
+    ] = {}
     digest: Digest = Digest()
     grad_norm: GradNorm = GradNorm()
     audit: Audit = Audit()

@@ -27,6 +27,7 @@ from tolariad.core.messages.sentences import (
     run,
     seeds,
     snapshots,
+    stages,
     steps,
     strategy,
     trainer,
@@ -40,6 +41,7 @@ ORDER_SENTENCES: Final[OrderSentences] = {
     **strategy.ORDERS,
     **pruning.ORDERS,
     **insurance.ORDERS,
+    **stages.ORDERS,
 }
 
 
