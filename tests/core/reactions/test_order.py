@@ -71,7 +71,7 @@ ORDERED: dict[tuple[str, str, str], str] = {
     ): "RunStopped names the step at which a finished rollback leaves the run",
     (
         "InstabilityDetected",
-        "rules.health_detection.raise_emergency",
+        "rules.insurance.after_finding",
         "rules.health_detection.answer",
     ): "a trainer that asks goes on only if nothing else follows",
     (
