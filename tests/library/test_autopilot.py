@@ -8,10 +8,12 @@ from torch import nn
 from torch.nn import functional
 from torch.utils.data import DataLoader, TensorDataset
 
+from tests.library.inside import ordered, state_of
 from tests.library.small import bits, made
 from tests.recorded import events_of, of, sound
 from tolariad.core import messages as m
 from tolariad.core.calc.detection.comparison import Judgement
+from tolariad.core.messages.sentences.text import sentence
 
 EPOCHS, BATCH, SAMPLES = 16, 4, 128
 STRUCK = 300
@@ -34,15 +36,19 @@ def network() -> nn.Module:
 class Struck:
     """A task to which `strike(model)` happens once after step STRUCK.
 
-    `smooth`: its labels are smoothed from then on. `dies`: the steps after which it dies once.
+    `smooth`: its labels are smoothed from then on. `turned`: they are others. `dies`: the steps after which it dies
+    once. `hook`: is called after each step.
     """
 
-    def __init__(self, folder, strike=None, smooth=False, dies=()):
-        self._folder, self._strike, self._smooth, self._dies = folder, strike, smooth, dies
+    def __init__(self, folder, strike=None, smooth=False, turned=False, dies=(), hook=None):
+        self._folder, self._strike, self._smooth, self._turned = folder, strike, smooth, turned
+        self._dies, self._hook = dies, hook
         self.steps = 0
 
     def loss(self, model, batch):
         inputs, labels = batch
+        if self._turned and self.steps >= STRUCK:
+            labels = (labels + 1) % 4
         smoothing = 0.4 if self._smooth and self.steps >= STRUCK else 0.0
         return functional.cross_entropy(model(inputs), labels, label_smoothing=smoothing)
 
@@ -54,6 +60,8 @@ class Struck:
         self.steps = step
         if step == STRUCK and self._strike is not None and self._once("struck"):
             self._strike(model)
+        if self._hook is not None and self._hook(self.tolaria):
+            self._hook = None
         if step in self._dies and self._once(f"died {step}"):
             raise InterruptedError
 
@@ -72,8 +80,10 @@ def train(folder, **given) -> tuple[list[m.Event], nn.Module]:
         model = network()
         loaders = DataLoader(rows(SAMPLES), BATCH, shuffle=True), DataLoader(rows(64), 32)
         tolaria = made(folder / "run", **config, learning_rate={"base_lr": 0.01, "warmup_epochs": 0})
+        task = Struck(folder, **given)
+        task.tolaria = tolaria
         try:
-            result = tolaria.train(model, *loaders, EPOCHS, task=Struck(folder, **given))
+            result = tolaria.train(model, *loaders, EPOCHS, task=task)
         except InterruptedError:
             continue
         assert result.phase == "completed"
@@ -131,6 +141,32 @@ def test_labels_that_are_smoothed_are_a_change_and_nothing_is_undone(tmp_path):
     assert [one.judgement for one in of(events, m.StatesCompared)] == [Judgement.CHANGED]
     assert not of(events, m.RolledBack)
     assert [one.order for one in of(events, m.OrderActed) if isinstance(one.order, m.LearnAnew)]
+
+
+def test_labels_that_destroy_what_was_learnt_are_gone_back_for_twice_and_then_the_run_goes_on(tmp_path):
+    """It does not halt, and says which command goes back."""
+    events, _ = train(tmp_path, turned=True)
+
+    assert {one.judgement for one in of(events, m.StatesCompared)} == {Judgement.DATA}
+    assert len(of(events, m.RolledBack)) == 2
+    (kept,) = of(events, m.HeldOnTo)
+    assert f"--to {kept.checkpoint}" in sentence(kept)
+
+
+def test_an_operator_who_goes_back_ends_a_comparison(tmp_path):
+    """He may have changed something: nothing is watched any more, and no pin is held."""
+
+    def go_back(tolaria):
+        state = state_of(tolaria)
+        is_due = state.insurance.comparing is not None
+        return is_due and ordered(tolaria, m.Rollback(to=state.insurance.pins[0].checkpoint))
+
+    events, _ = train(tmp_path, strike=negated, hook=go_back)
+
+    assert len(of(events, m.ComparisonAborted)) == 1
+    assert not of(events, m.StatesCompared)
+    assert of(events, m.PinReleased)[-1].why == "the run went back"
+    sound(tmp_path / "run")
 
 
 def test_a_loop_of_ones_own_tries_both_ways(tmp_path):

@@ -108,6 +108,8 @@ def test_twice_back_without_help_the_run_goes_on_and_says_how_to_go_back(says):
     assert f"--to {kept.checkpoint}" in sentence(kept)
     assert f"--to {kept.checkpoint}" in q.autopilot_in_words(world.state)
     assert find(world, m.ConservativeModeEntered)
+    assert f"--from RUN@{kept.checkpoint}" in q.kept_in_words(world.state)
+    assert q.last_healthy(world.state) == "", "it has not halted"
 
 
 def test_detect_halt_halts_where_two_returns_did_not_help_and_a_resumed_run_goes_on():
@@ -116,6 +118,7 @@ def test_detect_halt_halts_where_two_returns_did_not_help_and_a_resumed_run_goes
     run_on(world, lambda: world.state.run.phase is st.Phase.FROZEN)
     assert len(find(world, m.RolledBack)) == 2
     assert "2 returns did not help" in world.state.run.why
+    assert q.last_healthy(world.state) == world.state.insurance.pins[0].checkpoint
     run_on(world, lambda: not world.state.trainer.alive)
     world.command(m.Resume())
     world.run(6000)

@@ -185,6 +185,8 @@ def judged(state: ReadsHealth, found: m.InstabilityDetected, level: m.Level | No
         return found if level is None else replace(found, level=level)
     if not isfinite(found.value):
         return found if level is None else replace(found, level=level, insured=True)
+    if not policy.detect_finite:
+        return found
     is_confirmed = level is not None if found.signal is Signal.ACCURACY else is_watched(st.verdict_of(found))
     # A loss of either sign has no unit of its own.
     is_signed = found.signal is Signal.LOSS and min(found.value, found.baseline) <= 0.0
@@ -202,6 +204,31 @@ def target_of(state: ReadsHealth, found: m.InstabilityDetected, level: m.Level) 
         return before
     until = state.instability.sound_step if found.signal is Signal.ACCURACY else None
     return targets.newest_target(state, m.tier_of(level) or m.Tier.FULL, until)
+
+
+class LastHealthy(st.HasRun, st.HasCheckpoints, st.HasInsurance, Protocol):
+    """The slices that tell which checkpoint of a halted run is from before what halted it."""
+
+
+def last_healthy(state: LastHealthy) -> str:
+    """Return the newest checkpoint from before what halted the run: the pin, else the promoted one.
+
+    "" if there is none, or if the run has not halted.
+    """
+    if state.run.phase is not st.Phase.FROZEN:
+        return ""
+    catalogue = state.checkpoints.catalogue
+    pins = {one.checkpoint for one in state.insurance.pins}
+    pinned = next((one.id for one in reversed(catalogue) if one.id in pins and one.is_target), "")
+    return pinned or next((one.id for one in reversed(catalogue) if one.promoted and one.is_target), "")
+
+
+def kept_in_words(state: st.HasInsurance) -> str:
+    """Return which state a run that ends keeps, and how to begin there, as a clause; "" if it keeps none."""
+    kept = state.insurance.held_on_to
+    if kept is None:
+        return ""
+    return f"{kept.checkpoint} (step {kept.step}) is kept: {kept.why}; `tolariad run --from RUN@{kept.checkpoint}`"
 
 
 def autopilot_in_words(state: st.HasInsurance) -> str | None:
